@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t AlignTo4(size_t size) { return (size + 3) / 4 * 4; }
 
-// The build id among the ELF notes of one segment; empty if there is none.
+// Returns the build id among the ELF notes of one segment; empty if there is none.
 std::string BuildIdIn(const char* notes, size_t size) {
   for (size_t at = 0; at + sizeof(ElfW(Nhdr)) <= size;) {
     ElfW(Nhdr) header;
@@ -31,7 +31,7 @@ std::string BuildIdIn(const char* notes, size_t size) {
   return "";
 }
 
-// Of the object that contains the function below.
+// Reads the build id of the object that contains BuildId().
 int FindOwn(dl_phdr_info* info, size_t, void* result) {
   const auto self = reinterpret_cast<uintptr_t>(&BuildId);
   bool is_own = false;
@@ -44,7 +44,7 @@ int FindOwn(dl_phdr_info* info, size_t, void* result) {
   }
   if (!is_own) return 0;
   *static_cast<std::string*>(result) = id;
-  return 1;  // looks no further
+  return 1;  // stops the iteration
 }
 
 }  // namespace

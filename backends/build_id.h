@@ -1,4 +1,5 @@
-// Which build this code is: ranks compare it, since kernels of two builds may compute different bits. Any thread.
+// Identifies the build of this code. Ranks compare it, because kernels of two builds may compute different bits. Any
+// thread may call it.
 
 #pragma once
 
@@ -6,7 +7,8 @@
 
 namespace lockstep {
 
-// The linker's build id of the program or library that this function is in, in hexadecimal; "unknown" if it has none.
+// Returns the linker's build id of the program or library that contains this function, in hexadecimal; "unknown" if it
+// has none.
 std::string BuildId();
 
 }  // namespace lockstep

@@ -7,7 +7,7 @@
 namespace lockstep {
 namespace {
 
-// Pushes and pulls are steps where there are servers, and elsewhere what they mean.
+// Pushes and pulls are steps if there are servers. Without servers they are replaced by their meaning.
 bool IsOfServers(const Node& node) { return node.Is("push") || node.Is("pull"); }
 
 passes::PipelineOptions PipelineFor(const Graph& graph, const Mesh& ranks, const Target& target,
@@ -17,7 +17,7 @@ passes::PipelineOptions PipelineFor(const Graph& graph, const Mesh& ranks, const
   pipeline.placements = options.placements;
   pipeline.shard_optimizer = options.shard_optimizer;
   pipeline.replicated = options.replicated;
-  if (graph.mesh().empty()) pipeline.mesh = ranks.Without(kStageAxis);  // else the graph is distributed already
+  if (graph.mesh().empty()) pipeline.mesh = ranks.Without(kStageAxis);  // otherwise the graph is already distributed
   if (target.place && !graph.mesh().has_axis(kStageAxis))
     pipeline.stages = {.stages = *ranks.axis_size(kStageAxis), .mesh = ranks};
   pipeline.servers = options.servers;
@@ -37,7 +37,7 @@ passes::PipelineOptions PipelineFor(const Graph& graph, const Mesh& ranks, const
 }  // namespace
 
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options) {
-  ASSIGN_OR_RETURN(graph, ToGlobalTypes(graph));  // of a rank's program, the one that it is a part of
+  ASSIGN_OR_RETURN(graph, ToGlobalTypes(graph));  // turns the program of one rank into that of all ranks
   ASSIGN_OR_RETURN(const Mesh ranks, CheckOptions(graph, options, backend.name()));
   ASSIGN_OR_RETURN(Target target, backend.MakeTarget({options.threads, options.isa, options.tf32, options.tune}));
   if (ranks.axis_size(kStageAxis).value_or(1) > 1)

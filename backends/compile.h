@@ -1,6 +1,6 @@
-// Compiles a graph for a backend: the whole way from a program to an Executable, told in compile.cc. Python, the tools
-// and tests call it. The result depends on the arguments alone, so ranks that compile the same graph get the same
-// certificate; where the mesh has stages, those of one stage do.
+// Compiles a graph for a backend: all stages from a program to an Executable, in order in compile.cc. Called by Python,
+// tools and tests. The result depends only on the arguments, so ranks that compile the same graph get the same
+// certificate; if the mesh has stages, the ranks of one stage do.
 
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-// `graph` is the one-rank program over the global batch, or one that distribute has already made a rank's. Errors are
-// those of CheckOptions, of the passes, and of EmitExecutable.
+// `graph` is the one-rank program over the global batch, or a local program that distribute has already made. Returns
+// the errors of CheckOptions, of the passes, and of EmitExecutable.
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options);
 
 }  // namespace lockstep

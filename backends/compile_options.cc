@@ -38,7 +38,7 @@ struct Option {
   std::string (*text)(const CompileOptions&);
 };
 
-// Those of what ranks run. One is given if its text is not that of the default.
+// The options that change what ranks run. An option is given if its text differs from the default's.
 constexpr Option kOptions[] = {
     {"mesh", [](const CompileOptions& o) { return o.mesh.ToString(); }},
     {"split or placements", [](const CompileOptions& o) { return TextOf(o.placements); }},
@@ -61,7 +61,7 @@ constexpr Option kOptions[] = {
     {"tf32", [](const CompileOptions& o) { return Flag(o.tf32); }},
 };
 
-// --- What excludes each other ----------------------------------------------------------------------------------------
+// --- Exclusions ------------------------------------------------------------------------------------------------------
 
 struct Exclusion {
   std::string_view one, other;  // names of options; "name=value" for a value of one; kStages; kDevice
@@ -72,38 +72,37 @@ constexpr std::string_view kStages = "a mesh with the axis stage";
 constexpr std::string_view kDevice = "a backend that is not \"cpu\"";
 constexpr std::string_view kServers = "strategy=parameter_server";
 
-constexpr std::string_view kSlices = "ranks get slices of gradients, and wire is of gradients that each gets whole";
-constexpr std::string_view kOwnWeights = "ranks of several stages have weights of their own";
+constexpr std::string_view kSlices = "ranks get slices of gradients, but wire needs whole gradients on each rank";
+constexpr std::string_view kOwnWeights = "the ranks of different stages have different weights";
 constexpr std::string_view kNoReduction =
-    "servers add up what each rank pushes, as it is, and keep what optimizers keep";
+    "servers add gradients as ranks push them, and keep the optimizer's states themselves";
 
-// Of options that include each other, such as shared_weights and shard_optimizer, the one that users write stands
-// first.
+// If one option includes another, such as shared_weights and shard_optimizer, the one that users write is listed first.
 constexpr Exclusion kExclusions[] = {
-    {kServers, kDevice, "servers update what lies in the host's memory"},
-    {kServers, kStages, "ranks of stages have optimizers of their own"},
+    {kServers, kDevice, "servers update weights in the host's memory"},
+    {kServers, kStages, "each stage has its own optimizers"},
     {kServers, "shared_weights", kNoReduction},
     {kServers, "shard_optimizer", kNoReduction},
     {kServers, "wire", kNoReduction},
     {kServers, "buckets", kNoReduction},
     {kServers, "bucket_bytes", kNoReduction},
     {kServers, "factors", kNoReduction},
-    {"asynchronous=True", "mesh", "it makes a program of each rank's own"},
-    {"asynchronous=True", "split or placements", "it makes a program of each rank's own"},
+    {"asynchronous=True", "mesh", "each rank then runs a program of its own"},
+    {"asynchronous=True", "split or placements", "each rank then runs a program of its own"},
     {"shared_weights", kDevice, "ranks share the host's memory"},
     {"shared_weights", kStages, kOwnWeights},
     {"shared_weights", "wire", kSlices},
     {"shard_optimizer", kStages, kOwnWeights},
     {"shard_optimizer", "wire", kSlices},
-    {"wire=int8", kStages, "what rounding takes from a stage's gradients has no place in another one; bf16 can"},
-    {"buckets", kStages, "stages have steps of their own, whose times say nothing of others"},
-    {"buckets", kDevice, "only a CPU's steps have times"},
-    {"optimize=False", "buckets", "it leaves out what makes a step quicker"},
-    {"optimize=False", "factors", "it leaves out what makes a step quicker"},
-    {kStages, kDevice, "pipelines are of CPUs"},
+    {"wire=int8", kStages, "the rounding errors that int8 keeps have no place on other stages; wire=\"bf16\" works"},
+    {"buckets", kStages, "each stage has different steps, whose times do not apply to other stages"},
+    {"buckets", kDevice, "only steps on a CPU have times"},
+    {"optimize=False", "buckets", "it turns such optimizations off"},
+    {"optimize=False", "factors", "it turns such optimizations off"},
+    {kStages, kDevice, "pipelines run only on CPUs"},
 };
 
-// How messages call what is given of `what`, such as wire="bf16"; empty if nothing is.
+// Returns what messages call the given value of `what`, such as wire="bf16"; empty if it is not given.
 std::string Given(std::string_view what, const CompileOptions& options, const Mesh& mesh, std::string_view backend) {
   if (what == kDevice) return backend == "cpu" ? "" : "backend=\"" + std::string(backend) + "\"";
   if (what == kStages) return mesh.axis_size(kStageAxis).value_or(1) > 1 ? "stages, mesh=" + mesh.ToString() : "";
@@ -129,13 +128,13 @@ absl::Status CheckTogether(const CompileOptions& options, const Mesh& mesh, std:
   return absl::OkStatus();
 }
 
-// --- What the graph has to be ----------------------------------------------------------------------------------------
+// --- Requirements on the graph ---------------------------------------------------------------------------------------
 
 absl::Status CheckMesh(const Graph& graph, const Mesh& mesh) {
   const bool is_same = mesh == graph.mesh() || mesh.Without(kStageAxis) == graph.mesh();
   if (graph.mesh().empty() || mesh.empty() || is_same) return absl::OkStatus();
   return InvalidArgument() << "graph @" << graph.name() << " is distributed over the mesh " << graph.mesh().ToString()
-                           << ", and is to be compiled for " << mesh.ToString();
+                           << ", but is to be compiled for " << mesh.ToString();
 }
 
 bool HasOptimizer(const Graph& graph) {
@@ -146,9 +145,9 @@ bool HasOptimizer(const Graph& graph) {
 absl::Status CheckServers(const Graph& graph, const CompileOptions& options) {
   if (!options.servers) return absl::OkStatus();
   ErrorStream error = InvalidArgument() << "graph @" << graph.name() << ": strategy=\"parameter_server\": ";
-  if (!graph.mesh().empty()) return error << "it is distributed already, over the mesh " << graph.mesh().ToString();
+  if (!graph.mesh().empty()) return error << "it is already distributed, over the mesh " << graph.mesh().ToString();
   RETURN_IF_ERROR(CheckMeshOfServers(options.mesh, options.servers->axis));
-  if (!HasOptimizer(graph)) return error << "it has no optimizer, and so nothing for servers to do";
+  if (!HasOptimizer(graph)) return error << "it has no optimizer, so servers have nothing to update";
   return absl::OkStatus();
 }
 
@@ -157,10 +156,10 @@ absl::Status CheckStages(const Graph& graph, const CompileOptions& options, cons
   ErrorStream error = InvalidArgument() << "graph @" << graph.name() << " is compiled for the stages of the mesh "
                                         << mesh.ToString() << ", ";
   if (!HasOptimizer(graph))
-    return error << "and is no training step with an optimizer, which alone is cut into stages; a "
-                    "step with SGD(0.0) computes a loss and changes nothing";
-  if (!options.rank) return error << "and CompileOptions::rank does not say whose part";
-  if (*options.rank < 0 || *options.rank >= mesh.num_ranks()) return error << "for rank " << *options.rank;
+    return error << "but only a training step with an optimizer can be cut into stages; a step with SGD(0.0) "
+                    "computes a loss and changes nothing";
+  if (!options.rank) return error << "but CompileOptions::rank is not set";
+  if (*options.rank < 0 || *options.rank >= mesh.num_ranks()) return error << "but there is no rank " << *options.rank;
   return absl::OkStatus();
 }
 

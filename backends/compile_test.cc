@@ -1,4 +1,4 @@
-// What Compile says without a machine: of ranks that share nothing, and of a backend that fails.
+// Messages of Compile that need no machine: for ranks that share no work, and for a backend that fails.
 
 #include "backends/compile.h"
 
@@ -16,10 +16,10 @@ namespace {
 using testing::ContainsRegex;
 using testing::HasSubstr;
 
-// Says that it has kernels for everything, and then has none: what it can lower is no op.
+// A backend that claims to have kernels for everything, but whose Lower fails.
 class EmptyBackend : public Backend {
  public:
-  // Or that it has none.
+  // If `supports` is false, it claims to have no kernels.
   explicit EmptyBackend(bool supports = true) : supports_(supports) {}
 
   std::string_view name() const override { return "empty"; }
@@ -88,7 +88,7 @@ TEST(Compile, AnExecutableSaysWhichBackendMadeIt) {
   EXPECT_THAT(executable->ToString(), HasSubstr("executable @nothing backend=empty ranks=1 "));
 }
 
-// What two ranks get when a graph with these inputs is compiled for them.
+// Returns the message when a graph with these inputs is compiled for two ranks.
 std::string MessageFor(const std::string& inputs, bool replicated = false) {
   const absl::StatusOr<Graph> graph =
       ParseGraph("graph @g(" + inputs + ") -> (z: f32[4]) {\n  %z = exp %w : f32[4]\n  return %z\n}\n");
@@ -108,7 +108,7 @@ TEST(Compile, RanksThatShareNoInputAreRefusedUnlessThatIsMeant) {
   EXPECT_THAT(MessageFor(shared_nothing, /*replicated=*/true), HasSubstr(compiled));
   EXPECT_THAT(MessageFor("state %w: f32[4] split(0), %x: f32[8,3]"), HasSubstr(compiled));
   EXPECT_THAT(MessageFor("state %w: f32[4], %x: f32[8,3] split(0)"), HasSubstr(compiled));
-  EXPECT_THAT(MessageFor("state %w: f32[4]"), HasSubstr(compiled));  // which gets nothing
+  EXPECT_THAT(MessageFor("state %w: f32[4]"), HasSubstr(compiled));  // a program without data inputs
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Programs on a device whose memory is not the host's: they compute what the host does, an executor that returns leaves
-// nothing in the queue, and what is not memory of the device is refused.
+// Programs on a device whose memory is not the host's: they compute the same as the host, a failed call leaves nothing
+// in the queue, and memory that is not the device's is refused.
 
 #include "runtime/device.h"
 
@@ -45,8 +45,8 @@ Graph MlpStep() {
   return *std::move(graph);
 }
 
-// Assigns the states and runs three times. What comes out: of each run the results, the first in memory of the caller,
-// and the states after it.
+// Assigns the states and runs three times. Returns for each run the results, the first in the caller's memory, and the
+// states after it.
 absl::StatusOr<std::vector<Tensor>> TrainOnMachine(Rank& rank, int number, const Mesh& mesh) {
   Executor& executor = *rank.executor;
   const Executable& executable = executor.executable();
@@ -83,7 +83,7 @@ absl::StatusOr<std::vector<Tensor>> TrainOnMachine(Rank& rank, int number, const
   return found;
 }
 
-// What each rank finds; and how often its communicator was split.
+// Returns the results of each rank. Expects that its communicator was split `expected_splits` times.
 std::vector<std::vector<Tensor>> TrainOnRanks(const Graph& graph, const Mesh& mesh, Machine machine,
                                               int expected_splits = 0) {
   const Machines machines(machine, static_cast<int>(mesh.num_ranks()));
@@ -110,7 +110,7 @@ TEST_P(OnDevice, ComputesWhatTheHostDoes) {
   for (int ranks : {1, 2, 3}) {
     const Mesh mesh({{"data", ranks}});
     const auto expected = TrainOnRanks(SmallStep(ranks), mesh, Machine::kHost);
-    // A mesh of one axis is the world itself, of which there are no parts.
+    // A mesh of one axis uses the world itself, without splitting it.
     const auto found = TrainOnRanks(SmallStep(ranks), mesh, GetParam(), /*expected_splits=*/0);
     EXPECT_EQ(found, expected) << ranks << " ranks";
     ASSERT_EQ(found[0].size(), 3u * 4);  // the loss, the old state, two states
@@ -157,7 +157,7 @@ TEST_P(OnDevice, StatesStayOnIt) {
 
 // --- Calls that fail ----------------------------------------------------------------------------------------------
 
-// The caller may free its memory, which copies in the queue would read.
+// The caller may free its memory, which queued copies would read.
 TEST_P(OnDevice, ACallThatFailsLeavesNothingInTheQueue) {
   const Machines machines(GetParam(), 1);
   const absl::Status status = ForEachRank(1, [&](Communicator& world) -> absl::Status {
@@ -167,7 +167,7 @@ TEST_P(OnDevice, ACallThatFailsLeavesNothingInTheQueue) {
     {
       const Batch batch(4);
       inputs = batch.inputs();
-      inputs.pop_back();  // y, when x is on its way
+      inputs.pop_back();  // y, when the copy of x has been queued
       EXPECT_THAT(MessageOf(executor.Run(inputs, {})), HasSubstr("input y is missing"));
       EXPECT_EQ(rank->queued(), 0u);
     }
@@ -175,7 +175,7 @@ TEST_P(OnDevice, ACallThatFailsLeavesNothingInTheQueue) {
     bad.y.mutable_data<int64_t>()[1] = 5;
     EXPECT_THAT(MessageOf(executor.Run(bad.inputs(), {})), HasSubstr("label 5 at position [1]"));
     EXPECT_EQ(rank->queued(), 0u);
-    // All steps had begun when the device said so: what they have updated nobody knows.
+    // All steps had begun when the device reported the error: it is unknown what they updated.
     EXPECT_THAT(MessageOf(executor.CheckUsable()), HasSubstr("assign the states w"));
     const Tensor w = Tensor::Full({DType::kF32, {3, 5}}, 1);
     RETURN_IF_ERROR(executor.AssignState("w", {w.type(), w.bytes()}));
@@ -221,7 +221,7 @@ TEST(Device, ACommunicatorOfTheHostIsRefused) {
   }
 }
 
-// --- What the tests above stand on --------------------------------------------------------------------------------
+// --- Basis of the tests above ----------------------------------------------------------------------------------------
 
 TEST(SimulatedDevice, RefusesWhatIsNotItsMemory) {
   SimulatedDevice device, other;
@@ -246,11 +246,11 @@ TEST(SimulatedDevice, DoesNothingBeforeItIsSynchronized) {
   int value = 1, found = 7;
   ASSERT_TRUE(device.CopyToDevice(memory->data(), reinterpret_cast<std::byte*>(&value), 4).ok());
   ASSERT_TRUE(device.CopyToHost(reinterpret_cast<std::byte*>(&found), memory->data(), 4).ok());
-  value = 2;  // what was there has been taken
+  value = 2;  // the copy uses the earlier value
   EXPECT_EQ(found, 7);
   ASSERT_TRUE(device.Synchronize().ok());
   EXPECT_EQ(found, 1);
-  EXPECT_DEATH((void)*reinterpret_cast<volatile int*>(memory->data()), "");  // the host touches it
+  EXPECT_DEATH((void)*reinterpret_cast<volatile int*>(memory->data()), "");  // the host accesses it
 }
 
 TEST(SimulatedDevice, KernelsRefuseHostPointers) {

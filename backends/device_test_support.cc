@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<Rank>> Rank::Load(const Graph& graph, const Mesh&
   return rank;
 }
 
-// Values that depend on the type and `salt`; whole numbers are classes.
+// Returns values that depend on the type and `salt`; integers are class labels.
 Tensor Values(const TensorType& type, int salt) {
   Tensor tensor(type);
   for (int64_t i = 0; i < tensor.num_elements(); ++i) {

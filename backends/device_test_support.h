@@ -1,5 +1,5 @@
-// Where the tests of programs on devices run them: on the host, on a simulated device, and on GPUs of a fake driver. No
-// machine needs one.
+// The machines on which tests run programs: the host, a simulated device, and GPUs of a fake driver. None of them needs
+// a GPU.
 
 #pragma once
 
@@ -14,14 +14,15 @@
 
 namespace lockstep {
 
-// kStep of executor_test_support.h, for so many ranks.
+// kStep of executor_test_support.h for this many ranks.
 Graph SmallStep(int ranks);
 
 enum class Machine { kHost, kSimulated, kCuda, kLazyCuda };
 std::string Name(Machine machine);
 
-// Where ranks run. GPUs are those of a fake driver: a rank has its own, and the kernels of the CPU run in its stream, a
-// thread that runs late. At its end nothing of the driver's is left, and nothing was misused.
+// The machine on which ranks run. GPUs are those of a fake driver: each rank has its own, and the CPU's kernels run in
+// its stream, a thread that runs late. The destructor checks that no object of the driver is left and that nothing was
+// misused.
 class Machines {
  public:
   Machines(Machine machine, int ranks);
@@ -29,9 +30,9 @@ class Machines {
 
   bool is_host() const { return machine_ == Machine::kHost; }
   absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(int rank) const;
-  // Where the host finds bytes of a GPU.
+  // Returns the host's address of bytes of a GPU.
   std::byte* FindOnGpu(const std::byte* address, size_t bytes) const;
-  // What a device's stream holds; for a GPU 1 if it holds anything.
+  // The number of entries in a device's stream; for a GPU, 1 if there are any.
   size_t Queued(Device& device) const;
 
  private:
@@ -39,7 +40,7 @@ class Machines {
   std::unique_ptr<cuda::LoadedFakeDriver> fake_;
 };
 
-// One rank of a program.
+// One rank that runs a program.
 class Rank {
  public:
   static absl::StatusOr<std::unique_ptr<Rank>> Load(const Graph& graph, const Mesh& mesh, const Machines& machines,
@@ -53,7 +54,7 @@ class Rank {
   std::unique_ptr<Executor> executor;
 };
 
-// Values that depend on the type and `salt`; whole numbers are classes.
+// Returns values that depend on the type and `salt`; integers are class labels.
 Tensor Values(const TensorType& type, int salt);
 
 }  // namespace lockstep

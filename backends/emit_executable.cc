@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// Gives the copies of what servers update their buffers, and lists what servers alone have among the states.
+// Adds buffers for the ranks' copies of states that servers update, and lists states that only servers have.
 void AddServedStates(const Graph& graph, std::vector<ServedState> served, Executable& executable) {
   executable.served = std::move(served);
   for (ServedState& served : executable.served) {
@@ -29,7 +29,7 @@ void AddServedStates(const Graph& graph, std::vector<ServedState> served, Execut
   }
 }
 
-// States in the order of the graph, also those that other ranks alone have.
+// Returns the states in the order of the graph, including those that only other ranks have.
 std::vector<ValueInfo> AllStates(Program& program, const Graph& graph) {
   std::vector<ValueInfo> states;
   for (const Input& input : graph.inputs()) {
@@ -53,13 +53,13 @@ absl::StatusOr<Executable> EmitExecutable(Graph graph, const Backend& backend, c
   if (options.shared_weights) {
     ASSIGN_OR_RETURN(shared, ShareStates(graph, std::string(kDataAxis)));
   }
-  // Kernels for nodes; collectives start as early, and are waited for as late as can be; results and next states are
-  // written in place; what does not fit is computed again.
+  // Makes kernels for nodes. Collectives start as early and are waited for as late as possible; results and next states
+  // are written in place; values that do not fit are recomputed.
   ASSIGN_OR_RETURN(LoweredProgram lowered, LowerWithin(options.memory_limit, graph, shared, backend, target));
   Program& program = lowered.program;
-  GuardSharedStates(program);                    // ranks read no state that another one writes
-  ReuseOperands(program);                        // where a kernel may write over what it read last
-  const BufferPlan plan = PlanBuffers(program);  // the rest shares an arena by lifetimes
+  GuardSharedStates(program);                    // ranks do not read a state while another rank writes it
+  ReuseOperands(program);                        // a kernel may overwrite its last-used operands
+  const BufferPlan plan = PlanBuffers(program);  // the other values share an arena by lifetimes
   const uint64_t kernels_constant_bytes = program.KernelsConstantBytes();
   StepList steps = EmitSteps(program, plan);
   ASSIGN_OR_RETURN(Certificate certificate, CertifyOrder(steps, plan.buffers, graph.mesh(), program.lanes));

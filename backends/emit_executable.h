@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// Lowers the graph, plans its memory, emits its steps and certifies their order. An error names the op that has no
-// kernel, the memory that is missing, or what the certificate does not hold.
+// Lowers the graph, plans its memory, emits its steps and certifies their order. An error names the op without a
+// kernel, the missing memory, or the rule of the certificate that is violated.
 absl::StatusOr<Executable> EmitExecutable(Graph graph, const Backend& backend, const Target& target,
                                           const CompileOptions& options);
 

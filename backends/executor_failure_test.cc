@@ -1,4 +1,4 @@
-// What a failed call leaves: an executor as it was, or one that is spoilt until its states are assigned again.
+// The state of an executor after a failed call: unchanged, or spoiled until its states are assigned again.
 
 #include <barrier>
 
@@ -12,8 +12,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// One state is updated before the loss looks at the labels, as a running mean would be; the weight after it. The labels
-// are floats, so that nobody foresees that they are refused.
+// One state is updated before the loss reads the labels, as a running mean would be; the weight is updated afterwards.
+// The labels are floats, so that FirstRefusals (planning/refusals.h) does not find the loss.
 constexpr char kEarlyUpdate[] = R"(
 graph @step(%x: f32[4,3] split(0), %y: f32[4] split(0), state %mean: f32[3,3], state %w: f32[3,5], state %unused: f32[2]) -> (loss: f32[], %mean: f32[3,3], %w: f32[3,5]) {
   %mean1 = neg %mean : f32[3,3] @"onnx:/bn"
@@ -43,7 +43,7 @@ Batch BadBatch() {
   return batch;
 }
 
-// For kEarlyUpdate.
+// The batch with float labels, for kEarlyUpdate.
 Batch WithFloats(Batch batch) {
   batch.y = batch.y.Converted(DType::kF32);
   return batch;
@@ -85,7 +85,7 @@ TEST(OneRankThatFails, IntegersThatAreRefusedAreFoundBeforeAnyUpdate) {
   EXPECT_TRUE(all[0].ok()) << all[0];
 }
 
-// With the communicator at hand.
+// The preparation gets the communicator.
 TEST(Preparation, RunsOnceOnEveryRankWhenTheProgramIsLoaded) {
   const auto all = StatusOfEach(3, [](Communicator& communicator, Device& device) -> absl::Status {
     ASSIGN_OR_RETURN(Executable executable, CompileFor(StepFor(3), communicator));
@@ -131,7 +131,7 @@ TEST(OneRankThatFails, AFailureAfterAnUpdateSpoilsUntilAllUpdatedStatesAreAssign
     RETURN_IF_ERROR(executor->Run(WithFloats(Batch(4)).inputs(), {}));
     EXPECT_THAT(MessageOf(executor->Run(WithFloats(BadBatch()).inputs(), {})), HasSubstr("label 5"));
     ASSIGN_OR_RETURN(const Tensor mean, StateOf(*executor, "mean", kMean));
-    EXPECT_EQ(mean, Tensor::Full(kMean, 1.0));  // negated twice, of which once should not be
+    EXPECT_EQ(mean, Tensor::Full(kMean, 1.0));  // negated twice; a correct program would do so once
 
     const absl::Status spoilt = executor->Run(WithFloats(Batch(4)).inputs(), {});
     EXPECT_EQ(spoilt.code(), absl::StatusCode::kFailedPrecondition);
@@ -177,7 +177,7 @@ TEST(OneRankThatFails, ARunThatFailsCountsForNothing) {
   EXPECT_TRUE(all[0].ok()) << all[0];
 }
 
-// The step that fails may have written a part of a state.
+// The step that fails may have written part of a state.
 TEST(OneRankThatFails, AFailureOfTheFirstUpdateSpoils) {
   constexpr char kDivide[] = R"(
 graph @divide(state %d: i32[4], state %w: i32[4]) -> (%w: i32[4]) {
@@ -194,7 +194,7 @@ graph @divide(state %d: i32[4], state %w: i32[4]) -> (%w: i32[4]) {
   EXPECT_TRUE(all[0].ok()) << all[0];
 }
 
-// The peer fails in the collective for which the first rank never comes, and has made the early update as well.
+// The peer fails in the collective that the first rank never starts, and has also made the early update.
 TEST(TwoRanks, BothAreSpoilt) {
   const std::string text = WithAll(kEarlyUpdate, "[4", "[8");
   std::barrier through(2);
@@ -202,7 +202,7 @@ TEST(TwoRanks, BothAreSpoilt) {
     ASSIGN_OR_RETURN(const auto executor, Load(text, communicator, device));
     RETURN_IF_ERROR(Assign(*executor, "mean", Tensor::Full(kMean, 1.0)));
     RETURN_IF_ERROR(executor->Run(WithFloats(Batch(4)).inputs(), {}));
-    through.arrive_and_wait();  // else the failure may reach the peer in its first call
+    through.arrive_and_wait();  // otherwise the failure may reach the peer in its first call
     const Batch batch = WithFloats(communicator.rank() == 0 ? BadBatch() : Batch(4));
     EXPECT_THAT(MessageOf(executor->Run(batch.inputs(), {})), HasSubstr("label 5"));
     ASSIGN_OR_RETURN(const Tensor mean, StateOf(*executor, "mean", kMean));
@@ -217,7 +217,7 @@ TEST(TwoRanks, BothAreSpoilt) {
   for (const absl::Status& status : all) EXPECT_TRUE(status.ok()) << status;
 }
 
-// A collective whose result is a state's next value writes registered memory while the step fails, and not the state.
+// A collective whose result is a state's next value writes to registered memory while the step fails, not to the state.
 TEST(TwoRanks, AStateWhoseNextValueIsInFlightStaysAsItWas) {
   constexpr char kScatter[] = R"(
 graph @scatter(%x: f32[8,3] split(0), %y: i64[8] split(0), state %s: f32[4] split(0), state %v: f32[3,4], state %w: f32[3,5]) -> (loss: f32[], %s: f32[4] split(0)) {
@@ -237,7 +237,7 @@ graph @scatter(%x: f32[8,3] split(0), %y: i64[8] split(0), state %s: f32[4] spli
     const size_t start = steps.find("reduce_scatter.start"), wait = steps.find("reduce_scatter.wait");
     EXPECT_LT(start, steps.find("softmax_cross_entropy")) << steps;
     EXPECT_GT(wait, steps.find("softmax_cross_entropy")) << steps;
-    through.arrive_and_wait();  // else the failure may reach the peer as it loads
+    through.arrive_and_wait();  // otherwise the failure may reach the peer while it loads
     const Batch batch = communicator.rank() == 0 ? BadBatch() : Batch(4);
     EXPECT_THAT(MessageOf(executor->Run(batch.inputs(), {})), HasSubstr("label 5"));
     ASSIGN_OR_RETURN(const Tensor s, StateOf(*executor, "s", slice));

@@ -1,4 +1,4 @@
-// The executor: what it says about bad calls, how states are kept, and that no rank waits for one that failed.
+// The executor: messages for bad calls, the states that it keeps, and that no rank waits for one that failed.
 
 #include "runtime/execution/executor.h"
 
@@ -56,7 +56,7 @@ TEST_F(OneRank, BadInputsAreNamed) {
     const std::vector<NamedResult> results = {{"accuracy", {loss.type(), loss.mutable_bytes()}}};
     EXPECT_THAT(MessageOf(executor.Run(batch.inputs(), results)),
                 HasSubstr("there is no result accuracy; results are loss, old"));
-    EXPECT_TRUE(executor.Run(batch.inputs(), {}).ok());  // and all is well afterwards
+    EXPECT_TRUE(executor.Run(batch.inputs(), {}).ok());  // later calls succeed
   });
 }
 
@@ -68,13 +68,13 @@ TEST_F(OneRank, LabelOutOfRangeNamesTheOp) {
     EXPECT_THAT(message, HasSubstr("label 5 at position [2] is outside [0, 5)"));
     EXPECT_THAT(message, Not(HasSubstr("ignore_index")));
     EXPECT_THAT(message, HasSubstr("onnx:/loss"));
-    batch.y.mutable_data<int64_t>()[2] = -100;  // what PyTorch ignores
+    batch.y.mutable_data<int64_t>()[2] = -100;  // PyTorch's ignore_index
     EXPECT_THAT(MessageOf(executor.Run(batch.inputs(), {})),
                 HasSubstr("label -100 at position [2] is outside [0, 5); ignore_index=-100 of the loss leaves out"));
   });
 }
 
-// A state in memory of the test, at no multiple of anything but its elements.
+// A state in the test's memory, aligned only to its elements.
 struct Elsewhere {
   explicit Elsewhere(float value) : values(1 + 15 + 1, value) {}
   TensorRef ref() { return {{DType::kF32, {3, 5}}, values.data() + 1}; }
@@ -97,16 +97,16 @@ TEST_F(OneRank, AStateLiesWhereItIsBound) {
     ASSERT_TRUE(executor.Run(batch.inputs(), {}).ok());
     EXPECT_NE(first.values[1], 1);
     const Elsewhere as_it_was = first;
-    ASSERT_TRUE(executor.BindState("w", second.ref(), true).ok());  // with what is there
+    ASSERT_TRUE(executor.BindState("w", second.ref(), true).ok());  // with its current content
     for (int run = 0; run < 2; ++run) ASSERT_TRUE(executor.Run(batch.inputs(), {}).ok());
     EXPECT_EQ(std::memcmp(&second.values[1], expected.bytes(), expected.num_bytes()), 0);
-    EXPECT_EQ(first.values, as_it_was.values);  // bound no more
-    EXPECT_EQ(second.values.front(), 2);        // nothing beside it is touched
+    EXPECT_EQ(first.values, as_it_was.values);  // no longer bound
+    EXPECT_EQ(second.values.front(), 2);        // memory beside it is not written
     EXPECT_EQ(second.values.back(), 2);
     Tensor read(type);
     ASSERT_TRUE(executor.ReadState("w", {type, read.mutable_bytes()}).ok());
     EXPECT_EQ(read, expected);
-    std::fill(second.values.begin(), second.values.end(), 2.0F);  // what is written there counts
+    std::fill(second.values.begin(), second.values.end(), 2.0F);  // values written there are used
     for (int run = 0; run < 2; ++run) ASSERT_TRUE(executor.Run(batch.inputs(), {}).ok());
     EXPECT_EQ(std::memcmp(&second.values[1], expected.bytes(), expected.num_bytes()), 0);
     ASSERT_TRUE(executor.AssignState("w", {type, Tensor::Full(type, 7.0).bytes()}).ok());
@@ -184,7 +184,7 @@ TEST_F(OneRank, StatesStartAtZeroAndAreKept) {
   });
 }
 
-// The next value is there before the last reader of the present one: it must not take its place yet.
+// The next value is computed before the last reader of the current one: it must not overwrite it yet.
 TEST(State, IsKeptForReadersBehindItsNextValue) {
   constexpr char kLateReader[] = R"(
 graph @late_reader(%x: f32[2,2], state %w: f32[2,2]) -> (y: f32[2,2], %w: f32[2,2]) {
@@ -209,7 +209,7 @@ graph @late_reader(%x: f32[2,2], state %w: f32[2,2]) -> (y: f32[2,2], %w: f32[2,
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// The all_reduce takes the place of its operand, which another collective may still read.
+// The all_reduce overwrites its operand, which another collective may still read.
 TEST(Ranks, AReductionInPlaceWaitsForTheOthersThatReadItsOperand) {
   constexpr char kTwice[] = R"(
 mesh {data=2}
@@ -249,7 +249,7 @@ TEST(Ranks, AFailureOnOneRankReachesAll) {
   }
 }
 
-// The executor aborts by itself, whatever its caller makes of the error.
+// The executor aborts by itself, whatever its caller does with the error.
 TEST(Ranks, AFailedRunTellsThePeersItsReason) {
   std::vector<absl::Status> runs(3);
   const auto load_and_run = [](Communicator& communicator, Device& device) -> absl::Status {
@@ -260,7 +260,7 @@ TEST(Ranks, AFailedRunTellsThePeersItsReason) {
   };
   const auto all = StatusOfEach(3, [&](Communicator& communicator, Device& device) {
     runs[static_cast<size_t>(communicator.rank())] = load_and_run(communicator, device);
-    return absl::OkStatus();  // an error would make ForEachRank abort
+    return absl::OkStatus();  // returning the error would make ForEachRank abort
   });
   for (size_t rank : {0, 1, 2}) {
     EXPECT_TRUE(all[rank].ok()) << all[rank];
@@ -280,7 +280,7 @@ TEST(Ranks, DifferentProgramsAreRefusedAtLoad) {
   }
 }
 
-// The collectives are equal, so that nothing would hang; but the replicas would drift apart.
+// The collectives are equal, so nothing would hang, but the replicas would diverge.
 TEST(Ranks, ProgramsThatDifferInAnAttributeAreRefusedAtLoad) {
   const auto all = StatusOfEach(2, [](Communicator& communicator, Device& device) {
     const bool faster = communicator.rank() == 1;
@@ -295,7 +295,7 @@ TEST(Ranks, ProgramsThatDifferInAnAttributeAreRefusedAtLoad) {
 
 TEST(Ranks, WhatAllHaveFoundAtLoadLeavesTheCommunicatorUsable) {
   const auto all = StatusOfEach(3, [](Communicator& communicator, Device& device) -> absl::Status {
-    // Compiled for other ranks: on all, and on one alone.
+    // Compiled for another number of ranks: on all ranks, and on one alone.
     for (const bool is_on_all : {true, false}) {
       const bool is_wrong = is_on_all || communicator.rank() == 1;
       CompileOptions options;
@@ -339,7 +339,7 @@ TEST(Ranks, OfALongLineThePartAroundTheDifferenceIsShown) {
   const std::string x(80, 'x'), y(159, 'y');
   EXPECT_THAT(MessageOf(agree(std::string(920, '-') + x, y + std::string(1000, '-'))),
               HasSubstr("\n  on rank 0: …" + x + "A" + y + "…\n  on rank 1: …" + x + "B" + y + "…"));
-  // No character is cut.
+  // Characters are not cut.
   std::string accents;
   for (int i = 0; i < 500; ++i) accents += "é";
   for (const char* shift : {"", "-"}) {
@@ -349,7 +349,7 @@ TEST(Ranks, OfALongLineThePartAroundTheDifferenceIsShown) {
   }
 }
 
-// Calls f when another thread uses the communicator.
+// Calls f while another thread uses the communicator.
 void WhenInUse(Communicator& communicator, const std::function<void()>& f) {
   std::barrier steps(2);
   std::thread other([&] {
@@ -384,7 +384,7 @@ TEST(Ranks, ACallWhileAnotherThreadUsesTheCommunicatorIsRefused) {
     });
     RETURN_IF_ERROR(executor->ReadState("w", {w.type(), w.mutable_bytes()}));
     EXPECT_EQ(w, Tensor(w.type()));  // not assigned
-    {                                // A caller that holds it for several calls, on the thread that makes them.
+    {                                // a caller that holds it for several calls, on the thread that makes them
       const ExclusiveUse use(communicator.in_use());
       EXPECT_TRUE(use.ok());
       RETURN_IF_ERROR(executor->AssignState("w", {w.type(), ones.bytes()}));
@@ -404,7 +404,7 @@ TEST(Ranks, AReplicaThatDiffersIsNamed) {
     RETURN_IF_ERROR(executor->AssignState("w", {w.type(), w.bytes()}));
     RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
     EXPECT_TRUE(CheckReplicas(*executor, communicator).ok());
-    if (communicator.rank() == 2) {  // in its last bit
+    if (communicator.rank() == 2) {  // changes its last bit
       RETURN_IF_ERROR(executor->ReadState("w", {w.type(), w.mutable_bytes()}));
       w.mutable_bytes()[w.num_bytes() - 4] ^= std::byte{1};
       RETURN_IF_ERROR(executor->AssignState("w", {w.type(), w.bytes()}));

@@ -30,7 +30,7 @@ std::string StepFor(int ranks) { return WithAll(kStep, "[4", "[" + std::to_strin
 std::vector<absl::Status> StatusOfEach(
     int ranks, const std::function<absl::Status(Communicator& communicator, Device& device)>& f) {
   std::vector<absl::Status> all;
-  // The first error, if there is one, is among them.
+  // The first error is also in `all`.
   (void)ForEachRank(
       ranks,
       [&f](Communicator& communicator) {

@@ -26,7 +26,7 @@ graph @step(%x: f32[4,3] split(0), %y: i64[4] split(0), state %w: f32[3,5], stat
 )";
 
 // Compiles `text` for all ranks of the communicator along the axis `data`, unless `options` has a mesh; Load also loads
-// it.
+// the executable.
 absl::StatusOr<Executable> CompileFor(const std::string& text, const Communicator& communicator,
                                       CompileOptions options = {});
 absl::StatusOr<std::unique_ptr<Executor>> Load(const std::string& text, Communicator& communicator, Device& device,
@@ -35,16 +35,16 @@ absl::StatusOr<std::unique_ptr<Executor>> Load(const std::string& text, Communic
 
 std::string WithAll(std::string text, std::string_view from, std::string_view to);
 
-// kStep with a batch of 4 for each of `ranks`: each runs a Batch(4).
+// Returns kStep with a batch of 4 per rank: each rank runs a Batch(4).
 std::string StepFor(int ranks);
 
-// What each of `ranks` ranks ends with when it runs f.
+// Runs f on `ranks` ranks and returns the status of each.
 std::vector<absl::Status> StatusOfEach(
     int ranks, const std::function<absl::Status(Communicator& communicator, Device& device)>& f);
 
 std::string MessageOf(const absl::Status& status);
 
-// Inputs of a step of `rows` rows a rank.
+// Inputs of a step with `rows` rows per rank.
 struct Batch {
   explicit Batch(int64_t rows);
   std::vector<NamedInput> inputs() const { return {{"x", {x.type(), x.bytes()}}, {"y", {y.type(), y.bytes()}}}; }

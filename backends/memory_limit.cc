@@ -24,7 +24,7 @@ absl::StatusOr<Program> LowerAndSchedule(const Graph& graph, const std::vector<S
   return program;
 }
 
-// What does not lie in the arena and is held between runs.
+// Memory outside the arena that is held between runs.
 struct Held {
   uint64_t states = 0, constants = 0, buckets = 0;
   uint64_t total() const { return states + constants + buckets; }
@@ -41,7 +41,8 @@ Held HeldBy(Program& program) {
   return held;
 }
 
-// The most bytes of the arena that are in use, beside the body of a loop, while a loop runs; nothing if there is none.
+// Returns the largest number of bytes in the arena that are in use beside the body of a loop while it runs; nothing if
+// there is no loop.
 std::optional<uint64_t> BesideLoops(const Program& program) {
   const std::vector<Lifetime> lifetimes = Lifetimes(program);
   std::optional<uint64_t> most;
@@ -71,7 +72,7 @@ class Fitter {
     const std::optional<uint64_t> beside = BesideLoops(program);
     LoweredProgram lowered{std::move(program), {}};
     if (Fit(lowered, arena)) return lowered;
-    // What loops hold is computed again first; the smallest bodies are the last resort.
+    // First recomputes values in loops' bodies as far as needed; the smallest bodies are the last resort.
     for (uint64_t body : {beside && arena > *beside ? arena - *beside : 1, uint64_t{1}}) {
       if (!beside) break;
       target_.body_bytes = body;
@@ -82,8 +83,8 @@ class Fitter {
                              << " needs at least " << held_.total() + least_ << " on each rank: " << held_.states
                              << " for states, " << held_.constants << " for constants, " << held_.buckets
                              << " for buckets of collectives, and " << least_
-                             << " for what it computes, if all is computed again that can be; with nothing computed "
-                             << "again it takes " << held_.total() + whole_;
+                             << " for computed values, if as much as possible is recomputed; without recomputation it "
+                             << "needs " << held_.total() + whole_;
   }
 
  private:
@@ -94,10 +95,10 @@ class Fitter {
     lowered.work = done.work;
     for (const Instruction& instruction : lowered.program.instructions) {
       Recomputation in_body = instruction.kernel.recomputed;
-      in_body.all_flops = 0;  // which those of the loop's node are
+      in_body.all_flops = 0;  // the loop's node already counts those of the body
       lowered.work += in_body;
     }
-    return done.fits && held_.total() <= limit_;  // of an arena of nothing, too
+    return done.fits && held_.total() <= limit_;  // also if the arena is empty
   }
 
   const uint64_t limit_;
@@ -106,7 +107,7 @@ class Fitter {
   const Backend& backend_;
   Target target_;
   Held held_;
-  uint64_t whole_ = 0;  // the arena if nothing is computed again, and the smallest
+  uint64_t whole_ = 0;  // the arena if nothing is recomputed; least_: the smallest arena
   uint64_t least_ = UINT64_MAX;
 };
 

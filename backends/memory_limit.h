@@ -1,6 +1,6 @@
-// Lowers a graph so that what a rank holds between and during runs is within a limit: its states, constants and
-// buckets, which are what they are, and the arena, which grows smaller as values are computed again
-// (planning/rematerialize.h). Bodies of loops, such as those over micro-batches, have arenas of their own within it.
+// Lowers a graph so that the memory of a rank, between and during runs, stays within a limit. Its states, constants and
+// buckets have fixed sizes; the arena shrinks if values are recomputed (planning/rematerialize.h). Bodies of loops,
+// such as those over micro-batches, have their own arenas within it.
 
 #pragma once
 
@@ -19,8 +19,8 @@ struct LoweredProgram {
   Recomputation work;
 };
 
-// The program of a graph after all passes, in which ranks share some states. With a limit of 0 nothing is computed
-// again. If the limit cannot be kept, InvalidArgument says with how many bytes the program can be made.
+// Returns the program of a graph after all passes, in which ranks share the states `shared`. With a limit of 0 nothing
+// is recomputed. If the limit is too small, returns InvalidArgument with the number of bytes that the program needs.
 absl::StatusOr<LoweredProgram> LowerWithin(uint64_t limit, const Graph& graph, const std::vector<StateToShare>& shared,
                                            const Backend& backend, const Target& target);
 

@@ -1,5 +1,5 @@
-// Meshes of several axes of more than one rank: each collective runs on its axis' communicator, replicas are those
-// ranks that hold the same part of a value, and a failure in one part of the world is one of all of it.
+// Meshes with several axes of more than one rank. Each collective runs on its axis' communicator, replicas are the
+// ranks that hold the same part of a value, and a failure in one part of the world reaches all ranks.
 
 #include <barrier>
 #include <map>
@@ -28,8 +28,8 @@ using testing::Not;
 
 const Mesh kMeshGrid({{"data", 2}, {"model", 2}});
 
-// The rows of the batch are split over `data`; over `model` the columns of the first weight, and the rows of the
-// second.
+// The rows of the batch are split over `data`; the columns of the first weight and the rows of the second are split
+// over `model`.
 constexpr char kMeshMlp[] = R"(
 graph @mlp(%x: f32[8,6] split(0), state %w: f32[6,10] split(1, model), state %b: f32[10] split(0, model), state %u: f32[10,5] split(0, model), state %c: f32[5]) -> (logits: f32[8,5]) {
   %z = matmul %x, %w : f32[8,10]
@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<Executor>> LoadOnGrid(const std::string& text, Co
   return Load(text, communicator, device, options);
 }
 
-// What training for some steps leaves: of each step the loss, and the states after it.
+// The results of training for some steps: the loss of each step, and the states after it.
 struct History {
   std::vector<Tensor> losses;
   std::vector<std::map<std::string, Tensor>> states;
@@ -68,7 +68,7 @@ struct History {
 
 constexpr int kSteps = 4;
 
-// The global values of the inputs of each step, and of the states before the first.
+// Returns the global values of the inputs of each step, and of the states before the first step.
 std::vector<Tensor> GlobalInputs(const Graph& step, int number) {
   std::mt19937_64 random(static_cast<uint64_t>(number) + 5);
   std::vector<Tensor> inputs;
@@ -81,7 +81,7 @@ std::vector<Tensor> GlobalInputs(const Graph& step, int number) {
   return inputs;
 }
 
-// What one rank of `mesh` does, with its part of everything.
+// Trains on one rank of `mesh`, with its part of each value.
 absl::StatusOr<History> TrainOnMesh(const Graph& step, const Mesh& mesh, Communicator& communicator) {
   ASSIGN_OR_RETURN(const auto backend, CreateBackend("cpu"));
   ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(communicator));
@@ -102,7 +102,7 @@ absl::StatusOr<History> TrainOnMesh(const Graph& step, const Mesh& mesh, Communi
         if (number == 0) RETURN_IF_ERROR(executor->AssignState(input.name(), {whole[i].type(), whole[i].bytes()}));
         continue;
       }
-      if (input.setting) continue;  // as it is
+      if (input.setting) continue;  // not changed
       const Tensor& part = parts.emplace_back(LocalPart(whole[i], input.placements(), mesh, communicator.rank()));
       inputs.push_back({input.name(), {part.type(), part.bytes()}});
     }
@@ -129,7 +129,7 @@ std::vector<History> TrainOnMeshRanks(const Graph& step, const Mesh& mesh) {
   return of_ranks;
 }
 
-// The same steps by the reference meanings, for the ranks of the mesh.
+// Interprets the same steps for the ranks of the mesh.
 std::vector<History> Interpreted(const Graph& step, const Mesh& mesh) {
   const absl::StatusOr<Graph> placed = passes::DistributeGraph(step, mesh);
   LOCKSTEP_CHECK(placed.ok()) << placed.status();
@@ -162,7 +162,7 @@ void ExpectClose(const Tensor& found, const Tensor& expected, const std::string&
   for (int64_t i = 0; i < found.num_elements(); ++i) EXPECT_NEAR(found.At(i), expected.At(i), 2e-6) << what << " " << i;
 }
 
-// The two weights are split along `model`, and the step needs collectives along both axes.
+// The two weights are split along `model`, so the step needs collectives along both axes.
 TEST(MeshAxes, TrainingWithSplitWeightsIsThatOfOneRank) {
   const Graph step = MeshStep(kMeshMlp);
   for (const Mesh& mesh : {kMeshGrid, Mesh({{"model", 2}, {"data", 2}}), Mesh({{"data", 4}, {"model", 2}})}) {
@@ -182,7 +182,7 @@ TEST(MeshAxes, TrainingWithSplitWeightsIsThatOfOneRank) {
           ExpectClose(value, expected[rank].states[number].at(name), "the interpreter's " + name);
           const auto of_one = LocalPart(one[0].states[number].at(name), placements, mesh, static_cast<int64_t>(rank));
           ExpectClose(value, of_one, "one rank's " + name);
-          for (size_t other = 0; other < rank; ++other) {  // bitwise
+          for (size_t other = 0; other < rank; ++other) {  // compares bitwise
             const bool same_part =
                 !placements.contains("model") || mesh.Coordinate(other, "model") == mesh.Coordinate(rank, "model");
             if (!same_part) continue;
@@ -211,7 +211,7 @@ TEST(MeshAxes, CollectivesAndBucketsAreOfBothAxes) {
   EXPECT_THAT(axes, AllOf(testing::Contains(0), testing::Contains(1))) << executable->ToString();
 }
 
-// The mean is reduced along one axis and then along the other, in buckets of each.
+// The mean is reduced along one axis and then along the other, in separate buckets.
 TEST(MeshAxes, WhatOneAxisReducedTheOtherOneReduces) {
   const auto graph = ParseGraph(R"(
 graph @norm(%x: f64[4,3,2,2] split(0) split(3, model), %scale: f64[3], %shift: f64[3]) -> (mean: f64[1,3], squared: f64[3], variance: f64[3]) {
@@ -236,7 +236,7 @@ graph @norm(%x: f64[4,3,2,2] split(0) split(3, model), %scale: f64[3], %shift: f
   options.mesh = kMeshGrid;
   const auto results = RunInProcess(*graph, **backend, inputs, options);
   ASSERT_TRUE(results.ok()) << results.status();
-  // Of the samples of each rank along `data`, and of all of their columns.
+  // The mean is over the samples of all ranks along `data`, and over all of their columns.
   for (int64_t channel = 0; channel < 3; ++channel) {
     double mean = 0;
     for (int64_t sample = 0; sample < 4; ++sample) {
@@ -250,7 +250,7 @@ graph @norm(%x: f64[4,3,2,2] split(0) split(3, model), %scale: f64[3], %shift: f
   }
 }
 
-// Rank 3 shares no communicator but the world with rank 0.
+// Rank 3 shares no communicator with rank 0 except the world.
 TEST(MeshAxes, AFailureReachesRanksOfOtherParts) {
   std::vector<absl::Status> runs(4);
   std::barrier through(4);
@@ -261,13 +261,13 @@ TEST(MeshAxes, AFailureReachesRanksOfOtherParts) {
     Tensor y({DType::kI64, {4}});
     const std::vector<NamedInput> inputs = {{"x", {x.type(), x.bytes()}}, {"target", {y.type(), y.bytes()}}};
     RETURN_IF_ERROR(executor->Run(inputs, {}));
-    through.arrive_and_wait();  // else the error may reach a peer in the run before
+    through.arrive_and_wait();  // otherwise the error may reach a peer in the previous run
     if (communicator.rank() == 3) y.mutable_data<int64_t>()[1] = 7;
     absl::Status& run = runs[static_cast<size_t>(communicator.rank())];
     run = executor->Run(inputs, {});
-    // Ranks 0 and 2 need nothing of the others after the forward pass: they may be through with that run.
+    // Ranks 0 and 2 need nothing from the others after the forward pass: they may have completed that run.
     if (run.ok() && communicator.rank() % 2 == 0) run = executor->Run(inputs, {});
-    return absl::OkStatus();  // an error would make ForEachRank abort
+    return absl::OkStatus();  // returning the error would make ForEachRank abort
   });
   for (size_t rank = 0; rank < 4; ++rank) {
     EXPECT_TRUE(all[rank].ok()) << all[rank];
@@ -285,7 +285,7 @@ graph @two(%x: f32[4] split(0), %y: f32[4] split(0, model)) -> (a: f32[], b: f32
 }
 )";
 
-// Along each axis the ranks' collectives are the same; but two communicators could wait crosswise.
+// The ranks' collectives are the same along each axis, but two communicators could deadlock.
 TEST(MeshAxes, AnotherOrderOfTheAxesIsRefusedAtLoad) {
   const std::string a =
       "%p = reduce_sum %x {dims=[0]} : f32[] partial(sum)\n  %a = all_reduce %p {axis=data, kind=sum} : f32[]";
@@ -314,8 +314,8 @@ graph @parts(%x: f32[4] split(0), state %w: f32[6] split(0, model), state %v: f3
 }
 )";
 
-// Runs with the state `name` of one value on `rank`, and of another on all others. `checks`: what CheckReplicas says
-// before.
+// Runs with one value of the state `name` on `rank`, and another on all other ranks. `checks` becomes the results of
+// CheckReplicas before the runs.
 std::vector<absl::Status> RunWith(const std::string& name, const Tensor& usual, const Tensor& of_one, int rank,
                                   std::vector<absl::Status>& checks) {
   checks.resize(4);
@@ -325,10 +325,10 @@ std::vector<absl::Status> RunWith(const std::string& name, const Tensor& usual, 
     const Tensor& value = communicator.rank() == rank ? of_one : usual;
     RETURN_IF_ERROR(executor->AssignState(name, {value.type(), value.bytes()}));
     checks[static_cast<size_t>(communicator.rank())] = CheckReplicas(*executor, communicator);
-    through.arrive_and_wait();  // else the error of the run may reach a peer in the check
+    through.arrive_and_wait();  // otherwise the error of the run may reach a peer in the check
     const Tensor x({DType::kF32, {2}});
     const std::vector<NamedInput> inputs = {{"x", {x.type(), x.bytes()}}};
-    // A rank all of whose peers agree with it may be done before others differ, once.
+    // A rank that agrees with all its peers may complete one run before the others find a difference.
     RETURN_IF_ERROR(executor->Run(inputs, {}));
     return executor->Run(inputs, {});
   });
@@ -337,11 +337,11 @@ std::vector<absl::Status> RunWith(const std::string& name, const Tensor& usual, 
 TEST(MeshAxes, PartsOfAStateAreComparedWithTheirReplicasAlone) {
   const Tensor whole = Tensor::Of<float>({6}, {1, 2, 3, 4, 5, 6});
   std::vector<absl::Status> checks;
-  // As they should be: two different parts, each on two ranks.
+  // A correct state: two different parts, each on two ranks.
   for (const absl::Status& status : RunWith("w", whole, whole, 3, checks)) EXPECT_TRUE(status.ok()) << status;
   for (const absl::Status& status : checks) EXPECT_TRUE(status.ok()) << status;
 
-  // Rank 3 has a part of its own; its replica is rank 1, along `data`.
+  // Rank 3 has a different part; its replica is rank 1, along `data`.
   const Tensor other = Tensor::Of<float>({3}, {4, 5, 7});
   for (const absl::Status& status : RunWith("w", whole, other, 3, checks)) {
     EXPECT_THAT(MessageOf(status), HasSubstr("replicas of the states differ"));
@@ -352,7 +352,7 @@ TEST(MeshAxes, PartsOfAStateAreComparedWithTheirReplicasAlone) {
   }
 }
 
-// Along both axes: rank 2 differs from rank 0 along `data`, from rank 3 along `model`.
+// Rank 2 differs along both axes: from rank 0 along `data`, from rank 3 along `model`.
 TEST(MeshAxes, AStateThatIsReplicatedOnAllRanksIsComparedAlongEachAxis) {
   std::vector<absl::Status> checks;
   const Tensor usual = Tensor::Of<float>({2}, {1, 2}), other = Tensor::Of<float>({2}, {1, 3});
@@ -364,7 +364,7 @@ TEST(MeshAxes, AStateThatIsReplicatedOnAllRanksIsComparedAlongEachAxis) {
   }
 }
 
-// Rows of the batch are shared along `data` alone: ranks 0 and 1 must get the same.
+// Rows of the batch are split along `data` only: ranks 0 and 1 must get the same.
 TEST(MeshAxes, AnInputThatDiffersAlongTheAxisThatDoesNotShareItIsFound) {
   const auto all = StatusOfEach(4, [&](Communicator& communicator, Device& device) -> absl::Status {
     ASSIGN_OR_RETURN(const auto executor, LoadOnGrid(kPartsAndReplicas, communicator, device));
@@ -379,7 +379,7 @@ TEST(MeshAxes, AnInputThatDiffersAlongTheAxisThatDoesNotShareItIsFound) {
   }
 }
 
-// Along `data` there is an all_reduce; along `model`, where all is replicated, nothing.
+// There is an all_reduce along `data`, and no collective along `model`, where all values are replicated.
 constexpr char kQuietModel[] = R"(
 graph @quiet(%x: f32[4] split(0), state %v: f32[2]) -> (s: f32[], %v: f32[2]) {
   %s = reduce_sum %x {dims=[0]} : f32[]
@@ -388,7 +388,7 @@ graph @quiet(%x: f32[4] split(0), state %v: f32[2]) -> (s: f32[], %v: f32[2]) {
 }
 )";
 
-// What each rank ends with when ranks 1 and 3, which `data` connects, have other values than 0 and 2.
+// Returns the status of each rank if ranks 1 and 3, which `data` connects, have other values than ranks 0 and 2.
 std::vector<absl::Status> RunQuiet(double other_x, double other_v) {
   return StatusOfEach(4, [&](Communicator& communicator, Device& device) -> absl::Status {
     CompileOptions options;
@@ -416,7 +416,7 @@ TEST(MeshAxes, AnAxisWithoutCollectivesIsComparedToo) {
   }
 }
 
-// --- What the other tests on meshes stand on ----------------------------------------------------------------------
+// --- Basis of the other tests on meshes ------------------------------------------------------------------------------
 
 TEST(MeshAxes, RandomInputsOfReplicasAreEqualAndOthersAreNot) {
   const absl::StatusOr<Graph> graph = ParseGraph(R"(
@@ -428,7 +428,7 @@ local graph @inputs(%all: f32[4,4], %rows: f32[4,4] split(0), %columns: f32[4,4]
   ASSERT_TRUE(graph.ok()) << graph.status();
   const auto inputs = RandomInputs(*graph);
   ASSERT_EQ(inputs.size(), 4u);
-  // By input: of each rank the first that has the same.
+  // By input: for each rank, the first rank that has the same value.
   const std::vector<std::vector<size_t>> first = {{0, 0, 0, 0}, {0, 0, 2, 2}, {0, 1, 0, 1}, {0, 1, 2, 3}, {0, 0, 2, 2}};
   for (size_t i = 0; i < first.size(); ++i) {
     const PlacementMap& placements = graph->inputs()[i].placements();
@@ -444,7 +444,7 @@ local graph @inputs(%all: f32[4,4], %rows: f32[4,4] split(0), %columns: f32[4,4]
 
 // --- States -------------------------------------------------------------------------------------------------------
 
-// Each rank takes its slice of a global value, and reads it back; a slice is taken as it is.
+// Each rank assigns its slice of a global value and reads it back, and then assigns its slice directly.
 void ExpectSlices(const Mesh& mesh, const std::string& placements, const std::vector<Tensor>& expected) {
   SCOPED_TRACE(mesh.ToString() + placements);
   const std::string text = WithAll(
@@ -456,7 +456,7 @@ void ExpectSlices(const Mesh& mesh, const std::string& placements, const std::ve
     return [&]() -> absl::Status {
       CompileOptions options;
       options.mesh = mesh;
-      options.replicated = true;  // along the axis that the state is not split along
+      options.replicated = true;  // along the axis that does not split the state
       ASSIGN_OR_RETURN(const auto executor, Load(text, communicator, device, options));
       const Tensor& mine = expected[static_cast<size_t>(communicator.rank())];
       Tensor found(mine.type());
@@ -465,7 +465,7 @@ void ExpectSlices(const Mesh& mesh, const std::string& placements, const std::ve
       EXPECT_EQ(found, mine) << "rank " << communicator.rank();
       const Tensor x(TensorType{DType::kF32, {4 / *mesh.axis_size("data")}});
       RETURN_IF_ERROR(executor->Run(std::vector<NamedInput>{{"x", {x.type(), x.bytes()}}}, {}));
-      Tensor slice = Tensor::Full(mine.type(), 1 + communicator.rank());  // no replica of any other
+      Tensor slice = Tensor::Full(mine.type(), 1 + communicator.rank());  // not equal to any other rank's
       RETURN_IF_ERROR(executor->AssignState("w", {slice.type(), slice.bytes()}));
       RETURN_IF_ERROR(executor->ReadState("w", {found.type(), found.mutable_bytes()}));
       EXPECT_EQ(found, slice) << "rank " << communicator.rank();

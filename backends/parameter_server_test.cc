@@ -1,5 +1,6 @@
-// Training steps whose variables parameter servers update, with servers and workers as threads: against all_reduce and
-// against a step of one rank, bit by bit; how late gradients may be; what is read, assigned and refused; who dies.
+// Training steps whose variables parameter servers update, with servers and workers as threads. They are compared bit
+// by bit with all_reduce and with a step of one rank. Also tested are the bound on staleness, reading and assigning
+// states, refused programs, and ranks that die.
 
 #include <array>
 #include <atomic>
@@ -25,9 +26,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr int64_t kRows = 12;  // of a batch, for 1, 2 and 3 workers
+constexpr int64_t kRows = 12;  // of a batch, divisible by 1, 2 and 3 workers
 constexpr int kServerRuns = 4;
-constexpr int64_t kCut = 40;  // elements; larger states are cut over all servers
+constexpr int64_t kCut = 40;  // elements; larger states are split over all servers
 
 constexpr char kModel[] = R"(
 graph @step(%x: f32[ROWS,6] split(0), state %w1: f32[6,10], state %b1: f32[10], state %w2: f32[10,4]) -> (logits: f32[ROWS,4] split(0)) {
@@ -40,7 +41,7 @@ graph @step(%x: f32[ROWS,6] split(0), state %w1: f32[6,10], state %b1: f32[10], 
 }
 )";
 
-// The step that `optimizer`, options of the pass train-step, makes of the model.
+// Returns the step that the pass train-step makes of the model with the options `optimizer`.
 Graph StepOf(const std::string& optimizer, int64_t rows = kRows) {
   absl::StatusOr<Graph> graph = ParseGraph(WithAll(kModel, "ROWS", std::to_string(rows)));
   LOCKSTEP_CHECK(graph.ok()) << graph.status();
@@ -68,7 +69,7 @@ void ExpectSameBits(const States& a, const States& b) {
   }
 }
 
-// Of a rank in a batch of kRows, the same in each run but for what `run` draws.
+// The inputs of a rank in a batch of kRows. They depend on `run`.
 struct Inputs {
   Inputs(int run, int64_t begin, int64_t rows) : x(TensorType{DType::kF32, {rows, 6}}), y({DType::kI64, {rows}}) {
     std::mt19937_64 random(static_cast<uint64_t>(run));
@@ -109,7 +110,7 @@ absl::Status AssignOnRanks(Executor& executor, const States& states) {
   return absl::OkStatus();
 }
 
-// Each server compiles in its own thread.
+// Each server compiles on its own thread.
 MakeUpdate UpdatesOfServers() {
   return [](const std::string& text, const TensorType& type) -> absl::StatusOr<std::unique_ptr<Update>> {
     thread_local absl::StatusOr<MakeUpdate> make = MakeCompiledUpdates();
@@ -123,7 +124,7 @@ passes::ServerOptions Asynchronous(int64_t max_staleness = -1) {
   return {.synchronous = false, .max_staleness = max_staleness, .bigarray_bound = kCut};
 }
 
-// A worker's step, of a program whose variables servers update, or not.
+// Loads a worker's step of a program whose variables servers update, or of one without servers.
 absl::StatusOr<std::unique_ptr<Executor>> LoadStep(const Graph& graph, Communicator& communicator, Device& device,
                                                    std::optional<passes::ServerOptions> servers, ServerClient* client) {
   CompileOptions options;
@@ -145,7 +146,7 @@ absl::Status TrainByServers(Executor& executor, int begin, int end, int rank, in
 
 using OnWorker = std::function<absl::Status(Executor& executor, int rank)>;
 
-// Loads a synchronous step on each of the workers of a job, and calls f.
+// Loads a synchronous step on each worker of a job, and calls f.
 void OnWorkers(const Graph& graph, int workers, int servers, const OnWorker& f, bool shares_memory = true) {
   ServersInProcess job(
       {.servers = servers, .workers = workers, .shares_memory = shares_memory, .make_update = UpdatesOfServers()});
@@ -163,7 +164,7 @@ void OnWorkers(const Graph& graph, int workers, int servers, const OnWorker& f, 
   EXPECT_EQ(ran, workers);
 }
 
-// Without servers: the states after some runs.
+// Trains without servers, and returns the states after some runs.
 States WithAllReduce(const Graph& graph, int workers, int runs = kServerRuns) {
   States states;
   for (const absl::Status& status : StatusOfEach(workers, [&](Communicator& communicator, Device& device) {
@@ -202,7 +203,8 @@ INSTANTIATE_TEST_SUITE_P(Jobs, SynchronousTest,
                                          std::tuple(kMomentum, 3, 2), std::tuple(kAdam, 1, 1), std::tuple(kAdam, 2, 2),
                                          std::tuple(kAdam, 3, 1)));
 
-// Of an optimizer that takes elements together, which is on one server whatever its size; and values by TCP.
+// An optimizer that does not work element by element, whose variables are each on one server whatever their size;
+// values travel over TCP.
 TEST(ParameterServer, WholeArraysAndSocketsGiveTheSameBits) {
   const Graph graph = StepOf("optimizer=LAMB, learning_rate=0.05");
   const States expected = WithAllReduce(graph, 2);
@@ -247,7 +249,8 @@ TEST(ParameterServer, SettingsReachTheServers) {
   });
 }
 
-// What was read of one job goes on in another, of another number of servers; the counter of steps, too.
+// States that were read from one job continue in another one with a different number of servers, including the step
+// counter.
 TEST(ParameterServer, GoesOnFromStatesThatWereRead) {
   const Graph graph = StepOf(kAdam);
   const States expected = WithAllReduce(graph, 2);
@@ -262,7 +265,7 @@ TEST(ParameterServer, GoesOnFromStatesThatWereRead) {
   EXPECT_EQ(half.at("optimizer/step").data<int64_t>()[0], kServerRuns / 2);
   OnWorkers(graph, 2, 1, [&](Executor& executor, int rank) -> absl::Status {
     RETURN_IF_ERROR(AssignFirst(executor));
-    RETURN_IF_ERROR(TrainByServers(executor, 0, 1, rank, 2));  // which is forgotten
+    RETURN_IF_ERROR(TrainByServers(executor, 0, 1, rank, 2));  // the next assignment overwrites this
     RETURN_IF_ERROR(AssignOnRanks(executor, half));
     ASSIGN_OR_RETURN(const States assigned, Read(executor));
     ExpectSameBits(assigned, half);
@@ -273,7 +276,7 @@ TEST(ParameterServer, GoesOnFromStatesThatWereRead) {
   });
 }
 
-// Two programs whose states have the same names do not meet on the servers.
+// States of two programs with the same names are separate on the servers.
 TEST(ParameterServer, ProgramsHaveStatesOfTheirOwn) {
   const Graph graph = StepOf(kMomentum);
   const States expected = WithAllReduce(graph, 1);
@@ -307,8 +310,8 @@ TEST(ParameterServer, WhatServersKeepNoRankHas) {
   EXPECT_EQ(served->BytesOf(BufferKind::kState), (60 + 10 + 40) * sizeof(float));
   EXPECT_EQ(plain->BytesOf(BufferKind::kState), 3 * (60 + 10 + 40) * sizeof(float) + sizeof(int64_t));
   EXPECT_NE(served->certificate.hash, plain->certificate.hash);
-  // Each gradient leaves as soon as it is there, what comes back begins to behind the last use of the old value, in its
-  // place, and is waited for at the end.
+  // Each gradient is pushed as soon as it is computed. The pull of the new value starts after the last use of the old
+  // value, overwrites it, and is waited for at the end.
   std::vector<std::string> kinds;
   for (const auto& step : served->steps) {
     const StepKind kind = step->info().kind;
@@ -329,7 +332,7 @@ TEST(ParameterServer, WhatServersKeepNoRankHas) {
 
 // --- Asynchronous ---------------------------------------------------------------------------------------------------
 
-// On each worker a program of its own.
+// Each worker has its own program.
 void OnAsynchronousWorkers(const Graph& graph, int workers, int servers, int64_t max_staleness,
                            const std::function<absl::Status(Executor& executor, ServerClient& client)>& f) {
   ServersInProcess job({.servers = servers, .workers = workers, .make_update = UpdatesOfServers()});
@@ -371,7 +374,7 @@ TEST(ParameterServer, OneAsynchronousWorkerTrainsAsARank) {
       ASSIGN_OR_RETURN(const States states, Read(executor));
       ExpectSameBits(states, expected);
       ASSIGN_OR_RETURN(const auto staleness, client.Staleness());
-      // Pieces: w1 is cut over both servers, b1 and w2 are whole.
+      // The pieces: w1 is split over both servers, b1 and w2 are whole.
       EXPECT_EQ(staleness, (std::map<int64_t, int64_t>{{0, 4 * kServerRuns}}));
       return absl::OkStatus();
     });
@@ -386,7 +389,7 @@ TEST(ParameterServer, AllGradientsOfAsynchronousWorkersCount) {
   OnAsynchronousWorkers(graph, 2, 1, -1, [&](Executor& executor, ServerClient& client) -> absl::Status {
     RETURN_IF_ERROR(AssignFirst(executor));
     RETURN_IF_ERROR(TrainByServers(executor, 0, 1, 0, 1));
-    // Worker 0 is done before, so that its own copies are not the last.
+    // Worker 0 finishes first, so that its copies are not the newest.
     while (client.rank() == 1 && !has_trained) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const absl::Status trained = TrainByServers(executor, 1, kServerRuns, 0, 1);
     if (client.rank() == 0) has_trained = true;
@@ -402,10 +405,10 @@ TEST(ParameterServer, AllGradientsOfAsynchronousWorkersCount) {
     states[client.rank()] = std::move(own);
     return absl::OkStatus();
   });
-  ExpectSameBits(states[0], states[1]);  // what the servers have, whoever asks
+  ExpectSameBits(states[0], states[1]);  // the servers' values, which all workers read
 }
 
-// Rank 0's values count, and no gradient meets what was there before.
+// The values of rank 0 are used, and no gradient is applied to earlier values.
 TEST(ParameterServer, AsynchronousWorkersBeginAtTheValuesOfTheFirst) {
   const Graph graph = StepOf("optimizer=SGD, learning_rate=0");
   std::array<float, 2> losses = {};
@@ -423,7 +426,7 @@ TEST(ParameterServer, AsynchronousWorkersBeginAtTheValuesOfTheFirst) {
     EXPECT_EQ(states.at("b1").At(0), 0.3F);
     return absl::OkStatus();
   });
-  EXPECT_EQ(losses[0], losses[1]);  // of equal batches
+  EXPECT_EQ(losses[0], losses[1]);  // the batches are equal
 }
 
 TEST(ParameterServer, StalenessIsBounded) {
@@ -435,7 +438,7 @@ TEST(ParameterServer, StalenessIsBounded) {
     for (int run = 0; run < 6; ++run) {
       if (client.rank() == 1) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
-        ++slow;  // before its push
+        ++slow;  // counted before its push
       }
       RETURN_IF_ERROR(TrainByServers(executor, run, run + 1, 0, 1));
       if (client.rank() == 0) {
@@ -449,7 +452,7 @@ TEST(ParameterServer, StalenessIsBounded) {
   });
 }
 
-// --- What cannot be -------------------------------------------------------------------------------------------------
+// --- Refused programs and failures -----------------------------------------------------------------------------------
 
 TEST(ParameterServer, ADeadServerIsNamed) {
   const Graph graph = StepOf(kMomentum);
@@ -479,8 +482,8 @@ TEST(ParameterServer, ADeadServerIsNamed) {
   EXPECT_TRUE(named) << statuses[0] << statuses[1];
 }
 
-// Two workers load a step, and the second gives up, without a word to the servers and without an end of its process,
-// while the first waits in `wait`, for what the second has to say there. What the first hears, at once.
+// Two workers load a step. The second fails, without telling the servers and without ending its process, while the
+// first waits in `wait` for the second. Returns the error that the first worker gets, which must be immediate.
 absl::Status HeardInWait(const Graph& graph, const passes::ServerOptions& options, bool tolerates_loss,
                          const std::function<absl::Status(Executor& executor)>& wait) {
   const absl::Duration timeout = absl::Seconds(tolerates_loss && !options.synchronous ? 1 : 60);
@@ -526,14 +529,14 @@ TEST(ParameterServer, WhoWaitsAtABarrierOfServersHearsOfTheWorld) {
               AllOf(HasSubstr("states that were assigned"), HasSubstr("rank 1"), HasSubstr("the culprit's own words")));
 }
 
-// Worker 0 is ahead of the other one by more than the bound.
+// Worker 0 is ahead of the other worker by more than the bound.
 TEST(ParameterServer, WhoWaitsForAReplyHearsOfTheWorld) {
   const auto go_ahead = [](Executor& executor) { return TrainByServers(executor, 1, 4, 0, 1); };
   EXPECT_THAT(MessageOf(HeardInWait(StepOf(kMomentum), Asynchronous(0), false, go_ahead)),
               AllOf(HasSubstr("pu"), HasSubstr("rank 1"), HasSubstr("the culprit's own words")));
 }
 
-// Where workers may die, the world of all is none of an asynchronous worker's.
+// If workers may die, an asynchronous worker does not depend on the world of all ranks.
 TEST(ParameterServer, ATolerantJobDoesWithoutTheWorld) {
   EXPECT_THAT(MessageOf(HeardInWait(StepOf(kMomentum), Asynchronous(), true, AssignAndTrain)),
               AllOf(HasSubstr("waits for worker 1"), Not(HasSubstr("the culprit's own words"))));
@@ -551,7 +554,7 @@ class FailsOnce : public Step {
   bool has_failed_ = false;
 };
 
-// A program of one asynchronous worker whose first run fails when it has begun to pull.
+// Returns a program of one asynchronous worker whose first run fails after it has started to pull.
 Executable FailingProgram(const Graph& graph) {
   CompileOptions options;
   options.servers = Asynchronous();
@@ -563,8 +566,8 @@ Executable FailingProgram(const Graph& graph) {
   return executable;
 }
 
-// What was pulled when a run failed comes when other programs use the servers. If it were written where the program had
-// its weights, the address sanitizer would say so.
+// Values pulled by a failed run arrive while other programs use the servers. The address sanitizer would report a write
+// to the memory in which the failed program had its weights.
 TEST(ParameterServer, WhatAFailedRunHasPulledIsWrittenNowhere) {
   ServersInProcess job({.make_update = UpdatesOfServers()});
   const auto client = job.Connect(0);
@@ -588,7 +591,7 @@ TEST(ParameterServer, WhatAFailedRunHasPulledIsWrittenNowhere) {
   ExpectSameBits(*states, WithAllReduce(graph, 1));
 }
 
-// What the failed run has pulled does not come over what is assigned after it.
+// Values pulled by the failed run do not overwrite states that are assigned after it.
 TEST(ParameterServer, AnAsynchronousWorkerGoesOnAfterAFailure) {
   const Graph graph = StepOf(kMomentum);
   ServersInProcess job({.make_update = UpdatesOfServers()});
@@ -597,7 +600,7 @@ TEST(ParameterServer, AnAsynchronousWorkerGoesOnAfterAFailure) {
   const auto device = CreateHostDevice();
   auto executor = Executor::Load(FailingProgram(graph), communicator.get(), device.get(), {.servers = client.get()});
   ASSERT_TRUE(executor.ok()) << executor.status();
-  absl::StatusOr<States> first = Read(**executor);  // zeros, and what the servers keep
+  absl::StatusOr<States> first = Read(**executor);  // zeros, except states that the servers keep
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_TRUE(AssignFirst(**executor).ok());
   EXPECT_THAT(MessageOf(TrainByServers(**executor, 0, 1, 0, 1)), HasSubstr("a kernel fails"));

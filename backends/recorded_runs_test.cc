@@ -1,5 +1,5 @@
-// What runs of compiled programs leave in the record of a rank: each step of each call, each collective, and failures;
-// and what waiting ranks say when one of them does not come.
+// The record of a rank after runs of compiled programs: each step of each call, each collective, and failures; and the
+// messages of waiting ranks if one of them does not come.
 
 #include <algorithm>
 #include <cstdlib>
@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A step that takes long on one rank.
+// A step that is slow on one rank.
 class Slow : public Step {
  public:
   Slow(std::unique_ptr<Step> step, absl::Duration pause) : Step(step->info()), step_(std::move(step)), pause_(pause) {}
@@ -69,7 +69,7 @@ TEST(RecordedRuns, HaveEachStepOfEachCallInOrder) {
       EXPECT_GE(event.time, time);
       time = event.time;
     }
-    // Each collective of each call has come through its phases.
+    // Each collective of each call has passed through all phases.
     size_t moved = 0;
     for (const TransferEvent& event : record.transfers) moved += event.phase == TransferEvent::Phase::kMoved;
     EXPECT_GE(moved, static_cast<size_t>(3 * executor->executable().num_collectives));
@@ -96,7 +96,7 @@ TEST(RecordedRuns, SayWhenACallFailed) {
   EXPECT_TRUE(all[0].ok()) << all[0];
 }
 
-// Of three ranks of which the last takes longer than the limit in its first call.
+// There are three ranks, and the last one takes longer than the limit in its first call.
 TEST(RecordedRuns, WaitingRanksSayOnceWhoIsLateAndInWhichLayer) {
   setenv("LOCKSTEP_STALL", "0.3", 1);
   testing::internal::CaptureStderr();
@@ -107,7 +107,7 @@ TEST(RecordedRuns, WaitingRanksSayOnceWhoIsLateAndInWhichLayer) {
     ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &communicator, &device));
     RETURN_IF_ERROR(executor->Run(Batch(4).inputs(), {}));
     const RankRecord record = communicator.recorder()->Read();
-    // The others know who came last to the first collective after it.
+    // The others recorded which rank was the last to reach the first collective after it.
     const bool waited_for_2 = std::any_of(record.transfers.begin(), record.transfers.end(), [](const auto& event) {
       return event.phase == TransferEvent::Phase::kMet && event.last == 2;
     });

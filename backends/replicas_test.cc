@@ -1,4 +1,4 @@
-// Replicas that part: each way in which they can ends in an error on all ranks, which names two of them and the cause.
+// Replicas that diverge: each possible cause ends in an error on all ranks, which names two ranks and the cause.
 
 #include <barrier>
 
@@ -14,7 +14,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// A step with an input that is the same on all ranks.
+// A step with an input that must be the same on all ranks.
 constexpr char kWithDecay[] = R"(
 graph @step(%x: f32[4,3] split(0), %y: i64[4] split(0), %decay: f32[3,5], state %w: f32[3,5]) -> (loss: f32[], %w: f32[3,5]) {
   %z = matmul %x, %w : f32[4,5]
@@ -28,17 +28,17 @@ graph @step(%x: f32[4,3] split(0), %y: i64[4] split(0), %decay: f32[3,5], state 
 
 using Body = std::function<absl::Status(Communicator& communicator, Device& device, bool is_last)>;
 
-// By number of ranks.
+// The parameter is the number of ranks.
 class Replicas : public testing::TestWithParam<int> {
  protected:
-  // Expects that all ranks end with an error of the last rank that says `cause`.
+  // Expects that all ranks end with an error that names the last rank and contains `cause`.
   void ExpectDisagreement(const std::string& cause, const Body& body) {
     const int last = GetParam() - 1;
     const auto all = StatusOfEach(GetParam(), [&](Communicator& communicator, Device& device) {
       return body(communicator, device, communicator.rank() == last);
     });
     for (const absl::Status& status : all) {
-      EXPECT_FALSE(status.ok());  // of some code: who comes late may see the failure of a peer
+      EXPECT_FALSE(status.ok());  // with any code: a late rank may get the failure of a peer
       EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("rank " + std::to_string(last)), HasSubstr(cause)));
     }
   }
@@ -80,7 +80,7 @@ absl::StatusOr<std::unique_ptr<Executor>> LoadChecked(const std::string& text, C
   return Load(text, communicator, device, {}, options);
 }
 
-// Two executables whose collectives are the same, on all ranks, called crosswise.
+// All ranks have two executables with the same collectives, but call them in different order.
 TEST_P(Replicas, AnotherProgram) {
   ExpectDisagreement("they run different programs", [&](Communicator& communicator, Device& device, bool is_last) {
     ASSIGN_OR_RETURN(const auto slow, Load(Step(), communicator, device));
@@ -102,12 +102,12 @@ TEST_P(Replicas, AStateAssignedOnOneRankAlone) {
   });
 }
 
-// Each rank assigns one state.
+// Each rank assigns one state, but not the same.
 TEST_P(Replicas, AnotherStateAssigned) {
   const std::string cause = "different states were assigned on them (rank 0: w; " + Last() + ": unused)";
   ExpectDisagreement(cause, [&](Communicator& communicator, Device& device, bool is_last) {
     ASSIGN_OR_RETURN(const auto executor, LoadChecked(Step(), communicator, device, 0));
-    RETURN_IF_ERROR(is_last ? AssignUnused(*executor) : AssignWeight(*executor, 0));  // as they are
+    RETURN_IF_ERROR(is_last ? AssignUnused(*executor) : AssignWeight(*executor, 0));  // unchanged
     return executor->Run(Batch(4).inputs(), {});
   });
 }
@@ -122,7 +122,7 @@ TEST_P(Replicas, AStateAssignedMoreOftenOnOneRank) {
   });
 }
 
-// Ranks may take their states from a table without an order.
+// Ranks may iterate over their states in any order.
 TEST_P(Replicas, TheOrderOfAssignmentsDoesNotMatter) {
   ExpectOk([&](Communicator& communicator, Device& device, bool is_last) -> absl::Status {
     ASSIGN_OR_RETURN(const auto executor, LoadChecked(Step(), communicator, device, 0));
@@ -151,7 +151,7 @@ TEST_P(Replicas, AnInputThatShouldBeEqual) {
   });
 }
 
-// The runs between two checks are free; what parts in them is found by the next, here as states.
+// Runs between two checks are not compared; a difference is found by the next check, here in the states.
 TEST_P(Replicas, ContentsAreComparedEverySoManyRuns) {
   std::barrier through(GetParam());
   ExpectDisagreement("replicas of the states differ", [&](Communicator& communicator, Device& device, bool is_last) {
@@ -161,7 +161,7 @@ TEST_P(Replicas, ContentsAreComparedEverySoManyRuns) {
       const absl::Status status = RunWithDecay(*executor, is_last && run > 0 ? 0.5 : 1);
       EXPECT_TRUE(status.ok()) << status;
     }
-    through.arrive_and_wait();  // else the error may reach a peer in the run before
+    through.arrive_and_wait();  // otherwise the error may reach a peer in the previous run
     return RunWithDecay(*executor, 1);
   });
 }
@@ -228,7 +228,7 @@ absl::Status AssignN(Executor& executor, double value) {
   return executor.AssignState("n", {n.type(), n.bytes()});
 }
 
-// They hold replicas of a state, and would part.
+// The ranks hold replicas of a state, which would diverge.
 TEST_P(Replicas, WithoutCollectivesInputsOfAnUpdateAreCompared) {
   ExpectDisagreement("inputs that are replicated", [&](Communicator& communicator, Device& device, bool is_last) {
     ASSIGN_OR_RETURN(const auto executor, LoadReplicated(kCount, communicator, device));
@@ -270,14 +270,14 @@ TEST_P(Replicas, WithoutCollectivesAnUpdateTooManyIsNoticed) {
   const auto all = StatusOfEach(GetParam(), [&](Communicator& communicator, Device& device) -> absl::Status {
     ASSIGN_OR_RETURN(const auto executor, LoadReplicated(kCount, communicator, device));
     EXPECT_TRUE(RunOn(*executor, 1).ok());
-    through.arrive_and_wait();  // else the error may reach a peer in the run before
+    through.arrive_and_wait();  // otherwise the error may reach a peer in the previous run
     return communicator.rank() == last ? RunOn(*executor, 1) : absl::OkStatus();
   });
   for (int rank = 0; rank < last; ++rank) EXPECT_TRUE(all[static_cast<size_t>(rank)].ok()) << all[0];
   EXPECT_THAT(MessageOf(all.back()), AllOf(HasSubstr("rank "), HasSubstr("has left")));
 }
 
-// An evaluation, say: each rank may run it as often as it likes, or not at all.
+// This is, for example, an evaluation: each rank may run it any number of times.
 TEST_P(Replicas, WithoutCollectivesAndUpdatesEachRankIsOnItsOwn) {
   ExpectOk([&](Communicator& communicator, Device& device, bool is_last) -> absl::Status {
     ASSIGN_OR_RETURN(const auto executor, LoadReplicated(kLook, communicator, device));
@@ -289,7 +289,7 @@ TEST_P(Replicas, WithoutCollectivesAndUpdatesEachRankIsOnItsOwn) {
 
 // --- At load ------------------------------------------------------------------------------------------------------
 
-// What a team of threads sums is cut by their number.
+// The number of threads determines how sums are cut.
 TEST_P(Replicas, AnotherNumberOfThreads) {
   ExpectDisagreement("threads=", [&](Communicator& communicator, Device& device, bool is_last) {
     CompileOptions options;

@@ -20,7 +20,7 @@ absl::Status ForEachRank(int ranks, const std::function<absl::Status(Communicato
   }
   for (std::thread& thread : threads) thread.join();
   if (all != nullptr) *all = statuses;
-  // Peers of the rank that failed have kAborted or kUnavailable from the communicator; the cause is more telling.
+  // Peers of the failed rank have kAborted or kUnavailable from the communicator; another code shows the cause.
   absl::Status first;
   for (const absl::Status& status : statuses) {
     if (status.ok()) continue;

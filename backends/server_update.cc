@@ -15,14 +15,14 @@ namespace {
 
 constexpr char kValue[] = "value", kGradient[] = "gradient", kNext[] = "value.next";
 
-// Where all updates of a server run.
+// The machine that runs all updates of a server.
 struct ServerMachine {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Communicator> communicator;
   RankDevice device;
 };
 
-// The graph with the value as an input and a result, so that a server has it where workers can read it.
+// Makes the value an input and a result of the graph, so that the server keeps it in memory that workers can read.
 absl::StatusOr<Graph> TakeValueOut(const Graph& graph, const TensorType& type) {
   const Input* const value = graph.FindInput(kValue);
   const Input* const gradient = graph.FindInput(kGradient);
@@ -96,7 +96,7 @@ class CompiledUpdate final : public Update {
   }
 
   const TensorType type_;
-  const std::shared_ptr<ServerMachine> machine_;  // outlives the executor
+  const std::shared_ptr<ServerMachine> machine_;  // must outlive the executor
   const std::unique_ptr<Executor> executor_;
 };
 
@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<Update>> Make(const std::shared_ptr<ServerMachine
 }  // namespace
 
 absl::StatusOr<MakeUpdate> MakeCompiledUpdates() {
-  auto machine = std::make_shared<ServerMachine>();  // shared by the function and by what it makes
+  auto machine = std::make_shared<ServerMachine>();  // shared by the function and by the updates that it makes
   ASSIGN_OR_RETURN(machine->backend, CreateBackend("cpu"));
   ASSIGN_OR_RETURN(machine->communicator, CreateSingle());
   ASSIGN_OR_RETURN(machine->device, machine->backend->OpenDevice(*machine->communicator));

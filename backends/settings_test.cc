@@ -1,5 +1,5 @@
-// Settings: numbers of a program that change between runs. On the host, on a device that enforces what a GPU's memory
-// does, and on a fake GPU, alone and among ranks.
+// Settings, the numbers of a program that change between runs: on the host, on a simulated device that enforces the
+// rules of GPU memory, and on a fake GPU, on one rank and on several.
 
 #include <limits>
 #include <vector>
@@ -41,7 +41,7 @@ Graph Parsed(const std::string& text) {
 
 class SettingsTest : public testing::TestWithParam<Machine> {
  protected:
-  // Calls f with an executor of kScaled, where w is [1, 2].
+  // Calls f with an executor of kScaled in which w is [1, 2].
   static void WithExecutor(const std::function<absl::Status(Executor&)>& f) {
     const Machines machines(GetParam(), 1);
     const absl::Status status = ForEachRank(1, [&](Communicator& world) -> absl::Status {
@@ -52,7 +52,7 @@ class SettingsTest : public testing::TestWithParam<Machine> {
     });
     EXPECT_TRUE(status.ok()) << status;
   }
-  // With x = [100, 200].
+  // Starts a run with x = [100, 200].
   static absl::StatusOr<int64_t> Start(Executor& executor, std::vector<float>& y) {
     const std::vector<float> x = {100, 200};
     const std::vector<NamedInput> inputs = {{"x", {kTwo, x.data()}}};
@@ -163,7 +163,7 @@ TEST(SettingsOfRanks, ThatDifferAreAnErrorThatShowsBoth) {
   }
 }
 
-// As numbers they are one, and as bits they are not.
+// The numbers are equal, but their bits are not.
 TEST(SettingsOfRanks, ThatAreZerosOfBothSignsAreOne) {
   const std::vector<absl::Status> statuses = StatusOfEach(2, [](Communicator& world, Device& device) {
     return Trained(StepWithSetting(2), world, device, world.rank() == 0 ? 0.0 : -0.0).status();

@@ -1,5 +1,5 @@
-// States that ranks share: no rank reads what another one writes, however late any of them is; and what is seen if the
-// barriers are taken out.
+// States that ranks share: no rank reads a value that another rank is writing, however late a rank is; and removing the
+// barriers causes errors.
 
 #include <chrono>
 #include <random>
@@ -21,7 +21,8 @@ using testing::HasSubstr;
 constexpr int kRuns = 3;
 constexpr std::chrono::milliseconds kDelay(4);
 
-// Reads the whole weight after its gradient's reduction has started, so that this does not say that all have read it.
+// Reads the whole weight after its gradient's reduction has started, so that the reduction does not imply that all
+// ranks have read it.
 constexpr char kLateReader[] = R"(
 mesh {data=RANKS}
 graph @step(%x: f32[12,24] split(0), state %w: f32[24,24], state %frozen: f32[24,24]) -> (late: f32[12,24] split(0), %w: f32[24,24]) {
@@ -43,11 +44,11 @@ CompileOptions Shared(int ranks, bool shared = true) {
   CompileOptions options;
   options.mesh = Mesh({{"data", ranks}});
   options.shared_weights = shared;
-  options.optimize = false;  // which would move the late reader
+  options.optimize = false;  // optimization would move the late reader
   return options;
 }
 
-// A step that comes late.
+// A step that is delayed.
 class Late : public Step {
  public:
   explicit Late(std::unique_ptr<Step> step) : Step(step->info()), step_(std::move(step)) {}
@@ -61,8 +62,8 @@ class Late : public Step {
 };
 
 struct Disturbance {
-  int late = -1;           // the rank whose steps all come late
-  std::string_view taken;  // the barriers whose label has this are taken out
+  int late = -1;           // the rank whose steps are all delayed
+  std::string_view taken;  // barriers whose label contains this are removed
 };
 
 Tensor Weight(int number) {
@@ -81,7 +82,7 @@ void Disturb(Executable& executable, const Disturbance& disturbance, int rank) {
   for (std::unique_ptr<Step>& step : executable.steps) step = std::make_unique<Late>(std::move(step));
 }
 
-// What a rank sees: its results, one after the other, and the weight after the last run.
+// Returns the results of a rank, one after the other, and the weight after the last run.
 absl::StatusOr<std::vector<Tensor>> TrainSharing(Communicator& communicator, Device& device, bool shared,
                                                  const Disturbance& disturbance) {
   const int ranks = communicator.size();
@@ -107,7 +108,7 @@ absl::StatusOr<std::vector<Tensor>> TrainSharing(Communicator& communicator, Dev
   return seen;
 }
 
-// By rank; nothing of one that fails, as may be where barriers are taken out.
+// Returns the results by rank; empty for a rank that fails, which is possible without barriers.
 std::vector<std::vector<Tensor>> TrainAll(int ranks, bool shared, const Disturbance& disturbance = {}) {
   std::vector<std::vector<Tensor>> all(static_cast<size_t>(ranks));
   const std::vector<absl::Status> statuses = StatusOfEach(ranks, [&](Communicator& communicator, Device& device) {
@@ -126,7 +127,7 @@ TEST(SharedStates, NoRankSeesWhatAnotherWritesHoweverLateItIs) {
   }
 }
 
-// The test above would be none if it passed without them.
+// The test above is meaningful only if it fails without barriers.
 TEST(SharedStates, ADelayShowsWhereABarrierIsTakenOut) {
   const auto plain = TrainAll(3, /*shared=*/false);
   for (const char* taken : {"have read", "have written"}) {
@@ -194,7 +195,7 @@ TEST(SharedStates, ARankThatAssignsAloneIsNamed) {
   }
 }
 
-// Who shares and who does not run different programs, also where no collective says so.
+// Ranks that share states and ranks that do not run different programs, also without collectives.
 TEST(SharedStates, RanksThatShareAndOthersDiffer) {
   const std::string text = R"(
 mesh {data=2}

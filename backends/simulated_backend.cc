@@ -12,7 +12,7 @@ namespace {
 
 using RunKernel = absl::AnyInvocable<absl::Status(const KernelArgs&)>;
 
-// What one call of a kernel works on, as the host finds it.
+// The operands of one call of a kernel, at host addresses.
 struct Operands {
   std::vector<std::byte*> reads, writes;
   std::byte* scratch = nullptr;
@@ -27,7 +27,7 @@ absl::StatusOr<std::vector<std::byte*>> FindAll(const SimulatedMachine& machine,
   return found;
 }
 
-// Queues the kernel: nothing of the arguments but the addresses in them outlives the call.
+// Queues the kernel. Only the addresses in the arguments outlive the call.
 RunKernel OnDevice(std::shared_ptr<const SimulatedMachine> machine, RunKernel run, size_t reads, size_t writes,
                    uint64_t scratch_bytes) {
   auto shared = std::make_shared<RunKernel>(std::move(run));
@@ -71,7 +71,7 @@ class SimulatedBackend final : public Backend {
 
  private:
   const std::unique_ptr<Backend> cpu_;
-  const std::shared_ptr<const SimulatedMachine> machine_;  // shared with the kernels, which outlive the backend
+  const std::shared_ptr<const SimulatedMachine> machine_;  // shared with the kernels, which may outlive the backend
 };
 
 }  // namespace

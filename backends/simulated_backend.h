@@ -1,5 +1,5 @@
-// The kernels of the CPU on devices that are not the host, for tests: each is queued as a function of the host, and
-// what it is called with must be of its device.
+// Runs the CPU's kernels on devices that are not the host, for tests. Each kernel is queued as a host function, and its
+// operands must be in memory of its device.
 
 #pragma once
 
@@ -13,17 +13,17 @@
 
 namespace lockstep {
 
-// A kind of device whose memory the host can find.
+// A kind of device whose memory the host can access.
 struct SimulatedMachine {
   std::function<absl::StatusOr<std::unique_ptr<Device>>()> make_device;
   std::function<Device&(Stream&)> device_of;
-  // Where the host finds these bytes of a device. InvalidArgument if they are not memory of it.
+  // Returns the host address of these bytes of a device. Returns InvalidArgument if they are not the device's memory.
   std::function<absl::StatusOr<std::byte*>(const Device&, const void* address, size_t bytes)> find;
 };
 
 std::unique_ptr<Backend> CreateSimulatedBackend(SimulatedMachine machine);
 
-// On a SimulatedDevice.
+// Runs on a SimulatedDevice.
 std::unique_ptr<Backend> CreateSimulatedBackend();
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// Runs that are started and waited for later, on the host and on devices with a queue: they compute what runs one after
-// the other do, two are under way at most, and what fails is said once to whoever calls next.
+// Runs that are started and waited for later, on the host and on devices with a queue: they compute the same as
+// consecutive runs, at most two are in flight, and the next call reports a failure once.
 
 #include <atomic>
 #include <barrier>
@@ -30,13 +30,13 @@ using testing::Not;
 constexpr float kUntouched = -7;
 const TensorType kStartedWeight{DType::kF32, {3, 5}};
 
-// The inputs of run `salt`, and its loss.
+// The inputs and the loss of run `salt`.
 struct Call {
   explicit Call(int salt, bool bad = false)
       : x(Values({DType::kF32, {4, 3}}, salt)), y(Values({DType::kI64, {4}}, salt)) {
     if (bad) y.mutable_data<int64_t>()[1] = 5;
   }
-  // The inputs are gone when it returns.
+  // The inputs are destroyed when it returns.
   absl::StatusOr<int64_t> Start(Executor& executor) {
     const std::vector<NamedInput> inputs = {{"x", {x.type(), x.bytes()}}, {"y", {y.type(), y.bytes()}}};
     const std::vector<NamedResult> results = {{"loss", {{DType::kF32, {}}, &loss}}};
@@ -51,7 +51,7 @@ struct Call {
 
 class StartedRuns : public testing::TestWithParam<Machine> {
  protected:
-  // Calls f with an executor of kStep on one rank, whose states are assigned.
+  // Calls f with an executor of kStep on one rank, with assigned states.
   void WithRank(const std::function<absl::Status(Rank&)>& f, const ExecutorOptions& options = {.check_every = 0}) {
     WithRankOn(GetParam(), f, options);
   }
@@ -146,7 +146,7 @@ TEST_P(StartedRuns, TwoAreUnderWayAtMost) {
     if (has_queue()) {
       EXPECT_EQ(calls[1].loss, kUntouched);
     }
-    // Whoever looks at what runs leave waits for them.
+    // Readers of states wait for the runs.
     Tensor w(kStartedWeight);
     RETURN_IF_ERROR(executor.ReadState("w", {w.type(), w.mutable_bytes()}));
     EXPECT_FALSE(executor.IsUnderWay(3));
@@ -156,7 +156,7 @@ TEST_P(StartedRuns, TwoAreUnderWayAtMost) {
   });
 }
 
-// A GPU that holds the steps of the first run back, and notes where copies ahead go, or refuses them.
+// A GPU that delays the steps of the first run, and records the destinations of copies ahead, or refuses them.
 class HeldDevice final : public Device {
  public:
   explicit HeldDevice(Device& device) : Device(device.name(), device.is_host()), device_(device) {}
@@ -198,10 +198,10 @@ class HeldDevice final : public Device {
   absl::Status Await(DeviceEvent& event) override { return device_.Await(event); }
   absl::Status Synchronize() override { return device_.Synchronize(); }
 
-  bool refuses = false;           // copies ahead
-  bool held = false;              // after the first event, which says that the first run has its inputs
-  std::atomic<bool> go{false};    // on with it
-  std::vector<std::byte*> ahead;  // where copies ahead went
+  bool refuses = false;           // refuses copies ahead
+  bool held = false;              // true after the first event; then the first run has its inputs
+  std::atomic<bool> go{false};    // releases the first run
+  std::vector<std::byte*> ahead;  // the destinations of copies ahead
 
  private:
   Device& device_;
@@ -216,7 +216,7 @@ TEST(StartedRunsOfAGpu, InputsComeWhileTheRunBeforeComputes) {
     options.mesh = Mesh({{"data", 1}});
     ASSIGN_OR_RETURN(Executable executable, Compile(SmallStep(1), *backend, options));
     HeldDevice device(*opened.device);
-    Call first(1), second(2);  // outlive the executor
+    Call first(1), second(2);  // must outlive the executor
     ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &world, &device, {.check_every = 0}));
     const Tensor x = second.x;
     RETURN_IF_ERROR(first.Start(*executor).status());
@@ -242,7 +242,7 @@ TEST(StartedRunsOfAGpu, InputsComeWhileTheRunBeforeComputes) {
 TEST_P(StartedRuns, EachCallTellsAnErrorOnce) {
   Tensor w = Values(kStartedWeight, 1);
   const std::vector<std::function<absl::Status(Executor&)>> next = {
-      [](Executor& e) {  // the next one waits for the run before the last alone
+      [](Executor& e) {  // the next one waits only for the run before the last
         Call call(1);
         const absl::StatusOr<int64_t> started = call.Start(e);
         return started.ok() ? e.CheckUsable() : started.status();
@@ -265,7 +265,7 @@ TEST_P(StartedRuns, EachCallTellsAnErrorOnce) {
           << i;
       EXPECT_EQ(rank.queued(), 0u);
       EXPECT_EQ(bad.loss, kUntouched);
-      const absl::Status again = executor.CheckUsable();  // all steps of a queue had begun
+      const absl::Status again = executor.CheckUsable();  // on a queue, all steps had begun
       EXPECT_EQ(again.ok(), !has_queue()) << again;
       EXPECT_THAT(MessageOf(again), Not(HasSubstr("which was started before")));
       EXPECT_THAT(MessageOf(executor.ResultOfLastRun("old").status()), HasSubstr("the last run failed"));
@@ -278,7 +278,7 @@ TEST_P(StartedRuns, EachCallTellsAnErrorOnce) {
   }
 }
 
-// Which of the two it was is not always known; both are lost, and nothing is written.
+// It is not always known which of the two failed; both are lost, and nothing is written.
 TEST_P(StartedRuns, WhatIsUnderWayFailsTogether) {
   WithRank([](Rank& rank) -> absl::Status {
     Executor& executor = *rank.executor;
@@ -287,7 +287,7 @@ TEST_P(StartedRuns, WhatIsUnderWayFailsTogether) {
     RETURN_IF_ERROR(bad.Start(executor).status());
     if (!has_queue()) return absl::OkStatus();
     const absl::StatusOr<int64_t> third = last.Start(executor);
-    // The device may have met the error already, when the first was waited for.
+    // The device may have found the error already, when the first run was waited for.
     if (third.ok()) {
       const absl::Status status = executor.Wait(*third);
       EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("@step, call 2 or 3"), HasSubstr("label 5")));
@@ -307,7 +307,7 @@ TEST_P(StartedRuns, WhatIsUnderWayFailsTogether) {
   });
 }
 
-// Of those that fail together an earlier one may have updated states, though the last did not even begin.
+// If several runs fail together, an earlier one may have updated states although the last did not begin.
 TEST(StartedRunsOfAGpu, ARunThatDidNotBeginHidesNoUpdate) {
   const Machines machines(Machine::kCuda, 1);
   const absl::Status status = ForEachRank(1, [&](Communicator& world) -> absl::Status {
@@ -317,7 +317,7 @@ TEST(StartedRunsOfAGpu, ARunThatDidNotBeginHidesNoUpdate) {
     options.mesh = Mesh({{"data", 1}});
     ASSIGN_OR_RETURN(Executable executable, Compile(SmallStep(1), *backend, options));
     HeldDevice device(*opened.device);
-    device.held = true;  // holds nothing back
+    device.held = true;  // delays no run
     Call bad(1, /*bad=*/true), last(2);
     ASSIGN_OR_RETURN(const auto executor, Executor::Load(std::move(executable), &world, &device, {.check_every = 0}));
     RETURN_IF_ERROR(bad.Start(*executor).status());
@@ -375,7 +375,7 @@ TEST_P(StartedRuns, AnExecutorIsDestroyedWithThem) {
 
 // --- Step by step -------------------------------------------------------------------------------------------------
 
-// Each step is waited for, so that its time is its own, and an error names it.
+// Each step is waited for, so that its time is measured and an error names it.
 TEST_P(StartedRuns, AProfileWaitsForEachStep) {
   WithRank(
       [](Rank& rank) -> absl::Status {
@@ -395,7 +395,7 @@ TEST_P(StartedRuns, AProfileWaitsForEachStep) {
         Call bad(3, /*bad=*/true);
         ASSIGN_OR_RETURN(const int64_t number, bad.Start(executor));
         EXPECT_THAT(MessageOf(executor.Wait(number)), AllOf(HasSubstr("onnx:/loss"), HasSubstr("label 5")));
-        // It had not come to the update.
+        // The run had not reached the update.
         return executor.CheckUsable();
       },
       {.profile = true});
@@ -413,7 +413,7 @@ TEST(Profile, RanksThatDisagreeAreToldWhenTheyLoad) {
   for (const absl::Status& status : all) EXPECT_THAT(MessageOf(status), HasSubstr("profiled: step by step"));
 }
 
-// Whoever looks at the counters meanwhile sees whole runs; a sanitizer of threads sees that nobody reads what is
+// Another thread that reads the counters sees whole runs; the thread sanitizer checks that it reads nothing while it is
 // written.
 TEST_P(StartedRuns, AreCountedWhileAnotherThreadLooks) {
   WithRank([](Rank& rank) -> absl::Status {
@@ -448,7 +448,8 @@ TEST_P(StartedRuns, AreCountedWhileAnotherThreadLooks) {
 
 // --- Several ranks ------------------------------------------------------------------------------------------------
 
-// Whose hosts carry what they say: a run has ended when Start returns, as others may call the hosts' communicator then.
+// The ranks communicate through their hosts: a run has ended when Start returns, because others may then use the host
+// communicator.
 TEST_P(StartedRuns, OfRanksThatTalkByTheirHosts) {
   const Machines machines(GetParam(), 3);
   std::barrier through(3);
@@ -465,7 +466,7 @@ TEST_P(StartedRuns, OfRanksThatTalkByTheirHosts) {
           EXPECT_EQ(rank->queued(), 0u);
           RETURN_IF_ERROR(world.Barrier("between runs"));
         }
-        through.arrive_and_wait();  // else the failure may reach a peer before its last call
+        through.arrive_and_wait();  // otherwise the failure may reach a peer before its last call
         Call last(3, /*bad=*/world.rank() == 1);
         RETURN_IF_ERROR(last.Start(executor).status());
         EXPECT_EQ(last.loss, kUntouched);

@@ -1,4 +1,4 @@
-// States put together from the parts that ranks hold.
+// Whole states, assembled from the parts that ranks hold.
 
 #include "runtime/execution/whole_state.h"
 
@@ -37,7 +37,7 @@ CompileOptions On(Mesh mesh) {
   return options;
 }
 
-// Assigns each rank's part of every state by itself, and puts the whole together.
+// Assigns each rank's part of every state separately, and assembles the whole.
 absl::Status AssignAndRead(const Mesh& mesh, Communicator& communicator, Device& device, int& read) {
   ASSIGN_OR_RETURN(const auto executor, Load(kStates, communicator, device, On(mesh)));
   for (const ValueInfo& state : executor->executable().states) {
@@ -83,7 +83,7 @@ graph @own(%x: f32[2] split(0), state %noise: f32[3] local) -> (y: f32[2]) {
     const absl::Status status = ReadWholeState(*executor, communicator, "noise", {whole.type(), whole.mutable_bytes()});
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("state noise is local along data"), HasSubstr("no parts")));
-    return communicator.Barrier("after");  // nobody has aborted
+    return communicator.Barrier("after");  // no rank has aborted
   });
   for (const absl::Status& status : all) EXPECT_TRUE(status.ok()) << status;
 }

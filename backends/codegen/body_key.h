@@ -1,4 +1,4 @@
-// What two loops have in common whose code is the same.
+// A key of loop bodies that compile to the same code.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// The body as text in which values are numbers: equal for bodies that differ in names alone.
+// Returns the body as text in which values are numbered. Bodies that differ only in names have equal text.
 std::string BodyKey(const Graph& body);
 
 }  // namespace lockstep

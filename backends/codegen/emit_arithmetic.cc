@@ -1,5 +1,5 @@
-// Arithmetic of two operands that takes more than an instruction: with NaN, with integers that are divided by zero,
-// with shifts by more bits than there are.
+// Arithmetic of two operands that needs more than one instruction: NaN, integer division by zero, and shifts by more
+// bits than the type has.
 
 #include "backends/codegen/emit_element.h"
 #include "backends/codegen/emit_while.h"
@@ -26,7 +26,7 @@ llvm::Value* ElementEmitter::Divide(DType dtype, llvm::Value* x, llvm::Value* y)
   ReportIfAny(by_zero);
   llvm::Value* quotient;
   if (IsSigned(dtype)) {
-    // Hardware traps on the lowest integer divided by -1, and on zero: both are divided by 1 instead.
+    // Hardware traps on division of the lowest integer by -1 and on division by zero. Both are divided by 1 instead.
     llvm::Value* by_minus_one = b_.CreateICmpEQ(y, Constant(x, -1));
     quotient = b_.CreateSDiv(x, b_.CreateSelect(b_.CreateOr(by_zero, by_minus_one), one, y));
     quotient = b_.CreateSelect(by_minus_one, b_.CreateNeg(x), quotient);
@@ -43,7 +43,7 @@ llvm::Value* ElementEmitter::Fmod(DType dtype, llvm::Value* x, llvm::Value* y) {
   llvm::Value *zero = Constant(x, 0), *one = Constant(x, 1);
   llvm::Value* by_zero = b_.CreateICmpEQ(y, zero);
   ReportIfAny(by_zero);
-  // As in a division; what is divided by 1 leaves 0.
+  // The same cases as in Divide. The remainder of a division by 1 is 0.
   if (!IsSigned(dtype)) return b_.CreateURem(x, b_.CreateSelect(by_zero, one, y));
   return b_.CreateSRem(x, b_.CreateSelect(b_.CreateOr(by_zero, b_.CreateICmpEQ(y, Constant(x, -1))), one, y));
 }
@@ -72,7 +72,7 @@ llvm::Value* ElementEmitter::Power(DType dtype, llvm::Value* x, llvm::Value* y) 
     ReportIfAny(b_.CreateAnd(b_.CreateICmpEQ(x, zero), is_negative));
     rest = b_.CreateSelect(is_negative, zero, y);
   }
-  // By squaring: as many steps as the largest exponent has bits.
+  // Computes by repeated squaring: one step for each bit of the largest exponent.
   using Values = std::vector<llvm::Value*>;
   llvm::Value* power = EmitWhile(
       b_, {rest, x, one}, [&](const Values& state) { return b_.CreateICmpNE(state[0], zero); },
@@ -82,7 +82,8 @@ llvm::Value* ElementEmitter::Power(DType dtype, llvm::Value* x, llvm::Value* y) 
                       b_.CreateSelect(is_odd, b_.CreateMul(state[2], state[1]), state[2])};
       })[2];
   if (!is_negative) return power;
-  // A negative power is truncated toward zero: of 1 and -1 something is left. That of zero, an error, gives 0.
+  // A negative power is truncated toward zero: only 1 and -1 have a nonzero result. A negative power of zero is an
+  // error and gives 0.
   llvm::Value* is_odd = b_.CreateICmpNE(b_.CreateAnd(y, one), zero);
   llvm::Value* of_minus_one = b_.CreateSelect(is_odd, x, one);
   llvm::Value* truncated = b_.CreateSelect(b_.CreateICmpEQ(x, Constant(x, -1)), of_minus_one,
@@ -95,14 +96,14 @@ llvm::Value* ElementEmitter::Within(DType dtype, llvm::Value* x, int64_t low, in
   const auto bound = [&](int64_t value) { return llvm::ConstantInt::getSigned(type, value); };
   llvm::Value* wide = IsSigned(dtype) ? b_.CreateSExt(x, type) : b_.CreateZExt(x, type);
   llvm::Value* outside = b_.CreateOr(b_.CreateICmpSLT(wide, bound(low)), b_.CreateICmpSGE(wide, bound(high)));
-  // What does not fit 63 bits is above every bound.
+  // A value that does not fit in 63 bits is above every bound.
   if (dtype == DType::kU64) outside = b_.CreateOr(b_.CreateICmpULT(bound(INT64_MAX), wide), outside);
   ReportIfAny(outside);
   return b_.CreateTrunc(b_.CreateSelect(outside, bound(low), wide), x->getType());
 }
 
 llvm::Value* ElementEmitter::ShiftLeft(llvm::Value* x, llvm::Value* y) {
-  // A negative y is a large one of the unsigned comparison. Shifts by too many bits have no result of their own.
+  // The unsigned comparison treats a negative y as large. LLVM does not define shifts by too many bits.
   llvm::Value *zero = Constant(x, 0),
               *is_within = b_.CreateICmpULT(y, Constant(x, x->getType()->getScalarSizeInBits()));
   return b_.CreateSelect(is_within, b_.CreateShl(x, b_.CreateSelect(is_within, y, zero)), zero);
@@ -111,7 +112,7 @@ llvm::Value* ElementEmitter::ShiftLeft(llvm::Value* x, llvm::Value* y) {
 llvm::Value* ElementEmitter::ShiftRight(DType dtype, llvm::Value* x, llvm::Value* y) {
   const unsigned bits = x->getType()->getScalarSizeInBits();
   llvm::Value *zero = Constant(x, 0), *is_within = b_.CreateICmpULT(y, Constant(x, bits));
-  // All bits but the sign's shifted out leave copies of it.
+  // Shifting all bits but the sign out leaves copies of the sign.
   if (IsSigned(dtype)) return b_.CreateAShr(x, b_.CreateSelect(is_within, y, Constant(x, bits - 1)));
   return b_.CreateSelect(is_within, b_.CreateLShr(x, b_.CreateSelect(is_within, y, zero)), zero);
 }

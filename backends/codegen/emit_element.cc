@@ -40,7 +40,7 @@ llvm::Value* ElementEmitter::ToStored(DType dtype, llvm::Value* value) {
   if (dtype == DType::kF16) return b_.CreateFPTrunc(value, type);
   if (dtype == DType::kBool) return b_.CreateZExt(value, type);
   if (dtype != DType::kBF16) return value;
-  // To nearest, ties to even: the carry of 0x7fff plus the last bit that stays.
+  // Rounds to nearest, ties to even: adds 0x7fff plus the last bit that stays, and lets the carry round up.
   llvm::Value* bits = b_.CreateBitCast(value, value->getType()->getWithNewType(b_.getInt32Ty()));
   llvm::Value* odd = b_.CreateAnd(b_.CreateLShr(bits, Constant(bits, 16)), Constant(bits, 1));
   llvm::Value* rounded =
@@ -109,11 +109,11 @@ llvm::Value* ElementEmitter::Convert(llvm::Value* x, DType from, DType to) {
     llvm::Value* result = IsFloat(from)    ? b_.CreateFPCast(x, type)
                           : IsSigned(from) ? b_.CreateSIToFP(x, type)
                                            : b_.CreateUIToFP(x, type);
-    // What is converted to a 16-bit float has only its bits, also in a register.
+    // A value converted to a 16-bit float is rounded to 16 bits, also in a register.
     return SizeOf(to) == 2 ? FromStored(to, ToStored(to, result)) : result;
   }
   if (!IsFloat(from)) return IsSigned(from) ? b_.CreateSExtOrTrunc(x, type) : b_.CreateZExtOrTrunc(x, type);
-  // Saturating; NaN to 0.
+  // Saturates; NaN becomes 0.
   return b_.CreateIntrinsic(IsSigned(to) ? llvm::Intrinsic::fptosi_sat : llvm::Intrinsic::fptoui_sat,
                             {type, x->getType()}, {x});
 }
@@ -128,7 +128,7 @@ namespace {
 
 using EmitFn = llvm::Value* (*)(ElementEmitter& e, const Node& node, DType dtype, Arguments a);
 
-// A function of libm for f64, a polynomial for the narrower floats.
+// Calls libm for f64, and emits a polynomial for narrower floats.
 template <llvm::Value* (math::MathEmitter::*kMethod)(llvm::Value*)>
 llvm::Value* Transcendental(ElementEmitter& e, const Node& node, DType dtype, Arguments a) {
   if (dtype == DType::kF64) return e.CallForEachLane(node.op_name().c_str(), a);
@@ -164,7 +164,7 @@ struct Row {
   Libm libm = Libm::kNever;
 };
 
-// Null if there is no code for the op.
+// Returns null if there is no code for the op.
 const Row* FindRow(std::string_view op) {
   using llvm::Intrinsic::ceil;
   using llvm::Intrinsic::fabs;

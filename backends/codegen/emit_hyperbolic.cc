@@ -1,5 +1,5 @@
-// The hyperbolic functions of f32 and their inverses, and the exponential and the logarithm in f64 of which they, and
-// powers, are made: in f64 roundings and small differences of large numbers are out of sight.
+// The hyperbolic functions of f32 and their inverses, and the f64 exponential and logarithm that they and powers use.
+// In f64, rounding errors and cancellation are too small to matter for an f32 result.
 
 #include <limits>
 #include <numbers>
@@ -11,7 +11,7 @@ namespace lockstep::math {
 
 namespace {
 
-// Below this the inverses are two terms of their series, which leave out less than 2^-42 of the result.
+// Below this, the inverses are computed from two terms of their series, whose relative error is below 2^-42.
 constexpr double kSmall = 1.0 / 1024;
 
 }  // namespace
@@ -25,19 +25,19 @@ Value* MathEmitter::WithSignOf(Value* x, Value* magnitude) {
 }
 
 MathEmitter::Exponential MathEmitter::WideExp(Value* x) {
-  // x = n ln 2 + r. Adding 1.5 * 2^52 rounds to a whole number, which the low bits of the sum then hold.
+  // x = n ln 2 + r. Adding 1.5 * 2^52 rounds to an integer, which is then in the low bits of the sum.
   Value* magic = Real(x, 6755399441055744.0);
   Value* sum = MulAdd(x, Real(x, std::numbers::log2e), magic);
   Value* r = MulAdd(b_.CreateFSub(sum, magic), Real(x, -std::numbers::ln2), x);
-  // (cosh(r) - 1) / r^2 and (sinh(r) / r - 1) / r^2, best in the maximum norm for |r| up to ln(2) / 2: errors below
-  // 2^-45, and 2^-37 of the result.
+  // (cosh(r) - 1) / r^2 and (sinh(r) / r - 1) / r^2, minimax polynomials for |r| up to ln(2) / 2: errors below 2^-45,
+  // and 2^-37 of the result.
   static constexpr double kCosh[] = {0.4999999999959868, 0.041666666991222595, 0.0013888807309026723,
                                      2.4882382949347102e-05};
   static constexpr double kSinh[] = {0.1666666675449783, 0.008333288972260385, 0.00019904948009738787};
   Value* z = b_.CreateFMul(r, r);
   Value* n = b_.CreateBitCast(sum, x->getType()->getWithNewType(b_.getInt64Ty()));
   const auto whole = [&](uint64_t value) { return llvm::ConstantInt::get(n->getType(), value); };
-  // 2^n and 2^-n: the shift leaves the lowest bits of n alone.
+  // 2^n and 2^-n: the shift keeps only the lowest bits of n.
   Value* up = b_.CreateShl(b_.CreateAdd(n, whole(1023)), whole(52));
   Value* down = b_.CreateShl(b_.CreateSub(whole(1023), n), whole(52));
   return {MulAdd(z, Polynomial(z, kCosh), Real(x, 1.0)), MulAdd(b_.CreateFMul(r, z), Polynomial(z, kSinh), r),
@@ -45,14 +45,14 @@ MathEmitter::Exponential MathEmitter::WideExp(Value* x) {
 }
 
 Value* MathEmitter::WideLog(Value* x) {
-  // x = 2^e m with m between sqrt(1/2) and sqrt(2), which the highest bits tell.
+  // x = 2^e m with m between sqrt(1/2) and sqrt(2), chosen by the highest bits.
   llvm::Type* const i64 = x->getType()->getWithNewType(b_.getInt64Ty());
   const auto whole = [&](int64_t value) { return llvm::ConstantInt::getSigned(i64, value); };
   Value* bits = b_.CreateBitCast(x, i64);
   Value* high = b_.CreateTrunc(b_.CreateLShr(bits, whole(32)), IntegersLike(x));
   Value* e = b_.CreateAShr(b_.CreateSub(high, Whole(x, 0x3fe6a09e)), Whole(x, 20));
   Value* m = b_.CreateBitCast(b_.CreateSub(bits, b_.CreateShl(b_.CreateSExt(e, i64), whole(52))), x->getType());
-  // log(m) = 2 artanh(s), and (log(m) / s - 2) / s^2 best in the maximum norm: error 2^-44 of log(m).
+  // log(m) = 2 artanh(s). The minimax polynomial for (log(m) / s - 2) / s^2 gives an error of 2^-44 of log(m).
   Value* s = b_.CreateFDiv(b_.CreateFSub(m, Real(x, 1.0)), b_.CreateFAdd(m, Real(x, 1.0)));
   Value* z = b_.CreateFMul(s, s);
   static constexpr double kArtanh[] = {0.6666666667579968, 0.399999956225885, 0.2857210904827168, 0.22176194418819534,
@@ -61,14 +61,15 @@ Value* MathEmitter::WideLog(Value* x) {
   return MulAdd(b_.CreateSIToFP(e, x->getType()), Real(x, std::numbers::ln2), log);
 }
 
-// 2^n, cosh and sinh of r, and e^|x| = 2^n (cosh(r) + sinh(r)), where |x| is cut off where f32 ends: NaN stays.
+// Returns 2^n, 2^-n, cosh(r) and sinh(r), so that e^|x| = 2^n (cosh(r) + sinh(r)). |x| is clamped above the range of
+// f32; NaN stays NaN.
 MathEmitter::Exponential MathEmitter::ReduceHyperbolic(Value* x) {
   Value* magnitude = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, Widened(x));
   Value* const limit = Real(magnitude, 100.0);
   return WideExp(b_.CreateSelect(b_.CreateFCmpOGT(magnitude, limit), limit, magnitude));
 }
 
-// Error below 0.5001 ulp. sinh(n ln 2 + r) by the theorem of addition: at n = 0 sinh(r) alone is left.
+// Error below 0.5001 ulp. Computes sinh(n ln 2 + r) by the addition theorem: for n = 0 it is sinh(r).
 Value* MathEmitter::Sinh(Value* x) {
   const Exponential e = ReduceHyperbolic(x);
   Value* twice = MulAdd(b_.CreateFSub(e.up, e.down), e.cosh, b_.CreateFMul(b_.CreateFAdd(e.up, e.down), e.sinh));
@@ -82,7 +83,7 @@ Value* MathEmitter::Cosh(Value* x) {
   return Narrowed(b_.CreateFMul(twice, Real(twice, 0.5)));
 }
 
-// x + factor x^3 where x is small, else `other`.
+// Returns x + factor x^3 if x is small, else `other`.
 Value* MathEmitter::CubicIfSmall(Value* x, double factor, Value* other) {
   Value* cubic = MulAdd(b_.CreateFMul(x, b_.CreateFMul(x, x)), Real(x, factor), x);
   return b_.CreateSelect(b_.CreateFCmpOLT(x, Real(x, kSmall)), cubic, other);
@@ -93,7 +94,7 @@ Value* MathEmitter::Asinh(Value* x) {
   Value* magnitude = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, Widened(x));
   Value* root = b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, MulAdd(magnitude, magnitude, Real(magnitude, 1.0)));
   Value* result = CubicIfSmall(magnitude, -1.0 / 6, WideLog(b_.CreateFAdd(magnitude, root)));
-  result = b_.CreateSelect(b_.CreateFCmpUEQ(magnitude, Real(magnitude, kInfinity)), magnitude, result);  // and NaN
+  result = b_.CreateSelect(b_.CreateFCmpUEQ(magnitude, Real(magnitude, kInfinity)), magnitude, result);  // also NaN
   return WithSignOf(x, Narrowed(result));
 }
 
@@ -103,7 +104,7 @@ Value* MathEmitter::Acosh(Value* x) {
   Value* const one = Real(wide, 1.0);
   Value* square = b_.CreateFMul(b_.CreateFSub(wide, one), b_.CreateFAdd(wide, one));
   Value* log = WideLog(b_.CreateFAdd(wide, b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, square)));
-  log = b_.CreateSelect(b_.CreateFCmpUEQ(wide, Real(wide, kInfinity)), wide, log);  // and NaN
+  log = b_.CreateSelect(b_.CreateFCmpUEQ(wide, Real(wide, kInfinity)), wide, log);  // also NaN
   return Narrowed(b_.CreateSelect(b_.CreateFCmpOLT(wide, one), Real(wide, kNan), log));
 }
 
@@ -113,7 +114,8 @@ Value* MathEmitter::Atanh(Value* x) {
   Value* const one = Real(magnitude, 1.0);
   Value* quotient = b_.CreateFDiv(b_.CreateFAdd(one, magnitude), b_.CreateFSub(one, magnitude));
   Value* log = b_.CreateFMul(WideLog(quotient), Real(magnitude, 0.5));
-  log = b_.CreateSelect(b_.CreateFCmpUEQ(quotient, Real(quotient, kInfinity)), quotient, log);  // at 1; and NaN
+  // infinite at 1; also NaN
+  log = b_.CreateSelect(b_.CreateFCmpUEQ(quotient, Real(quotient, kInfinity)), quotient, log);
   log = b_.CreateSelect(b_.CreateFCmpOGT(magnitude, one), Real(magnitude, kNan), log);
   return WithSignOf(x, Narrowed(CubicIfSmall(magnitude, 1.0 / 3, log)));
 }

@@ -11,13 +11,13 @@ absl::Status CheckSupported(const LoopNest& nest, bool has_libm) {
     if (!ElementEmitter::Supports(node.op())) return Unimplemented() << "fusion: no code for " << node.Describe();
     if (!has_libm && ElementEmitter::CallsLibm(node)) {
       return Unimplemented() << "fusion: no code for " << node.Describe() << ": in " << DTypeName(node.type().dtype)
-                             << " it is a function of the C library, which the target has not";
+                             << " it is a function of the C library, which the target does not have";
     }
   }
   return absl::OkStatus();
 }
 
-// Here, because what can be planned but has no code is no loop either.
+// This is here because a body that can be planned but has no code is not a loop either.
 absl::StatusOr<LoopInfo> AnalyzeLoop(const Graph& body, const LoopSizes& sizes, bool has_libm) {
   ASSIGN_OR_RETURN(const LoopPlan plan, PlanLoop(body, sizes));
   RETURN_IF_ERROR(CheckSupported(plan, has_libm));

@@ -1,4 +1,4 @@
-// What code for loops calls: nothing, but functions of libm of f64 where the target has that library.
+// Code for loops calls no functions, except libm functions of f64 if the target has libm.
 
 #include "backends/codegen/emit_loop.h"
 
@@ -33,7 +33,7 @@ Emitted Emit(const Graph& body, bool has_libm) {
   return emitted;
 }
 
-// Every elementwise op in every dtype that there is a row of.
+// Tests every elementwise op in every dtype that has an op case.
 TEST(EmitLoop, CallsNothingWhereThereIsNoLibm) {
   int rows = 0;
   std::set<std::string> refused;
@@ -45,7 +45,7 @@ TEST(EmitLoop, CallsNothingWhereThereIsNoLibm) {
     ASSERT_TRUE(with.status.ok()) << with.status;
     EXPECT_TRUE(with.has_code);
     EXPECT_TRUE(without.declared.empty()) << *without.declared.begin();
-    // What calls is refused, and nothing else is.
+    // Ops that call functions are refused, and no others.
     EXPECT_EQ(without.status.ok(), with.declared.empty());
     EXPECT_EQ(AnalyzeLoop(body, {}, /*has_libm=*/false).status(), without.status);
     ++rows;

@@ -29,15 +29,15 @@ Value* MathEmitter::PowerOfTwo(Value* n) {
 }
 
 MathEmitter::Reduced MathEmitter::Reduce(Value* x) {
-  // Adding 1.5 * 2^23 rounds to a whole number, which the low bits of the sum then hold.
+  // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits of the sum.
   Value* magic = Real(x, 12582912.0);
   Value* sum = MulAdd(x, Real(x, 1.4426950408889634), magic);
   Value* whole = b_.CreateFSub(sum, magic);
-  // ln 2 in two parts; whole times the first is exact.
+  // ln 2 is split into two parts; the product with the first is exact.
   Value* r = MulAdd(whole, Real(x, -0.693359375), x);
   r = MulAdd(whole, Real(x, 2.12194440054690583e-4), r);
   Value* n = b_.CreateSub(b_.CreateBitCast(sum, IntegersLike(x)), Whole(x, 0x4b400000));
-  // (exp(r) - 1 - r) / r^2, best in the maximum norm: error of the sum 3e-9.
+  // (exp(r) - 1 - r) / r^2, a minimax polynomial: error of the sum 3e-9.
   static constexpr double kExp[] = {0.4999999403953552, 0.1666652113199234, 0.04166838899254799, 0.0083687175065279,
                                     0.0013814596459269524};
   return {n, r, b_.CreateFMul(b_.CreateFMul(r, r), Polynomial(r, kExp))};
@@ -45,12 +45,13 @@ MathEmitter::Reduced MathEmitter::Reduce(Value* x) {
 
 // Error below 1.5 ulp.
 Value* MathEmitter::Exp(Value* x) {
-  // Beyond these the result is infinite or 0 however far x goes; NaN fails both comparisons and stays.
+  // Beyond these bounds the result is infinite or 0. NaN fails both comparisons and stays.
   Value* clamped = b_.CreateSelect(b_.CreateFCmpOGT(x, Real(x, 89.0)), Real(x, 89.0), x);
   clamped = b_.CreateSelect(b_.CreateFCmpOLT(clamped, Real(x, -104.0)), Real(x, -104.0), clamped);
   const Reduced reduced = Reduce(clamped);
   Value* power = b_.CreateFAdd(b_.CreateFAdd(reduced.tail, reduced.r), Real(x, 1.0));
-  // In two steps, as 2^n itself may be no float where the result is one, and so that denormals are rounded once.
+  // Multiplies in two steps, because 2^n may be out of range although the result is not, and so that denormals are
+  // rounded once.
   Value* half = b_.CreateAShr(reduced.n, Whole(x, 1));
   power = b_.CreateFMul(power, PowerOfTwo(half));
   return b_.CreateFMul(power, PowerOfTwo(b_.CreateSub(reduced.n, half)));
@@ -58,7 +59,7 @@ Value* MathEmitter::Exp(Value* x) {
 
 // Error below 1.5 ulp.
 Value* MathEmitter::Log(Value* x) {
-  // x = 2^e m with m between sqrt(1/2) and sqrt(2); denormals are first made normal.
+  // x = 2^e m with m between sqrt(1/2) and sqrt(2); denormals are made normal first.
   Value* small = b_.CreateFCmpOLT(x, Real(x, 1.1754943508222875e-38));
   Value* normal = b_.CreateSelect(small, b_.CreateFMul(x, Real(x, 33554432.0)), x);
   Value* bits = b_.CreateBitCast(normal, IntegersLike(x));
@@ -66,8 +67,8 @@ Value* MathEmitter::Log(Value* x) {
   Value* m = b_.CreateBitCast(b_.CreateSub(bits, b_.CreateShl(e, Whole(x, 23))), x->getType());
   e = b_.CreateSub(e, b_.CreateSelect(small, Whole(x, 25), Whole(x, 0)));
   Value* exponent = b_.CreateSIToFP(e, x->getType());
-  // With f = m - 1 and s = f / (2 + f), log(m) = 2 artanh(s) = f - (f^2/2 - s (f^2/2 + R(s^2))), whose large part is
-  // exact.
+  // With f = m - 1 and s = f / (2 + f), log(m) = 2 artanh(s) = f - (f^2/2 - s (f^2/2 + R(s^2))). Its largest term, f,
+  // is exact.
   Value* f = b_.CreateFSub(m, Real(x, 1.0));
   Value* s = b_.CreateFDiv(f, b_.CreateFAdd(f, Real(x, 2.0)));
   Value* z = b_.CreateFMul(s, s);
@@ -78,19 +79,19 @@ Value* MathEmitter::Log(Value* x) {
   Value* log = b_.CreateFSub(f, b_.CreateFSub(half_square, low));
   log = MulAdd(exponent, Real(x, 0.693359375), log);
   const double infinity = std::numeric_limits<double>::infinity();
-  log = b_.CreateSelect(b_.CreateFCmpUEQ(x, Real(x, infinity)), x, log);  // infinity, and NaN
+  log = b_.CreateSelect(b_.CreateFCmpUEQ(x, Real(x, infinity)), x, log);  // also NaN
   log = b_.CreateSelect(b_.CreateFCmpOLT(x, Real(x, 0.0)), Real(x, std::numeric_limits<double>::quiet_NaN()), log);
   return b_.CreateSelect(b_.CreateFCmpOEQ(x, Real(x, 0.0)), Real(x, -infinity), log);
 }
 
-// Error below 3 ulp. With u = 1 + x rounded, log(u) x / (u - 1) makes up for the rounding.
+// Error below 3 ulp. With u = 1 + x rounded, the factor x / (u - 1) of log(u) corrects the rounding.
 Value* MathEmitter::Log1p(Value* x) {
   Value* u = b_.CreateFAdd(x, Real(x, 1.0));
   Value* moved = b_.CreateFSub(u, Real(x, 1.0));
   Value* log = Log(u);
   Value* result = b_.CreateFMul(log, b_.CreateFDiv(x, moved));
   result = b_.CreateSelect(b_.CreateFCmpOEQ(u, Real(x, 1.0)), x, result);
-  // Where u is infinite the quotient is NaN; log(u) is right.
+  // For infinite u the quotient is NaN; log(u) is correct.
   return b_.CreateSelect(b_.CreateFCmpOEQ(u, Real(x, std::numeric_limits<double>::infinity())), u, result);
 }
 
@@ -114,7 +115,7 @@ Value* MathEmitter::Sigmoid(Value* x) {
   return b_.CreateFDiv(above, b_.CreateFAdd(e, Real(x, 1.0)));
 }
 
-// Error below 3 ulp: x P(x^2) below 1, and 1 - exp(Q(|x|)) from there, both best in the maximum norm.
+// Error below 3 ulp: x P(x^2) below 1, and 1 - exp(Q(|x|)) above, with minimax polynomials.
 Value* MathEmitter::Erf(Value* x) {
   static constexpr double kNear[] = {1.1283791065216064,    -0.3761262595653534,  0.1128358542919159,
                                      -0.026853810995817184, 0.005188327748328447, -0.0008010192541405559,

@@ -1,8 +1,8 @@
-// Code for the transcendental functions of f32, on scalars or vectors alike. Polynomials, so that a loop has one piece
-// of code for all its elements: every lane of every width has the same bits, and there is no call in a loop.
-// Infinities, NaN, signed zeros and denormals come out as in libm. The bounds of the errors are at the functions, in
-// emit_math.cc, emit_trigonometry.cc, emit_inverse.cc, emit_hyperbolic.cc and emit_power.cc; loop_compiler_test.cc
-// tests them.
+// Emits code for the transcendental functions of f32, on scalars or vectors. They are polynomials, so that one piece of
+// code serves all elements of a loop: lanes of all vector widths compute the same bits, and loops contain no calls.
+// Results for infinities, NaN, signed zeros and denormals are those of libm. The error bounds are stated at the
+// functions, in emit_math.cc, emit_trigonometry.cc, emit_inverse.cc, emit_hyperbolic.cc and emit_power.cc;
+// loop_compiler_test.cc tests them.
 
 #pragma once
 
@@ -19,7 +19,7 @@ inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 class MathEmitter {
  public:
-  // `has_fma`: the target multiplies and adds with one rounding, in hardware.
+  // `has_fma`: the target has a fused multiply-add instruction.
   MathEmitter(llvm::IRBuilderBase& builder, bool has_fma) : b_(builder), has_fma_(has_fma) {}
 
   Value* Exp(Value* x);
@@ -43,28 +43,28 @@ class MathEmitter {
   Value* Fmod(Value* x, Value* y);
 
  private:
-  // x = n ln 2 + r with whole n and |r| <= ln(2) / 2; expm1(r) is tail + r.
+  // x = n ln 2 + r with integer n and |r| <= ln(2) / 2; expm1(r) is tail + r.
   struct Reduced {
     llvm::Value *n, *r, *tail;
   };
   Reduced Reduce(Value* x);
-  Value* PowerOfTwo(Value* n);  // 2^n for whole n from -126 to 127, given as an integer
+  Value* PowerOfTwo(Value* n);  // 2^n for an integer n from -126 to 127
 
-  // |x| = (quarter + part) pi / 2 with |part| < 0.57: sine and cosine of part pi / 2, in f64; the whole number of
-  // quarters, of which the two lowest bits are right; the sign bit of x.
+  // Represents |x| = (quarter + part) pi / 2 with |part| < 0.57: sine and cosine of part pi / 2, in f64; the integer
+  // `quarter`, of which only the two lowest bits are valid; the sign bit of x.
   struct Angle {
     llvm::Value *sin, *cos, *quarter, *sign;
   };
   Angle ReduceAngle(Value* x);
-  // Of the table of emit_trigonometry.cc.
+  // Reads the table of emit_trigonometry.cc.
   Value* QuartersPart(Value* exponent, int part);
-  // An f64 rounded to `type`, its sign flipped where `sign` has the highest bit.
+  // Rounds an f64 to `type`, and flips its sign if the highest bit of `sign` is set.
   Value* Signed(Value* magnitude, Value* sign, llvm::Type* type);
   Value* IsOdd(Value* whole);
 
   // --- emit_inverse.cc
   struct ArcSine {
-    llvm::Value *angle, *is_far;  // in f64, and whether it is half of what |x| is short of pi / 2
+    llvm::Value *angle, *is_far;  // in f64; true if the result is pi / 2 - 2 angle
   };
   ArcSine ReduceArcSine(Value* x);
 
@@ -72,18 +72,19 @@ class MathEmitter {
   Value* Widened(Value* x);   // f32 to f64
   Value* Narrowed(Value* x);  // and back
   Value* WithSignOf(Value* x, Value* magnitude);
-  // Of an f64 x = n ln 2 + r, |x| up to 700, with |r| <= ln(2) / 2: cosh(r), sinh(r), 2^n, 2^-n. NaN gives NaN.
+  // For an f64 x = n ln 2 + r with |x| up to 700 and |r| <= ln(2) / 2: cosh(r), sinh(r), 2^n, 2^-n. NaN gives NaN.
   struct Exponential {
     llvm::Value *cosh, *sinh, *up, *down;
   };
   Exponential WideExp(Value* x);
   Exponential ReduceHyperbolic(Value* x);
-  // The natural logarithm in f64 of a normal number above 0; of anything else, some number.
+  // The natural logarithm in f64 of a positive normal number; for other arguments the result is unspecified.
   Value* WideLog(Value* x);
   Value* CubicIfSmall(Value* x, double factor, Value* other);
 
   Value* Real(Value* like, double value);
-  Value* Whole(Value* like, int64_t value);  // of like's type, or of as many i32 if that is of floats
+  Value* Whole(Value* like, int64_t value);  // an integer of like's type, or, if that is a float type, as many lanes of
+                                             // i32
   llvm::Type* IntegersLike(Value* x);
   Value* MulAdd(Value* x, Value* y, Value* z);  // x * y + z
   // c[0] + c[1] x + c[2] x^2 + ...

@@ -1,5 +1,6 @@
-// Code for the words of Philox4x32-10, as core/philox.h defines them: integers alone, so that every target has the same
-// bits. Ops of one loop that want several words of one draw share the rounds, which LLVM finds to be the same.
+// Emits code for the words of Philox4x32-10, as core/philox.h defines them. It uses only integers, so that all targets
+// compute the same bits. Ops of one loop that need several words of one draw share the rounds, because LLVM eliminates
+// common subexpressions.
 
 #include <array>
 
@@ -9,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-// The halves of i64s, and products of u32s, of scalars or vectors.
+// Halves of i64 values and products of u32 values, for scalars or vectors.
 class WordEmitter {
  public:
   WordEmitter(llvm::IRBuilderBase& b, llvm::Type* wide)

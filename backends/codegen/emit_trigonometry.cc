@@ -1,5 +1,5 @@
-// Sine, cosine and tangent of f32, for angles of any size. They are computed in f64, in which a polynomial's roundings
-// are out of sight: what is found is almost always the f32 that is nearest to the true value.
+// Sine, cosine and tangent of f32, for angles of any size. They are computed in f64, whose rounding errors are so small
+// that the result is almost always the f32 that is nearest to the true value.
 
 #include <array>
 #include <cmath>
@@ -13,13 +13,13 @@ namespace lockstep::math {
 
 namespace {
 
-// The first 224 bits after the point of 2 / pi.
+// The first 224 fractional bits of 2 / pi.
 constexpr std::array<uint32_t, 7> kTwoOverPi = {0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0,
                                                 0xdb629599, 0x3c439041, 0xfe5163ab};
 constexpr int kParts = 3, kPartBits = 29;
 constexpr int kExponents = 256;
 
-// `count` bits from bit `first` on, of which 1 is the first after the point.
+// Returns `count` bits from bit `first` on; bit 1 is the first fractional bit.
 double TwoOverPiBits(int first, int count) {
   double bits = 0;
   for (int i = first; i < first + count; ++i)
@@ -27,12 +27,12 @@ double TwoOverPiBits(int first, int count) {
   return bits;
 }
 
-// For each exponent field e of an f32, what its last place times 2 / pi is modulo 4: the sum of three doubles of 29
-// bits, so that a product with the 24 bits of a significand is exact. NaN for infinities and NaN.
+// Returns, for each exponent field e of an f32, its unit in the last place times 2 / pi modulo 4, as the sum of three
+// doubles of 29 bits each, so that a product with the 24 bits of a significand is exact. Infinities and NaN have NaN.
 std::vector<double> QuartersOfLastPlace() {
   std::vector<double> table;
   for (int e = 0; e < kExponents; ++e) {
-    const int last_place = std::max(e, 1) - 150;    // as a power of two; denormals have that of e = 1
+    const int last_place = std::max(e, 1) - 150;    // as a power of two; denormals have the same as e = 1
     const int first = std::max(1, last_place - 1);  // bits before it are multiples of 4
     for (int part = 0; part < kParts; ++part) {
       const int from = first + part * kPartBits;
@@ -45,7 +45,7 @@ std::vector<double> QuartersOfLastPlace() {
   return table;
 }
 
-// The table as a constant of the module that is being made.
+// Returns the table as a constant of `module`.
 llvm::GlobalVariable* TableIn(llvm::Module& module) {
   constexpr char kName[] = "quarters_of_last_place";
   if (llvm::GlobalVariable* table = module.getGlobalVariable(kName, /*AllowInternal=*/true)) return table;
@@ -66,22 +66,23 @@ Value* MathEmitter::QuartersPart(Value* exponent, int part) {
 }
 
 MathEmitter::Angle MathEmitter::ReduceAngle(Value* x) {
-  // |x| is a whole number below 2^24 times the last place. Frozen, as the exponent becomes an address.
+  // |x| is an integer below 2^24 times its unit in the last place. The bits are frozen, because the exponent becomes an
+  // address.
   Value* bits = b_.CreateFreeze(b_.CreateBitCast(x, IntegersLike(x)));
   Value* exponent = b_.CreateAnd(b_.CreateLShr(bits, Whole(x, 23)), Whole(x, 255));
   Value* leading = b_.CreateSelect(b_.CreateICmpEQ(exponent, Whole(x, 0)), Whole(x, 0), Whole(x, 0x800000));
   Value* significand = b_.CreateSIToFP(b_.CreateOr(b_.CreateAnd(bits, Whole(x, 0x7fffff)), leading),
                                        x->getType()->getWithNewType(b_.getDoubleTy()));
-  // The turn in quarters, without whole turns. Its part before the point is rounded off while all is exact.
+  // The angle in quarter turns, modulo whole turns. The integer part is removed while the values are exact.
   Value* quarters = b_.CreateFMul(significand, QuartersPart(exponent, 0));
-  // Adding 1.5 * 2^52 rounds to a whole number, which the low bits of the sum then hold.
+  // Adding 1.5 * 2^52 rounds to an integer, which is then in the low bits of the sum.
   Value* magic = Real(quarters, 6755399441055744.0);
   Value* sum = b_.CreateFAdd(quarters, magic);
   Value* fraction = b_.CreateFSub(quarters, b_.CreateFSub(sum, magic));
   fraction = MulAdd(significand, QuartersPart(exponent, 1), fraction);
   fraction = MulAdd(significand, QuartersPart(exponent, 2), fraction);
   Value* sum_bits = b_.CreateBitCast(sum, sum->getType()->getWithNewType(b_.getInt64Ty()));
-  // Taylor's polynomials: |r| is below 0.89, where what they leave out is below 2^-34 of the result.
+  // Taylor polynomials: |r| is below 0.89, where the omitted terms are below 2^-34 of the result.
   Value* r = b_.CreateFMul(fraction, Real(fraction, 1.5707963267948966));
   Value* z = b_.CreateFMul(r, r);
   static constexpr double kSin[] = {-1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880, -1.0 / 39916800};
@@ -99,7 +100,7 @@ Value* MathEmitter::Signed(Value* magnitude, Value* sign, llvm::Type* type) {
 Value* MathEmitter::Sin(Value* x) {
   const Angle angle = ReduceAngle(x);
   Value* sine = b_.CreateSelect(IsOdd(angle.quarter), angle.cos, angle.sin);
-  // The third and the fourth quarter are the first two below zero.
+  // Sine is negative in the third and fourth quarter.
   Value* flip = b_.CreateShl(b_.CreateAnd(angle.quarter, Whole(x, 2)), Whole(x, 30));
   return Signed(sine, b_.CreateXor(flip, angle.sign), x->getType());
 }
@@ -108,7 +109,7 @@ Value* MathEmitter::Sin(Value* x) {
 Value* MathEmitter::Cos(Value* x) {
   const Angle angle = ReduceAngle(x);
   Value* cosine = b_.CreateSelect(IsOdd(angle.quarter), angle.sin, angle.cos);
-  // The second and the third are below zero.
+  // Cosine is negative in the second and third quarter.
   Value* next = b_.CreateAdd(angle.quarter, Whole(x, 1));
   return Signed(cosine, b_.CreateShl(b_.CreateAnd(next, Whole(x, 2)), Whole(x, 30)), x->getType());
 }

@@ -19,7 +19,7 @@ Values EmitWhile(llvm::IRBuilderBase& b, const Values& state, const std::functio
     phis.back()->addIncoming(value, before);
   }
   const Values current(phis.begin(), phis.end());
-  // Frozen, as a branch on poison is undefined.
+  // Frozen, because a branch on poison is undefined.
   llvm::Value* condition = b.CreateFreeze(again(current));
   if (condition->getType()->isVectorTy()) condition = b.CreateOrReduce(condition);
   b.CreateCondBr(condition, body, done);

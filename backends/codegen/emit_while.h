@@ -1,5 +1,5 @@
-// Loops within the code for an element: emit_math.h and emit_element.h use them where the number of steps depends on
-// the operands.
+// Loops within the code for one element. emit_math.h and emit_element.h use them if the number of steps depends on the
+// operands.
 
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// `state` after `step` has been applied to it as long as `again` holds, in any lane if they are vectors: a step must
-// leave a lane that is done as it is. The builder goes on in a block of its own.
+// Applies `step` to `state` as long as `again` is true, for vectors as long as it is true in any lane, and returns the
+// final state. A step must leave finished lanes unchanged. Afterwards the builder is in a new block.
 std::vector<llvm::Value*> EmitWhile(
     llvm::IRBuilderBase& b, const std::vector<llvm::Value*>& state,
     const std::function<llvm::Value*(const std::vector<llvm::Value*>&)>& again,

@@ -1,6 +1,6 @@
-// The functions of f32 that are computed in f64, against the C library in f64: errors in units in the last place, and
-// special values. By hand, all 2^32 floats were once compared for the inverses and the hyperbolic functions, and 210
-// million pairs for pow and fmod.
+// Compares the f32 functions that are computed in f64 with the C library in f64: errors in units in the last place, and
+// special values. All 2^32 floats were once compared for the inverses and the hyperbolic functions, and 210 million
+// pairs for pow and fmod; these comparisons are not part of the test.
 
 #include <bit>
 #include <cmath>
@@ -18,11 +18,11 @@ namespace lockstep {
 namespace {
 
 using Floats = std::vector<float>;
-constexpr double kLargestError = 0.501;  // in units in the last place; half of one is from rounding to f32
+constexpr double kLargestError = 0.501;  // in units in the last place; half a unit is from rounding to f32
 constexpr double kWrong = std::numeric_limits<double>::infinity();
 
-// How far `found` is from `exact`, in units in the last place of an f32 there; kWrong if it is NaN, infinite or signed
-// otherwise.
+// Returns the distance of `found` from `exact`, in units in the last place of an f32 of that size; kWrong if NaN,
+// infinity or sign differ.
 double UlpsFrom(double exact, float found) {
   const auto rounded = static_cast<float>(exact);
   if (std::isnan(found) || std::isnan(rounded)) return std::isnan(found) && std::isnan(rounded) ? 0 : kWrong;
@@ -50,7 +50,7 @@ Floats Apply(LoopCompiler& compiler, const std::string& op, std::vector<Floats> 
   return result;
 }
 
-// For the host, and for processors that have no fused multiplication or only narrow vectors.
+// Returns compilers for the host, and for processors without fused multiplication or with narrow vectors.
 std::vector<std::unique_ptr<LoopCompiler>> Compilers() {
   std::vector<std::unique_ptr<LoopCompiler>> compilers;
   for (const char* cpu : {"", "x86-64", "haswell"})
@@ -58,7 +58,8 @@ std::vector<std::unique_ptr<LoopCompiler>> Compilers() {
   return compilers;
 }
 
-// Ends of domains and of ranges, kinks of the code, halves, odd numbers, and the neighbours of all of them.
+// Bounds of domains and ranges, points where the code switches methods, halves, odd numbers, and the neighbours of all
+// of them.
 Floats SpecialFloats() {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   Floats floats = {std::numeric_limits<float>::quiet_NaN()};
@@ -83,7 +84,7 @@ TEST(FloatMath, FunctionsOfOneOperandAreNearlyRoundedRight) {
   const Function functions[] = {{"sin", std::sin},     {"cos", std::cos},     {"tan", std::tan},    {"asin", std::asin},
                                 {"acos", std::acos},   {"atan", std::atan},   {"sinh", std::sinh},  {"cosh", std::cosh},
                                 {"asinh", std::asinh}, {"acosh", std::acosh}, {"atanh", std::atanh}};
-  // Every so many of all bit patterns, and the special ones.
+  // A sample of all bit patterns, and the special ones.
   Floats x = SpecialFloats();
   for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 16381)
     x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
@@ -97,12 +98,12 @@ TEST(FloatMath, FunctionsOfOneOperandAreNearlyRoundedRight) {
         ASSERT_LT(error, kLargestError) << op << "(" << x[i] << ") is " << y[i] << ", expected " << exact(x[i]);
         worst = std::max(worst, error);
       }
-      EXPECT_GT(worst, 0.4) << op;  // the comparison sees errors
+      EXPECT_GT(worst, 0.4) << op;  // the comparison must detect errors
     }
   }
 }
 
-// Pairs of special numbers, and pairs at random: any bits, or numbers of moderate size.
+// Pairs of special numbers, and random pairs: arbitrary bits, or numbers of moderate size.
 struct Pairs {
   Floats x, y;
 
@@ -151,7 +152,7 @@ TEST(FloatMath, RestsOfDivisionsAreExact) {
     SCOPED_TRACE(compiler->target());
     const Floats rests = Apply(*compiler, "fmod", {pairs.x, pairs.y});
     for (size_t i = 0; i < rests.size(); ++i) {
-      // That of two f32 is an f32.
+      // The remainder of two f32 is an f32.
       const double exact = std::fmod(static_cast<double>(pairs.x[i]), static_cast<double>(pairs.y[i]));
       ASSERT_EQ(UlpsFrom(exact, rests[i]), 0)
           << pairs.x[i] << " modulo " << pairs.y[i] << " is " << rests[i] << ", expected " << exact;

@@ -48,7 +48,7 @@ absl::StatusOr<GridPlan> AnalyzeGrid(const Graph& body, const GridSizes& sizes) 
 }
 
 absl::StatusOr<std::vector<CompiledGrid>> GridCompiler::Compile(std::span<const Graph* const> bodies) const {
-  std::map<std::string, Job> jobs;  // each once
+  std::map<std::string, Job> jobs;  // each body once
   std::vector<std::string> keys;
   for (const Graph* body : bodies) {
     const std::string& key = keys.emplace_back(BodyKey(*body));

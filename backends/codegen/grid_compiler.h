@@ -1,5 +1,5 @@
-// Compiles the bodies of `fusion` nodes to kernels for a GPU, none of which need be there: the image of each is PTX,
-// which a driver turns into machine code when it loads it. One thread at a time may use a GridCompiler.
+// Compiles the bodies of `fusion` nodes to kernels for a GPU, which need not be present. The image of each kernel is
+// PTX, which a driver compiles to machine code when it loads it. One thread at a time may use a GridCompiler.
 
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-// What is launched: a kernel of grid_function.h in a grid of blocks of threads.
+// A launch: a kernel of grid_function.h in a grid of blocks of threads.
 struct GridLaunch {
   std::string kernel;  // its name in the image
   int64_t blocks_x = 0, blocks_y = 1;
@@ -27,24 +27,25 @@ struct GridLaunch {
 
 struct CompiledGrid {
   std::shared_ptr<const std::string> image;
-  GridLaunch run;                          // nothing to run if it has no blocks
-  std::optional<GridLaunch> finish;        // afterwards
-  int64_t scratch_bytes = 0;               // that both share, aligned to 64 bytes, with any content
-  std::vector<std::vector<int>> in_place;  // by result: operands whose memory it may be given (LoopInfo)
+  GridLaunch run;                    // no launch if it has no blocks
+  std::optional<GridLaunch> finish;  // is launched after `run`
+  int64_t scratch_bytes = 0;  // scratch memory that both share, aligned to 64 bytes; its initial content does not
+                              // matter
+  std::vector<std::vector<int>> in_place;  // by result: operands whose memory the result may use (LoopInfo)
 };
 
-// Says whether a loop can be made of `body`, as AnalyzeLoop does, and how it is cut.
+// Returns the plan for cutting the loop, or an error if `body` cannot be a loop, as AnalyzeLoop does.
 absl::StatusOr<GridPlan> AnalyzeGrid(const Graph& body, const GridSizes& sizes = {});
 
 class GridCompiler {
  public:
   using MakeTarget = std::function<absl::StatusOr<std::unique_ptr<GridTarget>>()>;
 
-  // `make_target` is called for each thread that compiles.
+  // `make_target` is called once for each thread that compiles.
   explicit GridCompiler(MakeTarget make_target, const GridSizes& sizes = {})
       : make_target_(std::move(make_target)), sizes_(sizes) {}
 
-  // One result for each body. Bodies that are equal up to names share an image.
+  // Returns one result for each body. Bodies that differ only in names share an image.
   absl::StatusOr<std::vector<CompiledGrid>> Compile(std::span<const Graph* const> bodies) const;
 
  private:

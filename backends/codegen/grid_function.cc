@@ -22,7 +22,7 @@ llvm::Function* Declare(const std::string& name, size_t pointers, ThreadEmitter&
   return function;
 }
 
-// Numbers of points, also of those beyond the last that a whole block would have.
+// Counts points, including those beyond the last that fill a whole block.
 bool FitsInt32(const GridPlan& plan) {
   return plan.num_points() + plan.num_kept() * GridPlan::kWarp + plan.threads * plan.lanes <
          std::numeric_limits<int32_t>::max();
@@ -59,7 +59,7 @@ void GridFunction::Emit() {
   b_.CreateRetVoid();
 }
 
-// --- Who a thread is -------------------------------------------------------------------------------------------------
+// --- The index of a thread -------------------------------------------------------------------------------------------
 
 void GridFunction::OpenThread() {
   thread_ = ToNumber(machine_.Thread(b_));
@@ -109,7 +109,7 @@ void GridFunction::If(IrValue* condition, const std::function<void()>& body) {
   b_.SetInsertPoint(done);
 }
 
-// --- What it computes ------------------------------------------------------------------------------------------------
+// --- The computation -------------------------------------------------------------------------------------------------
 
 void GridFunction::EmitRun() {
   for (int phase = 0; phase < plan_.num_phases; ++phase) EmitPhase(phase);
@@ -162,7 +162,7 @@ void GridFunction::EmitVector(int phase, const std::vector<bool>& needed, IrValu
     IrValue* sum = b_.CreateLoad(operand->getType(), accumulators_[r]);
     b_.CreateStore(emit_.Combine(reduction.kind, dtype, sum, operand), accumulators_[r]);
   }
-  // Everything has been read by now: a result may lie where an operand lay.
+  // All operands have been read by now: a result may overwrite an operand.
   for (const Output& output : plan_.outputs) {
     if (!output.after_reduction && output.phase == phase)
       StoreVector(output, VectorOf(output.element, vectors), nullptr);
@@ -190,7 +190,7 @@ void GridFunction::EmitEpilogue() {
 IrValue* GridFunction::ReducedScalar(size_t reduction) { return reduced_[reduction]; }
 IrValue* GridFunction::ReducedVector(size_t reduction, IrValue*) { return reduced_[reduction]; }
 
-// The first to find something says it: which of several is up to the machine.
+// The first thread that finds an error reports it; which of several threads that is depends on the machine.
 void GridFunction::ReportError() {
   IrValue* code = b_.CreateLoad(b_.getInt32Ty(), error_);
   If(b_.CreateICmpNE(code, b_.getInt32(kLoopOk)), [&] {

@@ -1,12 +1,12 @@
 // Writes the kernels of a loop for a GPU (backends/loops/grid_plan.h): one that runs a block of threads, and one that
-// combines the chunks of reductions. They are written for one thread; where threads meet, and how they know who they
-// are, is the machine's to say, so that the same code can be made for PTX and, in tests, for the host.
+// combines the chunks of reductions. They are written for one thread. Barriers and thread indices come from
+// ThreadEmitter, so that the same code can be generated for PTX and, in tests, for the host.
 //
 //   void kernel(inputs..., results..., void* scratch, uint64_t* error, uint32_t id)
 //
-// Pointers are to dense row-major values, aligned to the largest power of two up to 16 bytes that divides their size,
-// as slices of a loop are, which lie one after the other. A thread whose op refuses an element writes id << 32 | code
-// (backends/loops/loop_info.h) to *error unless something is there.
+// Pointers are to dense row-major values, aligned to the largest power of two up to 16 bytes that divides their size.
+// Slices of a loop, which are adjacent in memory, are aligned in this way. A thread whose op refuses an element writes
+// id << 32 | code (backends/loops/loop_info.h) to *error, unless *error is already set.
 
 #pragma once
 
@@ -19,27 +19,27 @@
 
 namespace lockstep {
 
-// What a thread asks its machine. Called while a kernel is written: each returns the values of the instructions that it
-// adds.
+// The machine-dependent operations of a thread. The functions are called while a kernel is written; each adds
+// instructions and returns their values.
 class ThreadEmitter {
  public:
   virtual ~ThreadEmitter() = default;
-  virtual unsigned address_space() const = 0;                        // of the kernel's arguments
-  virtual llvm::Value* Thread(llvm::IRBuilderBase& b) = 0;           // i32, below the threads of a block
+  virtual unsigned address_space() const = 0;                        // address space of the kernel's arguments
+  virtual llvm::Value* Thread(llvm::IRBuilderBase& b) = 0;           // i32, below the number of threads of a block
   virtual llvm::Value* Block(llvm::IRBuilderBase& b, int axis) = 0;  // i32; axis 0 or 1 of the grid
-  virtual void Barrier(llvm::IRBuilderBase& b) = 0;                  // of the block
-  // The i32 `value` of the thread of the warp whose number differs by the bits of `mask`, below 32.
+  virtual void Barrier(llvm::IRBuilderBase& b) = 0;                  // for all threads of the block
+  // The i32 `value` of the thread in the warp whose number differs by the bits of `mask`, which is below 32.
   virtual llvm::Value* ShuffleXor(llvm::IRBuilderBase& b, llvm::Value* value, int mask) = 0;
-  // Memory of the block, aligned to 16 bytes; called once a kernel.
+  // Memory of the block, aligned to 16 bytes. Called at most once in a kernel.
   virtual llvm::Value* Shared(llvm::IRBuilderBase& b, int64_t bytes) = 0;
-  // Says of the function that it is a kernel of blocks of so many threads.
+  // Marks the function as a kernel that is launched in blocks of this many threads.
   virtual void DeclareKernel(llvm::Function& function, int64_t threads) = 0;
 };
 
 class GridFunction final : private LoopElements {
  public:
   enum class Part { kRun, kFinish };
-  // `machine` outlives the object.
+  // `machine` must outlive the object.
   GridFunction(const Graph& body, const GridPlan& plan, Part part, ThreadEmitter& machine, const std::string& name,
                llvm::Module& module);
 
@@ -49,35 +49,35 @@ class GridFunction final : private LoopElements {
   llvm::Value* ReducedScalar(size_t reduction) override;
   llvm::Value* ReducedVector(size_t reduction, llvm::Value* i) override;
 
-  // if (condition) body(), after which nothing that body computed is known.
+  // Emits if (condition) body(). Values computed in body are not known afterwards.
   void If(llvm::Value* condition, const std::function<void()>& body);
-  // Who this thread is: group, split and chunk; sets the indices of the kept dimensions.
+  // Computes the thread's group, split and chunk, and sets the indices of the kept dimensions.
   void OpenThread();
   void EmitRun();
   void EmitFinish();
   void EmitPhase(int phase);
   void EmitReducedVectors(int phase, const std::vector<bool>& needed);
   void EmitVector(int phase, const std::vector<bool>& needed, llvm::Value* i);
-  // What all threads of a group have accumulated, combined: each of them gets it.
+  // Combines the accumulators of all threads of a group and returns the result to each of them.
   llvm::Value* CombineGroup(size_t reduction);
-  llvm::Value* CombineNeighbours(size_t reduction, llvm::Value* value, int64_t count);  // of a warp
-  // Through the memory of the block: each thread for which `writes` holds leaves its value at place `to`, and all
-  // combine those at from, from + step, ...
+  llvm::Value* CombineNeighbours(size_t reduction, llvm::Value* value, int64_t count);  // within a warp
+  // Combines through the memory of the block: each thread for which `writes` is true stores its value at index `to`,
+  // and all threads combine the values at from, from + step, ...
   llvm::Value* CombineShared(size_t reduction, llvm::Value* value, llvm::Value* writes, llvm::Value* to,
                              llvm::Value* from, int64_t step, int64_t count);
-  // Whether this thread is the one of its group that writes what all of it have reduced.
+  // True in the one thread of each group that writes the group's reduced values.
   llvm::Value* IsWriter();
-  // The outputs that come after the reductions.
+  // Emits the outputs that are computed after the reductions.
   void EmitEpilogue();
   void SaveChunk();
   void ReportError();
-  // Takes a row-major number apart into the indices of the kept dimensions, or of the reduced ones. `step` of them
-  // are neighbours along the last dimension.
+  // Splits a row-major number into the indices of the kept or the reduced dimensions. `step` consecutive numbers are
+  // neighbours along the last dimension.
   void SetIndices(llvm::Value* number, bool reduced, int64_t step);
-  llvm::Value* Exchange(llvm::Value* value, int mask);  // a ShuffleXor of a value of any type
+  llvm::Value* Exchange(llvm::Value* value, int mask);  // ShuffleXor for a value of any type
   llvm::Value* ScratchPointer(size_t reduction, llvm::Value* chunk);
   llvm::Type* AccumulatorType(size_t reduction);
-  // A truth lies in memory as a byte.
+  // A bool is one byte in memory.
   llvm::Value* ToMemory(llvm::Value* value);
   llvm::Value* FromMemory(llvm::Value* stored, llvm::Type* type);
   llvm::Type* MemoryType(llvm::Type* type);
@@ -90,16 +90,16 @@ class GridFunction final : private LoopElements {
   const GridPlan& plan_;
   const Part part_;
   ThreadEmitter& machine_;
-  llvm::Type* const number_type_;  // of positions' numbers: 32 bits where they fit
-  Values accumulators_;            // for each reduction, the thread's: a vector, or a scalar in a kFinish
-  Values reduced_;                 // for each reduction, the group's, once it is known
-  llvm::Value* thread_ = nullptr;  // all of number_type_
+  llvm::Type* const number_type_;  // of position numbers: 32 bits if they fit
+  Values accumulators_;            // for each reduction, the thread's: a vector, or a scalar in kFinish
+  Values reduced_;                 // for each reduction, the group's, once it has been computed
+  llvm::Value* thread_ = nullptr;  // this and the following are of number_type_
   llvm::Value* group_ = nullptr;
   llvm::Value* split_ = nullptr;
-  llvm::Value* kept_ = nullptr;  // the kept vector's number
+  llvm::Value* kept_ = nullptr;  // the number of the kept vector
   llvm::Value* chunk_ = nullptr;
-  llvm::Value* active_ = nullptr;  // whether the group has something to do
-  llvm::Value* shared_ = nullptr;  // once a reduction has used it
+  llvm::Value* active_ = nullptr;  // true if the group has work to do
+  llvm::Value* shared_ = nullptr;  // set once a reduction has used it
 };
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// The part of GridFunction in which threads meet: what they have accumulated becomes one value of their group, by way
-// of their registers, the memory of their block, or scratch memory.
+// The part of GridFunction that communicates between threads. It combines the accumulators of a group into one value,
+// through registers, the memory of the block, or scratch memory.
 
 #include <algorithm>
 
@@ -40,7 +40,7 @@ IrValue* GridFunction::CombineNeighbours(size_t r, IrValue* value, int64_t count
   const Reduction& reduction = plan_.reductions[r];
   for (int64_t mask = 1; mask < count; mask *= 2) {
     IrValue* other = Exchange(value, static_cast<int>(mask));
-    // The lower thread's is the first operand in both, so that both get the same bits.
+    // Both threads use the lower thread's value as the first operand, so that both compute the same bits.
     IrValue* is_lower = b_.CreateICmpEQ(b_.CreateAnd(thread_, Number(mask)), Number(0));
     IrValue* first = b_.CreateSelect(is_lower, value, other);
     IrValue* second = b_.CreateSelect(is_lower, other, value);
@@ -56,7 +56,7 @@ IrValue* GridFunction::CombineShared(size_t r, IrValue* value, IrValue* writes, 
   llvm::Type* stored = MemoryType(type);
   constexpr uint64_t kSharedAlignment = 16;
   const llvm::Align align(std::min(kSharedAlignment, stored->getPrimitiveSizeInBits().getFixedValue() / 8));
-  if (shared_) machine_.Barrier(b_);  // others may still read what an earlier reduction left
+  if (shared_) machine_.Barrier(b_);  // others may still read the values of an earlier reduction
   else shared_ = machine_.Shared(b_, SharedBytes());
   If(writes, [&] { b_.CreateAlignedStore(ToMemory(value), b_.CreateGEP(stored, shared_, to), align); });
   machine_.Barrier(b_);

@@ -1,5 +1,5 @@
-// A machine that grid kernels are compiled for: what its threads ask of it, and how a module becomes an image that it
-// loads. PTX is the one of every GPU; tests have one that is the host.
+// A machine that grid kernels are compiled for: its operations for threads, and how a module becomes an image that it
+// can load. PTX serves all GPUs; tests have a target that is the host.
 
 #pragma once
 
@@ -12,16 +12,17 @@
 
 namespace lockstep {
 
-// One thread at a time uses a GridTarget.
+// One thread at a time may use a GridTarget.
 class GridTarget {
  public:
   virtual ~GridTarget() = default;
   virtual ThreadEmitter& machine() = 0;
-  virtual void Prepare(llvm::Module& module) = 0;  // before anything is emitted
+  virtual void Prepare(llvm::Module& module) = 0;  // called before code is emitted
   virtual absl::StatusOr<std::string> Assemble(llvm::Module& module) = 0;
 };
 
-// PTX for GPUs of at least `architecture`, of PtxArchitectureFor it (ptx_architecture.h), whose errors it has.
+// Creates a target that emits PTX for GPUs of at least `architecture`. The PTX is for the architecture that
+// PtxArchitectureFor (ptx_architecture.h) returns; its errors are returned.
 absl::StatusOr<std::unique_ptr<GridTarget>> CreatePtxTarget(const std::string& architecture);
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
-// The trait kHeavy against the code that there is for an element: it decides how many elements are worth a thread.
+// Compares the trait kHeavy with the number of instructions for an element. The trait decides how many elements are
+// worth a thread.
 
 #include <cstdint>
 #include <string>
@@ -14,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// How many instructions an f32 element of the op takes; none of them calls a function.
+// Returns the number of instructions for an f32 element of the op, none of which may be a call.
 int64_t InstructionsOf(const std::string& op, size_t operands) {
   Graph graph("g");
   Builder b(graph);

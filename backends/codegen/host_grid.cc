@@ -20,19 +20,19 @@
 namespace lockstep::loop_test {
 namespace {
 
-// --- What a thread asks ----------------------------------------------------------------------------------------------
+// --- The functions that a thread calls -------------------------------------------------------------------------------
 
 constexpr char kLauncher[] = "launch_", kEntry[] = "enter_";
-constexpr int kBarrier = 0;  // where threads meet; else the mask of a shuffle
+constexpr int kBarrier = 0;  // a meeting of threads that is a barrier; other values are masks of shuffles
 
-// The block that runs, and the thread of it.
+// The block that is running, and its current thread.
 struct Block {
   int64_t threads = 0;
   std::array<uint32_t, 2> block = {};
   uint32_t thread = 0;
-  bool together = false;  // whether threads are run by turns
+  bool together = false;  // threads of the block take turns
   std::vector<int> meeting;
-  std::vector<uint32_t> offered, before;  // by thread: what it shuffles now, and what it shuffled last
+  std::vector<uint32_t> offered, before;  // by thread: the value for the current shuffle, and for the previous one
   std::vector<std::byte> shared;
   ucontext_t scheduler = {};
   std::vector<ucontext_t> contexts;
@@ -45,7 +45,7 @@ void Meet(int where) {
   Block& block = *running;
   const uint32_t self = block.thread;
   if (!block.together) {
-    block.error = "a thread that is run by itself waits for others";
+    block.error = "a thread that runs alone waits for others";
     return;
   }
   block.meeting[self] = where;
@@ -55,7 +55,7 @@ void Meet(int where) {
 
 }  // namespace
 
-// What a thread asks: emitted code, and the kernels of backends/cuda/kernels/.
+// Called by emitted code and by the kernels of backends/cuda/kernels/.
 extern "C" {
 uint32_t grid_thread() { return running->thread; }
 uint32_t grid_block(uint32_t axis) { return running->block[axis]; }
@@ -75,7 +75,7 @@ void* grid_shared(int64_t bytes) {
 
 namespace {
 
-void NoEntry() { LOCKSTEP_CHECK(false) << "a kernel was entered that nobody can launch so"; }
+void NoEntry() { LOCKSTEP_CHECK(false) << "a kernel was entered that cannot be launched in this way"; }
 
 class HostThreadEmitter final : public ThreadEmitter {
  public:
@@ -119,7 +119,7 @@ class HostGridTarget final : public GridTarget {
   }
 
  private:
-  // void launch_<kernel>(void** parameters), each the address of an argument, as a driver gets them.
+  // Adds void launch_<kernel>(void** parameters), where each parameter is the address of an argument, as for a driver.
   static void AddLauncher(llvm::Function& kernel) {
     llvm::IRBuilder<> b(kernel.getContext());
     auto* launcher =
@@ -136,7 +136,7 @@ class HostGridTarget final : public GridTarget {
     AddEntry(kernel, *launcher);
   }
 
-  // void enter_<kernel>(void** parameters, const void* launch)
+  // Adds void enter_<kernel>(void** parameters, const void* launch).
   static void AddEntry(llvm::Function& kernel, llvm::Function& launcher) {
     llvm::IRBuilder<> b(kernel.getContext());
     llvm::Module* module = kernel.getParent();
@@ -207,7 +207,7 @@ absl::Status RunTogether(Block& block, const std::vector<int64_t>& order, const 
     };
     makecontext(&block.contexts[i], kThread, 0);
   }
-  // One round from a meeting to the next.
+  // Each round runs the threads from one meeting to the next.
   while (true) {
     for (int64_t thread : order) {
       block.thread = static_cast<uint32_t>(thread);
@@ -255,7 +255,7 @@ class HostGrid::Impl {
       : enter_(enter),
         jit_(llvm::cantFail(llvm::orc::LLJITBuilder().setJITTargetMachineBuilder(HostMachine()).create())) {}
 
-  // `symbol` of an image.
+  // Returns the address of `symbol` in an image.
   absl::StatusOr<void*> Find(const std::string& symbol, const std::string& image) {
     const std::lock_guard lock(mutex_);
     llvm::orc::JITDylib*& library = libraries_[image];
@@ -316,7 +316,7 @@ absl::StatusOr<int32_t> HostGrid::Run(const CompiledGrid& grid, std::vector<void
   std::vector<void*> parameters;
   for (void*& pointer : pointers) parameters.push_back(&pointer);
   parameters.push_back(&id);
-  // A kernel that never meets has no need of a stack for each thread.
+  // A kernel without barriers and shuffles does not need a stack for each thread.
   const bool together =
       grid.image->find("grid_barrier") != std::string::npos || grid.image->find("grid_shuffle") != std::string::npos;
   const auto launch = [&](const GridLaunch& one) -> absl::Status {

@@ -1,7 +1,7 @@
-// Grid kernels on the host, for tests: the code that is made for a GPU, with what a thread asks its machine answered by
-// functions of the host. The threads of a block are run by turns, each until it meets the others. Blocks, and threads
-// between two meetings, run in an order that is given, so that what depends on it is found; threads that meet at
-// different places are an error.
+// Runs grid kernels on the host, for tests. The code is that of a GPU; functions of the host implement the operations
+// of threads. The threads of a block take turns: each runs until the next barrier or shuffle. Callers choose the order
+// of blocks, and of threads between barriers, to find code that depends on it. Threads that wait at different places
+// are an error.
 
 #pragma once
 
@@ -20,7 +20,7 @@ enum class Order { kForwards, kBackwards, kMixed };
 // Runs one thread of a kernel; `parameters` are the addresses of its arguments, as drivers get them.
 using RunThread = void (*)(void** parameters);
 
-// All blocks of a grid. `together`: threads meet, so that each needs a stack of its own.
+// All blocks of a grid. `together`: threads wait for each other, so each needs its own stack.
 struct HostLaunch {
   RunThread run = nullptr;
   bool together = false;
@@ -29,23 +29,23 @@ struct HostLaunch {
 };
 absl::Status RunBlocks(const HostLaunch& launch, void** parameters, Order order);
 
-// One object may be used by any number of threads.
+// Any number of threads may use one object.
 class HostGrid {
  public:
-  // What the entry of a kernel calls, which is for machines of tests that know a kernel by an address alone.
+  // The function that a kernel's entry calls, for machines in tests that know a kernel only by its address.
   using Enter = void (*)(RunThread run, bool together, size_t num_parameters, void** parameters, const void* launch);
 
   explicit HostGrid(Enter enter = nullptr);
   ~HostGrid();
 
-  // void(void** parameters, const void* launch): passes these on to `enter`.
+  // Returns the address of void(void** parameters, const void* launch), which passes its arguments on to `enter`.
   absl::StatusOr<void*> EntryOf(const std::string& kernel, const std::string& image);
 
-  // For GridCompiler: images are object files of this processor.
+  // Creates the target for GridCompiler: images are object files for this processor.
   static absl::StatusOr<std::unique_ptr<GridTarget>> CreateTarget();
 
-  // Runs what `grid` launches, on its arguments: addresses of the host, as grid_function.h lists them, without the two
-  // of errors. Returns the first error that a thread reported, or kLoopOk.
+  // Runs the launches of `grid`. `pointers` are host addresses of the arguments that grid_function.h lists, without
+  // scratch, error and id. Returns the first error that a thread reported, or kLoopOk.
   absl::StatusOr<int32_t> Run(const CompiledGrid& grid, std::vector<void*> pointers, void* scratch, Order order);
 
  private:

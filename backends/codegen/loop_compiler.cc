@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// What emit_element.cc calls for every lane: functions of f64.
+// Returns the f64 functions that code of emit_element.cc calls for each lane.
 llvm::orc::SymbolMap RuntimeSymbols(llvm::orc::LLJIT& jit) {
   llvm::orc::SymbolMap symbols;
   const auto add = [&](const char* name, auto* function) {
@@ -58,7 +58,7 @@ llvm::Expected<llvm::orc::JITTargetMachineBuilder> TargetBuilder(const LoopCompi
     }
     builder->addFeatures(features);
   }
-  // A multiplication and an addition of the body are two roundings on every machine.
+  // A multiplication and an addition in the body are rounded separately on all machines.
   builder->getOptions().AllowFPOpFusion = llvm::FPOpFusion::Strict;
   builder->setCodeGenOptLevel(llvm::CodeGenOptLevel::Default);
   builder->setRelocationModel(llvm::Reloc::PIC_);
@@ -80,7 +80,7 @@ class LoopCompiler::Impl {
       absl::Status status;
       std::unique_ptr<llvm::MemoryBuffer> object;
     };
-    std::map<std::string, Job> jobs;  // those that are new, each once
+    std::map<std::string, Job> jobs;  // new bodies, each once
     std::vector<std::string> keys;
     for (const Graph* body : bodies) {
       const std::string& key = keys.emplace_back(BodyKey(*body));
@@ -150,7 +150,8 @@ absl::StatusOr<std::unique_ptr<LoopCompiler>> LoopCompiler::Create(Options optio
   if (!jit) return ToStatus(jit.takeError(), "creating a JIT");
   llvm::orc::JITDylib& library = (*jit)->getMainJITDylib();
   RETURN_IF_ERROR(ToStatus(library.define(llvm::orc::absoluteSymbols(RuntimeSymbols(**jit))), "defining symbols"));
-  // What instruction selection may call on processors without the instruction, such as floorf or a conversion of f16.
+  // Functions that instruction selection calls on processors without the instruction, such as floorf or a conversion of
+  // f16.
   auto process =
       llvm::orc::DynamicLibrarySearchGenerator::GetForCurrentProcess((*jit)->getDataLayout().getGlobalPrefix());
   if (!process) return ToStatus(process.takeError(), "searching the process");

@@ -32,8 +32,8 @@ std::string Binary(const std::string& op, DType dtype, int64_t size, const std::
          attributes + " : " + result_type + "\n return %z\n}";
 }
 
-// Bounds of errors against arithmetic in double: in f32 the op says it; f64 is libm's; 16-bit floats round what f32
-// found.
+// Error bounds against double arithmetic: in f32 the op states its bound; f64 has libm's; 16-bit floats round the f32
+// result.
 TEST(LoopCompiler, UnaryOpsOfFloats) {
   ASSERT_GT(ElementwiseOpsOfFloats(1).size(), 10U);
   for (const std::string& name : ElementwiseOpsOfFloats(1)) {
@@ -57,7 +57,7 @@ TEST(LoopCompiler, BinaryOpsOfAllDTypes) {
       if (dtype == DType::kBool) continue;
       const int64_t ulps = IsFloat(dtype) ? GetOp(op).f32_ulps() : 0;
       const bool half = IsFloat(dtype) && SizeOf(dtype) == 2;
-      // Integers to negative powers of zero are errors; only the second operand's zeros matter to div.
+      // Negative powers of integer zero are errors; for div only zeros of the second operand matter.
       CheckLoop({Binary(op, dtype, 1003), IsFloat(dtype) ? Values::kEverything : Values::kDivisors,
                  half ? std::max<int64_t>(ulps, 1) : ulps});
     }
@@ -86,13 +86,13 @@ TEST(LoopCompiler, Bits) {
     for (const char* op : {"and", "or", "xor"}) CheckLoop({Binary(op, dtype, 1003)});
     ++dtypes;
     if (dtype == DType::kBool) continue;
-    // Among the operands are negative ones and those of at least the number of bits.
+    // The operands include negative shifts and shifts by at least the number of bits.
     for (const char* op : {"shift_left", "shift_right"}) CheckLoop({Binary(op, dtype, 1003)});
   }
   EXPECT_EQ(dtypes, 9);
 }
 
-// Seeds, steps and places with all 64 bits; of one draw all words.
+// Seeds, steps and indices use all 64 bits; all words of one draw are computed.
 TEST(LoopCompiler, RandomBits) {
   for (const std::string size : {"1", "37", "1003"}) {
     const std::string i64 = "i64[" + size + "]", u32 = "u32[" + size + "]";
@@ -157,7 +157,7 @@ TEST(LoopCompiler, DivisionByZeroIsReported) {
   EXPECT_EQ(z[37], 0);
 }
 
-// Each moved operand is multiplied with one that is not, so that two kinds of access meet in one loop.
+// Each moved operand is multiplied by one that is not moved, so that one loop has two kinds of access.
 TEST(LoopCompiler, AnElementThatIsNotWithinItsBoundsIsReported) {
   const auto error_of = [](const std::string& dtype, auto element) {
     const Graph body =
@@ -202,8 +202,7 @@ TEST(LoopCompiler, MovedOperands) {
        }) {
     CheckLoop({body});
   }
-  // A transpose between reshapes that do not divide one another's dimensions evenly in one nest of loops of two
-  // dimensions.
+  // A transpose between reshapes whose dimensions do not divide each other, in one nest of two loops.
   CheckLoop({R"(graph @f(%x: f32[12,10], %y: f32[120]) -> (z: f32[120]) {
     %t = transpose %x {permutation=[1,0]} : f32[10,12]
     %r = reshape %t {shape=[120]} : f32[120]
@@ -290,7 +289,7 @@ constexpr ReduceShape kReduceShapes[] = {
 TEST(LoopCompiler, ReductionsOverAllPatterns) {
   for (const ReduceShape& s : kReduceShapes) {
     for (const char* op : {"reduce_max", "reduce_min"}) CheckLoop({Reduce(op, DType::kF32, s.shape, s.dims, s.result)});
-    // Positive terms, so that the bound is one of the relative error.
+    // The terms are positive, so that the bound limits the relative error.
     CheckLoop({Reduce("reduce_sum", DType::kF32, s.shape, s.dims, s.result), Values::kNearOne, 12});
     CheckLoop({Reduce("reduce_sum", DType::kI32, s.shape, s.dims, s.result)});
   }
@@ -330,7 +329,8 @@ TEST(LoopCompiler, SumsAreAccurate) {
   EXPECT_LE(std::fabs(found - exact), std::fabs(plain - exact));
 }
 
-// Whole numbers whose sums f64 holds, in any order, and f32 does not; and factors whose products leave its range.
+// Integers whose sums f64 represents exactly in any order, but f32 does not; and factors whose products exceed the
+// range of f32.
 TEST(LoopCompiler, SumsAndProductsOfF32AreInF64) {
   for (const ReduceShape& s : kReduceShapes) {
     const Graph body = ParseGraph(Reduce("reduce_sum", DType::kF32, s.shape, s.dims, s.result)).value();
@@ -349,7 +349,7 @@ TEST(LoopCompiler, SumsAndProductsOfF32AreInF64) {
 }
 
 TEST(LoopCompiler, ProducersAndConsumersOfReductions) {
-  // The gradient of a bias behind a relu: the masked gradient is a result too.
+  // The gradient of a bias before a relu: the masked gradient is a result too.
   CheckLoop({R"(graph @f(%y: f32[128,300], %g: f32[128,300]) -> (dz: f32[128,300], db: f32[300]) {
     %z = constant {value=dense<f32[]: 0.0>} : f32[]
     %zb = broadcast %z {shape=[128,300], dims=[]} : f32[128,300]
@@ -359,7 +359,7 @@ TEST(LoopCompiler, ProducersAndConsumersOfReductions) {
     return %dz, %db
   })",
              Values::kNearOne, 12});
-  // Statistics of a batch: two reductions in one pass, and what is made of them.
+  // Batch statistics: two reductions in one pass, and values computed from them.
   for (const char* dims : {"[0,2,3]"}) {
     CheckLoop({std::string(R"(graph @f(%x: f32[8,20,12,12], %r: f32[20]) -> (m: f32[20], r: f32[20]) {
     %n = constant {value=dense<f32[]: 0.000868055555>} : f32[]
@@ -395,7 +395,7 @@ TEST(LoopCompiler, ReducedValuesBroadcastBack) {
   }
 }
 
-// fmod and powers of integers take steps until all lanes are done: of scalars, before reductions and after them.
+// fmod and integer powers iterate until all lanes are done: on scalars, before reductions and after them.
 TEST(LoopCompiler, StepsWithinAnElement) {
   for (const auto& [dims, kept, back] : {std::tuple("[1]", "[37]", "[0]"), {"[0]", "[41]", "[1]"}}) {
     const std::string reduced = std::string("f32") + kept, to = std::string(" {shape=[37,41], dims=") + back + "}";
@@ -427,8 +427,8 @@ TEST(LoopCompiler, StepsWithinAnElement) {
              Values::kNearOne});
 }
 
-// On a GPU threads share a row: the one that writes its result, in the place of the label, must not be ahead of those
-// that still compare with it.
+// On a GPU, several threads share a row. The thread that writes the row's result over the label must wait for the
+// threads that still read the label.
 TEST(LoopCompiler, AReducedResultInThePlaceOfWhatRowsAreComparedWith) {
   for (const char* columns : {"10", "1000", "9000"}) {
     const std::string c = columns;
@@ -451,14 +451,14 @@ TEST(LoopCompiler, RefusesWhatIsNoLoop) {
     %y = matmul %x, %x : f32[4,4]
     return %y
   })")
-                .find("no loop is made of matmul"),
+                .find("a loop cannot contain matmul"),
             std::string::npos);
   EXPECT_NE(error(R"(graph @f(%x: f32[4,4], %y: f32[3]) -> (a: f32[4,4], b: f32[3]) {
     %a = neg %x : f32[4,4]
     %b = neg %y : f32[3]
     return %a, %b
   })")
-                .find("has not the 16 elements"),
+                .find("does not have the 16 elements"),
             std::string::npos);
   EXPECT_NE(error(R"(graph @f(%x: f32[4,5]) -> (a: f32[4], b: f32[5]) {
     %a = reduce_sum %x {dims=[1]} : f32[4]
@@ -469,7 +469,7 @@ TEST(LoopCompiler, RefusesWhatIsNoLoop) {
             std::string::npos);
 }
 
-// A new elementwise op is not fused until emit_element.cc has code for it; the backend asks AnalyzeLoop.
+// A new elementwise op is not fused until emit_element.cc has code for it; the backend calls AnalyzeLoop to find out.
 TEST(LoopCompiler, RefusesAnElementwiseOpWithoutCode) {
   const OpDef cube =
       OpDef("cube").Operand("x").Trait(kElementwise).Infer([](InferContext& c) { return c.SetResult(c.operand(0)); });
@@ -479,8 +479,8 @@ TEST(LoopCompiler, RefusesAnElementwiseOpWithoutCode) {
   EXPECT_NE(AnalyzeLoop(body).status().message().find("no code for cube"), std::string::npos);
 }
 
-// A new op that moves elements is fused as soon as its block says where they come from; here downwards, through other
-// movers.
+// A new op that moves elements is fused as soon as its block states their positions; here it reverses a dimension,
+// behind other movers.
 TEST(LoopCompiler, AMoverThatItHasNeverSeen) {
   const OpDef reversed = OpDef("reversed")
                              .Operand("x")
@@ -523,7 +523,7 @@ TEST(LoopCompiler, EqualBodiesShareCode) {
   EXPECT_EQ(compiler->Compile(a)->run, loops[0].run);
 }
 
-// Code for processors without wide vectors or fused multiplication, which this one can run as well.
+// Code for processors without wide vectors or fused multiplication, which this processor can run too.
 TEST(LoopCompiler, OlderProcessors) {
   for (const auto& [cpu, features] : {std::pair("x86-64", ""), {"x86-64-v2", ""}, {"haswell", ""}}) {
     SCOPED_TRACE(cpu);
@@ -542,7 +542,7 @@ TEST(LoopCompiler, OlderProcessors) {
       const bool sum = text.find("reduce") != std::string::npos;
       for (int64_t i = 0; i < y.num_elements() && !sum; ++i)
         EXPECT_LE(loop_test::UlpDistance(y, expected, i), 4) << x.At(i);
-      // The order of a sum depends on no processor.
+      // The order of a sum does not depend on the processor.
       if (sum) {
         EXPECT_EQ(y, loop_test::RunLoop(body, {x})[0]);
       }

@@ -40,7 +40,7 @@ void LoopElements::For(IrValue* low, IrValue* high, int64_t step, const std::fun
   b_.SetInsertPoint(loop);
   llvm::PHINode* i = b_.CreatePHI(low->getType(), 2);
   i->addIncoming(low, before);
-  const Values outside = scalars_;  // what is computed in the loop is not known behind it
+  const Values outside = scalars_;  // values computed in the loop are not known after it
   body(i);
   scalars_ = outside;
   IrValue* next = b_.CreateNSWAdd(i, llvm::ConstantInt::getSigned(low->getType(), step));

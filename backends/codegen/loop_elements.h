@@ -1,6 +1,5 @@
-// The elements of a nest of loops in LLVM's terms: where each lies, how it is loaded, computed and stored, at the
-// indices where the writer of the nest stands. Each kind of nest derives from it: loop_function.h for CPUs,
-// grid_function.h for GPUs.
+// The elements of a loop nest in LLVM's terms: their addresses, and how they are loaded, computed and stored at the
+// current indices. Each kind of nest derives from this class: loop_function.h for CPUs, grid_function.h for GPUs.
 
 #pragma once
 
@@ -21,36 +20,36 @@ class LoopElements {
  protected:
   using Values = std::vector<llvm::Value*>;
 
-  // How vectors are read and written.
+  // The way in which vectors are read and written.
   struct Access {
     unsigned lanes = 1;       // of the nest's vectors; 1: they are scalars
-    bool has_gather = false;  // one instruction reads lanes that are apart
-    bool is_aligned = false;  // every index of the last dimension at which a vector begins is a multiple of `lanes`
+    bool has_gather = false;  // one instruction can read lanes at arbitrary addresses
+    bool is_aligned = false;  // every vector begins at an index of the last dimension that is a multiple of `lanes`
   };
 
-  // `function` has no block yet: this opens its entry.
+  // Requires a `function` without blocks; opens its entry block.
   LoopElements(const Graph& body, const LoopNest& nest, const Access& access, const EmitTarget& target,
                llvm::Function* function);
   virtual ~LoopElements() = default;
 
-  // What a reduction came to at the current kept indices, in its sum_dtype(); null if that is not known yet.
+  // The result of a reduction at the current kept indices, in its sum_dtype(); null if it is not yet known.
   virtual llvm::Value* ReducedScalar(size_t reduction) = 0;
-  // The same where the last dimension is kept, for the vector at its index i.
+  // The same if the last dimension is kept, for the vector at its index i.
   virtual llvm::Value* ReducedVector(size_t reduction, llvm::Value* i) = 0;
 
-  // for (i = low; i < high; i += step) body(i)
+  // Emits for (i = low; i < high; i += step) body(i).
   void For(llvm::Value* low, llvm::Value* high, int64_t step, const std::function<void(llvm::Value*)>& body);
 
-  // Computes as scalars those of `needed` that are the same for all lanes and whose indices are known.
+  // Computes as scalars those elements of `needed` that are the same for all lanes and whose indices are known.
   void EmitUniforms(const std::vector<bool>& needed);
   llvm::Value* Uniform(int element);
-  // Computes the others of `needed` as vectors.
+  // Computes the other elements of `needed` as vectors.
   Values EmitVectors(const std::vector<bool>& needed, llvm::Value* i, llvm::Value* mask);
   llvm::Value* VectorOf(int element, const Values& vectors);
 
   llvm::Value* Position(
       const Affine& at);  // with the indices as they are now, the last dimension's included if it is set
-  llvm::Value* Load(const Element& element, llvm::Value* mask);  // a scalar if `lanes` would all be the same
+  llvm::Value* Load(const Element& element, llvm::Value* mask);  // a scalar if all lanes would be the same
   void StoreVector(const Output& output, llvm::Value* vector, llvm::Value* mask);
   void StoreScalar(const Output& output, llvm::Value* scalar);
   llvm::Value* ElementPointer(llvm::Value* base, DType dtype, llvm::Value* position);
@@ -63,14 +62,14 @@ class LoopElements {
   }
   llvm::Value* Int(int64_t value) { return b_.getInt64(static_cast<uint64_t>(value)); }
   llvm::Type* SumType(const Reduction& reduction) { return emit_.RegisterType(reduction.sum_dtype()); }
-  // The element that is what the reduction came to.
+  // The element that is the result of the reduction.
   const Element& ReducedElement(size_t reduction) const;
 
   const Graph& body_;
   llvm::Module& module_;
   llvm::IRBuilder<> b_;
   llvm::Function* function_;
-  llvm::Value* error_;  // what the function returns, or reports
+  llvm::Value* error_;  // the error code that the function returns or reports
   ElementEmitter emit_;
   Values pointers_;  // of inputs, then results
   Values index_;     // of each loop dimension, null while it is not known
@@ -79,10 +78,10 @@ class LoopElements {
  private:
   llvm::Value* ConstantTable(const Element& element);
   llvm::Value* LoadApart(llvm::Type* type, llvm::Value* pointer, const Element& element, llvm::Value* mask);
-  // Of a vector in a tensor of so many elements. One that is no whole number of vectors may begin anywhere: slices of a
-  // loop lie one after the other.
+  // The alignment of a vector in a tensor of this many elements. If the tensor is not a whole number of vectors, it may
+  // begin at any element: slices of a loop are adjacent in memory.
   llvm::Align AlignmentOf(const Affine& at, DType dtype, int64_t elements) const;
-  int32_t ErrorCode(const Node& node) const;  // what the loop returns if this node of the body divides by zero
+  int32_t ErrorCode(const Node& node) const;  // the error code of this node of the body
 
   const LoopNest& nest_;
   const Access access_;

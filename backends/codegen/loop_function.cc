@@ -46,7 +46,7 @@ void LoopFunction::ForVectors(IrValue* low, IrValue* high, const std::function<v
   IrValue* count = b_.CreateNSWSub(high, low);
   IrValue* whole = b_.CreateNSWAdd(low, b_.CreateAnd(count, Int(-lanes)));
   For(low, whole, lanes, [&](IrValue* i) { body(i, nullptr); });
-  // Where the last dimension's extent and its pieces are whole vectors, nothing can be left.
+  // Nothing remains if the last dimension's extent and its pieces are whole vectors.
   const auto whole_vectors = [&](int64_t length) { return length % lanes == 0; };
   const bool pieces = plan_.vector_reduced()
                           ? plan_.chunk_dim != plan_.vector_dim() || whole_vectors(plan_.chunk_length)
@@ -56,7 +56,7 @@ void LoopFunction::ForVectors(IrValue* low, IrValue* high, const std::function<v
 }
 
 void LoopFunction::OpenUnit(IrValue* unit, bool chunked) {
-  const auto split = [&](int64_t extent) -> IrValue* {  // the lowest digit of what is left of `unit`
+  const auto split = [&](int64_t extent) -> IrValue* {  // removes the lowest digit of `unit`
     if (extent == 1) return Int(0);
     IrValue* digit = b_.CreateURem(unit, Int(extent));
     unit = b_.CreateUDiv(unit, Int(extent));
@@ -161,7 +161,7 @@ void LoopFunction::EmitVector(int phase, const std::vector<bool>& needed, IrValu
     IrValue* sum = b_.CreateLoad(operand->getType(), pointer);
     b_.CreateStore(emit_.Combine(reduction.kind, dtype, sum, operand), pointer);
   }
-  // Everything has been read by now: a result may lie where an operand lay.
+  // All operands have been read by now: a result may overwrite an operand.
   for (const Output& output : plan_.outputs) {
     if (!output.after_reduction && output.phase == phase) StoreVector(output, VectorOf(output.element, vectors), mask);
   }

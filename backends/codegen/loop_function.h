@@ -1,5 +1,5 @@
-// Writes one of the two functions of a loop for a CPU (see emit_loop.h): the state of the nest while it is being
-// written, from the unit down to the vector. Used by emit_loop.cc alone.
+// Writes one of the two functions of a loop for a CPU (see emit_loop.h). The object is the state of the nest during
+// writing, from the unit down to the vector. Used only by emit_loop.cc.
 
 #pragma once
 
@@ -14,7 +14,7 @@ namespace lockstep {
 
 class LoopFunction final : private LoopElements {
  public:
-  // Opens the function, whose arguments after buffers and scratch are begin and end if `has_range`.
+  // Opens the function. Its arguments are buffers, scratch and, if `has_range`, begin and end.
   LoopFunction(const Graph& body, const LoopPlan& plan, const EmitTarget& target, const std::string& name,
                bool has_range, llvm::Module& module);
 
@@ -25,22 +25,22 @@ class LoopFunction final : private LoopElements {
   llvm::Value* ReducedScalar(size_t reduction) override;
   llvm::Value* ReducedVector(size_t reduction, llvm::Value* i) override;
 
-  // body(i, null) for every whole vector from low to high, then body(i, mask) for what is left.
+  // Emits body(i, null) for every whole vector from low to high, then body(i, mask) for the rest.
   void ForVectors(llvm::Value* low, llvm::Value* high, const std::function<void(llvm::Value*, llvm::Value*)>& body);
   llvm::Value* Mask(llvm::Value* count);
-  // Sets the indices, ranges and chunk of a unit; `chunked` says whether units are chunks too.
+  // Sets the indices, ranges and chunk of a unit. `chunked`: chunks are separate units.
   void OpenUnit(llvm::Value* unit, bool chunked);
   void EmitPhase(int phase);
   void EmitReducedLoops(size_t dim, int phase, const std::vector<bool>& needed);
   void EmitVector(int phase, const std::vector<bool>& needed, llvm::Value* i, llvm::Value* mask);
-  // The outputs that come after the reductions.
+  // Emits the outputs that are computed after the reductions.
   void EmitEpilogue();
   void SaveChunk();
   void CombineChunks();
   void Return();
   // The accumulator of `reduction` for the vector at index i of the last dimension.
   llvm::Value* AccumulatorPointer(size_t reduction, llvm::Value* i);
-  // Where chunk `chunk` of `reduction` keeps its result at the current kept indices.
+  // The address of the result of chunk `chunk` of `reduction` at the current kept indices.
   llvm::Value* ScratchPointer(size_t reduction, llvm::Value* chunk);
 
   const LoopPlan& plan_;
@@ -51,7 +51,7 @@ class LoopFunction final : private LoopElements {
   llvm::Value* chunk_ = nullptr;
   llvm::Value* chunk_low_ = nullptr;  // the range of chunk_dim in this unit
   llvm::Value* chunk_high_ = nullptr;
-  int reduced_known_ = 0;  // phases whose reductions are done
+  int reduced_known_ = 0;  // the number of phases whose reductions are done
 };
 
 }  // namespace lockstep

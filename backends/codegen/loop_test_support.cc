@@ -16,7 +16,7 @@
 namespace lockstep::loop_test {
 namespace {
 
-constexpr size_t kGuard = 256;  // bytes before and behind a result that must stay as they are
+constexpr size_t kGuard = 256;  // bytes before and after a result that must not change
 constexpr std::byte kUntouched{0xa5};
 
 LoopCompiler& Compiler() {
@@ -24,7 +24,7 @@ LoopCompiler& Compiler() {
   return *compiler;
 }
 
-// Memory for a result, or a copy of an operand that a result overwrites; aligned as buffers are.
+// Memory for a result, or a copy of an operand that a result overwrites. Aligned as buffers are.
 struct Guarded {
   explicit Guarded(size_t size) : size(size), bytes(size + 2 * kGuard + kAlignment, kUntouched) {
     const auto address = reinterpret_cast<uintptr_t>(bytes.data() + kGuard);
@@ -45,7 +45,7 @@ struct Guarded {
 // Calls a loop with its buffers and its scratch memory.
 using CallLoop = std::function<int32_t(void* const* buffers, void* scratch)>;
 
-// Runs the loop with `in_place[r]` the operand whose buffer result r gets, or -1.
+// Runs the loop. Result r uses the buffer of operand in_place[r], or its own buffer if that is -1.
 std::vector<Tensor> RunGuarded(const Graph& body, int64_t scratch_bytes, const std::vector<Tensor>& inputs,
                                const std::vector<int>& in_place, const CallLoop& call) {
   std::vector<Guarded> memory;
@@ -102,7 +102,7 @@ int32_t OnThreeThreads(const CompiledLoop& loop, void* const* buffers, void* scr
   return std::max(error, loop.finish ? loop.finish(buffers, scratch) : kLoopOk);
 }
 
-// The bits as an integer that grows with the value; -0.0 as 0.
+// The bits as an integer that increases with the value; -0.0 is 0.
 template <typename Bits>
 int64_t Ordered(Bits bits) {
   constexpr Bits kSign = Bits(1) << (sizeof(Bits) * 8 - 1);
@@ -133,7 +133,7 @@ T RandomElement(Values values, int64_t i, Random& random) {
                               1.5,      2.5,       -2.5,       3e9,         -3e9};
     constexpr int64_t kSpecial = std::size(special);
     if (i < kSpecial) return ConvertElement<T>(special[i]);
-    // Mostly of moderate size, some of any.
+    // Most values have moderate size, some have any size.
     if (i % 4 == 0) return ConvertElement<T>(uniform(random) * std::exp2(uniform(random) * 120));
     return ConvertElement<T>(uniform(random) * (i % 4 == 1 ? 1.0 : i % 4 == 2 ? 12.0 : 100.0));
   }
@@ -146,7 +146,7 @@ Tensor RandomTensor(const TensorType& type, Values values, uint64_t seed) {
   std::mt19937_64 random(seed);
   DispatchDType(type.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    int64_t i = static_cast<int64_t>(seed) * 5;  // operands meet each other's special values in different places
+    int64_t i = static_cast<int64_t>(seed) * 5;  // so that special values of different operands meet
     const auto period = std::max<int64_t>(type.num_elements(), 1);
     for (T& element : tensor.mutable_data<T>()) element = RandomElement<T>(values, i++ % period, random);
   });
@@ -163,7 +163,7 @@ int64_t UlpDistance(const Tensor& a, const Tensor& b, int64_t at) {
       if (x != x || y != y) return x != x && y != y ? 0 : std::numeric_limits<int64_t>::max();
       using Bits = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
       const int64_t i = Ordered(std::bit_cast<Bits>(x)), j = Ordered(std::bit_cast<Bits>(y));
-      // The two ends of f64 are further apart than an int64_t can say.
+      // The distance between the ends of f64 exceeds the range of int64_t.
       if ((i < 0) != (j < 0) && std::max(std::abs(i), std::abs(j)) > (int64_t{1} << 61))
         return std::numeric_limits<int64_t>::max();
       return std::abs(i - j);
@@ -179,7 +179,7 @@ std::vector<Tensor> RunLoop(const Graph& body, const std::vector<Tensor>& inputs
 
 namespace {
 
-// Reports results that are too far off. Returns the largest distance.
+// Reports results that differ too much. Returns the largest distance.
 int64_t ExpectClose(const std::vector<Tensor>& inputs, const std::vector<Tensor>& found,
                     const std::vector<Tensor>& expected, int64_t ulps) {
   int64_t largest = 0;
@@ -201,8 +201,8 @@ int64_t ExpectClose(const std::vector<Tensor>& inputs, const std::vector<Tensor>
   return largest;
 }
 
-// The same loop as a kernel of a GPU: close to the interpreter's results, and with the same bits in whatever order
-// blocks and threads run, and in the place of operands.
+// Runs the same loop as a kernel of a GPU. Its results must be close to the interpreter's, and have the same bits in
+// all orders of blocks and threads, and if they overwrite operands.
 void CheckGrid(const Graph& body, const std::vector<Tensor>& inputs, const std::vector<Tensor>& expected,
                int64_t ulps) {
   SCOPED_TRACE("as a kernel of a GPU");

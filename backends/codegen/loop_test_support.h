@@ -1,6 +1,6 @@
-// For tests of compiled loops: runs a body given as text, compares it with the interpreter, and checks what
-// LoopCompiler promises of every loop: the same bits however the units are divided, results in the place of operands,
-// nothing written outside.
+// Support for tests of compiled loops. Runs a body given as text, compares it with the interpreter, and checks the
+// guarantees of LoopCompiler: the same bits for all divisions of the units, results that may overwrite operands, and no
+// writes outside buffers.
 
 #pragma once
 
@@ -17,25 +17,25 @@ namespace lockstep::loop_test {
 enum class Values {
   kEverything,  // NaN, infinities, -0.0, denormals, the ends of the range, and random values of all magnitudes
   kDivisors,    // the same without zeros
-  kNearOne,     // floats between 0.5 and 1.5, small positive integers: for sums whose error is to be measured
+  kNearOne,     // floats between 0.5 and 1.5, small positive integers: for measuring errors of sums
 };
 
 Tensor RandomTensor(const TensorType& type, Values values, uint64_t seed);
 
-// The distance of a and b in units of the last place of their dtype, in the order of their bits; 0 if both are NaN, and
-// between -0.0 and 0.0. For integers 0 or 1.
+// Returns the distance of a and b in units in the last place of their dtype, in the order of their bits; 0 if both are
+// NaN, and between -0.0 and 0.0. For integers, 0 or 1.
 int64_t UlpDistance(const Tensor& a, const Tensor& b, int64_t at);
 
 struct LoopCase {
-  std::string body;  // text
+  std::string body;  // in the text form
   Values values = Values::kEverything;
   int64_t ulps = 0;  // the largest distance from the interpreter's results
 };
 
-// Runs the case in every way and reports failures to GoogleTest. Returns the largest distance that was seen.
+// Runs the case in all ways and reports failures to GoogleTest. Returns the largest distance.
 int64_t CheckLoop(const LoopCase& loop_case);
 
-// The results of one run with the given inputs; no checks.
+// Returns the results of one run with the given inputs, without checks.
 std::vector<Tensor> RunLoop(const Graph& body, const std::vector<Tensor>& inputs);
 
 }  // namespace lockstep::loop_test

@@ -58,8 +58,8 @@ void ModuleCompiler::VerifyAndOptimize(llvm::Module& module) {
   builder.registerLoopAnalyses(loops);
   builder.crossRegisterProxies(loops, functions, components, modules);
   llvm::ModulePassManager passes;
-  // Accumulators into registers, common code once, invariant code out of loops. Vectors and unrolling are there
-  // already.
+  // Moves accumulators into registers, merges common code, and hoists invariant code out of loops. The emitter has
+  // already vectorized and unrolled.
   llvm::cantFail(builder.parsePassPipeline(passes,
                                            "function(sroa,early-cse<memssa>,instcombine<no-verify-fixpoint>,"
                                            "simplifycfg,loop-mssa(licm),early-cse,simplifycfg)"));

@@ -1,6 +1,6 @@
-// From an LLVM module to an object file or assembly text for one target: the few passes that the emitter leaves to do,
-// and instruction selection. Used by loop_compiler.cc and grid_compiler.cc; one thread at a time may use a
-// ModuleCompiler.
+// Compiles an LLVM module to an object file or assembly text for one target: the few optimizations that the emitter
+// does not do itself, and instruction selection. Used by loop_compiler.cc and grid_compiler.cc; one thread at a time
+// may use a ModuleCompiler.
 
 #pragma once
 
@@ -15,11 +15,11 @@
 
 namespace lockstep {
 
-// LLVM's targets that code is compiled for, the host's and NVPTX, are known from then on. The list of them in LLVM has
-// no lock, so nothing that may run beside this registers any by itself. Any thread.
+// Registers the LLVM targets that code is compiled for: the host's and NVPTX. LLVM's list of targets has no lock, so
+// code that may run concurrently must not register targets itself. Any thread may call it.
 void RegisterTargets();
 
-// The message of an LLVM error, which is consumed.
+// Converts an LLVM error to a status, and consumes it.
 absl::Status ToStatus(llvm::Error error, const char* doing);
 
 class ModuleCompiler {
@@ -28,7 +28,7 @@ class ModuleCompiler {
   explicit ModuleCompiler(std::unique_ptr<llvm::TargetMachine> machine) : machine_(std::move(machine)) {}
 
   bool has_fma() const;
-  void Prepare(llvm::Module& module) const;  // sets the target's data layout and triple, before anything is emitted
+  void Prepare(llvm::Module& module) const;  // sets the target's data layout and triple; called before code is emitted
   absl::StatusOr<std::unique_ptr<llvm::MemoryBuffer>> Compile(llvm::Module& module);
   absl::StatusOr<std::string> CompileToText(llvm::Module& module);
 

@@ -1,7 +1,6 @@
-// The code for elements on GPUs, as text of PTX: LLVM selects instructions for every elementwise op, none of them is a
-// call, and arithmetic is rounded as IEEE 754 says, each operation by itself. Assembled too, where there is an
-// assembler
-// (`ptxas` of the CUDA Toolkit).
+// Checks the PTX text of the code for elements on GPUs: LLVM selects instructions for every elementwise op, none of
+// them is a call, and each operation is rounded separately as IEEE 754 requires. If an assembler is installed (`ptxas`
+// of the CUDA Toolkit), the PTX is also assembled.
 
 #include <cstdlib>
 #include <fstream>
@@ -28,7 +27,8 @@ namespace {
 constexpr const char* kProcessors[] = {"sm_80", "sm_90"};
 constexpr unsigned kLanes[] = {1, 4};
 
-// The rows whose nodes have code for a target without libm, one for each op, dtypes and attributes.
+// Returns the cases whose nodes have code for a target without libm, one for each combination of op, dtypes and
+// attributes.
 std::vector<Graph> Bodies() {
   std::vector<Graph> bodies;
   std::set<std::string> met;
@@ -58,7 +58,7 @@ struct Compilation {
     module.setDataLayout(machine->createDataLayout());
   }
 
-  // A kernel of one thread that loads as many elements of each input, computes the nodes and stores the result.
+  // Adds a kernel of one thread that loads `lanes` elements of each input, computes the nodes and stores the result.
   void AddKernel(const std::string& name, const Graph& body, unsigned lanes) {
     llvm::IRBuilder<> b(context);
     const std::vector<llvm::Type*> pointers(body.inputs().size() + 2, b.getPtrTy());
@@ -107,7 +107,7 @@ int64_t Count(const std::string& text, const std::string& expression) {
   return std::distance(std::sregex_iterator(text.begin(), text.end(), regex), std::sregex_iterator());
 }
 
-// Every body, as a kernel of scalars and one of vectors.
+// Returns the PTX of every body, as a kernel of scalars and as one of vectors.
 std::string ElementsFor(const std::string& cpu, const std::vector<Graph>& bodies) {
   Compilation compilation(cpu, llvm::FPOpFusion::Strict);
   for (size_t i = 0; i < bodies.size(); ++i) {
@@ -127,7 +127,7 @@ TEST(NvptxElements, EveryOpIsInstructionsThatRoundAsIeeeSays) {
     const std::string ptx = ElementsFor(cpu, bodies);
     EXPECT_EQ(Count(ptx, "\\.visible \\.entry"), static_cast<int64_t>(bodies.size() * std::size(kLanes)));
     EXPECT_EQ(Count(ptx, "\\.extern|\\bcall\\b"), 0);
-    // Of what rounds: to nearest, with denormals.
+    // Instructions that round: to nearest, with denormals.
     const int64_t rounding = Count(ptx, "\\t(add|sub|mul|fma|div|rcp|sqrt)(\\.\\w+)*\\.f(32|64)\\b");
     EXPECT_GT(rounding, 1000);
     EXPECT_EQ(Count(ptx, "\\t(add|sub|mul|fma|div|rcp|sqrt)\\.rn\\.f(32|64)\\b"), rounding);
@@ -135,7 +135,7 @@ TEST(NvptxElements, EveryOpIsInstructionsThatRoundAsIeeeSays) {
   }
 }
 
-// The registers that a kernel wants must fit: a spill would be a note about local memory.
+// The kernel's registers must suffice: a spill would be a note about local memory.
 TEST(NvptxElements, EveryOpIsAssembled) {
   const auto assembler = llvm::sys::findProgramByName("ptxas");
   if (!assembler) GTEST_SKIP() << "no ptxas in PATH: nothing is assembled";

@@ -1,4 +1,4 @@
-// Work that is shared out to threads.
+// Distributes jobs to threads.
 
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// Calls `work(next)` on as many threads as the processor has, at most `jobs`; each call asks next() for the number of
-// its next job until that is `jobs` or more.
+// Calls `work(next)` on as many threads as the processor has, at most `jobs`. Each call takes job numbers from next()
+// until one is `jobs` or more.
 inline void ShareOut(size_t jobs, const std::function<void(const std::function<size_t()>& next)>& work) {
   std::atomic<size_t> taken = 0;
   const auto one = [&] { work([&] { return taken++; }); };

@@ -1,4 +1,5 @@
-// For which architecture PTX is made. For the compiler of kernels, and for people (`lockstep doctor`). Any thread.
+// Chooses the architecture that PTX is generated for. Used by the compiler of kernels and by `lockstep doctor`. Any
+// thread may call it.
 
 #pragma once
 
@@ -8,12 +9,13 @@
 
 namespace lockstep {
 
-// The oldest GPUs that programs are compiled for: of compute capability 8.0 (Ampere). bazel/gpu_kernels.bzl has it too.
+// The oldest GPUs that programs are compiled for: compute capability 8.0 (Ampere). bazel/gpu_kernels.bzl has the same
+// number.
 inline constexpr int kOldestCapability = 80;
 
-// The architecture whose PTX is made for a GPU of `architecture` ("sm_90"): itself, or the newest before it that LLVM
-// knows, as PTX runs on later GPUs than its own. InvalidArgument for a name of another form, and for one that is older
-// than all that LLVM knows.
+// Returns the architecture of the PTX for a GPU of `architecture` ("sm_90"): the same, or the newest before it that
+// LLVM knows, because PTX runs on GPUs later than its own. Returns InvalidArgument for a name of another form, and for
+// one older than all that LLVM knows.
 absl::StatusOr<std::string> PtxArchitectureFor(const std::string& architecture);
 
 }  // namespace lockstep

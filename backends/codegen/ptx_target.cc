@@ -79,7 +79,7 @@ absl::StatusOr<const llvm::Target*> FindTarget() {
   return target;
 }
 
-// The number of "sm_90"; 0 for a name of another form, as those of PTX that runs on no other architecture ("sm_90a").
+// Returns 90 for "sm_90"; 0 for names of another form, such as "sm_90a", whose PTX runs on no other architecture.
 int NumberOf(llvm::StringRef architecture) {
   int number = 0;
   const bool is_one = architecture.consume_front("sm_") && !architecture.starts_with("0") &&
@@ -99,7 +99,8 @@ absl::StatusOr<std::string> PtxArchitectureFor(const std::string& architecture) 
     if (number <= wanted) newest = std::max(newest, number);
   }
   if (newest == 0) {
-    return InvalidArgument() << "LLVM " << LLVM_VERSION_STRING << " makes no code for a GPU " << Quoted(architecture);
+    return InvalidArgument() << "LLVM " << LLVM_VERSION_STRING << " generates no code for the GPU "
+                             << Quoted(architecture);
   }
   return "sm_" + std::to_string(newest);
 }
@@ -108,7 +109,7 @@ absl::StatusOr<std::unique_ptr<GridTarget>> CreatePtxTarget(const std::string& a
   ASSIGN_OR_RETURN(const llvm::Target* const target, FindTarget());
   ASSIGN_OR_RETURN(const std::string known, PtxArchitectureFor(architecture));
   llvm::TargetOptions options;
-  // A multiplication and an addition of the body are two roundings on every machine.
+  // A multiplication and an addition in the body are rounded separately on all machines.
   options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
   std::unique_ptr<llvm::TargetMachine> machine(
       target->createTargetMachine(kTriple, known, /*Features=*/"", options, llvm::Reloc::PIC_));

@@ -1,4 +1,5 @@
-// The rows of the op cases that are loops, as PTX: complete, and taken by NVIDIA's assembler where that is installed.
+// Generates PTX for the op cases that become loops. The PTX must be complete, and NVIDIA's assembler must accept it if
+// it is installed.
 
 #include <cstdio>
 #include <cstdlib>
@@ -28,7 +29,7 @@ absl::StatusOr<std::string> PtxOf(const Graph& body, const char* architecture = 
 
 bool HasPtxas() { return std::system("ptxas --version > /dev/null 2>&1") == 0; }
 
-// What ptxas says of it; empty if nothing.
+// Returns the messages of ptxas; empty if there are none.
 std::string Assemble(const std::string& ptx, const std::string& name) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "ptx";
   std::filesystem::create_directories(folder);
@@ -42,7 +43,7 @@ std::string Assemble(const std::string& ptx, const std::string& name) {
   return exit_code == 0 ? text : text + "exit code " + std::to_string(exit_code);
 }
 
-// An instruction that ptxas gets wrong in 16 bits, as widen_ptx.h says; empty if there is none.
+// Returns a 16-bit instruction that ptxas gets wrong (widen_ptx.h); empty if there is none.
 std::string NarrowArithmetic(const std::string& ptx) {
   for (const char* op : {"abs", "max", "min", "neg", "sub"}) {
     for (const char* type : {".s16", ".u16"}) {  // and .s16x2, .u16x2
@@ -52,7 +53,7 @@ std::string NarrowArithmetic(const std::string& ptx) {
   return "";
 }
 
-// The rows' graphs of which a loop can be made.
+// Returns the graphs of the op cases that can become a loop.
 std::vector<std::pair<std::string, Graph>> Loops() {
   std::vector<std::pair<std::string, Graph>> loops;
   for (const OpCase& row : AcceptedOpCases()) {
@@ -158,7 +159,8 @@ TEST(Ptx, ThreadsOfAWarpMeetInRegistersAndWarpsInTheBlocksMemory) {
   EXPECT_NE(block.find("ld.shared"), std::string::npos);
 }
 
-// A value lies where its size puts it, as a slice of a loop does: the second of 2097156 bytes is aligned to 4.
+// The alignment of a value follows from its size, as for a slice of a loop: the second slice of 2097156 bytes is
+// aligned to 4.
 TEST(Ptx, ValuesThatAreNoWholeVectorsAreReadByTheElement) {
   const std::string read = PtxOf(Parse(R"(graph @f(%x: f32[524289]) -> (y: f32[524288]) {
     %s = slice %x {start=[0], limit=[524288], stride=[1]} : f32[524288]
@@ -178,7 +180,7 @@ TEST(Ptx, ValuesThatAreNoWholeVectorsAreReadByTheElement) {
   EXPECT_EQ(half.find("ld.global.v"), std::string::npos) << half;
 }
 
-// PTX of an older architecture runs on later ones: LLVM's newest is for those that it does not know.
+// PTX of an older architecture runs on later ones. For architectures that LLVM does not know, its newest one is used.
 TEST(Ptx, ForGpusThatLlvmDoesNotKnowItIsOfItsNewest) {
   for (const char* architecture : {"sm_100", "sm_103", "sm_120", "sm_121"}) {
     EXPECT_NE(PtxOf(Parse(kScaledSum), architecture).value().find(".target sm_90\n"), std::string::npos)

@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-// `line`, such as "\tmax.s16 \t%rs3, %rs1, 0;", or what is done in its place.
+// Returns `line`, such as "\tmax.s16 \t%rs3, %rs1, 0;", or its replacement.
 std::string Wide(const std::string& line) {
   if (line.find(".s16") == std::string::npos && line.find(".u16") == std::string::npos) return line;
   // An operand may be a number.

@@ -12,8 +12,8 @@ namespace lockstep {
 
 namespace {
 
-// Empty if each element of `actual` is within `tolerance` times the largest magnitude in `expected`, integers being
-// equal; else what differs.
+// Returns an empty text if each element of `actual` is within `tolerance` times the largest magnitude in `expected` and
+// integers are equal; otherwise describes the difference.
 std::string Difference(const Tensor& actual, const Tensor& expected, double tolerance) {
   if (actual.type() != expected.type()) return actual.type().ToString() + " against " + expected.type().ToString();
   if (!IsFloat(expected.dtype()) && actual == expected) return "";
@@ -28,7 +28,7 @@ std::string Difference(const Tensor& actual, const Tensor& expected, double tole
     return "element " + std::to_string(i) + " is " + DoubleToString(a) + ", expected " + DoubleToString(e) +
            " (largest " + DoubleToString(largest) + ")";
   }
-  return IsFloat(expected.dtype()) ? "" : "integers differ that are the same as doubles";
+  return IsFloat(expected.dtype()) ? "" : "integers differ that are equal as doubles";
 }
 
 }  // namespace

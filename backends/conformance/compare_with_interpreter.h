@@ -1,4 +1,4 @@
-// For tests: a graph compiled for the backend under test and run, against the interpreter.
+// For tests: compiles a graph for the backend under test, runs it, and compares it with the interpreter.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 namespace lockstep {
 
 // Expects that the backend and the interpreter agree on every result of every rank: each element to `tolerance` times
-// the largest magnitude of the result. `options.mesh` is the graph's.
+// the largest magnitude of the result. `options.mesh` must be empty or the graph's mesh.
 void ExpectAgreesWithInterpreter(const Graph& graph, const std::vector<std::vector<Tensor>>& inputs, double tolerance,
                                  const CompileOptions& options = {});
 

@@ -1,5 +1,4 @@
-// Integers that are divided by zero: the compiled program fails as the interpreter does, and names the node that
-// divided.
+// Integer division by zero: the compiled program fails like the interpreter and names the node that divided.
 
 #include <optional>
 
@@ -15,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// The messages of the interpreter and of the compiled program.
+// Returns the messages of the interpreter and of the compiled program.
 std::pair<std::string, std::string> Errors(std::string_view text, const std::vector<Tensor>& inputs, int threads) {
   const absl::StatusOr<Graph> graph = ParseGraph(text);
   EXPECT_TRUE(graph.ok()) << graph.status();
@@ -67,7 +66,7 @@ graph @f(%x: i32[300,400], %y: i32[300,400]) -> (r: i32[]) {
   EXPECT_THAT(errors.second, HasSubstr(errors.first));
 }
 
-// After the reduction: in the loop's finish.
+// The division comes after the reduction, in the loop's finish function.
 TEST(Division, ByAReducedValue) {
   const auto errors = Errors(R"(
 graph @f(%x: i32[300,400], %y: i32[]) -> (r: i32[]) {

@@ -1,4 +1,4 @@
-// What the blocks of elementwise ops say of exactness in f32 (OpDef::F32Error) holds of the backend's results.
+// Checks that the backend's f32 results are as exact as the blocks of elementwise ops say (OpDef::F32Error).
 
 #include <algorithm>
 #include <set>
@@ -15,8 +15,8 @@
 namespace lockstep {
 namespace {
 
-// The largest distance from the interpreter's f32 results, in units in the last place; -1 if there are none, or no
-// kernel.
+// Returns the largest distance from the interpreter's f32 results, in units in the last place; -1 if there are no f32
+// results or no kernel.
 int64_t LargestDistance(const Graph& graph, const std::vector<Tensor>& inputs, int threads) {
   CompileOptions options;
   options.threads = threads;
@@ -35,8 +35,8 @@ int64_t LargestDistance(const Graph& graph, const std::vector<Tensor>& inputs, i
   return largest;
 }
 
-// NaN, infinities, denormals, the ends of the range, and values of all magnitudes; fewer elements than a vector has
-// too.
+// The values are NaN, infinities, denormals, the ends of the range, and values of all magnitudes; also fewer elements
+// than a vector has.
 TEST(Exactness, ElementwiseOpsOfF32AreAsExactAsTheirBlocksSay) {
   for (size_t operands : {1, 2}) {
     ASSERT_GE(ElementwiseOpsOfFloats(operands).size(), 6U);
@@ -59,7 +59,7 @@ TEST(Exactness, ElementwiseOpsOfF32AreAsExactAsTheirBlocksSay) {
   }
 }
 
-// Those with attributes, or with operands of several dtypes, on their rows.
+// Ops with attributes or with operands of several dtypes are tested on the table of op cases.
 TEST(Exactness, RowsOfElementwiseOpsToo) {
   std::set<std::string> ops;
   for (const OpCase& row : AcceptedOpCases()) {

@@ -1,5 +1,4 @@
-// Indices out of range: the compiled program fails as the interpreter does, and names the op, the index and where it is
-// from.
+// Indices out of range: the compiled program fails like the interpreter and names the op, the index and its source.
 
 #include "backends/conformance/tested_backend.h"
 #include "backends/run_in_process.h"
@@ -42,7 +41,7 @@ TEST(IndexRange, ErrorsAreThoseOfTheInterpreter) {
       const bool in_range = index >= -9 && index < 9;
       EXPECT_EQ(interpreted.ok(), in_range) << interpreted;
       std::string said = message.substr(0, message.find(", at "));
-      if (IsGpu() && !in_range) {  // a kernel of a GPU says what is wrong, not where
+      if (IsGpu() && !in_range) {  // a GPU kernel reports the error without its position
         said = said.substr(0, said.find("index ")) + "an index" + said.substr(said.find(" is outside"));
       }
       for (int threads : {1, 2}) {

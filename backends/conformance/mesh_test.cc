@@ -1,4 +1,4 @@
-// Meshes of two axes: collectives along either against the interpreter.
+// Meshes of two axes: collectives along either axis, compared with the interpreter.
 
 #include "backends/conformance/compare_with_interpreter.h"
 #include "backends/conformance/tested_backend.h"
@@ -9,17 +9,17 @@
 namespace lockstep {
 namespace {
 
-// The rows of the table of op cases that name an axis, each on its axis `data` within a larger mesh.
+// The op cases that name an axis, each on its axis `data` within a larger mesh.
 class CollectiveOnMesh : public testing::TestWithParam<OpCase> {};
 
 TEST_P(CollectiveOnMesh, AgreesWithInterpreter) {
   const int64_t ranks = GetParam().ranks;
-  // NCCL rounds what it passes on.
+  // NCCL rounds intermediate values.
   const DType dtype = GetParam().operands.empty() ? DType::kF32 : GetParam().operands[0].type.dtype;
   const bool is_half = (IsFloat(dtype) && SizeOf(dtype) == 2) || GetParam().attributes.contains("wire");
   const double tolerance = !ReducesInRankOrder() && is_half ? 2e-2 : 1e-5;
   std::vector<Mesh> meshes = {Mesh({{"data", ranks}, {"model", 1}}), Mesh({{"model", 1}, {"data", ranks}})};
-  // Groups of ranks next to each other, and of ranks that others are between.
+  // Groups of adjacent ranks, and groups of ranks that are not adjacent.
   if (ranks < 5) meshes.push_back(Mesh({{"data", ranks}, {"model", 2}}));
   if (ranks < 5) meshes.push_back(Mesh({{"model", 2}, {"data", ranks}}));
   for (const Mesh& mesh : meshes) {
@@ -35,7 +35,7 @@ TEST_P(CollectiveOnMesh, AgreesWithInterpreter) {
 std::vector<OpCase> RowsWithAxis() {
   std::vector<OpCase> rows;
   for (const OpCase& row : AcceptedOpCases()) {
-    const bool needs_one_axis = row.op == "push";  // whose gradient is the same along others
+    const bool needs_one_axis = row.op == "push";  // its gradient must be the same along other axes
     if (row.ranks > 0 && !needs_one_axis) rows.push_back(row);
   }
   return rows;

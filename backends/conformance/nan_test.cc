@@ -1,6 +1,6 @@
-// NaN through relu after a product of matrices: of a NaN it is NaN, as PyTorch's is and as the op says. A backend may
-// leave relu to the library that multiplies, and a library may take the greater of x and 0 by an instruction that drops
-// NaN: of NVIDIA's, whose documentation says nothing of it, a run of this on a GPU tells ("cuda").
+// relu of NaN is NaN, also after a matrix product, as the op defines it and as PyTorch does. A backend may leave relu
+// to its matrix library, which may compute the maximum of x and 0 with an instruction that drops NaN. NVIDIA's
+// documentation does not say what its library does; running this test on a GPU ("cuda") shows it.
 
 #include <cmath>
 #include <limits>
@@ -33,8 +33,8 @@ std::string TextOf(const NanCase& of) {
   return text;
 }
 
-// Sums that are whole numbers of every dtype, of both signs. Row 3 has a NaN, row 5 has infinities of both signs, whose
-// sum is one; of the bias column 9 is NaN.
+// The sums are integers that every dtype represents, of both signs. Row 3 has a NaN; row 5 has infinities of both
+// signs, whose sum is NaN; column 9 of the bias is NaN.
 std::vector<Tensor> InputsOf(const Graph& graph) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
   std::vector<double> x, w, b;

@@ -1,5 +1,5 @@
-// Integers of 8 and 16 bits in chains: what wraps, and what is the lowest or the highest, is compared, converted and
-// shifted as the interpreter does it. NVIDIA's assembler alone gets that wrong (backends/codegen/widen_ptx.h).
+// Chains of ops on integers of 8 and 16 bits: results that wrap, minima and maxima must be compared, converted and
+// shifted like in the interpreter. Only NVIDIA's assembler is known to get this wrong (backends/codegen/widen_ptx.h).
 
 #include <functional>
 #include <limits>
@@ -39,7 +39,7 @@ std::vector<First> Firsts(DType dtype) {
   return firsts;
 }
 
-// All pairs of numbers at the ends and around 0.
+// Returns all pairs of numbers at the ends of the range and around 0.
 template <typename T>
 std::vector<Tensor> Inputs() {
   const T low = std::numeric_limits<T>::lowest(), high = std::numeric_limits<T>::max();
@@ -56,7 +56,8 @@ std::vector<Tensor> Inputs() {
   return {Tensor::Of<T>(shape, x), Tensor::Of<T>(shape, y), Tensor::Of<T>(shape, small)};
 }
 
-// What the first op gives, compared with both operands and 0 in every direction, converted, shifted and computed with.
+// Returns a graph that compares the first op's result with both operands and 0 in all directions, converts it, shifts
+// it and computes with it.
 Graph Chain(const First& first, const TensorType& type) {
   Graph graph("chain");
   Operands o;

@@ -1,4 +1,4 @@
-// Every row of the table of op cases: the backend against the interpreter, on one and on two threads.
+// Compares the backend with the interpreter on every op case, with one thread and with two.
 
 #include <string>
 #include <vector>
@@ -16,9 +16,9 @@
 namespace lockstep {
 namespace {
 
-// Relative to the largest result: both round once an operation, in different orders.
+// Relative to the largest result: both round once per operation, in different orders.
 double ToleranceOf(const OpCase& row) {
-  double tolerance = row.attributes.contains("wire") ? 2e-2 : 1e-5;  // it travels as bf16
+  double tolerance = row.attributes.contains("wire") ? 2e-2 : 1e-5;  // 2e-2 because the wire is bf16
   for (const CaseOperand& operand : row.operands) {
     if (operand.type.dtype == DType::kBF16) tolerance = 2e-2;
     if (operand.type.dtype == DType::kF16) tolerance = 4e-3;
@@ -26,7 +26,7 @@ double ToleranceOf(const OpCase& row) {
   return tolerance;
 }
 
-// NCCL does not say what the least and the greatest of numbers and NaN is.
+// NCCL does not define the minimum and maximum of NaN and a number.
 bool IsMinOrMaxOfRanks(const OpCase& row) {
   const auto kind = row.attributes.find("kind");
   if (row.ranks == 0 || kind == row.attributes.end()) return false;
@@ -34,13 +34,14 @@ bool IsMinOrMaxOfRanks(const OpCase& row) {
   return name == "min" || name == "max";
 }
 
-// cuDNN has engines of both kinds and chooses by dtype, shape and GPU: on an H200 it left taps over padding out in f64,
-// and multiplied with zeros in gradients of inputs of f32. The fake one does as the interpreter does.
+// cuDNN has engines that skip taps over padding and engines that multiply them by zeros, and chooses by dtype, shape
+// and GPU: on an H200 it skipped them in f64, and multiplied in gradients of inputs in f32. The fake does what the
+// interpreter does.
 bool LeavesTapsOpen(const OpCase& row) {
   return IsExempt(row, Exemption::kTapsOverZeros) || (HasTaps(row) && IsGpu() && !IsFake());
 }
 
-// What a rank's only result may be.
+// Returns the accepted values of a rank's only result.
 std::vector<Tensor> Accepted(const OpCase& row, const std::vector<Tensor>& operands, const Tensor& interpreted) {
   if (!LeavesTapsOpen(row)) return {interpreted};
   OverZeros over_zeros = ComputeOverZeros(row, operands);
@@ -62,7 +63,7 @@ TEST_P(OpCases, AgreesWithInterpreter) {
 
 using OpCasesWithSpecialValues = OpCases;
 
-// NaN, infinities, zeros of both signs and denormals go where the interpreter lets them go.
+// NaN, infinities, zeros of both signs and denormals must have the same effect as in the interpreter.
 TEST_P(OpCasesWithSpecialValues, TreatsSpecialValuesAsTheInterpreter) {
   const OpCase& row = GetParam();
   if ((IsFake() && row.is_large) || (IsMinOrMaxOfRanks(row) && !ReducesInRankOrder())) return;

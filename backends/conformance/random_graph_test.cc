@@ -1,5 +1,5 @@
-// Random graphs through the whole pipeline and on the backend, against the interpreter on the graph as it was: what the
-// passes make, the backend has kernels for, and they compute the same.
+// Runs random graphs through the whole pipeline and on the backend, and compares with the interpreter on the original
+// graph. The backend must have kernels for the passes' output, and the results must agree.
 
 #include "test/random_graph/random_graph.h"
 
@@ -21,8 +21,8 @@
 namespace lockstep {
 namespace {
 
-// Compiles the one-rank program for the ranks of options.mesh and runs it. `local` says what each rank holds of the
-// inputs and of the results.
+// Compiles the one-rank program for the ranks of options.mesh and runs it. The placements of `local` say which part of
+// each input and result a rank holds.
 absl::StatusOr<std::vector<std::vector<Tensor>>> RunOnRanks(const Graph& program, const Graph& local,
                                                             const Backend& backend,
                                                             const std::vector<std::vector<Tensor>>& inputs,
@@ -58,7 +58,8 @@ TEST_P(RandomGraphOnBackend, AgreesWithTheInterpreter) {
   }
 }
 
-// On two and three ranks, and on meshes of two axes, each with its share, optimised and not: what one rank would give.
+// Two and three ranks, and meshes of two axes, each rank with its part, optimized and not, must give the results of one
+// rank.
 TEST_P(RandomGraphOnBackend, OfSeveralRanksAgreesWithOne) {
   std::set<std::string> along;  // the axes along which there were collectives
   for (uint64_t seed = GetParam(); seed < GetParam() + NumCases(10); ++seed) {
@@ -72,12 +73,12 @@ TEST_P(RandomGraphOnBackend, OfSeveralRanksAgreesWithOne) {
       CompileOptions options;
       options.mesh = mesh;
       options.bucket_bytes = 256;
-      options.replicated = true;  // some graphs have inputs that cannot be split
+      options.replicated = true;  // because some graphs have inputs that cannot be split
       options.optimize = seed % 3 != 0;
       const absl::StatusOr<Executable> compiled = Compile(program.graph.Clone(), TestedBackend(), options);
       if (LacksKernel(compiled.status())) continue;
       ASSERT_TRUE(compiled.ok()) << "seed " << seed << ": " << compiled.status() << "\n" << program.graph.ToString();
-      // Where results are also depends on what passes made of the program before they placed it.
+      // The placements of results also depend on what passes did before `distribute`.
       const absl::StatusOr<Graph> local = ParseGraph(compiled->graph_text);
       ASSERT_TRUE(local.ok()) << "seed " << seed << ": " << local.status() << "\n" << program.graph.ToString();
       for (const Node& node : local->nodes()) {
@@ -92,7 +93,7 @@ TEST_P(RandomGraphOnBackend, OfSeveralRanksAgreesWithOne) {
       ASSERT_TRUE(status.ok()) << "seed " << seed << ": " << status << "\n" << program.graph.ToString();
     }
   }
-  // A few graphs alone need not have all.
+  // A small number of graphs need not have both.
   if (TestsEverything()) {
     EXPECT_EQ(along, (std::set<std::string>{"data", "model"}));
   }

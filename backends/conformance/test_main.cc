@@ -1,5 +1,5 @@
-// main() of the tests of this folder: GoogleTest's flags, and --backend. Where that backend cannot run, as on a machine
-// without a GPU, no test runs, and the reason is printed.
+// main() of the tests in this folder: GoogleTest's flags, and --backend. If that backend cannot run here, for example
+// without a GPU, no test runs and the reason is printed.
 
 #include <cstdio>
 #include <string>
@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   if (!reason.empty()) {
     std::printf("LEFT OUT: backend \"%s\" cannot run here: %s\n", std::string(lockstep::TestedBackend().name()).c_str(),
                 reason.c_str());
-    testing::GTEST_FLAG(filter) = "-*";  // so that none counts as passed
+    testing::GTEST_FLAG(filter) = "-*";  // no test may count as passed
   }
   return RUN_ALL_TESTS();
 }

@@ -24,7 +24,7 @@ const Backend& TestedBackend() {
 }
 
 std::string WhyItCannotRun() {
-  if (IsFake()) return "";  // tests make its GPUs
+  if (IsFake()) return "";  // tests create its GPUs
   const absl::Status opened =
       ForEachRank(1, [](Communicator& world) { return TestedBackend().OpenDevice(world).status(); });
   return std::string(opened.message());

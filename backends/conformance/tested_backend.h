@@ -1,4 +1,5 @@
-// For tests that hold for every backend: which one they run on. They are started once for each, with --backend=<name>.
+// Selects the backend in tests that apply to all backends. The tests are started once per backend, with
+// --backend=<name>.
 
 #pragma once
 
@@ -8,26 +9,26 @@
 
 namespace lockstep {
 
-// The backend that the flag --backend names; "cpu" if it is not given; "fake-cuda" is the cuda backend on fake
-// GPUs. Ends the process if there is none of that name.
+// Returns the backend that the flag --backend names: "cpu" by default; "fake-cuda" is the cuda backend on fake GPUs.
+// Ends the process if there is no such backend.
 const Backend& TestedBackend();
 
-// What the tested backend lacks to run on this machine, such as a GPU, in its own words; empty if it runs.
+// Returns what the tested backend lacks on this machine, such as a GPU, in the backend's words; empty if it can run.
 std::string WhyItCannotRun();
 
-// Whether it is on GPUs, fake ones or real ones: kernels there cannot say where in a tensor an index was wrong, and
-// CompileOptions::threads changes nothing.
+// True if the backend runs on real or fake GPUs. Kernels there cannot report the position of a wrong index in a tensor,
+// and CompileOptions::threads has no effect.
 bool IsGpu();
 
-// Whether two ranks' values are reduced as the interpreter does it, in the order of ranks. NCCL does not; ranks that
-// have a GPU each use it, ranks that share one do not.
+// True if the values of two ranks are reduced in rank order, as the interpreter does. NCCL does not; it is used if each
+// rank has its own GPU, but not if ranks share one.
 bool ReducesInRankOrder();
 
-// Whether the GPUs are fake ones, whose threads take turns on the host's: what is large takes long there.
+// True if the GPUs are fakes, which run a GPU's threads one after the other on the host and are slow for large tensors.
 bool IsFake();
 
-// Whether that is what the tested backend says of an op for which it has no kernel, or NCCL no reduction. Never so of
-// the CPU's, which has all; which others may lack is what missing_kernels_test asks.
+// True if `status` says that the tested backend has no kernel for an op, or NCCL no such reduction. Always false for
+// the CPU, which has all kernels; missing_kernels_test checks what other backends lack.
 bool LacksKernel(const absl::Status& status);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// Which of several equal elements counts, by expected values: differences cannot tell. The interpreter and the compiled
-// program.
+// Checks which of several equal elements an op chooses, by expected values, because finite differences cannot show it.
+// Both the interpreter and the compiled program are checked.
 
 #include "backends/conformance/tested_backend.h"
 #include "backends/run_in_process.h"
@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// Runs the graph, of one f32 input or two, with the gradients of the result `loss` if `wrt` is not empty.
+// Runs the graph, which has one or two f32 inputs, with the gradients of the result `loss` if `wrt` is not empty.
 void ExpectResults(std::string_view text, const std::vector<std::string>& wrt, const std::vector<Tensor>& inputs,
                    const std::vector<Tensor>& expected) {
   absl::StatusOr<Graph> graph = ParseGraph(text);
@@ -37,7 +37,7 @@ Tensor Row(std::vector<float> values) {
 }
 Tensor Scalar(float value) { return Tensor::Of<float>({}, {value}); }
 
-// Half to each.
+// Each operand gets half of the gradient.
 TEST(Ties, MaxAndMin) {
   for (const std::string op : {"max", "min"}) {
     const bool is_max = op == "max";
@@ -49,7 +49,7 @@ TEST(Ties, MaxAndMin) {
   }
 }
 
-// In equal shares.
+// Equal elements get equal shares of the gradient.
 TEST(Ties, ReduceMaxAndMin) {
   ExpectResults("graph @f(%x: f32[4]) -> (loss: f32[]) {\n %loss = reduce_max %x {dims=[0]} : f32[]\n return %loss\n}",
                 {"x"}, {Row({3, 1, 3, 2})}, {Scalar(3), Row({0.5F, 0, 0.5F, 0})});
@@ -57,7 +57,7 @@ TEST(Ties, ReduceMaxAndMin) {
                 {"x"}, {Row({1, 1, 3, 1})}, {Scalar(1), Row({1.0F / 3, 1.0F / 3, 0, 1.0F / 3})});
 }
 
-// To the first of each window.
+// The gradient goes to the first maximum of each window.
 TEST(Ties, MaxPool) {
   constexpr char kPool[] = R"(
 graph @f(%x: f32[1,1,4,4], %dy: f32[1,1,2,2]) -> (y: f32[1,1,2,2], dx: f32[1,1,4,4]) {
@@ -78,13 +78,13 @@ graph @f(%x: f32[1,1,4,4], %dy: f32[1,1,2,2]) -> (y: f32[1,1,2,2], dx: f32[1,1,4
   ExpectResults(kPool, {}, {x, dy}, {y, dx});
 }
 
-// The first.
+// The first maximum is chosen.
 TEST(Ties, ArgMax) {
   ExpectResults("graph @f(%x: f32[2,4]) -> (y: i64[2]) {\n %y = argmax %x {dim=1} : i64[2]\n return %y\n}", {},
                 {Tensor::Of<float>({2, 4}, {1, 7, 7, 7, 2, 2, 0, 2})}, {Tensor::Of<int64_t>({2}, {1, 0})});
 }
 
-// The last.
+// The last one is chosen.
 TEST(Ties, ArgsOfTheLast) {
   for (const std::string op : {"argmax", "argmin"}) {
     const Tensor x = Tensor::Of<float>({2, 4}, {1, 7, 1, 7, 2, 2, 2, 2});
@@ -94,7 +94,7 @@ TEST(Ties, ArgsOfTheLast) {
   }
 }
 
-// The lower positions first, and so do gradients go.
+// Lower positions come first, and the gradients follow them.
 TEST(Ties, TopK) {
   ExpectResults(
       "graph @f(%x: f32[5]) -> (v: f32[3], i: i64[3]) {\n"
@@ -111,13 +111,13 @@ std::string ScatterOf(const std::string& kind) {
          " %loss = reduce_sum %z {dims=[0]} : f32[]\n return %loss\n}";
 }
 
-// The last of those who write to one place.
+// The last update of each position wins.
 TEST(Ties, ScatterReplaces) {
   ExpectResults(ScatterOf("replace"), {"x", "u"}, {Row({9, 8, 7}), Row({1, 2, 3, 4})},
                 {Scalar(3 + 2 * 4 + 4 * 7), Row({0, 0, 4}), Row({0, 0, 1, 2})});
 }
 
-// In equal shares, to what was there too.
+// The updates and the previous element get equal shares of the gradient.
 TEST(Ties, ScatterMaxAndMin) {
   ExpectResults(ScatterOf("max"), {"x", "u"}, {Row({3, 8, 7}), Row({3, 2, 3, 4})},
                 {Scalar(3 + 2 * 8 + 4 * 7), Row({1.0F / 3, 2, 4}), Row({1.0F / 3, 0, 1.0F / 3, 0})});

@@ -1,4 +1,5 @@
-// Whole training steps against the interpreter, on one rank and on several in this process, with gradients in buckets.
+// Compares whole training steps with the interpreter, on one rank and on several in this process, with gradients in
+// buckets.
 
 #include "backends/compile.h"
 #include "backends/conformance/compare_with_interpreter.h"
@@ -75,7 +76,7 @@ Graph ConvNetStep(DType precision = DType::kF32) {
   return graph;
 }
 
-// On `ranks` ranks, as a distributed graph, with buckets of 1 KiB so that there are several.
+// Compares on `ranks` ranks, as a distributed graph, with buckets of 1 KiB so that there are several.
 void ExpectAgrees(const Graph& one_rank, int64_t ranks, int threads, bool optimize = true, double tolerance = 2e-5) {
   SCOPED_TRACE(testing::Message() << ranks << " ranks, " << threads << " threads, optimize " << optimize);
   CompileOptions options;
@@ -104,8 +105,8 @@ TEST(TrainingStep, ConvNet) {
   }
 }
 
-// Between ops of 16 bits a loop rounds less than the interpreter does. Not optimised, products are of 16 bits on any
-// processor, also where it is quicker to widen them.
+// Between 16-bit ops a loop rounds less than the interpreter. Without optimization, products are computed in 16 bits on
+// all processors, also where widening them would be faster.
 TEST(TrainingStep, MixedPrecision) {
   const Graph step = ConvNetStep(DType::kBF16);
   for (int64_t ranks : {1, 2, 4}) {
@@ -115,7 +116,7 @@ TEST(TrainingStep, MixedPrecision) {
   ExpectAgrees(ConvNetStep(DType::kF16), 2, 1, /*optimize=*/true, 0.01);
 }
 
-// Each rank has tokens of its own; the gradient of the table is a sum of what they add up to.
+// Each rank has its own tokens; the gradient of the table is the sum of the ranks' sums.
 TEST(TrainingStep, Embedding) {
   Graph step = Parse(R"(
 graph @tokens(%x: i64[8,6] split(0), state %table: f32[5,70], state %w: f32[420,5]) -> (logits: f32[8,5] split(0)) {
@@ -131,7 +132,7 @@ graph @tokens(%x: i64[8,6] split(0), state %table: f32[5,70], state %w: f32[420,
   }
 }
 
-// A loop with a gate, in both directions: products with what is scanned, stacked and summed, in what order they are.
+// A loop with a gate, in both directions: products with scanned values, stacked and summed results, in the right order.
 TEST(TrainingStep, Recurrent) {
   for (const char* reverse : {"false", "true"}) {
     std::string text = R"(
@@ -170,7 +171,7 @@ graph @recurrent(%x: f32[8,7,5] split(0), state %w: f32[6,5], state %r: f32[3,6]
   }
 }
 
-// A loop over micro-batches of which each rank has a part; a loop over labels before it counts those that count.
+// A loop over micro-batches, of which each rank has a part. An earlier loop counts the labels that are not ignored.
 TEST(TrainingStep, MicroBatches) {
   Graph convnet = Parse(kConvNet), batch_norm = Parse(kBatchNorm);
   ASSERT_TRUE(passes::RunPasses({passes::TrainingMode({.statistics = "rank"})}, batch_norm).ok());
@@ -185,7 +186,7 @@ TEST(TrainingStep, MicroBatches) {
   }
 }
 
-// The smallest memory that the program can be made with, which the error of a smaller limit says.
+// Returns the smallest memory with which the program can be compiled, which the error for a smaller limit states.
 uint64_t LeastMemory(const Graph& graph, CompileOptions options) {
   options.memory_limit = 1;
   const absl::Status status = Compile(graph.Clone(), TestedBackend(), options).status();
@@ -213,7 +214,7 @@ graph @deep(%x: f32[32,3] split(0), state %a: f32[3,64], state %b: f32[64,3], st
 }
 )";
 
-// What is computed again is the same, in a program and in the loop of micro-batches.
+// Recomputed values are equal, in a program and in the loop of micro-batches.
 TEST(TrainingStep, OfLittleMemory) {
   for (int64_t accumulate : {1, 2}) {
     for (int64_t ranks : {1, 2}) {
@@ -233,7 +234,7 @@ TEST(TrainingStep, OfLittleMemory) {
       ASSERT_TRUE(whole.ok()) << whole.status();
       const uint64_t memory = MemoryOf(*Compile(step.Clone(), TestedBackend(), options));
       options.memory_limit = LeastMemory(step, options);
-      // The workspace of one product of a GPU is larger than all values here.
+      // The workspace of one product on a GPU is larger than all values here.
       const bool is_possible = !IsGpu();
       if (is_possible) {
         EXPECT_LT(options.memory_limit, memory);
@@ -254,7 +255,7 @@ TEST(TrainingStep, OfLittleMemory) {
   }
 }
 
-// Statistics of the whole batch, and of each rank's share of it.
+// Statistics of the whole batch, and of each rank's part.
 TEST(TrainingStep, BatchNorm) {
   for (const char* statistics : {"global", "rank"}) {
     Graph step = Parse(kBatchNorm);
@@ -270,7 +271,7 @@ TEST(TrainingStep, Unoptimised) {
   ExpectAgrees(ConvNetStep(), 2, 1, /*optimize=*/false);
 }
 
-// A reduction in place must not start before those who read what this rank alone has.
+// An in-place reduction must not start before all readers of the rank's own partial value are done.
 TEST(TrainingStep, PartialValueIsReadBeforeItIsReduced) {
   const Graph graph = Parse(R"(
 mesh {data=2}

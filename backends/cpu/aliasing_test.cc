@@ -1,6 +1,6 @@
-// Values that share memory, through the compiler and the executor: where a value is still needed, nothing is written
-// over it. Each graph is one in which a single condition of the planner keeps two values apart; the steps show that it
-// is still such a graph.
+// Values that share memory, through the compiler and the executor: a value that is still needed must not be
+// overwritten. In each graph, a single condition of the planner keeps two values apart; the checks of the steps ensure
+// that this is still so.
 
 #include "backends/backend.h"
 #include "backends/compile.h"
@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// Compares with the interpreter, and returns the steps as text.
+// Compares with the interpreter and returns the steps as text.
 std::string RunAndPrint(std::string_view text) {
   const absl::StatusOr<Graph> graph = ParseGraph(text);
   EXPECT_TRUE(graph.ok()) << graph.status();
@@ -30,7 +30,7 @@ int Count(const std::string& text, std::string_view part) {
   return count;
 }
 
-// The reduction is done in place, in the bucket: what is read after it has to be copied there.
+// The reduction works in place, in the bucket: a value that is read afterwards has to be copied there.
 TEST(Aliasing, AValueThatIsReadAfterItsAllReduce) {
   const std::string steps = RunAndPrint(R"(
 mesh {data=2}
@@ -58,7 +58,7 @@ local graph @f(%x: f32[8,8] local, %w: f32[8,8]) -> (z: f32[8,8]) {
   EXPECT_EQ(Count(steps, "copy"), 0) << steps;
 }
 
-// The kernel that computes the next value reads the old one while it writes.
+// The kernel that computes the next value still reads the old one while it writes.
 TEST(Aliasing, AStateWhoseKernelStillReadsIt) {
   const std::string steps = RunAndPrint(R"(
 graph @f(state %w: f32[64,64]) -> (%w: f32[64,64]) {
@@ -68,7 +68,7 @@ graph @f(state %w: f32[64,64]) -> (%w: f32[64,64]) {
   EXPECT_EQ(Count(steps, "onednn.matmul"), 1) << steps;
 }
 
-// Element by element it could be overwritten, but not where the same loop reads it transposed as well.
+// An elementwise loop could overwrite it, but the same loop also reads it transposed.
 TEST(Aliasing, AStateThatALoopReadsInTwoOrders) {
   const std::string steps = RunAndPrint(R"(
 graph @f(state %w: f32[64,64]) -> (%w: f32[64,64]) {
@@ -79,7 +79,7 @@ graph @f(state %w: f32[64,64]) -> (%w: f32[64,64]) {
   EXPECT_EQ(Count(steps, "llvm."), 1) << steps;
 }
 
-// In the first phase of the loop y could take the place of x, which the second phase needs once more.
+// In the loop's first phase y could overwrite x, but the second phase reads x again.
 TEST(Aliasing, AnOperandThatALaterPhaseOfTheLoopNeeds) {
   const std::string steps = RunAndPrint(R"(
 graph @f(%in: f32[64,64], %w: f32[64,64]) -> (u: f32[64,64], v: f32[64,64]) {

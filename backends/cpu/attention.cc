@@ -1,6 +1,6 @@
-// Attention in blocks: a block of queries goes through the keys block by block with a running maximum and a running sum
-// of each row (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention",
-// 2022), so that no more than a block of scores exists for each thread.
+// Attention in blocks: a block of queries visits the keys block by block, with a running maximum and a running sum for
+// each row (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention",
+// 2022), so that each thread needs memory for only one block of scores.
 
 #include <cmath>
 #include <limits>
@@ -10,7 +10,7 @@
 namespace lockstep::cpu {
 namespace {
 
-// A block of queries of one head: `scores` is a block, `rows` one of which the first rows are used.
+// Computes a block of queries of one head. `scores` has room for a block, `rows` for one whose first rows are used.
 template <typename T>
 void AttendBlock(const AttentionBlocks<T>& x, int64_t head, Span queries, T* y, T* log_sum_exp, T* scores, T* rows) {
   constexpr T kNone = -std::numeric_limits<T>::infinity();

@@ -1,6 +1,5 @@
-// Attention in blocks of queries and keys: how the kernels of attention and of its gradients share the work, and the
-// scores of a block, which are all of the queries x keys matrix that ever exists. For attention.cc and
-// attention_grad.cc.
+// Attention in blocks of queries and keys: how the kernels of attention and of its gradients divide the work, and the
+// scores of one block; the whole queries x keys matrix is never stored. For attention.cc and attention_grad.cc.
 
 #pragma once
 
@@ -22,7 +21,7 @@ namespace lockstep::cpu {
 inline constexpr int64_t kQueryBlock = 64, kKeyBlock = 128;
 inline constexpr int64_t kBlockElements = kQueryBlock * kKeyBlock;
 
-// From `begin` up to `end`.
+// The range [begin, end).
 struct Span {
   int64_t begin, end;
   int64_t count() const { return end - begin; }
@@ -31,13 +30,13 @@ struct Span {
 inline int64_t BlocksOf(int64_t extent, int64_t block) { return (extent + block - 1) / block; }
 inline Span BlockAt(int64_t i, int64_t block, int64_t extent) { return {i * block, std::min((i + 1) * block, extent)}; }
 
-// The operands in memory, T being f32 or f64; at most one of the masks is there.
+// The operands in memory; T is f32 or f64. At most one of the masks is set.
 template <typename T>
 struct AttentionInputs {
   const T *q, *k, *v;
   const T* added = nullptr;
   const bool* seen = nullptr;
-  const T *log_sum_exp = nullptr, *dy = nullptr, *delta = nullptr;  // of the gradients
+  const T *log_sum_exp = nullptr, *dy = nullptr, *delta = nullptr;  // of the gradients only
 };
 
 template <typename T>
@@ -51,8 +50,8 @@ struct AttentionBlocks {
   const T* Key(int64_t head, int64_t j) const { return in.k + KeyRow(head, j) * dims.size; }
   const T* Values(int64_t head, int64_t j) const { return in.v + KeyRow(head, j) * dims.value_size; }
 
-  // The scores of a block as they go into the softmax: s [kQueryBlock, kKeyBlock]. Where there is a softcap, `slopes`
-  // of the same shape is given its derivative, unless it is null.
+  // Computes the scores of a block as input of the softmax: s [kQueryBlock, kKeyBlock]. With a softcap, writes its
+  // derivative to `slopes`, of the same shape, unless that is null.
   void Score(int64_t head, Span queries, Span keys, T* s, T* slopes) const {
     products.Multiply(queries.count(), keys.count(), dims.size, static_cast<T>(dims.scale),
                       {Query(head, queries.begin), dims.size}, {Key(head, keys.begin), dims.size, true}, false, s,
@@ -90,7 +89,7 @@ struct AttentionBlocks {
   }
 };
 
-// Memory that a kernel takes piece by piece from its scratch; from nothing it counts the bytes.
+// Allocates parts of a kernel's scratch memory. If `begin` is null, only counts the bytes.
 struct ScratchPieces {
   std::byte* begin;
   uint64_t taken = 0;
@@ -103,8 +102,8 @@ struct ScratchPieces {
   }
 };
 
-// Calls work(item, thread) for each of the items, whose costs may differ. Products of blocks are then on one thread
-// each, whatever is set.
+// Calls work(item, thread) for each item; the costs of items may differ. In these calls, products of blocks run on one
+// thread each, regardless of OpenMP's setting.
 template <typename F>
 void ForEachItem(int64_t items, int threads, const F& work) {
   const int team = static_cast<int>(std::min<int64_t>(items, threads));
@@ -116,12 +115,12 @@ void ForEachItem(int64_t items, int threads, const F& work) {
   }
 }
 
-// A kernel of attention or of a gradient: operands and results of f16 and bf16 are f32 in its scratch memory, where
-// each thread also has `blocks` blocks of its own.
+// A kernel of attention or of a gradient. Operands and results of f16 and bf16 are converted to f32 in its scratch
+// memory, where each thread also has `blocks` blocks.
 struct AttentionKernel {
   ops::AttentionDims dims;
   std::vector<TensorType> reads, writes;
-  size_t mask;  // the position of its operand, if there is one
+  size_t mask;  // the position of the mask operand, if there is one
   int64_t blocks;
   int threads;
 
@@ -151,7 +150,7 @@ struct AttentionKernel {
     return scratch.taken;
   }
 
-  // Calls run(blocks, results, scratch of all threads) with an AttentionBlocks of f32 or f64 and the results' memory.
+  // Calls run(blocks, results, scratch of all threads) with AttentionBlocks of f32 or f64 and the results' memory.
   template <typename F>
   absl::Status Run(const KernelArgs& args, const F& run) const {
     if (reads[0].dtype == DType::kF64) return RunAs<double>(args, run);

@@ -1,5 +1,5 @@
-// The gradients of attention in blocks, from the scores computed anew (Dao, "FlashAttention-2", 2023). Sums over
-// queries and over keys are in their order, whoever computes them, so the bits do not depend on the threads.
+// The gradients of attention in blocks, with recomputed scores (Dao, "FlashAttention-2", 2023). Sums over queries and
+// over keys are computed in a fixed order, so the bits do not depend on the number of threads.
 
 #include <cmath>
 #include <map>
@@ -9,7 +9,7 @@
 namespace lockstep::cpu {
 namespace {
 
-// For a block: `p` becomes P, `ds` dS. With a softcap `slopes` is its derivative.
+// Computes P into `p` and dS into `ds` for a block. With a softcap, `slopes` is its derivative.
 template <typename T>
 void ScoreGradientsOf(const AttentionBlocks<T>& x, int64_t head, Span queries, Span keys, T* p, T* ds, T* slopes) {
   const int64_t first = head * x.dims.queries + queries.begin, width = x.dims.value_size;
@@ -18,7 +18,7 @@ void ScoreGradientsOf(const AttentionBlocks<T>& x, int64_t head, Span queries, S
                       {x.Values(head, keys.begin), width, true}, false, ds, kKeyBlock);
   for (int64_t i = 0; i < queries.count(); ++i) {
     T *const p_row = p + i * kKeyBlock, *const ds_row = ds + i * kKeyBlock;
-    // Of a query that sees nothing the logarithm is minus infinity: exp(score - that) would be NaN.
+    // If a query sees no keys, the logarithm is minus infinity, and exp(score - logarithm) would be NaN.
     if (std::isinf(x.in.log_sum_exp[first + i]) && x.in.log_sum_exp[first + i] < 0) {
       std::fill_n(p_row, keys.count(), T(0));
       std::fill_n(ds_row, keys.count(), T(0));
@@ -32,9 +32,9 @@ template <typename T>
 struct Gradients {
   AttentionBlocks<T> x;
   T *dq, *dk, *dv;
-  bool of_queries = true, of_keys = true;  // what is computed
+  bool of_queries = true, of_keys = true;  // the gradients to compute
 
-  // Adds what a block gives. `scratch` has three blocks.
+  // Adds the contribution of one block. `scratch` has three blocks.
   void AddBlock(int64_t head, Span queries, Span keys, T* scratch) const {
     const ops::AttentionDims& dims = x.dims;
     if (dims.KeysOf(queries.end - 1) <= keys.begin) return;
@@ -56,7 +56,7 @@ struct Gradients {
     }
   }
 
-  // All queries of the heads that share a block of keys.
+  // Adds the contributions of all queries of the heads that share a block of keys.
   void AddKeys(int64_t key_head, Span keys, T* scratch) const {
     for (int64_t head = key_head * x.dims.group; head < (key_head + 1) * x.dims.group; ++head) {
       for (int64_t begin = 0; begin < x.dims.queries; begin += kQueryBlock)
@@ -74,13 +74,13 @@ void RunGradients(const AttentionKernel& kernel, Gradients<T> all, T* scratch) {
   const auto of_thread = [&](int thread) { return scratch + thread * kernel.blocks * kBlockElements; };
   const int64_t key_blocks = BlocksOf(dims.keys, kKeyBlock), query_blocks = BlocksOf(dims.queries, kQueryBlock);
   const auto keys_at = [&](int64_t block) { return BlockAt(block, kKeyBlock, dims.keys); };
-  if (dims.key_heads() >= kernel.threads) {  // each thread has heads of its own
+  if (dims.key_heads() >= kernel.threads) {  // each thread has its own heads
     ForEachItem(dims.key_heads(), kernel.threads, [&](int64_t head, int thread) {
       for (int64_t block = 0; block < key_blocks; ++block) all.AddKeys(head, keys_at(block), of_thread(thread));
     });
     return;
   }
-  // Blocks of keys of its own, then blocks of queries, at the price of scores twice.
+  // First by blocks of keys, then by blocks of queries; the scores are computed twice.
   Gradients<T> of_keys = all, of_queries = all;
   of_keys.of_queries = of_queries.of_keys = false;
   ForEachItem(dims.key_heads() * key_blocks, kernel.threads, [&](int64_t item, int thread) {
@@ -93,14 +93,14 @@ void RunGradients(const AttentionKernel& kernel, Gradients<T> all, T* scratch) {
   });
 }
 
-// The heads that share each part of the mask, by where that begins.
+// Returns the offset of each part of the mask, with the heads that share it.
 std::vector<std::pair<int64_t, std::vector<int64_t>>> HeadsOfMask(const ops::AttentionDims& dims) {
   std::map<int64_t, std::vector<int64_t>> heads;
   for (int64_t head = 0; head < dims.heads; ++head) heads[dims.mask_offsets[static_cast<size_t>(head)]].push_back(head);
   return {heads.begin(), heads.end()};
 }
 
-// The gradient of the part of the mask that begins at `offset`, from a block of queries of each of its heads.
+// Adds the gradient of the part of the mask at `offset`, from a block of queries of each of its heads.
 template <typename T>
 void AddMaskGradient(const AttentionBlocks<T>& x, int64_t offset, const std::vector<int64_t>& heads, Span queries,
                      T* dmask, T* scratch) {
@@ -122,7 +122,7 @@ void RunMaskGradient(const AttentionKernel& kernel, const AttentionBlocks<T>& x,
   const auto parts = HeadsOfMask(x.dims);
   std::fill_n(dmask, kernel.writes[0].num_elements(), T(0));
   const int64_t query_blocks = BlocksOf(x.dims.queries, kQueryBlock);
-  const int64_t blocks = x.dims.mask_row > 0 ? query_blocks : 1;  // that have rows of their own
+  const int64_t blocks = x.dims.mask_row > 0 ? query_blocks : 1;  // the blocks with separate rows
   ForEachItem(static_cast<int64_t>(parts.size()) * blocks, kernel.threads, [&](int64_t item, int thread) {
     const auto& [offset, heads] = parts[static_cast<size_t>(item / blocks)];
     T* const of_thread = scratch + thread * kernel.blocks * kBlockElements;
@@ -131,7 +131,7 @@ void RunMaskGradient(const AttentionKernel& kernel, const AttentionBlocks<T>& x,
   });
 }
 
-// `run` gives the kernel, the blocks, the results and the scratch memory of all threads.
+// `run` is called with the kernel, the blocks, the results and the scratch memory of all threads.
 template <typename F>
 absl::Status EmitGradient(const Node& node, EmitContext& c, F run) {
   for (const Value& operand : node.operands()) {

@@ -1,4 +1,4 @@
-// Products of blocks of matrices, for the kernels of attention; any thread.
+// Products of blocks of matrices, for the kernels of attention. Any thread may use them.
 
 #pragma once
 
@@ -9,11 +9,11 @@
 
 namespace lockstep::cpu {
 
-// Products of row-major blocks, on the calling thread: oneDNN's of f32, loops of f64. Several threads may use one
+// Multiplies row-major blocks on the calling thread: f32 with oneDNN, f64 with loops. Several threads may use one
 // object; its status is read when they are done.
 class BlockProducts {
  public:
-  // A block: its elements, from one row to the next, and whether it is to be taken transposed.
+  // A block: its elements, the distance between rows, and true if it is read transposed.
   template <typename T>
   struct Block {
     const T* data;
@@ -21,7 +21,7 @@ class BlockProducts {
     bool transposed = false;
   };
 
-  // y [m, n], rows y_row apart, becomes alpha * a [m, k] b [k, n], to which itself is added if `add`.
+  // Computes y = alpha * a [m, k] b [k, n], or adds it to y if `add`. y is [m, n] with rows y_row apart.
   void Multiply(int64_t m, int64_t n, int64_t k, float alpha, Block<float> a, Block<float> b, bool add, float* y,
                 int64_t y_row);
   void Multiply(int64_t m, int64_t n, int64_t k, double alpha, Block<double> a, Block<double> b, bool add, double* y,
@@ -30,7 +30,7 @@ class BlockProducts {
   absl::Status status() const;
 
  private:
-  std::atomic<int> failure_ = 0;  // a status of oneDNN
+  std::atomic<int> failure_ = 0;  // a oneDNN status
 };
 
 }  // namespace lockstep::cpu

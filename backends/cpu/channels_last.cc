@@ -11,7 +11,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// Where dimension `dim` of N,C,spatial is in N,spatial,C.
+// Returns the position in N,spatial,C of dimension `dim` of N,C,spatial.
 int64_t Moved(int64_t dim, int64_t rank) {
   if (dim == 0) return 0;
   return dim == 1 ? rank - 1 : dim - 1;
@@ -46,7 +46,7 @@ class Rewriter {
   }
 
   absl::Status Copy(const Node& node, Graph& graph) {
-    bool reads_moved = false, makes_moved = false;  // values that lie otherwise now
+    bool reads_moved = false, makes_moved = false;  // reads or makes values that are now channels-last
     for (Value operand : node.operands()) reads_moved = reads_moved || IsMoved(operand.shape());
     for (size_t i = 0; i < node.num_results(); ++i) makes_moved = makes_moved || IsMoved(node.type(i).shape);
     NodeSpec spec = CopyOf(node, values_);
@@ -54,7 +54,8 @@ class Rewriter {
     if ((makes_moved || reads_moved) && !transposed) RETURN_IF_ERROR(Rewrite(node, spec));
     ASSIGN_OR_RETURN(Node * copy, graph.Insert(std::move(spec)));
     if (transposed) {
-      // What is made where it is read is made at another index: no loop has a transpose in it.
+      // The computed value has the original order of dimensions. The transpose makes no copy: the loop computes the
+      // value at the transposed indices.
       ASSIGN_OR_RETURN(
           copy,
           graph.Insert({&GetOp("transpose"), {copy->result()}, {{"permutation", Permutation()}}, node.source(), {}}));

@@ -1,6 +1,6 @@
-// Loops over values of N,C,spatial that lie channels-last in memory: as N,spatial,C, row-major. A loop compiler knows
-// row-major values alone, so the loop's body is rewritten to the shapes that memory has. Called by loop.cc; any thread
-// may.
+// Loops over values of N,C,spatial that are channels-last in memory, as row-major N,spatial,C. The loop compiler
+// supports only row-major values, so the loop's body is rewritten to the shapes in memory. Called by loop.cc; any
+// thread may call it.
 
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace lockstep::cpu {
 
-// The body of a loop that does the same as `body` where each value of `shape` lies channels-last; the others stay as
-// they are.
+// Returns the body of a loop that computes the same as `body` if each value of `shape` is channels-last; other values
+// do not change.
 //
 //   graph @f(%x: f32[8,5,4,4], %b: f32[5]) -> (y: f32[8,5,4,4], s: f32[5]) {
 //     %bb = broadcast %b {dims=[1], shape=[8,5,4,4]} : f32[8,5,4,4]
@@ -26,9 +26,9 @@ namespace lockstep::cpu {
 //     %s = reduce_sum %y {dims=[0,1,2]} : f32[5]
 //     return %y, %s
 //   }
-// Requires a shape of at least 3 dimensions. Unimplemented where an op that is neither elementwise nor a reduction
-// reads or makes a value of `shape`, unless it is kRematerialised, and where a reduction would leave its dimensions
-// in another order.
+// Requires a shape of at least 3 dimensions. Returns Unimplemented if an op that is neither elementwise nor a reduction
+// reads or makes a value of `shape`, unless it is kRematerialised, or if a reduction would change the order of its
+// result's dimensions.
 absl::StatusOr<Graph> ChannelsLastBody(const Graph& body, const Shape& shape);
 
 }  // namespace lockstep::cpu

@@ -1,5 +1,5 @@
-// Values that lie channels-last: how a loop's body is rewritten, which steps a convolutional network becomes, and what
-// loops, pools, copies and collectives make of such operands, against the interpreter.
+// Channels-last values: rewritten bodies of loops, the steps of a convolutional network, and the results of loops,
+// pools, copies and collectives with such operands, compared with the interpreter.
 
 #include "backends/cpu/channels_last.h"
 
@@ -33,7 +33,7 @@ Executable CompileForCpu(const Graph& graph, const CompileOptions& options = {})
 
 bool IsChannelsLast(const StepOperand& operand) { return operand.layout.starts_with("s"); }
 
-// How many compiled loops have an operand or a result that lies channels-last.
+// Counts the compiled loops with a channels-last operand or result.
 int64_t LoopsChannelsLast(const Executable& executable) {
   return std::count_if(executable.steps.begin(), executable.steps.end(), [](const auto& step) {
     const StepInfo& info = step->info();
@@ -129,7 +129,7 @@ TEST(ChannelsLastSteps, NoReorderBetweenConvolutionLoopAndPool) {
   for (const auto& step : executable.steps) {
     const StepInfo& info = step->info();
     if (info.name == "onednn.reorder") {
-      // Filters, and the border to what is row-major: the last pool's result before the reshape, and its gradient after
+      // Filters, and the border to row-major values: the last pool's result before the reshape, and its gradient after
       // it.
       const std::string& name = info.reads[0].name;
       const bool is_filter = name == "k1" || name == "k2" || name == "grad/k1" || name == "grad/k2";
@@ -150,7 +150,7 @@ TEST(ChannelsLastSteps, NoReorderBetweenConvolutionLoopAndPool) {
     for (const auto* operands : {&info.reads, &info.writes}) {
       for (const StepOperand& operand : *operands) {
         const bool is_filter = operand.name.find('k') != std::string::npos;
-        const bool is_opaque = operand.layout == "opaque";            // where the maxima were
+        const bool is_opaque = operand.layout == "opaque";            // the positions of the maxima
         if (is_filter || is_opaque || operand.name == "x") continue;  // x has one channel: both orders are the same
         EXPECT_TRUE(IsChannelsLast(operand)) << info.ToString();
       }
@@ -160,7 +160,7 @@ TEST(ChannelsLastSteps, NoReorderBetweenConvolutionLoopAndPool) {
   EXPECT_EQ(reordered_values, 2);
 }
 
-// Its dy comes row-major from the classifier, and what reads dx lies channels-last.
+// dy comes row-major from the classifier; the readers of dx use channels-last.
 TEST(ChannelsLastSteps, GradientOfAveragePoolReordersTheSmallSide) {
   const Executable executable = CompileForCpu(Parse(R"(
 graph @f(%x: f32[4,3,6,6], %k: f32[7,3,1,1], %d: f32[4,7,3,3]) -> (dk: f32[7,3,1,1]) {
@@ -179,7 +179,7 @@ graph @f(%x: f32[4,3,6,6], %k: f32[7,3,1,1], %d: f32[4,7,3,3]) -> (dk: f32[7,3,1
   EXPECT_EQ(reordered, (std::set<std::string>{"d", "k", "x", "dk"})) << executable.ToString();
 }
 
-// Where an op lies is decided by the graph alone, and sums are taken in an order that depends on shapes alone.
+// The layout of an op depends only on the graph, and the order of sums only on shapes.
 TEST(ChannelsLastSteps, RunsAreBitwiseEqual) {
   const Graph step = TwoStageStep();
   const auto backend = CreateBackend("cpu");
@@ -202,11 +202,11 @@ TEST(ChannelsLastSteps, RunsAreBitwiseEqual) {
 
 struct LayoutCase {
   std::string name;
-  int64_t loops;  // that see values channels-last
+  int64_t loops;  // the number of loops with channels-last values
   std::string text;
 };
 
-// Each begins with a convolution, whose result %z lies channels-last.
+// Each case begins with a convolution, whose result %z is channels-last.
 std::vector<LayoutCase> Cases() {
   const std::string plain =
       "  %z = convolution %x, %k {dilation=[1,1], padding_high=[1,1], padding_low=[1,1], stride=[1,1]} : "
@@ -340,7 +340,7 @@ TEST_P(ChannelsLastValues, AgreeWithInterpreter) {
 INSTANTIATE_TEST_SUITE_P(All, ChannelsLastValues, testing::ValuesIn(Cases()),
                          [](const auto& info) { return info.param.name; });
 
-// What ranks send is row-major, but for an all_reduce, which takes the elements as they lie.
+// Ranks send row-major values, except for an all_reduce, which works in any layout.
 TEST(ChannelsLastCollectives, AgreeWithInterpreter) {
   const Graph graph = Parse(R"(
 mesh {data=2}

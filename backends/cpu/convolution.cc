@@ -1,6 +1,6 @@
-// Convolution and its two gradients by oneDNN. Values are taken and given channels-last, as the loops and pools around
-// them do (docs/decisions/0006), and oneDNN chooses the layouts of filters, to which they are reordered at each step; a
-// gradient of a filter is row-major in the end, as its optimizer wants it.
+// Convolution and its two gradients with oneDNN. Operands and results are channels-last, as in the loops and pools
+// around them (docs/decisions/0006). oneDNN chooses the layouts of filters, which are reordered in each step; the
+// gradient of a filter is reordered to row-major for its optimizer.
 
 #include "backends/cpu/emitters.h"
 
@@ -10,7 +10,7 @@ namespace {
 using Dims = dnnl::memory::dims;
 using Desc = dnnl::memory::desc;
 
-// What the three ops have in common: the types of the three sides, and the window in oneDNN's terms.
+// The common part of the three ops: the types of the three tensors, and the window in oneDNN's terms.
 struct Convolution {
   TensorType x, filter, y;
   Dims stride, padding_low, padding_high, dilation;
@@ -22,11 +22,11 @@ struct Convolution {
     padding_low = node.attr<std::vector<int64_t>>("padding_low");
     padding_high = node.attr<std::vector<int64_t>>("padding_high");
     dilation = node.attr<std::vector<int64_t>>("dilation");
-    for (int64_t& d : dilation) --d;  // oneDNN counts the elements that are skipped
+    for (int64_t& d : dilation) --d;  // oneDNN's dilation is the number of skipped elements
     groups = node.attr<int64_t>("groups");
   }
 
-  // The filter's dims as oneDNN sees them: [groups, O / groups, C / groups, spatial...].
+  // The filter's dims in oneDNN's form: [groups, O / groups, C / groups, spatial...].
   Dims FilterDims() const {
     Dims dims = filter.shape.dims();
     if (groups == 1) return dims;
@@ -58,7 +58,7 @@ struct Convolution {
   dnnl::convolution_backward_data::primitive_desc GradInput(const dnnl::engine& engine) const {
     return Backward<dnnl::convolution_backward_data::primitive_desc>(engine, x.dtype);
   }
-  // Of the filter's dtype, which may be wider than that of x and y.
+  // The result has the filter's dtype, which may be wider than that of x and y.
   dnnl::convolution_backward_weights::primitive_desc GradFilter(const dnnl::engine& engine) const {
     return Backward<dnnl::convolution_backward_weights::primitive_desc>(engine, filter.dtype);
   }
@@ -80,7 +80,7 @@ struct Convolution {
   }
 };
 
-// Of any of the three nodes.
+// Requires one of the three ops.
 Convolution ConvolutionOf(const Node& node) {
   const TensorType &a = node.operand(0).type(), &b = node.operand(1).type();
   if (node.Is("convolution")) return {node, a, b, node.type()};
@@ -88,7 +88,7 @@ Convolution ConvolutionOf(const Node& node) {
   return {node, a, node.type(), b};
 }
 
-// Adds the reorder of a filter, whose descriptor may have another rank than its value (groups).
+// Adds the reorder of a filter. With groups, its descriptor has another rank than its value.
 absl::StatusOr<int> ReadFilter(const Node& node, Value filter, const Convolution& conv, const Desc& desc,
                                EmitContext& c) {
   if (conv.groups == 1) return c.ReadAs(node, filter, desc);
@@ -165,7 +165,7 @@ absl::Status EmitConvolutionGradFilter(const Node& node, EmitContext& c) {
     c.Add(node, std::move(kernel), {x, dy}, {c.Write(node)});
     return absl::OkStatus();
   }
-  // The reorder is the kernel that writes the gradient, straight into its bucket.
+  // The reorder writes the gradient directly into its bucket.
   const int blocked =
       c.builder().DefineTemporary(result.name(), result.dtype(), layout, pd.diff_weights_desc().get_size());
   c.Add(node, std::move(kernel), {x, dy}, {blocked});

@@ -15,10 +15,10 @@ using cpu::EmitContext;
 bool Supports(const Node& node) {
   if (node.is_constant() || node.op().has_trait(kKeepsOrder) || node.op().has_trait(kCollective)) return true;
   if (cpu::FindEmitter(node.op_name()) != nullptr || cpu::SupportsLoop(node)) return true;
-  return node.op().eval() && !node.op().decompose();  // simpler ops are quicker than the reference meaning
+  return node.op().eval() && !node.op().decompose();  // simpler ops are faster than the reference meaning
 }
 
-// Of a node that takes floats of 16 bits.
+// Requires a node with 16-bit float operands.
 bool PrefersF32(const Node& node) {
   const cpu::Emitter* const emitter = cpu::FindEmitter(node.op_name());
   if (emitter == nullptr || emitter->has_quick_halves == nullptr) return false;
@@ -49,7 +49,7 @@ class CpuBackend : public Backend {
 };
 
 absl::Status EmitNode(const Node& node, EmitContext& c) {
-  // What takes bytes for elements in their order. An all_reduce does not: LowerCommon.
+  // Ops that treat elements as bytes in row-major order. An all_reduce does not depend on the order: LowerCommon.
   const bool reduces_all = node.op().collective() == CollectiveOp::kAllReduce;
   const bool takes_rows =
       node.op().has_trait(kKeepsOrder) || (node.op().has_trait(kCollective) && !reduces_all) || node.Is("push");

@@ -1,4 +1,4 @@
-// Cumulative sums and products: each element is read once, columns that are neighbours in memory side by side.
+// Cumulative sums and products. Each element is read once, and adjacent columns are processed together.
 
 #include <algorithm>
 #include <type_traits>
@@ -8,13 +8,13 @@
 namespace lockstep::cpu {
 namespace {
 
-// What totals are kept in: those of integers wrap around, which signed numbers must not.
+// The type of totals. Integers use unsigned totals, because signed overflow is undefined.
 template <typename T>
 using Total = std::conditional_t<std::is_same_v<Accumulator<T>, double>, double, uint64_t>;
 
 constexpr int64_t kTile = 64;  // columns
 
-// A tensor as `outer` x `extent` x `inner`; it runs along `extent`.
+// A tensor seen as `outer` x `extent` x `inner`, accumulated along `extent`.
 struct Scan {
   int64_t outer = 1, extent = 1, inner = 1;
   bool exclusive = false, reverse = false, multiplies = false;
@@ -30,7 +30,7 @@ struct Scan {
     for (int64_t i = dim + 1; i < shape.rank(); ++i) inner *= shape[i];
   }
 
-  // Of `columns` neighbours, at most kColumns. A line alone has its total in a register.
+  // Processes `columns` adjacent columns, at most kColumns. With kColumns = 1 the total stays in a register.
   template <bool kMultiplies, int64_t kColumns, typename T>
   void RunTile(const T* x, T* y, int64_t columns) const {
     Total<T> totals[kColumns];

@@ -1,4 +1,4 @@
-// Ops that copy rows of elements, whatever their type, and axis_index.
+// Ops that copy rows of elements of any type, and axis_index.
 
 #include <algorithm>
 #include <cstring>
@@ -21,7 +21,7 @@ struct Runs {
   }
 };
 
-// Copies a box of x (row-major, with `x_strides` in bytes) into y, starting at x and y; the last dimension as one run.
+// Copies a box of x (row-major, with `x_strides` in bytes) to y; the last dimension is copied as one run.
 void CopyBox(const Ints& extents, size_t dim, uint64_t run_bytes, const std::byte* x, const Ints& x_strides,
              std::byte* y, const Ints& y_strides) {
   if (dim + 1 >= extents.size()) {
@@ -39,7 +39,7 @@ Ints ByteStrides(const TensorType& type) {
   return strides;
 }
 
-// Elements [i][j][bytes] become [j][i][bytes].
+// Transposes elements [i][j][bytes] to [j][i][bytes].
 Kernel SwapOuter(std::string name, int64_t rows, int64_t columns, uint64_t bytes) {
   return KernelOf(std::move(name), [=](const KernelArgs& args) {
     for (int64_t j = 0; j < columns; ++j) {
@@ -58,7 +58,7 @@ absl::Status EmitConcat(const Node& node, EmitContext& c) {
   ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
   const int64_t dim = node.attr<int64_t>("dim");
   const Runs runs(node.type(), dim);
-  std::vector<uint64_t> bytes;  // of a run, by operand
+  std::vector<uint64_t> bytes;  // of a run, for each operand
   for (const Value& operand : node.operands())
     bytes.push_back(static_cast<uint64_t>(operand.shape()[dim]) * runs.inner);
   const auto concat = [outer = runs.outer, bytes](const KernelArgs& args) {

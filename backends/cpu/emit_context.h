@@ -1,5 +1,5 @@
-// What an emitter works with: the program that is being built, oneDNN's engine, the loop compiler, and the memory
-// layouts of values. An emitter is a function that turns one node into one or more kernels; emitters.h lists them all.
+// The context of emitters: the program being built, oneDNN's engine, the loop compiler, and the memory layouts of
+// values. An emitter is a function that lowers one node to one or more kernels; emitters.h lists all of them.
 
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace lockstep::cpu {
 
-// A compiled loop with its compiler, since code lives as long as that: hence shared by all kernels that run code of it.
+// A compiled loop and its compiler, which owns the code. Shared by all kernels that run the loop.
 struct LoopCode {
   CompiledLoop loop;
   std::shared_ptr<LoopCompiler> compiler;
@@ -37,37 +37,37 @@ class EmitContext {
   int threads() const { return target_.threads; }
   const LoopSizes& loop_sizes() const { return target_.loops; }
 
-  // The loop that `body` will be once CompileLoops has run. Shared by the kernel that runs it.
+  // Returns the loop for `body`, which CompileLoops will fill. The kernel that runs it shares it.
   std::shared_ptr<LoopCode> AddLoop(Graph body);
-  // Compiles all loops that were added, at once.
+  // Compiles all added loops together.
   absl::Status CompileLoops();
 
-  // Operand i of the node, row-major, reordered if it exists in another layout only.
+  // Returns the storage of operand i, row-major; adds a reorder if the operand exists only in another layout.
   absl::StatusOr<int> Read(const Node& node, size_t i) { return RowMajorOf(node, node.operand(i)); }
   absl::StatusOr<std::vector<int>> ReadAll(const Node& node);
   absl::StatusOr<int> RowMajorOf(const Node& node, Value value);
-  // `value` in the layout of `desc`. The reorder's source is that of `node`, for which it is made.
+  // Returns the storage of `value` in the layout of `desc`. A reorder gets the source of `node`, its reader.
   absl::StatusOr<int> ReadAs(const Node& node, Value value, const dnnl::memory::desc& desc);
-  // The kernel that copies from one layout to another.
+  // Returns a kernel that copies from one layout to another.
   absl::StatusOr<Kernel> Reorder(const dnnl::memory::desc& from, const dnnl::memory::desc& to) const;
-  // How a storage lies. Requires a type that oneDNN has.
+  // Returns the layout of a storage. Requires a type that oneDNN has.
   dnnl::memory::desc DescOf(Value value, int storage) const;
-  // The layout in which `value` was produced.
+  // Returns the layout in which `value` was produced.
   dnnl::memory::desc ProducedDesc(Value value) const { return DescOf(value, builder_.StoragesOf(value).front()); }
 
-  // Whether `value` was produced channels-last. Not where that is the same as row-major.
+  // True if `value` was produced channels-last. False if that is the same as row-major.
   bool IsChannelsLast(Value value) const;
 
-  // The storage of a result, row-major or as `desc` says.
+  // Returns the storage of a result: row-major, or with the layout `desc`.
   int Write(const Node& node, size_t i = 0) { return builder_.Define(ResultOf(node, i)); }
   int WriteAs(Value value, const dnnl::memory::desc& desc);
 
-  // Adds a kernel.
   Instruction& Add(const Node& node, Kernel kernel, std::vector<int> reads, std::vector<int> writes) {
     return builder_.Add(node, std::move(kernel), std::move(reads), std::move(writes));
   }
 
-  // What max pooling keeps for its gradient: where the maxima were, and whether it took x channels-last or row-major.
+  // The storage that max pooling writes for its gradient, with the positions of the maxima, and true if it read x
+  // channels-last.
   struct Maxima {
     int storage = -1;
     bool channels_last = false;
@@ -78,7 +78,7 @@ class EmitContext {
     return it == maxima_.end() ? nullptr : &it->second;
   }
 
-  // Values are handles to nodes that can be changed; lowering changes none.
+  // A Value is a handle to a mutable node; lowering does not change nodes.
   static Value ResultOf(const Node& node, size_t i = 0) { return const_cast<Node&>(node).result(i); }
 
  private:

@@ -1,6 +1,6 @@
-// The table from op to emitter, and the emitters, which are in a file for each family. An op that is not in it, is not
-// lowered by ProgramBuilder and is no loop has no kernel here: the pipeline decomposes it, or it runs by its reference
-// meaning.
+// The table from ops to emitters, and the emitters; each family has a file. There is no kernel here for an op that is
+// not in the table, not lowered by ProgramBuilder and not a loop: the pipeline decomposes it, or it runs by its
+// reference meaning.
 
 #pragma once
 
@@ -13,34 +13,36 @@ namespace lockstep::cpu {
 struct Emitter {
   std::string_view op;
   absl::Status (*emit)(const Node& node, EmitContext& c);
-  // What to do when `emit` says Unimplemented, having added nothing: oneDNN lacks the element type, or takes no empty
-  // tensors.
+  // Called if `emit` returns Unimplemented, without having added anything, because oneDNN does not support the element
+  // type or empty tensors.
   absl::Status (*fallback)(const Node& node, EmitContext& c) = nullptr;
-  // Of what multiplies floats of 16 bits, if the processor does: whether there is a kernel that is quicker than in f32.
+  // For products of 16-bit floats on processors that support them: true if there is a kernel that is faster than in
+  // f32.
   bool (*has_quick_halves)(const Node& node) = nullptr;
 };
 
-// The program of a graph, or of the body of a loop in one: all its nodes, by the emitters below.
+// Lowers all nodes of a graph, or of a loop's body, with the emitters below.
 absl::StatusOr<Program> LowerGraph(const Graph& graph, const Target& target);
 
-// Of kEmitters, below; null if there is none.
+// Returns the entry of kEmitters; null if there is none.
 const Emitter* FindEmitter(std::string_view op);
 
-// Whether oneDNN takes the node's types at all. Unimplemented if not.
+// Returns Unimplemented if oneDNN does not support the node's types.
 absl::Status CheckForOneDnn(const Node& node);
 // matmul.cc, convolution.cc, pooling.cc
 absl::Status EmitMatMul(const Node& node, EmitContext& c);
 absl::Status EmitMatMulLoop(const Node& node, EmitContext& c);
-absl::StatusOr<Kernel> MatMulKernel(const Node& node, const EmitContext& c);  // whichever of the two it is
+absl::StatusOr<Kernel> MatMulKernel(const Node& node, const EmitContext& c);  // one of the two above
 absl::Status EmitConvolution(const Node& node, EmitContext& c);
-bool HasQuickConvolution(const Node& node);  // of its three ops; not if oneDNN has its reference implementation alone
+bool HasQuickConvolution(const Node& node);  // for the three convolution ops; false if oneDNN has only its reference
+                                             // implementation
 absl::Status EmitConvolutionGradInput(const Node& node, EmitContext& c);
 absl::Status EmitConvolutionGradFilter(const Node& node, EmitContext& c);
 absl::Status EmitMaxPool(const Node& node, EmitContext& c);
 absl::Status EmitMaxPoolGrad(const Node& node, EmitContext& c);
 absl::Status EmitAvgPool(const Node& node, EmitContext& c);
 absl::Status EmitAvgPoolGrad(const Node& node, EmitContext& c);
-// reference.cc: any op but collectives, by its meaning for the interpreter
+// reference.cc: any op except collectives, by its meaning for the interpreter
 absl::Status EmitReference(const Node& node, EmitContext& c);
 // cumulative.cc
 absl::Status EmitCumulative(const Node& node, EmitContext& c);
@@ -60,13 +62,13 @@ absl::Status EmitSoftmaxCrossEntropy(const Node& node, EmitContext& c);
 absl::Status EmitAttention(const Node& node, EmitContext& c);
 absl::Status EmitAttentionGrad(const Node& node, EmitContext& c);
 absl::Status EmitAttentionMaskGrad(const Node& node, EmitContext& c);
-// data_movement.cc: what is copies of rows
+// data_movement.cc: ops that copy rows
 absl::Status EmitConcat(const Node& node, EmitContext& c);
 absl::Status EmitPad(const Node& node, EmitContext& c);
 absl::Status EmitShard(const Node& node, EmitContext& c);
 absl::Status EmitAxisIndex(const Node& node, EmitContext& c);
 absl::Status EmitInnerCollective(const Node& node, EmitContext& c);  // along an inner dimension
-// loop.cc: fusions, and whatever else the loop compiler takes as a body of one node
+// loop.cc: fusions, and other ops that the loop compiler accepts as a body of one node
 bool SupportsLoop(const Node& node);
 absl::Status EmitLoop(const Node& node, EmitContext& c);
 

@@ -1,5 +1,5 @@
-// Gather, scatter_sum and scatter by rows: copied, added or combined in the order of the indices, whatever the threads.
-// Threads of what writes to x each have rows of their own there, and look at all indices.
+// Gather, scatter_sum and scatter by rows: rows are copied, added or combined in the order of the indices, for all
+// numbers of threads. In ops that write to x, each thread has its own rows of x and reads all indices.
 
 #include "core/ops/indexing.h"
 
@@ -13,15 +13,15 @@
 namespace lockstep::cpu {
 namespace {
 
-constexpr int64_t kFewElements = 16384;  // not worth a thread
+constexpr int64_t kFewElements = 16384;  // too few for several threads
 
-// Which indices a kernel reads, and how it goes through memory.
+// The indices that a kernel reads, and its positions in memory.
 struct Indexing {
   ops::IndexedRows rows;
   Shape indices;
   int64_t dim;
-  bool wide;               // i64
-  std::string constraint;  // of indices in range: begins the message
+  bool wide;               // indices are i64
+  std::string constraint;  // the constraint of indices in range; the message begins with it
   int threads;
 
   Indexing(const Node& node, const Shape& x, Value index_operand, std::string constraint, int threads)
@@ -34,7 +34,7 @@ struct Indexing {
 
   bool IsWorthThreads(int64_t rows_moved) const { return threads > 1 && rows_moved * rows.inner > kFewElements; }
 
-  // Calls run(indices) with the indices of read `operand`, all of which are in range.
+  // Calls run(indices) with the indices in read `operand`. All are in range.
   template <typename F>
   absl::Status WithIndices(const KernelArgs& args, size_t operand, F run) const {
     const auto checked = [&](const auto* list) {
@@ -50,8 +50,8 @@ struct Indexing {
     return static_cast<int64_t>(index) + (index < 0 ? rows.extent : 0);
   }
 
-  // Calls work(group, low, high) for parts of the groups of x that together are all of them; no two at a time are
-  // of the same rows.
+  // Calls work(group, low, high) for parts of the groups of x that together cover all of them. Concurrent calls have
+  // different rows.
   template <typename F>
   void ForRowsOfX(const F& work) const {
     const int64_t groups = rows.groups(), parts = groups >= threads ? 1 : threads;
@@ -63,7 +63,8 @@ struct Indexing {
     }
   }
 
-  // Calls apply(to, from), both counting elements, for the rows of a group that point to rows [low, high) of x.
+  // Calls apply(to, from), both as element offsets, for the updates of a group whose index is a row in [low, high) of
+  // x.
   template <typename Index, typename F>
   void ForUpdates(const Index* list, int64_t group, int64_t low, int64_t high, const F& apply) const {
     const Index* of_group = list + rows.IndicesOf(group);
@@ -77,12 +78,12 @@ struct Indexing {
 
 // --- gather ----------------------------------------------------------------------------------------------------------
 
-// Rows of `bytes` bytes; kBytes says how many if the compiler is to know, and is 0 otherwise.
+// Copies rows of `bytes` bytes. kBytes is the same number if the compiler should know it, else 0.
 template <size_t kBytes, typename Index>
 void GatherRows(const Indexing& g, const Index* list, const std::byte* x, std::byte* y, size_t bytes) {
   const int64_t groups = g.rows.groups(), count = g.rows.count;
   const size_t row_bytes = kBytes > 0 ? kBytes : bytes;
-  // Parts of groups, as a division for each row would take longer than copying it.
+  // Threads get parts of groups, because a division for each row would take longer than copying it.
   const int64_t parts = groups >= g.threads ? 1 : g.threads;
 #pragma omp parallel for num_threads(g.threads) if (g.IsWorthThreads(groups * count))
   for (int64_t k = 0; k < groups * parts; ++k) {
@@ -99,7 +100,7 @@ void GatherRows(const Indexing& g, const Index* list, const std::byte* x, std::b
 
 // --- scatter_sum -----------------------------------------------------------------------------------------------------
 
-// Halves have too few digits to be summed in.
+// Sums of 16-bit floats are computed in a wider type, because they have too few digits.
 template <typename T>
 constexpr bool kHasSumsOfItsOwn = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
 
@@ -126,7 +127,7 @@ void SumRows(const Indexing& s, const Index* list, const T* updates, T* y, std::
 
 // --- scatter ---------------------------------------------------------------------------------------------------------
 
-// x may be y.
+// x and y may be the same memory.
 template <typename T, typename Index>
 void CombineRows(const Indexing& s, const Index* list, std::optional<ReduceKind> kind, const T* x, const T* updates,
                  T* y) {
@@ -191,7 +192,7 @@ absl::Status EmitScatterSum(const Node& node, EmitContext& c) {
 
 absl::Status EmitScatter(const Node& node, EmitContext& c) {
   const std::optional<ReduceKind> kind = ReduceKindFromName(node.attr<std::string>("kind"));  // none: replace
-  // Rounded at each step a product may underflow on its way to a number that does not.
+  // A product that is rounded in each step may underflow although the final result does not.
   if (kind == ReduceKind::kProd && IsFloat(node.type().dtype)) return EmitReference(node, c);
   ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
   const Indexing scatter(node, node.type().shape, node.operand(1), "C8", c.threads());

@@ -1,4 +1,4 @@
-// Fused loops by the loop compiler: `fusion` nodes, and single nodes that make a loop of their own.
+// Fused loops, compiled by the loop compiler: `fusion` nodes, and single nodes that become a loop of their own.
 
 #include <omp.h>
 
@@ -12,8 +12,8 @@
 namespace lockstep::cpu {
 namespace {
 
-// The shape whose values the loop should take and give channels-last: that of an operand which was produced so, unless
-// more operands of that shape were not. Nothing if there is none.
+// Returns the shape whose values the loop should read and write channels-last: that of an operand that was produced
+// channels-last, unless more operands of that shape were not. Empty if there is none.
 std::optional<Shape> ChannelsLastShape(const Node& node, const EmitContext& c) {
   const auto& operands = node.operands();
   const auto first =
@@ -32,7 +32,7 @@ std::optional<Shape> ChannelsLastShape(const Node& node, const EmitContext& c) {
   return balance < 0 ? std::nullopt : std::optional(shape);
 }
 
-// What a node's loop computes, and how the values of one shape lie.
+// The computation of a node's loop, and the shape of its channels-last values.
 struct Loop {
   Graph body;
   LoopInfo info;
@@ -52,7 +52,7 @@ absl::StatusOr<Loop> LoopOf(const Node& node, const EmitContext& c) {
   return Loop{std::move(body), std::move(*info), std::nullopt};
 }
 
-// Runs the units of a loop on the threads of the rank.
+// Runs the units of a loop on the rank's threads.
 class LoopRunner {
  public:
   LoopRunner(std::shared_ptr<LoopCode> code, int threads, std::vector<std::string> messages, size_t num_reads,
@@ -71,7 +71,7 @@ class LoopRunner {
     const int64_t grains = loop.info.grain > 0 ? loop.info.extent / loop.info.grain : 1;
     const int threads = static_cast<int>(std::min<int64_t>(threads_, grains));
     if (threads <= 1) return ToStatus(loop.RunAll(buffers_.data(), args.scratch));
-    int32_t error = kLoopOk;  // if several threads have one, that of the node furthest down
+    int32_t error = kLoopOk;  // if several threads have an error, that of the last node
 #pragma omp parallel num_threads(threads) reduction(max : error)
     {
       const int64_t thread = omp_get_thread_num(), count = omp_get_num_threads();

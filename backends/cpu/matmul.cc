@@ -1,4 +1,4 @@
-// Matrix products: oneDNN's for the types that it has, plain loops for the others.
+// Matrix products: with oneDNN for its types, with plain loops for others.
 
 #include "core/ops/matmul.h"
 
@@ -9,7 +9,7 @@
 namespace lockstep::cpu {
 namespace {
 
-// A row-major operand, seen transposed in its last two dimensions where the op says so.
+// The descriptor of a row-major operand, with its last two dimensions transposed if the op says so.
 dnnl::memory::desc OperandDesc(DType dtype, const Shape& shape, bool transpose) {
   dnnl::memory::dims dims = shape.dims(), strides = shape.Strides();
   if (transpose) {
@@ -32,7 +32,7 @@ absl::StatusOr<Kernel> OneDnnMatMul(const Node& node, const dnnl::engine& engine
   });
 }
 
-// One product of m x k and k x n matrices with the given strides, row-major result.
+// A product of m x k and k x n matrices with the given strides and a row-major result.
 struct PlainProduct {
   int64_t m, n, k, a_row, a_column, b_row, b_column;
 

@@ -16,7 +16,7 @@ template <typename T>
 bool IsNanOrMinusInfinity(T x) {
   return !(static_cast<float>(x) > -std::numeric_limits<float>::infinity());
 }
-// Of the 16 bits alone: to make a float of each takes longer than to load it.
+// Tests the 16 bits, because converting each element to float takes longer than loading it.
 template <typename Half, uint16_t kInfinity>
 bool IsNanOrMinusInfinityHalf(Half x) {
   return (x.bits & 0x7fff) > kInfinity || x.bits == (0x8000 | kInfinity);
@@ -39,7 +39,7 @@ template <typename T>
 }
 bool Any(const Float16* x, int64_t count) { return AnyOf(x, count); }
 bool Any(const BFloat16* x, int64_t count) { return AnyOf(x, count); }
-// As quick as memory, with the vectors of the processor at hand.
+// Limited by memory speed; uses the processor's vectors.
 __attribute__((target_clones("avx512f", "avx2", "default"))) bool Any(const float* x, int64_t count) {
   return AnyOf(x, count);
 }

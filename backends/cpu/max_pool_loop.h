@@ -1,6 +1,6 @@
-// Max pooling by plain loops, for what oneDNN's does not do: NaN is passed over there, and -inf is taken for the lowest
-// finite number. Here a NaN is the maximum of its window, as it is for the op. pooling.cc looks whether x holds such a
-// value, or windows are dilated, and then takes this in place of the primitive.
+// Max pooling with plain loops, for cases in which oneDNN differs from the op: it ignores NaN, and treats -inf as the
+// lowest finite number. Here, as in the op, a NaN is the maximum of its window. pooling.cc uses these loops instead of
+// the primitive if x contains such a value or windows are dilated.
 
 #pragma once
 
@@ -13,18 +13,18 @@
 
 namespace lockstep::cpu {
 
-// Whether one of `count` elements is NaN or -inf. Requires f32, f16 or bf16.
+// Returns true if one of `count` elements is NaN or -inf. Requires f32, f16 or bf16.
 bool HoldsNanOrMinusInfinity(DType dtype, const std::byte* x, int64_t count, int threads);
 
 class MaxPoolLoop {
  public:
-  // Of a max_pool or max_pool_grad whose x and y lie channels-last, or row-major.
+  // Requires a max_pool or max_pool_grad whose x and y are both channels-last or both row-major.
   MaxPoolLoop(const Node& node, bool channels_last);
 
   bool is_channels_last() const { return channels_last_; }
-  // Whether some window covers nothing but padding.
+  // True if some window covers only padding.
   bool has_empty_window() const;
-  // Of the taps that Forward notes for Backward.
+  // The size of the taps that Forward writes for Backward.
   uint64_t taps_bytes() const {
     return static_cast<uint64_t>(planes() * y_plane()) * (has_small_taps() ? sizeof(uint8_t) : sizeof(int32_t));
   }
@@ -34,11 +34,11 @@ class MaxPoolLoop {
   void Backward(DType dtype, const std::byte* taps, const std::byte* dy, std::byte* dx, int threads) const;
 
  private:
-  // One spatial dimension; the outermost are trivial where there are fewer than three.
+  // One spatial dimension. With fewer than three, the outermost are trivial.
   struct Axis {
     int64_t x = 1, y = 1, size = 1, stride = 1, low = 0, dilation = 1;
 
-    // Where in x a tap lies of the window at a position of y; -1 in the padding.
+    // The position in x of a tap of the window at a position of y; -1 in the padding.
     int64_t PlaceOf(int64_t position, int64_t tap) const {
       const int64_t place = position * stride + tap * dilation - low;
       return place < x ? std::max<int64_t>(place, -1) : -1;
@@ -54,14 +54,15 @@ class MaxPoolLoop {
   template <typename T, typename Tap>
   void BackwardOf(const Tap* taps, const T* dy, T* dx, int threads) const;
 
-  // Where in a plane of x tap `tap` of output position `p` lies; -1 in the padding. Taps count in row-major order.
+  // The position in a plane of x of tap `tap` of output position `p`; -1 in the padding. Taps are numbered in row-major
+  // order.
   int64_t At(int64_t p, int64_t tap) const;
   int64_t taps() const { return axes_[0].size * axes_[1].size * axes_[2].size; }
   bool has_small_taps() const { return taps() <= 256; }
   int64_t planes() const { return samples_ * channels_; }
   int64_t x_plane() const { return axes_[0].x * axes_[1].x * axes_[2].x; }
   int64_t y_plane() const { return axes_[0].y * axes_[1].y * axes_[2].y; }
-  // Where a plane begins, and how far its elements are apart.
+  // The first element of a plane; step() is the distance between its elements.
   int64_t First(int64_t plane, int64_t size) const {
     return channels_last_ ? plane / channels_ * channels_ * size + plane % channels_ : plane * size;
   }

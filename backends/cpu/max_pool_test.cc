@@ -1,5 +1,5 @@
-// Max pooling and its gradient in one program, where the one remembers the maxima for the other, against the
-// interpreter: with NaN, with windows of nothing but -inf, and with ordinary values again afterwards.
+// Max pooling and its gradient in one program, where the forward op stores the maxima for the gradient, compared with
+// the interpreter: with NaN, with windows of only -inf, and with ordinary values again afterwards.
 
 #include <limits>
 #include <random>
@@ -17,7 +17,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Row-major, as x is an input.
+// x is row-major, because it is an input.
 constexpr char kRowMajor[] = R"(
 graph @f(%x: f32[3,5,8,9], %dy: f32[3,5,4,5]) -> (y: f32[3,5,4,5], dx: f32[3,5,8,9]) {
   %y = max_pool %x {dilation=[1,1], padding_high=[0,1], padding_low=[0,0], stride=[2,2], window=[2,2]} : f32[3,5,4,5]
@@ -25,7 +25,7 @@ graph @f(%x: f32[3,5,8,9], %dy: f32[3,5,4,5]) -> (y: f32[3,5,4,5], dx: f32[3,5,8
   return %y, %dx
 })";
 
-// Channels-last, as x comes from a convolution, here by the identity.
+// x is channels-last, because it comes from a convolution, here with the identity.
 constexpr char kChannelsLast[] = R"(
 graph @f(%in: f32[3,5,8,9], %dy: f32[3,5,4,5], %w: f32[5,1,1,1]) -> (y: f32[3,5,4,5], dx: f32[3,5,8,9]) {
   %x = convolution %in, %w {dilation=[1,1], groups=5, padding_high=[0,0], padding_low=[0,0], stride=[1,1]} : f32[3,5,8,9]
@@ -34,7 +34,7 @@ graph @f(%in: f32[3,5,8,9], %dy: f32[3,5,4,5], %w: f32[5,1,1,1]) -> (y: f32[3,5,
   return %y, %dx
 })";
 
-// More taps than a byte counts.
+// The window has more taps than a byte can count.
 constexpr char kLargeWindow[] = R"(
 graph @f(%x: f32[1,2,20,18], %dy: f32[1,2,4,2]) -> (y: f32[1,2,4,2], dx: f32[1,2,20,18]) {
   %y = max_pool %x {dilation=[1,1], padding_high=[0,0], padding_low=[0,0], stride=[1,1], window=[17,17]} : f32[1,2,4,2]
@@ -66,7 +66,7 @@ void ExpectAsInterpreted(std::string_view text, bool channels_last) {
   add([](std::span<float> x) { x.back() = kNan, x.front() = -kInfinity; });
   add([](std::span<float> x) { std::fill(x.begin(), x.end(), -kInfinity); });
   add([](std::span<float> x) { std::fill(x.begin(), x.end(), kNan); });
-  add([](std::span<float>) {});  // what the runs before left behind has no effect
+  add([](std::span<float>) {});  // earlier runs must have no effect
   for (int threads : {1, 2}) {
     CompileOptions options;
     options.threads = threads;

@@ -62,8 +62,8 @@ dnnl::primitive_attr DefaultAttributes() {
 
 namespace {
 
-// The state of one kernel: memory objects whose addresses are set at each run, and the argument list of the C
-// interface, which unlike the C++ one allocates nothing.
+// The state of one kernel: memory objects whose addresses are set in each run, and the argument list for oneDNN's C
+// interface, which unlike the C++ interface does not allocate.
 class PrimitiveRunner {
  public:
   PrimitiveRunner(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad, const dnnl::engine& engine,
@@ -102,7 +102,7 @@ class PrimitiveRunner {
   dnnl::primitive primitive_;
   dnnl::stream stream_;
   std::vector<PrimitiveArg> args_;
-  int threads_;  // that the primitive was planned for
+  int threads_;  // the number of threads that the primitive was planned for
   std::vector<dnnl::memory> memories_;
   std::vector<dnnl_exec_arg_t> exec_args_;
 };

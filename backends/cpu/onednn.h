@@ -1,5 +1,5 @@
-// oneDNN's objects as this backend uses them: memory descriptors for our types, primitives as kernels, exceptions as
-// Status. For the emitters of backends/cpu alone.
+// oneDNN's objects in this backend: memory descriptors for our types, primitives as kernels, exceptions as Status. Used
+// only by the emitters of backends/cpu.
 
 #pragma once
 
@@ -16,22 +16,22 @@
 
 namespace lockstep::cpu {
 
-// Nothing if oneDNN has no such type.
+// Returns nothing if oneDNN has no such type.
 std::optional<dnnl::memory::data_type> OneDnnType(DType dtype);
 
-// A dense row-major tensor. Requires OneDnnType(type.dtype).
+// The descriptor of a dense row-major tensor. Requires OneDnnType(type.dtype).
 dnnl::memory::desc RowMajor(const TensorType& type);
 
-// A dense tensor of N,C,spatial whose memory is N,spatial,C. Requires OneDnnType(type.dtype), and at least 3
-// dimensions.
+// The descriptor of a dense N,C,spatial tensor with memory order N,spatial,C. Requires OneDnnType(type.dtype) and at
+// least 3 dimensions.
 dnnl::memory::desc ChannelsLast(const TensorType& type);
 
-// The name of a layout, "" for row-major: equal descriptors have equal names. Such as "blk16b,s=9216,256,16,1" or
-// "s=…".
+// Returns the name of a layout, such as "blk16b,s=9216,256,16,1" or "s=…"; "" for row-major. Equal descriptors have
+// equal names.
 std::string LayoutName(const dnnl::memory::desc& desc);
 
-// Calls f(), which uses oneDNN, and returns its result; an exception becomes an error with `what` before it:
-// Unimplemented where oneDNN has no implementation for what was asked.
+// Calls f(), which uses oneDNN, and returns its result. An exception becomes an error that begins with `what`; it is
+// Unimplemented if oneDNN has no implementation of what was requested.
 template <typename F>
 auto CallOneDnn(std::string_view what, F&& f) -> absl::StatusOr<decltype(f())> {
   try {
@@ -43,7 +43,7 @@ auto CallOneDnn(std::string_view what, F&& f) -> absl::StatusOr<decltype(f())> {
   }
 }
 
-// An argument of a primitive: DNNL_ARG_SRC and so on, and which of the step's operands it is.
+// An argument of a primitive, such as DNNL_ARG_SRC, and the step's operand that it refers to.
 struct PrimitiveArg {
   int arg = 0;
   bool is_write = false;
@@ -52,12 +52,12 @@ struct PrimitiveArg {
   uint64_t offset = 0;  // bytes
 };
 
-// A kernel that executes `primitive` with as many threads as are set now (scoped_threads.h). Its scratchpad (to be
-// created with user-managed scratchpad mode) lies in the kernel's scratch memory.
+// Returns a kernel that executes `primitive` with as many threads as are set now (scoped_threads.h). Its scratchpad is
+// part of the kernel's scratch memory; the primitive must have been created in user-managed scratchpad mode.
 Kernel PrimitiveKernel(std::string name, const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
                        const dnnl::engine& engine, const std::vector<PrimitiveArg>& args);
 
-// Attributes that all primitives are created with.
+// Returns the attributes with which all primitives are created.
 dnnl::primitive_attr DefaultAttributes();
 
 }  // namespace lockstep::cpu

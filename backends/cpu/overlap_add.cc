@@ -1,5 +1,5 @@
-// Windows added up where they overlap: into each slice one window element after the other, so that the order of
-// additions is the same on any number of threads.
+// Adds overlapping windows. The window elements are added to each slice one after the other, so that the order of
+// additions is the same for all numbers of threads.
 
 #include <algorithm>
 #include <type_traits>
@@ -17,7 +17,7 @@ int64_t Product(const Ints& dims) {
   return product;
 }
 
-// The operand as `outer` x window x positions x `inner`, the result as `outer` x size x `inner`.
+// The operand seen as `outer` x window x positions x `inner`, and the result as `outer` x size x `inner`.
 struct OverlapAdd {
   Ints window, positions, size, stride, dilation;
   int64_t outer = 1, inner = 1;
@@ -31,17 +31,17 @@ struct OverlapAdd {
     positions.assign(at + along, end);
     outer = Product({dims.begin(), at});
     inner = Product({end, dims.end()});
-    if (!size.empty()) return;  // one position of one element
+    if (!size.empty()) return;  // without window dimensions: one position of one element
     for (Ints* each : {&window, &positions, &size, &stride, &dilation}) each->push_back(1);
   }
 
-  // Where in a slice, in rows of `inner` elements, tap `tap` of the window at the row `row` of positions begins.
+  // The beginning, in a slice, in rows of `inner` elements, of tap `tap` of the window at row `row` of positions.
   int64_t Begin(int64_t tap, int64_t row) const {
     int64_t begin = 0, step = 1;
     for (size_t i = size.size(); i-- > 0; step *= size[i]) {
       begin += tap % window[i] * dilation[i] * step;
       tap /= window[i];
-      if (i + 1 == size.size()) continue;  // rows are of all positions along the last dimension
+      if (i + 1 == size.size()) continue;  // a row contains all positions along the last dimension
       begin += row % positions[i] * stride[i] * step;
       row /= positions[i];
     }
@@ -78,7 +78,7 @@ struct OverlapAdd {
   }
 };
 
-// What is added in: halves have too few digits, and unsigned numbers wrap around.
+// The type of sums: 16-bit floats have too few digits, and unsigned integers wrap around without undefined behaviour.
 template <typename T>
 auto SumOf(T) {
   if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) return float(0);

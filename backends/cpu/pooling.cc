@@ -1,5 +1,5 @@
-// Max and average pooling and their gradients by oneDNN, in the layout in which their operand comes. Max pooling whose
-// gradient is taken too remembers where the maxima were: its gradient then reads no x.
+// Max and average pooling and their gradients with oneDNN, in the layout of their operand. Max pooling whose gradient
+// is also computed stores the positions of the maxima, so that the gradient does not read x.
 
 #include <algorithm>
 
@@ -48,7 +48,7 @@ Desc AnyLayout(const TensorType& type) {
   return {type.shape.dims(), *OneDnnType(type.dtype), dnnl::memory::format_tag::any};
 }
 
-// The max_pool_grad of the same windows over the same x as this max_pool, or the other way round.
+// Returns the max_pool_grad with the same windows over the same x as this max_pool, or the max_pool of a max_pool_grad.
 const Node* Partner(const Node& node, std::string_view op) {
   for (const Node* user : node.operand(0).node->users()) {
     if (user->Is(op) && user->operand(0) == node.operand(0) && user->attributes() == node.attributes()) return user;
@@ -56,15 +56,15 @@ const Node* Partner(const Node& node, std::string_view op) {
   return nullptr;
 }
 
-// Max pooling. oneDNN's primitives run unless x holds what they do not see (max_pool_loop.h), or windows are dilated,
-// for which oneDNN has its reference implementation alone.
+// Max pooling. Uses oneDNN's primitives unless x contains values that they ignore (max_pool_loop.h) or windows are
+// dilated, for which oneDNN has only its reference implementation.
 struct MaxPool {
   const Pooling pooling;
   const MaxPoolLoop loop;
   const DType dtype;
   const Desc x, y;
 
-  // x and y lie channels-last if x was produced so, else row-major.
+  // x and y are channels-last if x was produced channels-last, else row-major.
   MaxPool(const Node& node, const TensorType& x_type, const TensorType& y_type, bool channels_last)
       : pooling(node, dnnl::algorithm::pooling_max),
         loop(node, channels_last),
@@ -75,20 +75,20 @@ struct MaxPool {
   int64_t x_elements() const { return Shape(x.get_dims()).num_elements(); }
 };
 
-// What max pooling keeps for its gradient: an int32 that says whether the loop has run, and from kTaps on the loop's
-// taps or the primitive's workspace.
+// The layout of the storage for the gradient: an int32 that is nonzero if the loop has run, and from kTaps on the
+// loop's taps or the primitive's workspace.
 constexpr uint64_t kTaps = kBufferAlignment;
 
 absl::StatusOr<dnnl::pooling_forward::primitive_desc> ForwardPrimitive(const MaxPool& pool, bool train,
                                                                        const EmitContext& c) {
-  if (pool.loop.has_empty_window()) return Unimplemented() << "max_pool: oneDNN's maximum of nothing is finite";
+  if (pool.loop.has_empty_window()) return Unimplemented() << "max_pool: oneDNN's maximum of an empty window is finite";
   return CallOneDnn("max_pool", [&] {
     const auto kind = train ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
     return pool.pooling.Forward(c.engine(), kind, pool.x, pool.y);
   });
 }
 
-// Adds the kernel that writes y, and what the gradient needs if `maxima` is a storage.
+// Adds the kernel that writes y. If `maxima` is a storage, it also writes what the gradient needs.
 void AddForward(const Node& node, const MaxPool& pool, const dnnl::pooling_forward::primitive_desc& pd, int x, int y,
                 int maxima, EmitContext& c) {
   const bool train = maxima >= 0;
@@ -143,7 +143,7 @@ absl::Status EmitMaxPoolGrad(const Node& node, EmitContext& c) {
                      return pool.pooling.Backward(c.engine(), pool.x, pool.y, forward);
                    }));
   int maxima = remembered != nullptr ? remembered->storage : -1;
-  if (maxima < 0) {  // nobody has looked for the maxima yet
+  if (maxima < 0) {  // the maxima have not been computed yet
     ASSIGN_OR_RETURN(const int x, c.ReadAs(node, x_value, pool.x));
     const int y =
         c.builder().DefineTemporary(node.result_name() + ".y", dy.dtype(), LayoutName(pool.y), pool.y.get_size());
@@ -187,7 +187,7 @@ absl::Status EmitAvgPoolGrad(const Node& node, EmitContext& c) {
   RETURN_IF_ERROR(CheckForOneDnn(node));
   const Pooling pooling(node, AverageOf(node));
   const Value dy = node.operand(0);
-  // What it is the gradient of lies channels-last wherever a convolution is near, whatever dy comes from.
+  // Near convolutions the pool's x is channels-last, whatever the layout of dy.
   const Desc dy_desc = ChannelsLast(dy.type());
   ASSIGN_OR_RETURN(const auto pd, CallOneDnn("avg_pool_grad", [&] {
                      const Desc dx_desc = ChannelsLast(node.type());

@@ -10,7 +10,7 @@ namespace {
 struct InstructionSet {
   std::string_view name;
   dnnl_cpu_isa_t onednn;
-  std::string_view llvm;  // a processor that has just this
+  std::string_view llvm;  // a processor with exactly this instruction set
 };
 
 constexpr InstructionSet kInstructionSets[] = {
@@ -26,7 +26,7 @@ const InstructionSet* Find(std::string_view name) {
   return nullptr;
 }
 
-// "avx512_core"
+// Returns a name such as "avx512_core".
 std::string NameOf(dnnl_cpu_isa_t isa) {
   const std::string name = dnnl_cpu_isa2str(isa), prefix = "cpu_isa_";
   return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
@@ -39,27 +39,29 @@ absl::Status SetInstructionSet(std::string_view isa) {
   const InstructionSet* set = Find(isa);
   if (set == nullptr) {
     return InvalidArgument() << "isa is " << Quoted(isa)
-                             << ", expected sse41, avx2 or avx512, or none for all that the "
+                             << ", expected sse41, avx2 or avx512, or empty for all that the "
                              << "processor has";
   }
-  // Refused once oneDNN has looked at its setting. To ask what holds is to look, so the order cannot be another.
+  // oneDNN refuses this once it has read its setting. Querying the effective setting reads it, so the setting comes
+  // first.
   (void)dnnl_set_max_cpu_isa(set->onednn);
   const dnnl_cpu_isa_t effective = dnnl_get_effective_cpu_isa();
   if (effective == set->onednn) return absl::OkStatus();
   if ((effective & set->onednn) != set->onednn) {
-    return InvalidArgument() << "isa is " << isa << ", and oneDNN has no more than " << NameOf(effective)
+    return InvalidArgument() << "isa is " << isa << ", but oneDNN supports at most " << NameOf(effective)
                              << " on this processor, or in this process";
   }
-  return FailedPrecondition() << "isa is " << isa << ", but oneDNN works with " << NameOf(effective)
-                              << " in this process since an earlier compilation; give isa to the first one";
+  return FailedPrecondition() << "isa is " << isa << ", but oneDNN uses " << NameOf(effective)
+                              << " in this process since an earlier compilation; set isa in the first one";
 }
 
 bool HasQuickProductsOf(DType dtype) {
   const auto has = [](dnnl_cpu_isa_t isa) { return (dnnl_get_effective_cpu_isa() & isa) == isa; };
   if (dtype == DType::kF16) return has(dnnl_cpu_isa_avx512_core_fp16);
   if (has(dnnl_cpu_isa_avx512_core_amx)) return true;
-  // Intel's with AVX-512-FP16, Sapphire Rapids and later, leave products of bf16 to AMX. Where that is hidden, by a
-  // virtual machine, say, what is left is vdpbf16ps: as long as four of vfmadd231ps, for twice the products of one.
+  // Intel processors with AVX-512-FP16 (Sapphire Rapids and later) use AMX for bf16 products. If AMX is hidden, for
+  // example by a virtual machine, only vdpbf16ps remains, which takes as long as four vfmadd231ps and computes only
+  // twice as many products as one.
   return has(dnnl_cpu_isa_avx512_core_bf16) && !(__builtin_cpu_is("intel") && has(dnnl_cpu_isa_avx512_core_fp16));
 }
 

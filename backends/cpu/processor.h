@@ -1,5 +1,5 @@
-// What kernels may use of the processor, and what describes the bits that they compute. The CPU backend calls it before
-// it creates the first primitive. Any thread.
+// The instructions that kernels may use, and a description of the processor that determines the bits of their results.
+// The CPU backend calls it before it creates the first primitive. Any thread may call it.
 
 #pragma once
 
@@ -12,20 +12,21 @@
 
 namespace lockstep::cpu {
 
-// Holds oneDNN to an instruction set: "sse41", "avx2" or "avx512", or whatever the processor has if `isa` is empty. It
-// is for the whole process and must come before oneDNN's first primitive. InvalidArgument for another name or what the
-// processor lacks, FailedPrecondition if it comes too late.
+// Limits oneDNN to an instruction set: "sse41", "avx2" or "avx512"; empty means all that the processor has. The limit
+// is for the whole process and must be set before oneDNN's first primitive. Returns InvalidArgument for another name or
+// an instruction set that the processor lacks, FailedPrecondition if it is called too late.
 absl::Status SetInstructionSet(std::string_view isa);
 
-// Whether the processor multiplies and adds floats of 16 bits, f16 or bf16, as quickly as f32 at least, as far as the
-// instruction set that oneDNN is held to has it. After SetInstructionSet.
+// True if the processor multiplies and adds 16-bit floats, f16 or bf16, at least as fast as f32 with the instruction
+// set to which oneDNN is limited. Call it after SetInstructionSet.
 bool HasQuickProductsOf(DType dtype);
 
-// How the loop compiler keeps to `isa`, one that SetInstructionSet takes.
+// Returns the options that limit the loop compiler to `isa`, which SetInstructionSet must accept.
 LoopCompiler::Options LoopOptionsFor(std::string_view isa);
 
-// Text in which processes differ whose kernels may compute different bits, a line for each thing: oneDNN's version and
-// instruction set, LLVM's version and the processor that loops are compiled for, and each feature of it.
+// Returns text that differs between processes whose kernels may compute different bits, with one fact per line:
+// oneDNN's version and instruction set, LLVM's version, the processor that loops are compiled for, and each of its
+// features.
 absl::StatusOr<std::string> ProcessorFingerprint(std::string_view isa);
 
 }  // namespace lockstep::cpu

@@ -1,6 +1,5 @@
-// An op by its reference meaning: the same function that the interpreter calls, on copies of the operands. For element
-// types and shapes for which there is no kernel, and for ops that have neither a kernel nor a decomposition. One
-// thread; not quick.
+// Runs an op by its reference meaning: calls the interpreter's function on copies of the operands. Used for element
+// types and shapes without a kernel, and for ops with neither a kernel nor a decomposition. Single-threaded and slow.
 
 #include <cstring>
 

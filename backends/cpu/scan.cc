@@ -1,11 +1,11 @@
-// Loops with a body: the body is compiled as a program of its own, which one kernel runs once for each iteration.
-// Nothing that is scanned or stacked is copied: the program's inputs and results are addresses, which move on. A
-// carried value is written where it is stacked, if it is, else by turns into the result and into a buffer beside it.
+// Loops with a body. The body is compiled as a separate program, which one kernel runs once per iteration. Scanned and
+// stacked values are not copied: the addresses of the program's inputs and results advance. A carried value is written
+// to its place in the stack, if it is stacked; otherwise alternately to the result and to a second buffer.
 //
-// Products of matrices that need no value of another iteration are one large product for all of them: before the loop
-// where what is scanned is multiplied with a constant, after it where the product is stacked, and for a sum over
-// iterations, as the gradient of a weight is: sum over t of a[t]' b[t] is a' b of all rows. That takes memory for all
-// iterations, so that a loop whose iterations are to be one at a time has none of it.
+// Matrix products that do not depend on other iterations are computed as one large product for all iterations: before
+// the loop if a scanned value is multiplied by a constant; after it if the product is stacked, and for a sum over
+// iterations such as the gradient of a weight, where the sum over t of a[t]' b[t] is a' b of all rows. This needs
+// memory for all iterations, so it is not done in loops whose iterations must run one at a time.
 
 #include "core/ops/scan.h"
 
@@ -20,7 +20,7 @@
 namespace lockstep::cpu {
 namespace {
 
-// What is stored of all iterations so that a product of matrices can be one for all of them, at most.
+// The maximum size of values stored for all iterations so that a matrix product can be computed for all of them.
 constexpr uint64_t kMostStacked = uint64_t{1} << 28;
 
 class ScanEmitter {
@@ -47,7 +47,7 @@ class ScanEmitter {
   }
 
  private:
-  // One for all iterations, after the loop.
+  // A product for all iterations, after the loop.
   struct Product {
     Kernel kernel;
     size_t result = 0;
@@ -58,7 +58,7 @@ class ScanEmitter {
     spec_.input_bytes.push_back(input.type().num_bytes());
     spec_.is_scanned.push_back(is_scanned);
   }
-  // The position of `value` among the body's inputs, or -1.
+  // Returns the position of `value` among the body's inputs, or -1.
   int InputOf(Value value) const {
     for (size_t i = 0; i < form_.num_inputs(); ++i) {
       if (body_.inputs()[i].value == value) return static_cast<int>(i);
@@ -75,7 +75,7 @@ class ScanEmitter {
     return form_.length > 0 && !node_.attr<bool>("one_at_a_time") && bytes > 0 &&
            bytes <= kMostStacked / static_cast<uint64_t>(form_.length);
   }
-  // y = a b for rows a of an iteration and a constant b: for all iterations it is one product.
+  // True for y = a b with rows a of an iteration and a constant b: for all iterations it is one product.
   bool IsProductWithConstant(const Node& node) const {
     return node.Is("matmul") && !node.attr<bool>("transpose_a") && node.type().shape.rank() == 2 &&
            IsConstant(node.operand(1)) && MayStack(node.operand(0)) && MayStack(const_cast<Node&>(node).result());
@@ -87,7 +87,7 @@ class ScanEmitter {
            MayStack(node.operand(1));
   }
 
-  // Before the loop: products of what is scanned with constants. The loop scans their results.
+  // Moves products of scanned values and constants before the loop, which then scans their results.
   absl::Status HoistProducts() {
     for (auto it = body_.nodes().begin(); it != body_.nodes().end();) {
       Node& node = *it++;
@@ -106,7 +106,7 @@ class ScanEmitter {
     }
     return absl::OkStatus();
   }
-  // Where it is stacked anyway, if it is.
+  // Returns the storage of a hoisted value: that of its stack, if it is stacked.
   int StorageOfHoisted(Value value) {
     for (size_t i = form_.carried; i < form_.first_summed(); ++i) {
       if (body_.results()[i].value != value || !done_.insert(i).second) continue;
@@ -150,14 +150,14 @@ class ScanEmitter {
     }
     return absl::OkStatus();
   }
-  // Whether nothing else in the loop needs it.
+  // True if `value` is needed for only one result and nothing else in the loop.
   bool IsOnlyResult(Value value) const {
     int count = 0;
     for (const Result& result : results_) count += result.value == value;
     return count == 1 && value.node->users().empty();
   }
 
-  // The result of the body's program that `value` is.
+  // Returns the index of the result of the body's program that is `value`.
   absl::StatusOr<size_t> ProgramResult(Value value) {
     const auto [it, is_new] = program_results_.emplace(value, spec_.destinations.size());
     if (is_new) {
@@ -167,7 +167,7 @@ class ScanEmitter {
     return it->second;
   }
 
-  // The storage of all values that `value` has, in the order of what is scanned.
+  // Returns the storage of the values of all iterations, in the order of scanned values.
   absl::StatusOr<int> StackOf(Value value) {
     for (size_t i = 0; i < body_.inputs().size(); ++i) {
       if (spec_.is_scanned[i] && body_.inputs()[i].value == value) return reads_[i];
@@ -184,7 +184,7 @@ class ScanEmitter {
     return storage;
   }
 
-  // What products for all iterations have taken the place of.
+  // Erases nodes that were replaced by products for all iterations.
   void EraseDead() {
     for (auto it = body_.nodes().end(); it != body_.nodes().begin();) {
       Node& node = *--it;
@@ -196,7 +196,7 @@ class ScanEmitter {
     }
   }
 
-  // The kernel of a product in the body, with the rows of all iterations in the place of those of one.
+  // Returns the kernel of a product in the body, with the rows of all iterations instead of one.
   absl::StatusOr<Kernel> ProductOfAll(const Node& node, bool is_sum) const {
     const auto rows = [&](const TensorType& type) {
       return TensorType{type.dtype, Shape({form_.length * type.shape[0], type.shape[1]})};
@@ -215,7 +215,7 @@ class ScanEmitter {
   EmitContext& c_;
   const ScanForm form_;
   Graph body_;
-  std::vector<Result> results_;  // of the body, which are then chosen anew
+  std::vector<Result> results_;  // of the body; replaced by those that the loop computes
   LoopSpec spec_;
   std::vector<int> reads_, writes_;  // storages
   std::map<size_t, int> written_;    // by result of the node that the loop writes

@@ -34,7 +34,7 @@ void AddTerm(Total* total, const T* term, int64_t count, int threads) {
 
 bool IsHalf(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
-// Sums of halves are in f32, in memory of their own, and all others in place.
+// Sums of 16-bit floats are in f32, in separate memory. All others are in place.
 class Sum {
  public:
   explicit Sum(LoopSum sum) : write_(sum.write), program_(sum.program), type_(std::move(sum.type)) {}
@@ -79,7 +79,7 @@ class Sum {
 
 // --- One program for each iteration ----------------------------------------------------------------------------------
 
-// The body's program, planned and checked.
+// The body's program, planned and certified.
 struct BodyProgram {
   StepList steps;
   std::vector<Buffer> buffers;
@@ -87,7 +87,7 @@ struct BodyProgram {
   std::unique_ptr<Device> device = CreateHostDevice();
   std::vector<std::unique_ptr<DeviceMemory>> constants;
   uint64_t arena_bytes = 0, constant_bytes = 0;
-  Recomputation recomputed;  // by an iteration
+  Recomputation recomputed;  // per iteration
 };
 
 absl::StatusOr<BodyProgram> MakeBodyProgram(const Graph& body, const EmitContext& c) {
@@ -119,7 +119,7 @@ class LoopOfPrograms {
   LoopOfPrograms(LoopSpec spec, BodyProgram body)
       : spec_(std::move(spec)), body_(std::move(body)), addresses_(body_.buffers.size(), nullptr) {
     for (const LoopSum& sum : spec_.sums) sums_.emplace_back(sum);
-    scratch_bytes_ = AlignUp(body_.arena_bytes);  // the body's arena is first
+    scratch_bytes_ = AlignUp(body_.arena_bytes);  // the body's arena comes first
     for (const Destination& to : spec_.destinations) scratch_of_.push_back(to.stacks.empty() ? Take(to.bytes) : 0);
     for (Sum& sum : sums_) sum.set_scratch(Take(sum.scratch_bytes()));
   }
@@ -163,8 +163,8 @@ class LoopOfPrograms {
     }
   }
 
-  // Carried values are read where the iteration before has written them; before they are overwritten, the next but one
-  // begins.
+  // Carried values are read where the previous iteration wrote them. They are overwritten in the iteration after the
+  // next.
   void MoveOn(const KernelArgs& args, int64_t i) {
     if (i > 0) {
       next_.clear();
@@ -182,7 +182,7 @@ class LoopOfPrograms {
     }
   }
 
-  // What is more than one result.
+  // Copies values that are more than one result, and adds sums.
   void Collect(const KernelArgs& args, int64_t i) {
     for (size_t k = 0; k < spec_.destinations.size(); ++k) {
       const Destination& to = spec_.destinations[k];
@@ -202,7 +202,7 @@ class LoopOfPrograms {
   LoopSpec spec_;
   BodyProgram body_;
   std::vector<Sum> sums_;
-  std::vector<uint64_t> scratch_of_;  // by destination, of one that is not stacked
+  std::vector<uint64_t> scratch_of_;  // by destination; only for those that are not stacked
   uint64_t scratch_bytes_ = 0;
   std::vector<std::byte*> addresses_;  // by buffer of the body's program
   std::vector<std::byte*> next_;       // by carried value

@@ -1,5 +1,5 @@
-// The kernel of a loop with a body: it runs the body's program, which is lowered, planned and certified like any other,
-// once for each iteration. scan.cc makes such kernels.
+// The kernel of a loop with a body. It runs the body's program, which is lowered, planned and certified like other
+// programs, once per iteration. scan.cc creates such kernels.
 
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace lockstep::cpu {
 
-// A result of the body's program. If it is stacked, it is written there; else, if it is carried, into the kernel's
-// result and scratch memory by turns; else into scratch memory.
+// The destination of a result of the body's program: its place in the stack if it is stacked; otherwise, if it is
+// carried, alternately the kernel's result and scratch memory; otherwise scratch memory.
 struct Destination {
   uint64_t bytes = 0;
   std::vector<size_t> stacks;  // writes of the kernel
@@ -25,8 +25,8 @@ struct LoopSum {
   TensorType type;
 };
 
-// Reads of the kernel, and inputs of the body: what is carried first, then what is scanned and constants in any order.
-// Writes of the kernel: what is carried first.
+// The kernel's reads, and the body's inputs: first carried values, then scanned values and constants in any order. The
+// kernel's writes: first carried values.
 struct LoopSpec {
   int64_t length = 0;
   bool reverse = false;
@@ -34,12 +34,12 @@ struct LoopSpec {
   std::vector<uint64_t> input_bytes;      // by input of the body
   std::vector<bool> is_scanned;           // the same
   std::vector<Destination> destinations;  // by result of the body's program
-  std::vector<size_t> next;               // by carried value: the result of the program that it goes on as
+  std::vector<size_t> next;               // by carried value: the result of the program that is its next value
   std::vector<LoopSum> sums;
   int threads = 1;
 };
 
-// Its results are spec.destinations. The kernel's scratch memory holds the arena of the body's program, among others.
+// The results of `body` are spec.destinations. The kernel's scratch memory includes the arena of the body's program.
 absl::StatusOr<Kernel> LoopKernel(const Graph& body, LoopSpec spec, const EmitContext& c);
 
 }  // namespace lockstep::cpu

@@ -1,5 +1,5 @@
-// How many threads OpenMP uses for what oneDNN does on the calling thread, while this lives. oneDNN plans a primitive
-// for the number that is set when it is created, and must find the same when it is executed.
+// Sets the number of OpenMP threads for oneDNN on the calling thread during its lifetime. oneDNN plans a primitive for
+// the number that is set when it is created; the same number must be set when it is executed.
 
 #pragma once
 

@@ -1,4 +1,5 @@
-// Softmax cross-entropy: the loss of each sample and its gradient, a few samples at a time while they are in the cache.
+// Softmax cross-entropy: the loss of each sample and its gradient, computed for a few samples at a time while they are
+// in the cache.
 
 #include <omp.h>
 
@@ -13,14 +14,14 @@
 namespace lockstep::cpu {
 namespace {
 
-// Logits as `blocks` x `classes` x `inner`; a sample is a block and an inner position.
+// Logits seen as `blocks` x `classes` x `inner`; a sample is a block and an inner position.
 struct CrossEntropy {
   int64_t blocks = 1, classes = 1, inner = 1;
   double scale = 1;
   Shape labels_shape;
   int threads = 1;
 
-  // A unit of work: samples of one block whose logits are neighbours in memory, class by class.
+  // A unit of work: samples of one block whose logits are adjacent in memory, class by class.
   static constexpr int64_t kUnit = 16;
   int64_t units_of_block() const { return (inner + kUnit - 1) / kUnit; }
   int64_t samples() const { return blocks * inner; }
@@ -31,12 +32,12 @@ struct CrossEntropy {
     return losses_bytes() + (inner == 1 ? 0 : rows_bytes() * static_cast<uint64_t>(threads));
   }
 
-  // Of one sample: its logits become the gradient, and the loss is returned.
+  // Replaces the logits of one sample by the gradient and returns the loss.
   double Sample(float* row, int64_t label) const {
     float max = -std::numeric_limits<float>::infinity(), sum = 0, factor = 0;
     const float logit = row[label];
     SoftmaxStep(row, 1, classes, classes, &max, &sum, &factor);
-    // With NaN or infinity in the row, or of nothing but -inf.
+    // The row contains NaN or infinity, or only -inf.
     if (!(sum > 0 && std::isfinite(sum) && std::isfinite(max))) {
       std::fill_n(row, classes, std::numeric_limits<float>::quiet_NaN());
       return std::numeric_limits<double>::quiet_NaN();
@@ -47,7 +48,7 @@ struct CrossEntropy {
     return static_cast<double>(max) - static_cast<double>(logit) + std::log(static_cast<double>(sum));
   }
 
-  // `rows` are of the calling thread. Transposes the samples into them and back, unless each is a row already.
+  // `rows` belongs to the calling thread. Transposes the samples into it and back, unless each sample is already a row.
   template <typename Label>
   void Unit(const float* x, const Label* labels, float* dx, double* losses, float* rows, int64_t unit) const {
     const int64_t block = unit / units_of_block(), begin = unit % units_of_block() * kUnit;
@@ -83,7 +84,7 @@ struct CrossEntropy {
       std::byte* const rows = scratch + losses_bytes() + rows_bytes() * static_cast<uint64_t>(omp_get_thread_num());
       Unit(x, labels, dx, losses, reinterpret_cast<float*>(rows), unit);
     }
-    double sum = 0;  // in the order of samples, whatever the threads
+    double sum = 0;  // in the order of samples, for all numbers of threads
     for (int64_t i = 0; i < samples(); ++i) sum += losses[i];
     *loss = static_cast<float>(scale * sum);
     return absl::OkStatus();

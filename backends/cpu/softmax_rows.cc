@@ -11,11 +11,11 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// e^x by the polynomial of Cephes' expf on [-ln 2 / 2, ln 2 / 2], times a power of two. Without branches, so that loops
-// become vectors.
+// Computes e^x with the polynomial of Cephes' expf on [-ln 2 / 2, ln 2 / 2], times a power of two. It has no branches,
+// so that loops are vectorized.
 [[gnu::always_inline]] inline float Exp(float x) {
-  constexpr float kLow = -86.6F, kHigh = 88.72F;  // what is within has a normal result
-  constexpr float kRound = 12582912.0F;           // 1.5 * 2^23: in a sum with it the last bits are an integer
+  constexpr float kLow = -86.6F, kHigh = 88.72F;  // the result is normal in this range
+  constexpr float kRound = 12582912.0F;           // 1.5 * 2^23: after adding it, the low bits hold an integer
   const float bounded = x < kLow ? kLow : x > kHigh ? kHigh : x;
   const float shifted = bounded * 1.44269504088896341F + kRound;
   const float n = shifted - kRound;
@@ -60,7 +60,7 @@ template <typename T>
   for (int64_t i = 0; i < rows; ++i) {
     T* const row = scores + i * stride;
     const T of_row = Max(row, count), next = of_row > max[i] ? of_row : max[i];
-    const T less = next == kNone ? T(0) : next;  // nothing is seen yet, or all is NaN
+    const T less = next == kNone ? T(0) : next;  // nothing has been seen yet, or all is NaN
     factor[i] = Exp(max[i] - less);
     sum[i] = sum[i] * factor[i] + ExpAndSum(row, count, less);
     max[i] = next;

@@ -1,5 +1,5 @@
-// Kernels run with as many threads as they were made for, whatever OpenMP's setting of the calling thread, and leave
-// that as it was.
+// Kernels run with the number of threads that they were compiled for, regardless of OpenMP's setting on the calling
+// thread, and do not change that setting.
 
 #include <omp.h>
 
@@ -15,8 +15,8 @@
 namespace lockstep {
 namespace {
 
-// Convolutions, pooling and a matrix product by oneDNN and their gradients, and loops by LLVM, each worth several
-// threads.
+// Convolutions, pooling, a matrix product and their gradients with oneDNN, and loops with LLVM, each large enough for
+// several threads.
 constexpr char kModel[] = R"(
 graph @model(%x: f32[16,3,32,32] split(0), state %k1: f32[32,3,3,3], state %k2: f32[32,32,3,3], state %w: f32[8192,10]) -> (logits: f32[16,10] split(0)) {
   %z1 = convolution %x, %k1 {dilation=[1,1], padding_high=[1,1], padding_low=[1,1], stride=[1,1]} : f32[16,32,32,32]
@@ -35,8 +35,8 @@ size_t NumThreadsOfProcess() {
   return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
 }
 
-// Runs a training step on a new thread whose OpenMP setting is 4, and returns how many threads that added to the
-// process.
+// Runs a training step on a new thread whose OpenMP setting is 4, and returns the number of threads that this added to
+// the process.
 size_t ThreadsAddedBy(int threads) {
   size_t added = 0;
   std::thread([&] {
@@ -59,7 +59,7 @@ size_t ThreadsAddedBy(int threads) {
       for (const Input& input : graph->inputs()) inputs.push_back(Tensor::Full(input.value.type(), 1));
       RETURN_IF_ERROR(RunOnce(*executor, *graph, inputs).status());
       EXPECT_EQ(omp_get_max_threads(), 4);
-      added = NumThreadsOfProcess() - before - 1;  // but for the rank's own
+      added = NumThreadsOfProcess() - before - 1;  // without the rank's own
       return absl::OkStatus();
     });
     EXPECT_TRUE(status.ok()) << status;
@@ -67,7 +67,8 @@ size_t ThreadsAddedBy(int threads) {
   return added;
 }
 
-// With three or more it would depend on the last team: GNU's OpenMP ends the threads that a smaller one leaves over.
+// With three or more, the count would depend on the last team: GNU's OpenMP ends threads that a smaller team does not
+// use.
 TEST(Threads, AreAsManyAsKernelsWereMadeFor) {
   EXPECT_EQ(ThreadsAddedBy(1), 0u);
   EXPECT_EQ(ThreadsAddedBy(2), 1u);
@@ -80,7 +81,7 @@ TEST(Threads, OfTheCallerAreRestoredByACallThatFails) {
     omp_set_num_threads(3);
     ASSIGN_OR_RETURN(const auto executor, Load(kStep, communicator, device, options));
     Batch bad(4);
-    bad.y.mutable_data<int64_t>()[1] = 5;  // of 5 classes
+    bad.y.mutable_data<int64_t>()[1] = 5;  // there are 5 classes
     EXPECT_FALSE(executor->Run(bad.inputs(), {}).ok());
     EXPECT_EQ(omp_get_max_threads(), 3);
     return absl::OkStatus();

@@ -1,4 +1,4 @@
-// The first k elements in order, line by line.
+// The first k elements in sorted order, line by line.
 
 #include <algorithm>
 #include <numeric>
@@ -10,7 +10,7 @@
 namespace lockstep::cpu {
 namespace {
 
-// x as `outer` x `extent` x `inner`; a line is along `extent`.
+// x seen as `outer` x `extent` x `inner`; a line is along `extent`.
 struct TopK {
   int64_t outer = 1, extent = 1, inner = 1, k = 0;
   bool largest = true;
@@ -23,7 +23,7 @@ struct TopK {
     for (int64_t i = dim + 1; i < shape.rank(); ++i) inner *= shape[i];
   }
 
-  // `order` has room for the positions of a line.
+  // `order` has room for the positions of one line.
   template <typename T>
   void RunLine(const T* x, T* values, int64_t* indices, int64_t* order) const {
     std::iota(order, order + extent, int64_t{0});
@@ -39,7 +39,7 @@ struct TopK {
     }
   }
 
-  // `orders` has room for a line of each thread.
+  // `orders` has room for one line per thread.
   template <typename T>
   void Run(const T* x, T* values, int64_t* indices, int64_t* orders, int threads) const {
 #pragma omp parallel for num_threads(threads) if (threads > 1 && outer * extent * inner > 4096)

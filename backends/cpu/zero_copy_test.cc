@@ -1,6 +1,6 @@
-// Proves from an executable's steps that nothing that ranks send is copied between the kernel that computes it and the
-// one that uses what comes: the kernel writes into registered memory, the collective works there, and the other kernel,
-// such as an optimizer, reads there.
+// Checks from an executable's steps that values sent between ranks are not copied between the kernel that computes them
+// and the one that reads what arrives: the kernel writes into registered memory, the collective works there, and the
+// reader, such as an optimizer, reads there.
 
 #include <map>
 #include <set>
@@ -60,7 +60,7 @@ TEST_P(ZeroCopy, GradientsLiveInTheirBuckets) {
       for (const StepOperand& gradient : step.reads) {
         EXPECT_EQ(kind_of(gradient.slice), BufferKind::kRegistered);
         reduced.insert(gradient.name);
-        // Some kernel before writes exactly these bytes.
+        // An earlier kernel writes exactly these bytes.
         const bool written =
             std::any_of(executable->steps.begin(), executable->steps.begin() + static_cast<std::ptrdiff_t>(i),
                         [&](const auto& earlier) {
@@ -86,7 +86,7 @@ TEST_P(ZeroCopy, GradientsLiveInTheirBuckets) {
   for (const std::string state : {"k", "c", "w", "b"}) EXPECT_TRUE(states_from_buckets.contains(state)) << state;
 }
 
-// Every collective, each of what a kernel computes and for a kernel.
+// All collectives; a kernel computes each operand and reads each result.
 constexpr char kAllCollectives[] = R"(
 mesh {data=2}
 local graph @all(%x: f32[8,8] local) -> (f: f32[8,4] split(1), z: f32[4,8] split(0)) {
@@ -112,8 +112,8 @@ local graph @all(%x: f32[8,8] local) -> (f: f32[8,4] split(1), z: f32[4,8] split
 }
 )";
 
-// What an optimizer does whose states the ranks share: gradients are reduced to slices in one bucket, and the new
-// weights gathered in another one.
+// The pattern of an optimizer whose states the ranks split: gradients are reduced to slices in one bucket, and the new
+// weights are gathered in another.
 constexpr char kBuckets[] = R"(
 mesh {data=2}
 local graph @buckets(%x: f32[8,8] local) -> (y: f32[8,8], z: f32[4,8]) {
@@ -141,7 +141,7 @@ TEST_P(NoStepCopies, WhatTravelsIsBornInRegisteredMemory) {
   ASSERT_TRUE(executable.ok()) << executable.status();
   SCOPED_TRACE(executable->ToString());
   const StepList& steps = executable->steps;
-  // Whether one of the kernels in [begin, end) touches exactly these bytes.
+  // True if one of the kernels in [begin, end) accesses exactly these bytes.
   const auto is_touched = [&](size_t begin, size_t end, const BufferSlice& slice, bool by_writing) {
     for (size_t i = begin; i < end; ++i) {
       const StepInfo& step = steps[i]->info();
@@ -171,7 +171,7 @@ TEST_P(NoStepCopies, WhatTravelsIsBornInRegisteredMemory) {
 INSTANTIATE_TEST_SUITE_P(Programs, NoStepCopies,
                          testing::Values(std::pair(kAllCollectives, size_t{8}), std::pair(kBuckets, size_t{2})));
 
-// Registered memory is shared by lifetimes, as the arena is.
+// Registered memory is reused by lifetimes, like the arena.
 TEST(RegisteredMemory, IsUsedAgain) {
   const auto graph = ParseGraph(R"(
 mesh {data=2}

@@ -18,7 +18,7 @@ absl::Status CapturedSteps::RunEach(const StepList& steps, StepContext& context)
   return absl::OkStatus();
 }
 
-// Whether all collectives are NCCL's.
+// Returns false if a collective does not use NCCL.
 bool CapturedSteps::FindAxes(const StepList& steps, const StepContext& context) {
   for (const auto& step : steps) {
     if (step->info().kind != StepKind::kStart) continue;
@@ -55,8 +55,8 @@ absl::Status CapturedSteps::Run(const StepList& steps, StepContext& context) {
 absl::Status CapturedSteps::Capture(const StepList& steps, StepContext& context) {
   absl::Status status = BeginCapture(context);
   const bool begun = status.ok();
-  // A rank that captured alone could wait in NCCL for its peers.
-  absl::StatusOr<bool> all = OnAllRanks(begun, "the begin of the capture", context);
+  // A rank that captured alone could wait for its peers in NCCL.
+  absl::StatusOr<bool> all = OnAllRanks(begun, "the beginning of the capture", context);
   const bool captures = all.ok() && *all;
   if (captures) status = RunEach(steps, context);
   if (begun) status = EndCapture(captures, status, context);
@@ -71,7 +71,7 @@ absl::Status CapturedSteps::Capture(const StepList& steps, StepContext& context)
   return absl::OkStatus();
 }
 
-// One axis after the other: what is false on a rank becomes so in its row, then in all rows.
+// Goes through the axes one after the other: a false value on one rank reaches its row, then all rows.
 absl::StatusOr<bool> CapturedSteps::OnAllRanks(bool mine, std::string_view what, StepContext& context) const {
   for (int axis : axes_) {
     ASSIGN_OR_RETURN(const std::vector<std::string> all,
@@ -86,8 +86,8 @@ absl::Status CapturedSteps::BeginCapture(StepContext& context) {
   RETURN_IF_ERROR(device.MakeCurrent());
   graph_ = std::make_shared<LaunchableGraph>(device);
   for (int axis : axes_) static_cast<NcclCommunicator*>(context.axis(axis).communicator)->AddGraph(graph_);
-  // NCCL launches into the capture from threads of its own, which any mode lets it. What it allocates there is
-  // forbidden to this thread alone.
+  // NCCL launches into the capture from its own threads, which all modes allow. THREAD_LOCAL forbids allocations during
+  // the capture only on this thread, so NCCL's threads may allocate.
   const DriverApi& api = device.api();
   return device.Check(api.StreamBeginCapture(stream_->handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
                       "cuStreamBeginCapture");

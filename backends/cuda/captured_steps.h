@@ -1,10 +1,10 @@
-// A program's steps as one CUDA graph, so that a run is one call of the driver. The first run that succeeds is step
-// by step, as libraries allocate in their first calls; the second is captured, which runs nothing, and from then on the
-// graph is launched. What cannot be captured, such as collectives by way of the host, runs step by step for ever; a
-// step that fails to be captured is named on stderr, and all ranks then go that way.
+// A program's steps as one CUDA graph, so that a run is one driver call. The first successful run is step by step,
+// because libraries allocate in their first calls. The second run is captured, which executes nothing. From then on the
+// graph is launched. Programs that cannot be captured, for example with collectives through the host, always run step
+// by step. If the capture of a step fails, the step is named on stderr, and all ranks run step by step.
 //
-// Of a graph the ranks compare one collective a run and axis, before it is launched: what its calls say was compared in
-// the first run, and the order of them by the certificate.
+// Before each launch of a graph, ranks compare one collective per axis. The arguments of the calls were compared in the
+// first run, and their order by the certificate.
 
 #pragma once
 
@@ -31,16 +31,16 @@ class CapturedSteps final : public WholeRun {
   absl::Status Capture(const StepList& steps, StepContext& context);
   absl::StatusOr<bool> OnAllRanks(bool mine, std::string_view what, StepContext& context) const;
   absl::Status BeginCapture(StepContext& context);
-  // Of `status`, if that is an error already, or the graph if it `keeps` one.
+  // Returns `status` if it is an error; otherwise keeps the graph if `keeps`.
   absl::Status EndCapture(bool keeps, absl::Status status, StepContext& context);
   absl::Status Compare(StepContext& context) const;
   absl::Status Launch();
 
   State state_ = State::kFirst;
   CudaStream* stream_ = nullptr;
-  std::shared_ptr<LaunchableGraph> graph_;  // communicators drop it when they end
-  std::vector<std::byte*> addresses_;       // that it was captured with
-  std::vector<int> axes_;                   // positions in the mesh of those with collectives
+  std::shared_ptr<LaunchableGraph> graph_;  // communicators release it when they end
+  std::vector<std::byte*> addresses_;       // the addresses that it was captured with
+  std::vector<int> axes_;                   // the mesh positions of axes with collectives
   int64_t collectives_ = 0;
 };
 

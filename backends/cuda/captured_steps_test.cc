@@ -1,5 +1,5 @@
-// A program as a CUDA graph, on the fakes: it computes what its steps compute one by one, on one rank and on several,
-// and what fails in a capture does not fail the run.
+// A program as a CUDA graph, on the fakes. It computes the same as step by step, on one rank and on several, and a
+// failure of the capture does not fail the run.
 
 #include "backends/cuda/captured_steps.h"
 
@@ -29,7 +29,7 @@ using testing::IsEmpty;
 
 constexpr int kRuns = 5;
 
-// With `splits_weights` their hidden units are shared out along the axis `model`.
+// With `splits_weights`, the hidden units are split along the axis `model`.
 Graph MlpStep(bool splits_weights = false) {
   const std::string w = splits_weights ? " split(1, model)" : "", u = splits_weights ? " split(0, model)" : "";
   absl::StatusOr<Graph> graph = ParseGraph("graph @mlp(%x: f32[12,6] split(0), state %w: f32[6,10]" + w +
@@ -62,13 +62,13 @@ int64_t Count(const std::string& begin) {
   return std::count_if(calls.begin(), calls.end(), [&](const std::string& call) { return call.rfind(begin, 0) == 0; });
 }
 
-// At the end of a test: everything was used as it may be, and given back.
+// For the end of a test: everything was used correctly and freed.
 void ExpectNothingLeft() {
   EXPECT_THAT(TheFakeDriver().misuse(), IsEmpty());
   EXPECT_THAT(TheFakeDriver().leaks(), IsEmpty());
 }
 
-// The losses of all runs, of each rank; `ahead` runs are started before one is waited for.
+// Returns the losses of all runs, for each rank. `ahead` runs are started before one is waited for.
 absl::StatusOr<std::vector<std::vector<float>>> Train(const Backend& backend, const Mesh& mesh, bool profile,
                                                       int ahead = 0) {
   const Graph graph = MlpStep(/*splits_weights=*/mesh.axes().size() > 1);
@@ -133,7 +133,7 @@ TEST_P(Captured, ComputesWhatTheStepsDo) {
   ExpectNothingLeft();
 }
 
-// While the graph of the run before is in the stream, and the first run as its steps are captured.
+// The graph of the previous run is still in the stream; during the capture, so are the steps of the first run.
 TEST_P(Captured, ComputesTheSameWhenRunsAreUnderWay) {
   const int ranks = GetParam();
   const auto backend = CreateFakeCudaBackend();
@@ -148,7 +148,7 @@ TEST_P(Captured, ComputesTheSameWhenRunsAreUnderWay) {
   ExpectNothingLeft();
 }
 
-// On one rank, in the capture: all of them go on step by step.
+// The capture fails on one rank: all ranks continue step by step.
 TEST_P(Captured, AFailureInTheCaptureIsNotOneOfTheRun) {
   const int ranks = GetParam();
   for (const char* function : {"cuGraphInstantiateWithFlags", "cuStreamBeginCapture"}) {
@@ -166,7 +166,7 @@ TEST_P(Captured, AFailureInTheCaptureIsNotOneOfTheRun) {
   }
 }
 
-// What one rank says goes along all axes: none launches a graph that others wait for.
+// The failure on one rank is passed along all axes: no rank launches a graph that its peers do not launch.
 TEST(CapturedSteps, AFailureInTheCaptureIsThatOfAllAxes) {
   const Mesh mesh({{"data", 2}, {"model", 2}});
   for (const char* function : {"cuGraphInstantiateWithFlags", "cuStreamBeginCapture"}) {
@@ -185,7 +185,7 @@ TEST(CapturedSteps, AFailureInTheCaptureIsThatOfAllAxes) {
   }
 }
 
-// A run that fails is not the first, step by step one: the next is.
+// A run that fails does not count as the first, step-by-step run: the next run is the first.
 TEST(CapturedSteps, TheFirstRunIsOneThatSucceeds) {
   const auto backend = CreateFakeCudaBackend();
   const absl::Status status = ForEachRank(1, [&](Communicator& world) -> absl::Status {
@@ -204,7 +204,7 @@ TEST(CapturedSteps, TheFirstRunIsOneThatSucceeds) {
     }
     TheFakeDriver().FailCall("cuLaunchKernel", 1, CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_THAT(std::string(executor->Run(inputs, {}).message()), HasSubstr("cuLaunchKernel"));
-    // How far a program came that runs as a whole nobody knows.
+    // If a program runs as a whole, it is unknown which steps were executed.
     EXPECT_THAT(std::string(executor->CheckUsable().message()), HasSubstr("assign the states"));
     for (const ValueInfo& state : executor->executable().states) {
       const Tensor value = Values(state.local_type, 1);
@@ -217,7 +217,7 @@ TEST(CapturedSteps, TheFirstRunIsOneThatSucceeds) {
   EXPECT_EQ(Count("cuGraphLaunch"), 2);
 }
 
-// Also of a graph, in which no call is compared by itself.
+// Ranks that differ are also named if they run a graph, in which calls are not compared one by one.
 TEST(CapturedSteps, RanksThatPartAreNamed) {
   const auto backend = CreateFakeCudaBackend();
   CompileOptions options;
@@ -252,8 +252,8 @@ TEST(CapturedSteps, RanksThatPartAreNamed) {
   }
 }
 
-// A program without collectives has one for what ranks say of themselves, which is waited for before the whole begins:
-// the states of ranks that part stay as they were.
+// A program without collectives has one in which ranks compare their states. It is waited for before the graph begins,
+// so that the states of ranks that differ do not change.
 TEST(CapturedSteps, RanksThatPartAreNamedBeforeAnythingIsUpdated) {
   const auto backend = CreateFakeCudaBackend();
   CompileOptions options;
@@ -287,7 +287,8 @@ graph @halve(state %w: f32[4]) -> (%w: f32[4]) {
   EXPECT_EQ(Count("cuGraphLaunch"), 4) << "two runs of two ranks";
 }
 
-// Ranks that are threads of one process, and of a GPU. Sums of two are the same by NCCL and by way of the host.
+// Ranks that are threads of one process and share a GPU. Sums of two values are the same with NCCL and through the
+// host.
 TEST(RankDevice, ThreadsThatShareAGpuComputeTheSame) {
   const auto expected = Train(*CreateFakeCudaBackend(), 2, /*profile=*/false);
   ASSERT_TRUE(expected.ok()) << expected.status();
@@ -296,8 +297,9 @@ TEST(RankDevice, ThreadsThatShareAGpuComputeTheSame) {
   EXPECT_EQ(*found, *expected);
 }
 
-// One that is assigned gives back what it had: the communicator, which frees memory and events of the device, first.
-// Ranks share a GPU, whose context the other one keeps, and talk by the host; or each has its own, and they use NCCL.
+// The assignment frees the old members: first the communicator, which frees memory and events of the device. Ranks
+// share a GPU, whose context the other rank keeps, and communicate through the host; or each has its own GPU, and they
+// use NCCL.
 TEST(RankDevice, AnAssignmentDestroysTheCommunicatorBeforeItsDevice) {
   for (const int gpus : {1, 2}) {
     const auto backend = CreateFakeCudaBackend(gpus);
@@ -327,7 +329,7 @@ TEST(RankDevice, AnAssignmentDestroysTheCommunicatorBeforeItsDevice) {
   }
 }
 
-// As programs of a process do, one after the other.
+// Programs of one process run one after the other.
 TEST(RankDevice, ContextsAreKeptForTheNextProgram) {
   {
     KeptContexts contexts;
@@ -349,7 +351,7 @@ TEST(RankDevice, ContextsAreKeptForTheNextProgram) {
   ExpectNothingLeft();
 }
 
-// Which versions of NCCL take ranks of one GPU only NCCL knows: where the user asks for it, it is tried.
+// Only NCCL knows if its version allows several ranks on one GPU: if the user asks for it, it is tried.
 TEST(RankDevice, NcclIsAskedWhetherRanksMayShareAGpu) {
   const auto backend = CreateFakeCudaBackend(/*gpus=*/1);
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
@@ -373,7 +375,7 @@ TEST(RankDevice, NcclIsAskedWhetherRanksMayShareAGpu) {
   unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
 }
 
-// There are eight GPUs: of nine ranks two share one.
+// There are eight GPUs, so two of nine ranks share one.
 TEST(RankDevice, GpusThatAreSharedTalkByTheHost) {
   const auto backend = CreateFakeCudaBackend();
   testing::internal::CaptureStderr();

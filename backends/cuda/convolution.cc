@@ -1,4 +1,5 @@
-// Convolution and its gradients by cuDNN; a loop that writes zeros where a side has no elements. Values are row-major.
+// Convolution and its gradients with cuDNN, or a loop that writes zeros if a tensor has no elements. Values are
+// row-major.
 
 #include <memory>
 
@@ -13,7 +14,8 @@ namespace {
 
 enum TensorId : int64_t { kX = 1, kFilter = 2, kY = 3 };
 
-// Where a kind of operation has what: the operands' and the result's tensors, as the node has them, and attributes.
+// The cuDNN names of an operation: its descriptor type, and the attributes of its tensors and parameters. `tensors` are
+// the ids of the node's operands and result, in this order.
 struct OperationRow {
   cudnnBackendDescriptorType_t type;
   cudnnBackendAttributeName_t x, filter, y, window, alpha, beta;
@@ -50,13 +52,13 @@ const OperationRow& RowOf(ConvolutionProblem::Kind kind) {
                                                         : kGradFilter;
 }
 
-// One convolution with the library's descriptors, which are made when the program is loaded: that takes a GPU.
+// One convolution. Its library descriptors are created when the program is loaded, because that needs a GPU.
 class Convolution {
  public:
   Convolution(ConvolutionProblem problem, std::shared_ptr<CudnnHandle> cudnn)
       : problem_(std::move(problem)), cudnn_(std::move(cudnn)) {}
 
-  // Makes the plan, and says of which engine. The library's handle is open.
+  // Creates the plan and returns a text with its engine. Requires that the library's handle is open.
   absl::StatusOr<std::string> Prepare() {
     RETURN_IF_ERROR(Annotate(MakePlan(), problem_.ToString()));
     return problem_.ToString() + ": " + plan_.engine;
@@ -120,8 +122,8 @@ class Convolution {
   }
 
   const ConvolutionProblem problem_;
-  const std::shared_ptr<CudnnHandle> cudnn_;  // of all kernels of the program
-  std::vector<CudnnDescriptor> tensors_;      // with the window and the operation, which the plan is made for
+  const std::shared_ptr<CudnnHandle> cudnn_;  // shared by all kernels of the program
+  std::vector<CudnnDescriptor> tensors_;      // including the window and the operation; the plan refers to them
   CudnnPlan plan_;
 };
 
@@ -131,7 +133,7 @@ bool HasElements(const Node& node) {
   return has_elements;
 }
 
-// Sums over nothing.
+// Returns a body whose result is the sum of nothing.
 absl::StatusOr<Graph> ZeroBody(const Node& node) {
   Graph body("zeros");
   for (const Value& operand : node.operands()) {

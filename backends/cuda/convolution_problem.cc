@@ -15,7 +15,7 @@ ConvolutionProblem::Side RowMajor(const TensorType& type) {
   return {dims, Shape(dims).Strides()};
 }
 
-// The attribute, one value for each spatial dimension that the library sees.
+// Returns the attribute, with one value for each spatial dimension that the library sees.
 Dims Spatial(const Node& node, std::string_view attribute, int64_t of_added) {
   Dims values = node.attr<Dims>(attribute);
   if (values.size() == 1) values.insert(values.begin(), of_added);
@@ -52,7 +52,7 @@ ConvolutionProblem::ConvolutionProblem(const Node& node, bool with_tf32, uint32_
     case DType::kBF16: type = CUDNN_DATA_BFLOAT16; break;
     default: tf32 = with_tf32;
   }
-  constexpr uint32_t kMost = 16;  // more does not matter to engines
+  constexpr uint32_t kMost = 16;  // larger alignments make no difference to engines
   alignment = std::min(kMost, std::max(of_values, static_cast<uint32_t>(SizeOf(node.type().dtype))));
 }
 

@@ -1,5 +1,5 @@
-// Convolutions on the fake cuDNN: what is called, which engine is taken, and what is said where none will do. That the
-// numbers are right is tested by the op cases (//backends/conformance:fake-cuda_op_cases_test).
+// Convolutions on the fake cuDNN: the calls, the chosen engine, and the messages if no engine is suitable. The op cases
+// test the numbers (//backends/conformance:fake-cuda_op_cases_test).
 
 #include "backends/cuda/convolution_problem.h"
 #include "core/interpreter.h"
@@ -73,7 +73,8 @@ TEST_F(ConvolutionTest, CallsWithWhatTheNodeSays) {
                                                                "convolution backward filter" + sides + rest));
 }
 
-// The first of the heuristics' list that may be used: with tensor cores for what they do not round, or on request.
+// The first engine in the heuristics' list that may be used: with tensor cores if they do not round the dtype, or on
+// request.
 TEST_F(ConvolutionTest, TakesEnginesThatKeepToTheType) {
   for (const auto& [dtype, tf32, engine, tolerance] :
        {std::tuple("f32", false, 3, 1e-5), std::tuple("f32", true, 7, 2e-2), std::tuple("f16", false, 7, 2e-2),
@@ -90,7 +91,7 @@ TEST_F(ConvolutionTest, TakesEnginesThatKeepToTheType) {
   }
 }
 
-// Each kind of engine that must not be used is passed over, and the next heuristics are asked.
+// Each kind of engine that must not be used is skipped, and the next heuristics are asked.
 TEST_F(ConvolutionTest, AsksTheNextHeuristics) {
   for (cudnnBackendNumericalNote_t note :
        {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS,
@@ -123,7 +124,7 @@ TEST_F(ConvolutionTest, AnErrorSaysWhatWasTried) {
                     HasSubstr("the fallback, engine 7: wants a workspace of 8589934592 bytes")));
 }
 
-// Plans are made once, with one handle for the program.
+// Plans are created once, with one handle for the program.
 TEST_F(ConvolutionTest, RunsAgain) {
   fake_.SetEngines(CUDNN_HEUR_MODE_A, {{.index = 8, .notes = {}}});
   const int64_t plans = fake_.plans_made(), handles = fake_.handles_made();
@@ -160,7 +161,7 @@ TEST(ConvolutionProblemTest, OneSpatialDimensionIsSeenAsTwo) {
   EXPECT_THAT(problem.dilation, ElementsAre(1, 2));
 }
 
-// Room for the three sides with channels in eights: 3 channels are 8, 6 are 8.
+// The workspace has room for the three tensors with channels in eights: 3 channels become 8, 6 become 8.
 TEST(ConvolutionProblemTest, TheWorkspaceHasRoomForCopies) {
   const ConvolutionProblem problem =
       ProblemOf(ParseForTest(R"(graph @f(%x: f16[2,3,8,8], %w: f16[6,3,3,3]) -> (y: f16[2,6,6,6]) {
@@ -170,8 +171,8 @@ TEST(ConvolutionProblemTest, TheWorkspaceHasRoomForCopies) {
   EXPECT_EQ(problem.WorkspaceLimit(), (uint64_t{32} << 20) + 2 * (2 * 8 * 64 + 6 * 8 * 9 + 2 * 8 * 36));
 }
 
-// Slices of a loop lie as closely as their elements do: the second of x begins 36 bytes after the first. The fake
-// refuses addresses that are less aligned than the descriptor says.
+// Slices of a loop are adjacent in memory: the second slice of x begins 36 bytes after the first. The fake refuses
+// addresses that are less aligned than the descriptor says.
 TEST_F(ConvolutionTest, SlicesOfALoopAreAlignedAsTheyLie) {
   for (const std::string dtype : {"f32", "f16", "f64"}) {
     std::string text =

@@ -1,8 +1,8 @@
 // The functions, types and constants of cuBLASLt (libcublasLt.so.13 or .12) that this project uses for matrix products,
-// declared here so that a build needs nothing of NVIDIA's; `make cuda-abi` compares every line with the vendor's
-// cublasLt.h. Lists are as runtime/cuda/table.h says. Names are the vendor's, whose documentation says what they mean;
-// a function is called without its prefix: cublasLtMatmul is api.Matmul. For the emitters of this backend. The table is
-// constant once loaded; any thread may call its functions.
+// declared here so that a build needs nothing from NVIDIA; `make cuda-abi` compares every line with the vendor's
+// cublasLt.h. runtime/cuda/table.h describes the lists. Names are the vendor's, whose documentation explains them; a
+// function is called without its prefix: cublasLtMatmul is api.Matmul. Used by the emitters of this backend. The table
+// is constant once loaded; any thread may call its functions.
 
 #pragma once
 
@@ -117,7 +117,7 @@ using cublasLtMatmulPreference_t = struct cublasLtMatmulPreferenceOpaque_t*;
   V(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 7) \
   V(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 8)
 
-// How the parts of a product that is split along its inner dimension are added: bits of a mask.
+// The ways to add the parts of a product that is split along its inner dimension: bits of a mask.
 #define LOCKSTEP_CUBLASLT_REDUCTION_SCHEMES(V) \
   V(CUBLASLT_REDUCTION_SCHEME_NONE, 0)         \
   V(CUBLASLT_REDUCTION_SCHEME_INPLACE, 1)      \
@@ -140,7 +140,7 @@ using cublasLtMatmulPreference_t = struct cublasLtMatmulPreferenceOpaque_t*;
 
 LOCKSTEP_CUBLASLT_ENUMS(LOCKSTEP_CUDA_ENUM)
 
-// An algorithm with its configuration: bytes that may be stored and used again with the same version of the library.
+// An algorithm with its configuration, as bytes that may be stored and reused with the same version of the library.
 using CublasLtAlgoWords = std::array<uint64_t, 8>;
 #define LOCKSTEP_CUBLASLT_ALGO(M) M(CublasLtAlgoWords, data, {})
 struct cublasLtMatmulAlgo_t {
@@ -202,21 +202,21 @@ struct CublasLtApi {
   LoadedFrom from;
   LOCKSTEP_CUBLASLT_FUNCTIONS(LOCKSTEP_CUDA_POINTER)
 
-  // OK if `status` is CUBLAS_STATUS_SUCCESS. Else an error that names `call` ("cublasLtMatmul"), the status and the
-  // library's text of it: Unimplemented for CUBLAS_STATUS_NOT_SUPPORTED, else Internal.
+  // Returns OK if `status` is CUBLAS_STATUS_SUCCESS. Otherwise returns an error that names `call` ("cublasLtMatmul"),
+  // the status and the library's text for it: Unimplemented for CUBLAS_STATUS_NOT_SUPPORTED, else Internal.
   absl::Status Check(cublasStatus_t status, std::string_view call) const;
 };
 
-// What is looked for: libcublasLt.so.13 or .12.
+// The library to search for: libcublasLt.so.13 or .12.
 const LibrarySpec& CublasLtSpec();
 
-// The table of the first cuBLASLt in `places` that will do; the error of FindLibrary (runtime/cuda/search.h) if there
-// is none. One that is made for a later CUDA than `driver` supports will not do; null: for any. The functions stay
-// valid while the process lives.
+// Returns the table of the first suitable cuBLASLt in `places`, or the error of FindLibrary (runtime/cuda/search.h) if
+// there is none. A library for a later CUDA than `driver` supports is not suitable; a null driver allows any. The
+// functions stay valid for the life of the process.
 absl::StatusOr<CublasLtApi> FindCublasLt(const SearchPlaces& places, const DriverApi* driver);
 
-// The table that this process uses, found in its own places at the first call, for its own driver. An error if there is
-// no driver.
+// Returns the table that this process uses. The first call searches the process's own places, for its own driver.
+// Returns an error if there is no driver.
 absl::StatusOr<const CublasLtApi*> CublasLt();
 
 }  // namespace lockstep::cuda

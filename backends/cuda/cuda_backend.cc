@@ -34,7 +34,7 @@ absl::StatusOr<Program> cuda::LowerGraph(const Graph& graph, const LoweringOf& w
   EmitContext c(graph, with);
   const MatMulEpilogues epilogues = EpiloguesOf(graph);
   for (const Node& node : graph.nodes()) {
-    if (epilogues.products.count(&node) > 0 || !c.builder().part().Computes(node)) continue;  // comes with its fusion
+    if (epilogues.products.count(&node) > 0 || !c.builder().part().Computes(node)) continue;  // emitted with its fusion
     c.Begin(node);
     const auto found = epilogues.by_fusion.find(&node);
     if (found == epilogues.by_fusion.end()) {

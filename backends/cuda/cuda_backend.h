@@ -1,5 +1,6 @@
-// The backend of NVIDIA's GPUs: cuBLASLt's and cuDNN's kernels, loops compiled to PTX, NCCL. It compiles anywhere; what
-// it makes runs where the driver and the libraries are found. docs/gpu.md says what has been checked, and where.
+// The backend for NVIDIA GPUs: kernels of cuBLASLt and cuDNN, loops compiled to PTX, NCCL. It compiles on any machine;
+// its programs run where the driver and the libraries are found. docs/gpu.md says what has been tested, and on which
+// GPUs.
 
 #pragma once
 
@@ -14,11 +15,11 @@
 
 namespace lockstep {
 
-// The process keeps the context of a GPU from the first device on (cuda::ContextsOfProcess).
+// The process keeps the context of a GPU from its first device on (cuda::ContextsOfProcess).
 std::unique_ptr<Backend> CreateCudaBackend();
 
-// With images of another kind than PTX, for tests: of loops, and of a family of kernels/. `contexts`, which outlives
-// the backend, keeps contexts; if it is null they end with their last device.
+// For tests: creates a backend with other images than PTX, for loops and for each family of kernels/. `contexts` keeps
+// contexts and must outlive the backend; if it is null, a context ends with its last device.
 std::unique_ptr<Backend> CreateCudaBackend(GridCompiler::MakeTarget make_images,
                                            std::function<std::string(std::string_view family)> kernel_texts,
                                            cuda::KeptContexts* contexts = nullptr);

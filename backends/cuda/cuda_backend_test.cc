@@ -1,5 +1,5 @@
-// Programs of the cuda backend on the fake driver and libraries, whose kernels are the ones that a GPU would run, made
-// for the host.
+// Programs of the cuda backend on the fake driver and libraries. Their kernels are those of a GPU, compiled for the
+// host.
 
 #include "backends/cuda/cuda_backend.h"
 
@@ -85,7 +85,7 @@ TEST(CudaBackend, ATrainingStepUpdatesItsStates) {
   })");
 }
 
-// Found by the kernel, and said at the end of the step.
+// The kernel finds the error, and the end of the step reports it.
 TEST(CudaBackend, ALabelOutOfRangeIsAnErrorThatNamesIt) {
   const Graph graph = Parse(R"(graph @f(%z: f32[16,3], %y: i64[16]) -> (loss: f32[]) {
     %loss, %dz = softmax_cross_entropy %z, %y {scale=1/16} : f32[], f32[16,3] @"onnx:/loss"
@@ -116,7 +116,7 @@ TEST(CudaBackend, GpusBeforeAmpereAreRefusedByName) {
   EXPECT_EQ(status.message(), "Fake GPU has compute capability 7.5; 8.0 (Ampere) or later is needed");
 }
 
-// LLVM 19 makes no code for what came after Hopper; what it makes for Hopper runs there.
+// LLVM 19 does not support GPUs after Hopper; its code for Hopper runs on them.
 TEST(CudaBackend, CompilesForGpusThatAreLaterThanLlvm) {
   for (const auto& [capability, name] : {std::pair(100, "sm_100"), std::pair(120, "sm_120")}) {
     const cuda::LoadedFakeDriver fake = cuda::LoadFakeDriver({.capability = capability});

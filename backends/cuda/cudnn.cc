@@ -33,7 +33,7 @@ const LibrarySpec& CudnnSpec() {
 
 namespace {
 
-// The version first: an old library is to be called old, not to lack a function.
+// Checks the version first, so that the message says that a library is too old, not that it lacks a function.
 absl::Status Load(const Library& library, const DriverApi* driver, CudnnApi& api) {
   RETURN_IF_ERROR(library.Load("cudnnGetVersion", api.GetVersion));
   api.from = {.path = library.path(), .version = VersionOfNumber(static_cast<int64_t>(api.GetVersion()))};

@@ -1,9 +1,9 @@
-// The functions and types of cuDNN 9 (libcudnn.so.9) that this project uses, those of its graph API: operations,
-// tensors and plans are descriptors, whose attributes are set one by one. Declared here so that a build needs nothing
-// of NVIDIA's; `make cuda-abi` compares every line with the vendor's headers. Lists are as runtime/cuda/table.h says.
-// Names are the vendor's, whose documentation says what they mean; a function is called without its prefix: cudnnCreate
-// is api.Create. For the emitters of this backend. The table is constant once loaded; any thread may call its
-// functions, those of one handle one at a time.
+// The functions and types of cuDNN 9 (libcudnn.so.9) that this project uses, which are those of its graph API:
+// operations, tensors and plans are descriptors, whose attributes are set one by one. They are declared here so that a
+// build needs nothing from NVIDIA; `make cuda-abi` compares every line with the vendor's headers. runtime/cuda/table.h
+// describes the lists. Names are the vendor's, whose documentation explains them; a function is called without its
+// prefix: cudnnCreate is api.Create. Used by the emitters of this backend. The table is constant once loaded. Any
+// thread may call its functions; one thread at a time may use a handle.
 
 #pragma once
 
@@ -44,7 +44,7 @@ using cudnnBackendDescriptor_t = void*;
 
 LOCKSTEP_CUDNN_ENUMS(LOCKSTEP_CUDA_ENUM)
 
-// What the window and strides of pooling are given in (CUDNN_TYPE_FRACTION).
+// The type of pooling's window and strides (CUDNN_TYPE_FRACTION).
 #define LOCKSTEP_CUDNN_FRACTION(M) M(int64_t, numerator, 0) M(int64_t, denominator, 1)
 struct cudnnFraction_t {
   LOCKSTEP_CUDNN_FRACTION(LOCKSTEP_CUDA_MEMBER)
@@ -73,26 +73,26 @@ struct cudnnFraction_t {
 
 struct CudnnApi {
   LoadedFrom from;
-  int cuda = 0;      // that it is made for: 13
-  LoadedFrom nvrtc;  // from which it compiles some of its engines; no path: there is none (nvrtc.h)
+  int cuda = 0;      // the CUDA version that it is made for: 13
+  LoadedFrom nvrtc;  // compiles some of its engines; no path if it was not found (nvrtc.h)
   LOCKSTEP_CUDNN_FUNCTIONS(LOCKSTEP_CUDA_POINTER)
 
-  // OK if `status` is CUDNN_STATUS_SUCCESS. Else an error that names `call` ("cudnnBackendFinalize of the plan"), the
-  // status, and what cuDNN says of the last error of this thread: Unimplemented for the statuses of
-  // CUDNN_STATUS_NOT_SUPPORTED's kind, else Internal.
+  // Returns OK if `status` is CUDNN_STATUS_SUCCESS. Otherwise returns an error that names `call` ("cudnnBackendFinalize
+  // of the plan"), the status, and cuDNN's text for the last error of this thread: Unimplemented for statuses of the
+  // kind CUDNN_STATUS_NOT_SUPPORTED, else Internal.
   absl::Status Check(cudnnStatus_t status, std::string_view call) const;
 };
 
-// What is looked for: libcudnn.so.9, 9.10 or later, with the parts of it that the graph API uses.
+// The library to search for: libcudnn.so.9, 9.10 or later, with the parts of it that the graph API uses.
 const LibrarySpec& CudnnSpec();
 
-// The table of the first cuDNN in `places` that will do; the error of FindLibrary (runtime/cuda/search.h) if there is
-// none. One that is made for a later CUDA than `driver` supports will not do; null: for any. The functions stay valid
-// while the process lives.
+// Returns the table of the first suitable cuDNN in `places`, or the error of FindLibrary (runtime/cuda/search.h) if
+// there is none. A library for a later CUDA than `driver` supports is not suitable; a null driver allows any. The
+// functions stay valid for the life of the process.
 absl::StatusOr<CudnnApi> FindCudnn(const SearchPlaces& places, const DriverApi* driver);
 
-// The table that this process uses, found in its own places at the first call, for its own driver. An error if there is
-// no driver.
+// Returns the table that this process uses. The first call searches the process's own places, for its own driver.
+// Returns an error if there is no driver.
 absl::StatusOr<const CudnnApi*> Cudnn();
 
 }  // namespace lockstep::cuda

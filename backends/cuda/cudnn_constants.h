@@ -1,10 +1,10 @@
-// The constants of cuDNN's graph API that this project uses: V(name, value), a list for each of its enums, under the
-// vendor's names, whose documentation says what they mean. cudnn.h makes enums of them, and `make cuda-abi` compares
-// them with the vendor's headers; nothing else includes this file.
+// The constants of cuDNN's graph API that this project uses: V(name, value), one list per enum, with the vendor's
+// names, whose documentation explains them. cudnn.h makes enums of them, and `make cuda-abi` compares them with the
+// vendor's headers; only cudnn.h includes this file.
 
 #pragma once
 
-// What a call returned. Each thousand is a kind of error.
+// Statuses that calls return. Each thousand is a kind of error.
 #define LOCKSTEP_CUDNN_STATUSES(V)                              \
   V(CUDNN_STATUS_SUCCESS, 0)                                    \
   V(CUDNN_STATUS_NOT_INITIALIZED, 1001)                         \
@@ -57,7 +57,7 @@
   V(CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR, 29)                \
   V(CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR, 30)
 
-// The type of what an attribute is set to.
+// The types of attribute values.
 #define LOCKSTEP_CUDNN_ATTRIBUTE_TYPES(V)   \
   V(CUDNN_TYPE_HANDLE, 0)                   \
   V(CUDNN_TYPE_DATA_TYPE, 1)                \
@@ -84,7 +84,7 @@
   V(CUDNN_TYPE_NORM_MODE, 27)               \
   V(CUDNN_TYPE_NORM_FWD_PHASE, 28)
 
-// The attributes of descriptors, kind by kind.
+// The attributes of descriptors, by kind.
 #define LOCKSTEP_CUDNN_ATTRIBUTES(V)                              \
   V(CUDNN_ATTR_POINTWISE_MODE, 0)                                 \
   V(CUDNN_ATTR_POINTWISE_MATH_PREC, 1)                            \
@@ -211,7 +211,7 @@
   V(CUDNN_ATTR_OPERATION_NORM_BWD_DBIAS_DESC, 2108)               \
   V(CUDNN_ATTR_OPERATION_NORM_BWD_DXDESC, 2109)
 
-// What convolutions, pooling and normalisation compute.
+// The operations: convolution, pooling and normalization.
 #define LOCKSTEP_CUDNN_CONVOLUTION_MODES(V) \
   V(CUDNN_CONVOLUTION, 0)                   \
   V(CUDNN_CROSS_CORRELATION, 1)
@@ -241,7 +241,7 @@
   V(CUDNN_NORM_FWD_INFERENCE, 0)      \
   V(CUDNN_NORM_FWD_TRAINING, 1)
 
-// What is computed around them in one kernel.
+// Pointwise operations that are fused with them in one kernel.
 #define LOCKSTEP_CUDNN_POINTWISE_MODES(V)      \
   V(CUDNN_POINTWISE_ADD, 0)                    \
   V(CUDNN_POINTWISE_DIV, 6)                    \
@@ -287,7 +287,7 @@
   V(CUDNN_REDUCE_TENSOR_MAX, 3)      \
   V(CUDNN_REDUCE_TENSOR_AVG, 5)
 
-// How engines are chosen, and what they say of themselves.
+// The choice of engines, and the engines' notes about themselves.
 #define LOCKSTEP_CUDNN_HEURISTIC_MODES(V) \
   V(CUDNN_HEUR_MODE_INSTANT, 0)           \
   V(CUDNN_HEUR_MODE_B, 1)                 \

@@ -55,7 +55,7 @@ constexpr NoteRow kRefusedNotes[] = {
 };
 constexpr NoteRow kTensorCores = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, "multiplies in TF32"};
 
-// Why an engine of these notes is not used; empty if it may be.
+// Returns why an engine with these notes is not used; empty if it may be used.
 std::string Refusal(std::span<const cudnnBackendNumericalNote_t> notes, const EngineWishes& wishes) {
   const auto has = [&](const NoteRow& row) { return std::find(notes.begin(), notes.end(), row.note) != notes.end(); };
   for (const NoteRow& row : kRefusedNotes) {
@@ -64,7 +64,8 @@ std::string Refusal(std::span<const cudnnBackendNumericalNote_t> notes, const En
   return !wishes.tensor_cores && has(kTensorCores) ? kTensorCores.name : "";
 }
 
-// The plan of a configuration; the reason if its engine is not as wished or does not take the operation.
+// Returns the plan of a configuration, or the reason why its engine does not meet the wishes or does not support the
+// operation.
 absl::Status TryConfiguration(const CudnnHandle& cudnn, const CudnnDescriptor& config, const EngineWishes& wishes,
                               std::string& engine_name, std::vector<CudnnDescriptor>& made) {
   CudnnDescriptor engine(cudnn.api(), CUDNN_BACKEND_ENGINE_DESCRIPTOR, "an engine");
@@ -92,7 +93,7 @@ absl::Status TryConfiguration(const CudnnHandle& cudnn, const CudnnDescriptor& c
   return absl::OkStatus();
 }
 
-// The configurations that the heuristics of `mode` name for the graph, the best first.
+// Returns the configurations that the heuristics of `mode` recommend for the graph, the best first.
 absl::StatusOr<std::vector<CudnnDescriptor>> Configurations(const CudnnApi& api, const CudnnDescriptor& graph,
                                                             cudnnBackendHeurMode_t mode) {
   CudnnDescriptor heuristics(api, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "the heuristics");

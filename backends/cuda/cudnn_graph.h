@@ -1,6 +1,6 @@
-// What emitters over cuDNN share: a handle for all kernels of a program, descriptors that are destroyed with their
-// owner, and the choice of an engine for an operation. Made when a program is loaded (preparation.h), as that takes a
-// GPU. One thread at a time uses a program's.
+// The shared part of emitters that use cuDNN: a handle for all kernels of a program, descriptors that are destroyed
+// with their owner, and the choice of an engine for an operation. Created when a program is loaded (preparation.h),
+// because that needs a GPU. One thread at a time may use a program's objects.
 
 #pragma once
 
@@ -19,8 +19,8 @@ namespace lockstep::cuda {
 
 using CudnnHandle = LibraryHandle<CudnnApi, cudnnHandle_t, Cudnn>;
 
-// A descriptor of the graph API, whose attributes are set one by one. The first error of a call stays, and what follows
-// it does nothing: Finalize says what it was. The table outlives it.
+// A descriptor of the graph API, whose attributes are set one by one. The first error of a call is kept, later calls do
+// nothing, and Finalize returns the error. The API table must outlive it.
 class CudnnDescriptor {
  public:
   CudnnDescriptor(const CudnnApi& api, cudnnBackendDescriptorType_t type, std::string what);
@@ -32,7 +32,7 @@ class CudnnDescriptor {
         value_(std::exchange(other.value_, nullptr)) {}
   CudnnDescriptor& operator=(CudnnDescriptor&&) = delete;
 
-  // `T` is the C type of `type`.
+  // Requires that `T` is the C type of `type`.
   template <typename T>
   CudnnDescriptor& Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::span<const T> values) {
     return SetBytes(name, type, static_cast<int64_t>(values.size()), values.data());
@@ -49,7 +49,8 @@ class CudnnDescriptor {
   }
   absl::Status Finalize();
 
-  // The elements of the attribute that there are, `most` at most, into `elements`, which has the C type of `type`.
+  // Writes the elements of the attribute, at most `most`, to `elements`, which must have the C type of `type`. Returns
+  // their number.
   absl::StatusOr<int64_t> Get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t most,
                               void* elements) const;
 
@@ -65,27 +66,29 @@ class CudnnDescriptor {
   cudnnBackendDescriptor_t value_ = nullptr;
 };
 
-// What an operation asks of the engines that may compute it. None may be nondeterministic, or add in less than the
-// compute type, or spread what is not finite over results that do not read it, as Winograd's and Fourier's do.
+// The requirements of an operation on its engine. In addition, no engine may be nondeterministic, accumulate in less
+// than the compute type, or spread infinities and NaN to results that do not read them, as Winograd and Fourier engines
+// do.
 struct EngineWishes {
-  bool tensor_cores = true;      // which multiply f32 in TF32
+  bool tensor_cores = true;      // may be used; they multiply f32 in TF32
   uint64_t workspace_bytes = 0;  // at most
 };
 
-// How one operation is run.
+// The plan for running one operation.
 struct CudnnPlan {
-  std::vector<CudnnDescriptor> parts;  // what the plan is made of, itself last
+  std::vector<CudnnDescriptor> parts;  // the descriptors that the plan refers to, and the plan last
   std::string engine;                  // "engine 3"
   cudnnBackendDescriptor_t plan() const { return parts.back().value(); }
 };
 
-// The plan of the first engine that the heuristics name (mode A, then B, then the fallback) which is as wished and
-// takes `operation`. The same on equal GPUs with equal libraries, as far as cuDNN finds all parts of them: ranks
-// compare what they got (preparation.h). Unimplemented, with what was tried, if there is none.
+// Returns the plan of the first engine that the heuristics recommend (mode A, then B, then the fallback) which meets
+// the wishes and supports `operation`. It is the same on equal GPUs with equal libraries if cuDNN finds all its parts:
+// ranks compare their engines (preparation.h). Returns Unimplemented, with the engines that were tried, if there is
+// none.
 absl::StatusOr<CudnnPlan> PlanOperation(const CudnnHandle& cudnn, const CudnnDescriptor& operation,
                                         const EngineWishes& wishes);
 
-// Queues the plan. Tensor ids[i] is at `pointers`[i], on the GPU, as the workspace is.
+// Queues the plan. The tensor with id ids[i] is at `pointers`[i]; tensors and workspace are on the GPU.
 absl::Status RunPlan(const CudnnHandle& cudnn, const CudnnPlan& plan, CudaStream& stream, std::span<const int64_t> ids,
                      std::span<void* const> pointers, void* workspace);
 

@@ -1,4 +1,4 @@
-// Cumulative sums and products: kernels/cumulative.h.
+// Cumulative sums and products, with kernels/cumulative.h.
 
 #include "backends/cuda/kernels/cumulative.h"
 
@@ -8,8 +8,8 @@
 namespace lockstep::cuda {
 namespace {
 
-constexpr int64_t kManyLines = 16384;  // enough that each has one thread
-constexpr int64_t kShortLine = 512;    // not worth a block
+constexpr int64_t kManyLines = 16384;  // enough lines for one thread each
+constexpr int64_t kShortLine = 512;    // a line this short is not worth a block
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Kernels of kernels/, as emitters launch them. One thread at a time.
+// Launches kernels of kernels/ for emitters. One thread at a time may use an object.
 
 #pragma once
 
@@ -11,15 +11,15 @@
 
 namespace lockstep::cuda {
 
-// One kernel of a family, found in the family's image at its first run.
+// One kernel of a family, looked up in the family's image at its first run.
 class DeviceKernel {
  public:
-  DeviceKernel() = default;  // to be assigned to
+  DeviceKernel() = default;  // empty, until it is assigned
   DeviceKernel(std::shared_ptr<KernelImage> image, std::string name)
       : image_(std::move(image)), name_(std::move(name)) {}
 
-  // Queues it with at least as many threads, whole blocks of them; nothing for none. `arguments` is the struct of
-  // kernels/<family>.h that the kernel takes.
+  // Queues the kernel with whole blocks that have at least `threads` threads together; does nothing for zero threads.
+  // `arguments` is the kernel's argument struct in kernels/<family>.h.
   template <typename Arguments>
   absl::Status Run(CudaStream& stream, int64_t threads, Arguments arguments) {
     void* parameters[] = {&arguments};
@@ -34,19 +34,19 @@ class DeviceKernel {
   CUfunction function_ = nullptr;
 };
 
-// "copy_b4": the kernel for elements of so many bytes.
+// Returns a name such as "copy_b4", the kernel for elements of this many bytes.
 std::string NameFor(std::string_view kernel, uint64_t bytes);
-// "scatter_f32"
+// Returns a name such as "scatter_f32".
 std::string NameFor(std::string_view kernel, DType dtype);
 
-// Sorts lines of keys and numbers (kernels/order.h), `lines` of `length` entries and what pads them.
+// Sorts lines of keys and numbers (kernels/order.h): `lines` lines of `length` entries, plus padding.
 class LineSort {
  public:
   LineSort(std::shared_ptr<KernelImage> image, int64_t lines, int64_t length);
 
   int64_t padded() const { return padded_; }
   int64_t total() const { return lines_ * padded_; }
-  // Keys, then numbers: what they need of scratch memory.
+  // The size of scratch memory: keys, then numbers.
   uint64_t scratch_bytes() const { return static_cast<uint64_t>(total()) * (sizeof(uint64_t) + sizeof(uint32_t)); }
   uint64_t* KeysIn(std::byte* scratch) const { return reinterpret_cast<uint64_t*>(scratch); }
   uint32_t* NumbersIn(std::byte* scratch) const { return reinterpret_cast<uint32_t*>(KeysIn(scratch) + total()); }

@@ -1,5 +1,5 @@
-// What an emitter of the CUDA backend has at hand: the program that it adds to, the GPU that it is made for, the code
-// of loops. Values are row-major in memory. Lives as long as one graph is lowered.
+// The context of the CUDA backend's emitters: the program being built, the target GPU, and the code of loops. Values
+// are row-major in memory. It lives while one graph is lowered.
 
 #pragma once
 
@@ -28,21 +28,21 @@ struct LoopCode {
   std::shared_ptr<KernelImage> image;
 };
 
-// How images are made: what a GPU's driver takes, or what a test has in its place.
+// The makers of images: for a GPU's driver, or for a test's replacement.
 struct Images {
   GridCompiler::MakeTarget loops;                               // empty: PTX for the target's architecture
   std::function<std::string(std::string_view family)> kernels;  // of a family of kernels/, by name
 };
 
-// What a graph is lowered with besides itself: for a program, and for the bodies of its loops.
+// The context in which a graph is lowered: the graph of a program, or the body of one of its loops.
 struct LoweringOf {
   const Target& target;
   const Images& images;
   Preparation& preparation;               // of the whole program
-  uint32_t alignment = kBufferAlignment;  // in bytes, of all values at the addresses that the program is run with
+  uint32_t alignment = kBufferAlignment;  // in bytes, of all values at the addresses in runs
 };
 
-// The stream in which a kernel of this backend runs.
+// Returns the stream in which a kernel of this backend runs.
 inline CudaStream& StreamOf(const KernelArgs& args) { return static_cast<CudaStream&>(*args.stream); }
 
 class EmitContext {
@@ -55,34 +55,33 @@ class EmitContext {
   const GpuDescription& gpu() const { return *with_.target.gpu; }
   uint32_t alignment() const { return with_.alignment; }
 
-  // The node of which the following is, for messages of what cannot be prepared.
+  // Sets the node that the following calls are for. Messages about failed preparation name it.
   void Begin(const Node& node) { op_ = node.Describe(); }
 
-  // The loop that `body` will be once CompileLoops has run.
+  // Returns the loop for `body`, which CompileLoops will fill.
   std::shared_ptr<LoopCode> AddLoop(Graph body);
   absl::Status CompileLoops(const GridCompiler& compiler);
 
   const std::shared_ptr<CudnnHandle>& cudnn() const { return with_.preparation.cudnn(); }
-  // What is made when the program is loaded: a plan over cuDNN, which then says what was chosen; a product, which may
-  // use so much workspace.
+  // Adds work for when the program is loaded: a cuDNN plan, where `make` returns a text with the chosen engine, or a
+  // product, which may use up to `workspace` bytes.
   void AddPlan(std::function<absl::StatusOr<std::string>()> make) { with_.preparation.AddPlan(std::move(make), op_); }
   std::shared_ptr<Product> AddProduct(const MatMulProblem& problem, uint64_t workspace);
-  // The image of a family of kernels/, which all its kernels of a program share; and one of those.
+  // Returns the image of a family of kernels/, which all its kernels in a program share, or one kernel of it.
   std::shared_ptr<KernelImage> ImageOf(const std::string& family);
   DeviceKernel KernelOf(const std::string& family, std::string name);
 
-  // Where operand i of the node lies.
+  // Returns the storage of operand i of the node.
   int Read(const Node& node, size_t i) const { return builder_.StoragesOf(node.operand(i)).front(); }
   std::vector<int> ReadAll(const Node& node) const;
-  // The storage of a result.
+  // Returns the storage of a result.
   int Write(const Node& node, size_t i = 0) { return builder_.Define(ResultOf(node, i)); }
 
-  // Adds a kernel.
   Instruction& Add(const Node& node, Kernel kernel, std::vector<int> reads, std::vector<int> writes) {
     return builder_.Add(node, std::move(kernel), std::move(reads), std::move(writes));
   }
 
-  // Values are handles to nodes that can be changed; lowering changes none.
+  // A Value is a handle to a mutable node; lowering does not change nodes.
   static Value ResultOf(const Node& node, size_t i = 0) { return const_cast<Node&>(node).result(i); }
 
  private:

@@ -8,7 +8,7 @@ namespace {
 
 bool Always(const Node&) { return true; }
 
-// The first that takes a node is asked for it.
+// The first emitter that supports a node is used.
 constexpr Emitter kEmitters[] = {
     {"matmul", EmitMatMul, SupportsMatMul},
     {"matmul", EmitMatMulLoop, SupportsMatMulLoop},

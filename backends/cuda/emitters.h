@@ -1,6 +1,6 @@
-// The table from op to emitter, and the emitters, which are in a file for each family. An op that is not in it, is not
-// lowered by ProgramBuilder and is no loop has no kernel for GPUs: the pipeline decomposes it, or compiling is an error
-// that names it.
+// The table from ops to emitters, and the emitters; each family has a file. There is no GPU kernel for an op that is
+// not in the table, not lowered by ProgramBuilder and not a loop: the pipeline decomposes it, or compilation fails with
+// an error that names it.
 
 #pragma once
 
@@ -14,30 +14,30 @@ namespace lockstep::cuda {
 struct Emitter {
   std::string_view op;
   absl::Status (*emit)(const Node& node, EmitContext& c);
-  // Whether it takes the node: its dtypes, above all.
+  // Returns true if the emitter supports the node, above all its dtypes.
   bool (*supports)(const Node& node);
 };
 
-// Whether there is a kernel for the node as it is.
+// Returns true if there is a kernel for the node as it is.
 bool Supports(const Node& node);
 
-// The program of a graph, or of the body of a loop in one.
+// Lowers a graph, or a loop's body.
 absl::StatusOr<Program> LowerGraph(const Graph& graph, const LoweringOf& with);
 
-// The emitter that takes the node; null if there is none.
+// Returns the emitter that supports the node; null if there is none.
 const Emitter* FindEmitter(const Node& node);
 
-// loop.cc: fusions, and whatever else the loop compiler takes as a body of one node
+// loop.cc: fusions, and other ops that the loop compiler accepts as a body of one node
 bool SupportsLoop(const Node& node);
 absl::Status EmitLoop(const Node& node, EmitContext& c);
-absl::Status EmitLoopOf(const Node& node, Graph body, EmitContext& c);  // whose inputs and results are the node's
-// matmul.cc: cuBLASLt's, and loops for integers
+absl::Status EmitLoopOf(const Node& node, Graph body, EmitContext& c);  // `body` has the node's inputs and results
+// matmul.cc: with cuBLASLt, and loops for integers
 absl::Status EmitMatMul(const Node& node, EmitContext& c);
 bool SupportsMatMul(const Node& node);
 absl::Status EmitMatMulWithEpilogue(const Node& fusion, const MatMulEpilogue& epilogue, EmitContext& c);
 absl::Status EmitMatMulLoop(const Node& node, EmitContext& c);
 bool SupportsMatMulLoop(const Node& node);
-// convolution.cc: cuDNN's, of the op and its two gradients, and zeros where a side is empty
+// convolution.cc: the op and its two gradients with cuDNN, and zeros if a tensor is empty
 absl::Status EmitConvolution(const Node& node, EmitContext& c);
 bool SupportsConvolution(const Node& node);
 absl::Status EmitConvolutionLoop(const Node& node, EmitContext& c);

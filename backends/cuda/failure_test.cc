@@ -1,5 +1,5 @@
-// Work that fails, or never ends, in the stream of a GPU of the fake driver, and what the next call of each kind then
-// says: a kernel's launch, a product, a graph's launch.
+// Work in the stream of a fake GPU that fails or never ends, and the error of the next call of each kind: a kernel's
+// launch, a product, a graph's launch.
 
 #include <atomic>
 #include <chrono>
@@ -33,7 +33,7 @@ using testing::Not;
 
 std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
 
-// Writes its second parameter to the address that is the first.
+// Writes its second parameter to the address in the first.
 void Write(void** parameters, const FakeLaunch& launch) {
   CUdeviceptr address;
   std::memcpy(&address, parameters[0], sizeof(address));
@@ -61,7 +61,7 @@ class Failure : public testing::Test {
   }
   absl::Status LaunchGood() { return LaunchAt(reinterpret_cast<CUdeviceptr>(memory_->data())); }
 
-  // A kernel touches what it must not, and the device has not been told of it yet.
+  // Launches a kernel that accesses invalid memory. The device has not been told yet.
   void Break() {
     ASSERT_TRUE(LaunchAt(0x1000).ok());
     while (fake_.api.StreamQuery(device_->stream()->handle()) == CUDA_ERROR_NOT_READY) {
@@ -69,7 +69,7 @@ class Failure : public testing::Test {
     }
   }
 
-  // That `status`, of the first call after Break, is the answer to every call.
+  // Expects that `status`, of the first call after Break, is returned by every later call.
   void ExpectForEver(const absl::Status& status, const std::string& call) {
     EXPECT_THAT(MessageOf(status),
                 AllOf(HasSubstr("cuda:0 (Fake GPU"), HasSubstr(call), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"),
@@ -93,7 +93,7 @@ TEST_F(Failure, ALaunchIsNotBlamedForWhatWasBefore) {
   ExpectForEver(LaunchGood(), "cuLaunchKernel");
 }
 
-// Two by two, which the device has room for.
+// Matrices of two by two, which fit in the device's memory.
 class ProductFailure : public Failure {
  protected:
   void SetUp() override {
@@ -129,7 +129,7 @@ TEST_F(ProductFailure, AProductIsNotBlamedForWhatWasBefore) {
   EXPECT_EQ(RunProduct(), status);
 }
 
-// Whose error it is, where nothing was before.
+// The error is the product's own if no earlier work failed.
 TEST_F(ProductFailure, AProductThatFailsItselfIsNamedAlone) {
   std::byte* const data = memory_->data();
   const absl::Status status = product_->Run(*device_->stream(), {data, data + 68, nullptr, data + 128, data + 4096});
@@ -160,7 +160,7 @@ TEST_F(Failure, AGraphIsNotBlamedForWhatWasBefore) {
   ExpectForEver(whole.Run(steps, context), "cuGraphLaunch");
 }
 
-// NCCL allocates in threads of its own while steps are captured, which has to be allowed.
+// NCCL allocates on its own threads while steps are captured. This must be allowed.
 TEST_F(Failure, OtherThreadsMayAllocateDuringACapture) {
   StepList steps;
   steps.push_back(std::make_unique<CallStep>([this] {
@@ -181,7 +181,7 @@ TEST_F(Failure, OtherThreadsMayAllocateDuringACapture) {
   EXPECT_THAT(fake_.driver.misuse(), IsEmpty());
 }
 
-// A stream that captures must not be asked what it has met.
+// A stream must not be queried for errors during a capture.
 TEST_F(ProductFailure, AProductThatFailsInACaptureIsNamed) {
   int runs = 0;
   absl::Status in_capture;
@@ -219,10 +219,10 @@ TEST_F(Failure, AGridThatNoGpuHasIsRefused) {
   EXPECT_THAT(fake_.driver.calls(), Not(Contains(HasSubstr("cuLaunchKernel"))));
 }
 
-// --- A queue that is full -----------------------------------------------------------------------------------------
+// --- A full queue ----------------------------------------------------------------------------------------------------
 
-// A launch into a full queue blocks in the driver. Before it is full, what was queued is awaited, where a peer's death
-// is noticed.
+// A launch into a full queue blocks in the driver. Before the queue is full, the device waits for queued work in a way
+// that notices the death of a peer.
 TEST_F(Failure, NobodyWaitsForAPeerInsideTheDriver) {
   std::atomic<bool> go{false}, launched{false};
   ASSERT_TRUE(device_
@@ -231,7 +231,7 @@ TEST_F(Failure, NobodyWaitsForAPeerInsideTheDriver) {
                     return absl::OkStatus();
                   })
                   .ok());
-  std::thread rescue([&] {  // else a failure of the test is a hang
+  std::thread rescue([&] {  // otherwise a failure of the test would hang
     for (int i = 0; i < 2000 && !launched; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     go = true;
   });
@@ -249,7 +249,7 @@ TEST_F(Failure, NobodyWaitsForAPeerInsideTheDriver) {
   EXPECT_THAT(fake_.driver.misuse(), IsEmpty());
 }
 
-// Nor while steps are captured, which queues nothing.
+// During a capture nothing is queued, so there is no wait.
 TEST_F(Failure, ManyLaunchesAreCaptured) {
   StepList steps;
   steps.push_back(std::make_unique<CallStep>([this]() -> absl::Status {

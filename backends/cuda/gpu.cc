@@ -18,7 +18,7 @@ struct Model {
   uint64_t gibibytes;
 };
 
-// NVIDIA's data sheets. Of an architecture the largest comes first.
+// From NVIDIA's data sheets. The largest model of an architecture comes first.
 constexpr Model kModels[] = {
     {"a100", "NVIDIA A100", 80, 108, 80},
     {"l40s", "NVIDIA L40S", 89, 142, 48},
@@ -45,7 +45,7 @@ absl::StatusOr<GpuDescription> GpuByName(std::string_view name) {
   if (model != std::end(kModels)) return Describe(*model);
   ErrorStream error = InvalidArgument() << "isa is " << Quoted(name) << ", expected a GPU: ";
   for (const Model& one : kModels) error << one.name << " (" << ArchitectureOf(one.capability) << "), ";
-  return error << "or none for the one of this machine";
+  return error << "or empty for the GPU of this machine";
 }
 
 absl::StatusOr<int> CapabilityOf(const DriverApi& driver, CUdevice gpu) {
@@ -64,8 +64,8 @@ absl::Status CheckRunsOn(const CudaDevice& device, const GpuDescription& target,
   return FailedPrecondition() << "@" << program << " is compiled for " << target.name << " (" << target.architecture
                               << "), and this rank's GPU, " << DescribeGpu(device) << ", is "
                               << ArchitectureOf(capability)
-                              << ", which cannot run that: isa says for which GPU it is compiled, the first of the "
-                              << "machine if it is empty";
+                              << ", which cannot run it: isa selects the GPU to compile for, which is the first GPU of "
+                              << "the machine if isa is empty";
 }
 
 std::string DescribeGpu(const CudaDevice& device) {

@@ -1,5 +1,5 @@
-// GPUs by name: what is known of a model without having one, so that programs can be compiled for it anywhere; and the
-// ones that are there.
+// GPUs by name: the data of a model, so that programs can be compiled for it on any machine; and the GPUs of this
+// machine.
 
 #pragma once
 
@@ -13,19 +13,21 @@
 
 namespace lockstep::cuda {
 
-// A model ("h200") or an architecture ("sm_90", of which its largest model is assumed). InvalidArgument lists both.
+// Returns a model ("h200"), or the largest model of an architecture ("sm_90"). Returns InvalidArgument, with a list of
+// both, for other names.
 absl::StatusOr<GpuDescription> GpuByName(std::string_view name);
 
-// The first GPU of this machine. Calls cuInit.
+// Returns the first GPU of this machine. Calls cuInit.
 absl::StatusOr<GpuDescription> GpuOfThisMachine(const DriverApi& driver);
 
-// Its compute capability as a number: 90 for 9.0.
+// Returns the compute capability as a number: 90 for 9.0.
 absl::StatusOr<int> CapabilityOf(const DriverApi& driver, CUdevice gpu);
 
-// Whether code for `target` runs on the device: an error says what each is, and names the program.
+// Returns an error if code for `target` does not run on the device. The error describes both and names the program.
 absl::Status CheckRunsOn(const CudaDevice& device, const GpuDescription& target, std::string_view program);
 
-// "NVIDIA H200, 132 multiprocessors": equal for GPUs on which the libraries choose the same kernels.
+// Returns a text such as "NVIDIA H200, 132 multiprocessors". It is equal for GPUs on which the libraries choose the
+// same kernels.
 std::string DescribeGpu(const CudaDevice& device);
 
 }  // namespace lockstep::cuda

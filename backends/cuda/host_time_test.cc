@@ -1,6 +1,5 @@
-// What a run costs the host once its steps are a CUDA graph: the calls of the driver and the pieces of memory that it
-// takes, which are counted and compared, and its time, which is printed. The driver here does nothing at all, so that
-// none of the time is its own.
+// The cost of a run on the host once its steps are a CUDA graph: counts and checks the driver calls and memory
+// allocations, and prints the time. The driver in this test does nothing, so none of the time is the driver's.
 
 #include <algorithm>
 #include <atomic>
@@ -54,7 +53,7 @@ struct Nothing<function, CUresult (*)(Args...)> {
   }
 };
 
-// A handle that nobody looks into.
+// Makes a handle that is never dereferenced.
 template <typename Handle>
 void Make(Handle* handle) {
   *handle = reinterpret_cast<Handle>(uintptr_t{64});
@@ -146,7 +145,7 @@ TEST(HostTime, OfARunThatIsAGraph) {
   const DriverApi api = DriverThatDoesNothing();
   auto device = CudaDevice::Create(api, 0);
   ASSERT_TRUE(device.ok()) << device.status();
-  (*device)->stream()->RegisterErrors({"label out of range"});  // so that there is an error word to look at
+  (*device)->stream()->RegisterErrors({"label out of range"});  // so that there is an error word to check
   const auto world = CreateSingle();
   ASSERT_TRUE(world.ok()) << world.status();
   auto loaded = Executor::Load(ManySteps(api), world->get(), device->get());
@@ -184,7 +183,7 @@ TEST(HostTime, OfARunThatIsAGraph) {
   for (const auto& [name, count] : per_run) std::printf("  %-16s %5.2f calls\n", name.c_str(), count);
   EXPECT_EQ(per_run["GraphLaunch"], 1);
   EXPECT_EQ(per_run.count("LaunchKernel"), 0u) << "steps one by one";
-  EXPECT_LE(of_driver, 32.1);  // each takes a driver about a microsecond; MakeRoom waits once in 128 copies
+  EXPECT_LE(of_driver, 32.1);  // each call takes a driver about a microsecond; MakeRoom waits once in 128 copies
   EXPECT_EQ(allocated, 0) << "pieces of memory in " << kRuns << " runs";
 }
 

@@ -1,4 +1,4 @@
-// Gather and the scatters, by the kernels of kernels/indexing.h. Scatters sort their indices first.
+// Gather and the scatters, with the kernels of kernels/indexing.h. Scatters sort their indices first.
 
 #include "core/ops/indexing.h"
 
@@ -8,7 +8,7 @@
 namespace lockstep::cuda {
 namespace {
 
-// Which indices a node reads, and the error of one that is out of range.
+// The indices that a node reads, and the error for one out of range.
 class Indices {
  public:
   Indices(const Node& node, const Shape& x, Value indices, const char* constraint)
@@ -22,7 +22,7 @@ class Indices {
 
   const ops::IndexedRows& rows() const { return rows_; }
   bool wide() const { return wide_; }
-  // With rows of so many units in place of elements.
+  // Returns the rows, counted in units of `inner` per row instead of elements.
   Rows RowsOf(int64_t inner) const { return {rows_.groups(), rows_.outer, rows_.extent, rows_.count, inner}; }
   uint32_t ErrorId(CudaStream& stream) {
     if (error_id_ == 0) error_id_ = stream.RegisterErrors({message_});
@@ -38,17 +38,17 @@ class Indices {
 
 uint64_t* ErrorWord(CudaStream& stream) { return reinterpret_cast<uint64_t*>(stream.error_word()); }
 
-// Bytes of the largest unit that rows consist of.
+// Returns the size in bytes of the largest unit that divides a row.
 int64_t UnitOfRows(const Indices& indices, DType dtype) {
   int64_t unit = 16;
   while (indices.rows().inner * static_cast<int64_t>(SizeOf(dtype)) % unit != 0) unit /= 2;
   return unit;
 }
 
-// Numbers of 32 bits count the indices of a batch.
+// True if 32-bit numbers can count the indices of a batch.
 bool CanBeSorted(Value indices) { return indices.type().num_elements() < (int64_t{1} << 31); }
 
-// Indices sorted by the row that they point to, in scratch memory.
+// The indices, sorted in scratch memory by the row that they point to.
 class SortedIndices {
  public:
   SortedIndices(EmitContext& c, Indices indices)
@@ -75,7 +75,7 @@ class SortedIndices {
   LineSort sort_;
 };
 
-// Adds the kernel of a scatter, which combines updates of `indices` in y with x, or with 0. `reads` are of x, if there
+// Adds the kernel of a scatter, which combines the updates with x, or with 0 if there is no x. `reads` are x, if there
 // is one, the indices and the updates.
 Instruction& AddScatter(const Node& node, EmitContext& c, Indices indices, ScatterKind kind, bool has_x) {
   const DType dtype = node.type().dtype;

@@ -32,7 +32,7 @@ absl::StatusOr<CUfunction> KernelImage::Find(CudaDevice& device, const std::stri
     RETURN_IF_ERROR(api_->Check(api_->FuncLoad(function), "cuFuncLoad of " + kernel));
     return function;
   }
-  int registers = 0;  // only a kernel that is loaded has attributes
+  int registers = 0;  // only a loaded kernel has attributes
   RETURN_IF_ERROR(api_->Check(api_->FuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function),
                               "cuFuncGetAttribute of " + kernel));
   return function;

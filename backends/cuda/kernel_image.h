@@ -1,5 +1,5 @@
-// Kernels as a GPU loads them: the text of a compiler, which the driver turns into machine code when it is loaded on a
-// device (preparation.h). Shared by all kernels that run code of it. One thread at a time.
+// Kernels as a GPU loads them: a compiler's text, which the driver compiles to machine code when it is loaded on a
+// device (preparation.h). Shared by all kernels that run its code. One thread at a time may use it.
 
 #pragma once
 
@@ -19,12 +19,12 @@ class KernelImage {
   KernelImage(const KernelImage&) = delete;
   KernelImage& operator=(const KernelImage&) = delete;
 
-  // Loads it for the device, whose context is current; nothing if it is loaded. The error has what the driver's
-  // compiler said.
+  // Loads the image for the device, whose context must be current; does nothing if it is loaded. An error includes the
+  // messages of the driver's compiler.
   absl::Status Load(CudaDevice& device);
 
-  // The kernel of this name, in the device's memory; loads the image if nobody has. CUDA would else load a kernel when
-  // it is first launched (CUDA_MODULE_LOADING=LAZY, the default): in the middle of a step.
+  // Returns the kernel with this name, in the device's memory; loads the image if necessary. Otherwise CUDA would load
+  // the kernel at its first launch (CUDA_MODULE_LOADING=LAZY, the default), in the middle of a step.
   absl::StatusOr<CUfunction> Find(CudaDevice& device, const std::string& kernel);
 
  private:

@@ -1,4 +1,4 @@
-// The kernels of kernels/ on the fake driver, against the interpreter, bit by bit; and as PTX.
+// Compares the kernels of kernels/ on the fake driver with the interpreter, bit by bit, and checks their PTX.
 
 #include <cstdio>
 #include <cstdlib>
@@ -56,7 +56,7 @@ const std::set<std::string> kOps = {"max_pool",
 
 using RankTensors = std::vector<std::vector<Tensor>>;
 
-// Each rank on a fake GPU of its own.
+// Runs each rank on its own fake GPU.
 absl::StatusOr<RankTensors> RunOnFake(const Graph& graph, const RankTensors& inputs, Order order) {
   const auto ranks = static_cast<int>(inputs.size());
   const cuda::LoadedFakeDriver fake = cuda::LoadFakeDriver({.gpus = ranks});
@@ -80,7 +80,7 @@ absl::StatusOr<RankTensors> RunOnFake(const Graph& graph, const RankTensors& inp
   return results;
 }
 
-// The first difference, or an empty text. NaN are equal.
+// Returns the first difference, or an empty text. All NaN are equal.
 std::string Difference(const Tensor& actual, const Tensor& expected) {
   if (actual.type() != expected.type()) return actual.type().ToString();
   for (int64_t i = 0; i < expected.num_elements(); ++i) {
@@ -88,7 +88,7 @@ std::string Difference(const Tensor& actual, const Tensor& expected) {
     if (a == e || (a != a && e != e)) continue;
     return "element " + std::to_string(i) + " is " + DoubleToString(a) + ", expected " + DoubleToString(e);
   }
-  return IsFloat(expected.dtype()) || actual == expected ? "" : "integers differ that are the same as doubles";
+  return IsFloat(expected.dtype()) || actual == expected ? "" : "integers differ that are equal as doubles";
 }
 
 void ExpectSame(const Graph& graph, const RankTensors& inputs, Order order) {
@@ -102,7 +102,7 @@ void ExpectSame(const Graph& graph, const RankTensors& inputs, Order order) {
   }
 }
 
-// A loop whose body has functions of f64, of which GPUs have none.
+// True for a loop whose body has functions of f64, which GPUs do not have.
 bool HasHeavyBody(const OpCase& row) {
   const std::string text = row.ToString();
   return row.op == "scan" && (text.find("tanh") != std::string::npos || text.find(" sin ") != std::string::npos);
@@ -133,7 +133,8 @@ TEST_P(KernelsOfSpecialValues, AreThoseOfTheInterpreter) {
   for (const SpecialInputs& special : SpecialRankInputs(GetParam())) ExpectSame(*graph, special.inputs, Order::kMixed);
 }
 
-// Ops that are taken apart, into what must have kernels: loops have no exponential of f64 on a GPU.
+// Returns the cases of ops that are decomposed into ops that must have kernels. Cases with f64 exponentials are
+// excluded, because loops on a GPU cannot compute them.
 std::vector<OpCase> DecomposedRows() {
   std::vector<OpCase> rows;
   for (const OpCase& row : AcceptedOpCases()) {
@@ -195,7 +196,7 @@ TEST(KernelRows, CoverEveryOp) {
   EXPECT_EQ(found, kOps);
 }
 
-// --- What rows are too small for -------------------------------------------------------------------------------------
+// --- Cases that the table's rows are too small for -------------------------------------------------------------------
 
 Tensor Indices(Shape shape, int64_t low, int64_t high) {
   std::vector<int64_t> values;
@@ -203,7 +204,7 @@ Tensor Indices(Shape shape, int64_t low, int64_t high) {
   return Tensor::Of<int64_t>(shape, values);
 }
 
-// Few different values, so that order among equal ones shows.
+// Returns a tensor with few different values, so that the order of equal ones matters.
 Tensor Coarse(Shape shape, DType dtype) {
   std::vector<double> values;
   for (int64_t i = 0; i < shape.num_elements(); ++i) values.push_back(static_cast<double>(i * 7919 % 97) / 4 - 10);
@@ -234,7 +235,7 @@ TEST(LargeProblems, ScattersOfManyUpdates) {
 }
 
 TEST(LargeProblems, LongLines) {
-  // Whole numbers, whose sums are exact in any order.
+  // Integers, whose sums are exact in any order.
   const Tensor x = Coarse({2, 3000}, DType::kI32), y = x.Converted(DType::kF32);
   for (const Tensor& operand : {x, y}) {
     for (bool flag : {false, true}) {
@@ -247,7 +248,7 @@ TEST(LargeProblems, LongLines) {
 
 // --- Indices out of range --------------------------------------------------------------------------------------------
 
-// That of a run in which dimensions of 4 are indexed with 0, 4 and -4.
+// Returns the error of a run in which dimensions of 4 are indexed with 0, 4 and -4.
 std::string ErrorOf(const std::string& text) {
   const Graph graph = ParseGraph(text).value();
   std::vector<Tensor> inputs;

@@ -1,4 +1,4 @@
-// cuBLASLt and cuDNN as they are found, and their errors. The libraries are fakes.
+// The search for cuBLASLt and cuDNN, and their errors. The libraries are fakes.
 
 #include <dlfcn.h>
 
@@ -26,7 +26,7 @@ DriverApi DriverOf(int version) {
   return FindDriver(Only(Install(NewFolder(), "libcuda.so.1", "libcuda.so.1", version))).value();
 }
 
-// A folder with cuDNN and the parts of it, but for `without`.
+// Creates a folder with cuDNN and its parts, except `without`.
 std::string InstallCudnn(int version = 0, const std::string& without = "") {
   const std::string folder = Install(NewFolder(), "libcudnn.so.9", "libcudnn.so.9", version);
   for (const std::string& part : CudnnSpec().parts) {
@@ -43,7 +43,7 @@ TEST(CublasLtTest, IsFoundWithItsVersion) {
   EXPECT_EQ(found->from.version.ToString(), "13.1.0");
 }
 
-// A driver of CUDA 12 cannot run what is made for CUDA 13; the older library beside that will do.
+// A driver of CUDA 12 cannot run libraries for CUDA 13; an older library in the same places is used.
 TEST(CublasLtTest, FitsTheDriver) {
   const DriverApi old_driver = DriverOf(12040), driver = DriverOf(13000);
   const std::string folder = Install(NewFolder(), "libcublasLt.so.13", "libcublasLt.so.13");
@@ -91,7 +91,7 @@ TEST(CudnnTest, APartThatIsMissingIsNamed) {
   }
 }
 
-// It is opened from the places of all libraries, so that cuDNN, which looks for it by its name, finds it.
+// NVRTC is opened from the places of all libraries, so that cuDNN, which opens it by name, finds it.
 TEST(CudnnTest, FindsNvrtcOfItsCudaElsewhere) {
   const std::string folder = InstallCudnn(), elsewhere = Install(NewFolder(), "libnvrtc.so.13", "libnvrtc.so.13");
   const SearchPlaces places = {.system = false, .python_folders = {folder, elsewhere}, .cuda_path = {}};

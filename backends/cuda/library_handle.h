@@ -1,4 +1,5 @@
-// A library's handle, which all kernels of a program share: it takes long to make, and memory. One thread at a time.
+// A library's handle, which all kernels of a program share, because it is slow to create and takes memory. One thread
+// at a time may use it.
 
 #pragma once
 
@@ -6,11 +7,11 @@
 
 namespace lockstep::cuda {
 
-// `Api` is the library's table, with Create, Destroy and Check; `kFind` finds it.
+// `Api` is the library's table, with Create, Destroy and Check; `kFind` finds the table.
 template <typename Api, typename Handle, absl::StatusOr<const Api*> (*kFind)()>
 class LibraryHandle {
  public:
-  // `create` is what messages call the function that makes it ("cudnnCreate"). Nothing is opened before Open().
+  // `create` is the name of the creating function in messages ("cudnnCreate"). Nothing is opened before Open().
   explicit LibraryHandle(const char* create) : create_(create) {}
   ~LibraryHandle() {
     if (handle_ != nullptr) (void)api_->Destroy(handle_);
@@ -18,13 +19,14 @@ class LibraryHandle {
   LibraryHandle(const LibraryHandle&) = delete;
   LibraryHandle& operator=(const LibraryHandle&) = delete;
 
-  // Finds the library and makes the handle at the first call, in the thread whose context is that of the GPU.
+  // Finds the library and creates the handle at the first call. The GPU's context must be current on the calling
+  // thread.
   absl::Status Open() {
     if (handle_ != nullptr) return absl::OkStatus();
     ASSIGN_OR_RETURN(api_, kFind());
     return api_->Check(api_->Create(&handle_), create_);
   }
-  // Both require that Open() was OK.
+  // Both require that Open() returned OK.
   const Api& api() const { return *api_; }
   Handle handle() const { return handle_; }
 

@@ -1,4 +1,4 @@
-// Fused loops by the loop compiler: `fusion` nodes, and single nodes that make a loop of their own.
+// Fused loops, compiled by the loop compiler: `fusion` nodes, and single nodes that become a loop of their own.
 
 #include "backends/cuda/emitters.h"
 #include "backends/loops/loop_body.h"
@@ -47,7 +47,7 @@ class LoopRunner {
   uint32_t error_id_ = 0;
 };
 
-// By what a kernel reports: what LoopRefusal makes of a node's position.
+// Returns the messages by the kernel's error code, which LoopRefusal computes from a node's position.
 std::vector<std::string> MessagesOf(const Graph& body) {
   const std::vector<std::string> by_position = RefusalMessages(body);
   std::vector<std::string> messages;

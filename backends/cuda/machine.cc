@@ -20,7 +20,7 @@ absl::Status Attribute(const DriverApi& driver, CUdevice device, CUdevice_attrib
   return driver.Check(driver.DeviceGetAttribute(&value, attribute, device), "cuDeviceGetAttribute");
 }
 
-// "8f3b0c52-61d1-..."
+// Returns a text such as "8f3b0c52-61d1-...".
 std::string Text(const CUuuid& uuid) {
   std::string text;
   for (size_t i = 0; i < sizeof(uuid.bytes); ++i) {

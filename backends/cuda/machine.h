@@ -1,5 +1,5 @@
-// What a machine has for this backend: its GPUs, and NVIDIA's libraries. For people (`lockstep doctor`); nothing is
-// compiled for it. Any thread.
+// Describes the GPUs and NVIDIA libraries of a machine for users (`lockstep doctor`); nothing is compiled with it. Any
+// thread may call it.
 
 #pragma once
 
@@ -14,29 +14,31 @@
 
 namespace lockstep::cuda {
 
-// A GPU that the driver shows; what programs are compiled for is a lockstep::GpuDescription.
+// A GPU that the driver shows. Programs are compiled for a lockstep::GpuDescription.
 struct VisibleGpu {
   std::string name;
-  std::string uuid;          // as `nvidia-smi -L` has it, but for what it puts before: it tells GPUs of one name apart
+  std::string uuid;          // as in `nvidia-smi -L`, without its prefix; distinguishes GPUs with the same name
   int capability_major = 0;  // 9.0: an H100 or H200
   int capability_minor = 0;
   int multiprocessors = 0;
   uint64_t memory_bytes = 0;
-  std::string code;   // the architecture whose PTX is made for it ("sm_90"); empty if none is,
-  std::string unfit;  // and then why
+  std::string code;   // the architecture of the PTX for this GPU ("sm_90"); empty if it is not supported
+  std::string unfit;  // the reason if it is not supported
 };
 
-// The GPUs that the driver in `places` shows this process, by number; an error if there is no driver, or no GPU.
+// Returns the GPUs that the driver in `places` shows to this process, by number. Returns an error if there is no driver
+// or no GPU.
 absl::StatusOr<std::vector<VisibleGpu>> DescribeGpus(const SearchPlaces& places);
 
 struct LibraryDescription {
   std::string name;
-  std::string install;  // what installs it
-  absl::Status status;  // why there is none; OK if there is
+  std::string install;  // the command that installs it
+  absl::Status status;  // the reason if it was not found
   LoadedFrom from;
 };
 
-// The driver, cuBLASLt, cuDNN, NVRTC for it, and NCCL that this backend would use, in this order.
+// Returns the driver, cuBLASLt, cuDNN, the NVRTC for this cuDNN, and NCCL, in this order, as this backend would use
+// them.
 std::vector<LibraryDescription> DescribeLibraries(const SearchPlaces& places);
 
 }  // namespace lockstep::cuda

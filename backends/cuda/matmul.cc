@@ -1,4 +1,4 @@
-// Matrix products: cuBLASLt's for floats, loops for integers and where a dimension is 0.
+// Matrix products: with cuBLASLt for floats, with loops for integers and for empty tensors.
 
 #include "core/ops/matmul.h"
 
@@ -12,13 +12,13 @@
 namespace lockstep::cuda {
 namespace {
 
-// What NVIDIA advises for the workspace: more would not be used.
+// NVIDIA's recommended workspace size; the library would not use more.
 uint64_t WorkspaceBytes(const GpuDescription& gpu) {
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   return (gpu.capability >= 90 ? 32 : 4) * kMiB;
 }
 
-// y[b, i, j] = sum over l of a[b, i, l] b[b, l, j], as a sum of products of broadcasts.
+// Returns y[b, i, j] = sum over l of a[b, i, l] b[b, l, j], as a sum over a product of broadcasts.
 absl::StatusOr<Graph> ProductBody(const Node& node) {
   const ops::MatMulForm form(node);
   const int64_t rank = form.y.rank();
@@ -44,7 +44,7 @@ absl::StatusOr<Graph> ProductBody(const Node& node) {
   return body;
 }
 
-// The kernel of `product`, whose result is that of `node`: itself, or the fusion that it ends with.
+// Adds the kernel of `product`. Its result is that of `node`: the product itself, or the fusion at its end.
 void AddMatMul(const Node& product, const MatMulProblem& problem, std::vector<int> reads, const Node& node,
                EmitContext& c) {
   Kernel kernel;

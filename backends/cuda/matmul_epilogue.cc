@@ -10,7 +10,7 @@
 namespace lockstep::cuda {
 namespace {
 
-// A body that is one of the patterns: which of its inputs are the product and the bias (-1: none).
+// A body that matches a pattern: the indices of its inputs that are the product and the bias (-1: none).
 struct Pattern {
   int product = -1, bias = -1;
   bool relu = false;
@@ -57,7 +57,8 @@ bool IsResult(const Graph& graph, const Node& node) {
 
 std::optional<Pattern> PatternOf(const Node& node) {
   if (node.Is("fusion")) return PatternOf(node.attr<Region>("body").graph());
-  return node.Is("relu") ? std::optional(Pattern{.product = 0, .relu = true}) : std::nullopt;  // alone, it is no fusion
+  // a relu alone is not a fusion
+  return node.Is("relu") ? std::optional(Pattern{.product = 0, .relu = true}) : std::nullopt;
 }
 
 std::optional<MatMulEpilogue> EpilogueOf(const Graph& graph, const Node& fusion) {
@@ -68,7 +69,7 @@ std::optional<MatMulEpilogue> EpilogueOf(const Graph& graph, const Node& fusion)
       !SupportsMatMul(*product) || product->type().dtype == DType::kF64) {
     return std::nullopt;
   }
-  // The product's columns are the last dimension of its value.
+  // The product's columns must be the last dimension of its value.
   const ops::MatMulForm form(*product);
   const Shape& shape = product->type().shape;
   if (form.y[form.y.rank() - 1] != shape[shape.rank() - 1]) return std::nullopt;

@@ -1,4 +1,5 @@
-// Which fusions cuBLASLt computes at the end of a product, so that it goes to memory once. For the backend's lowering.
+// Finds the fusions that cuBLASLt computes at the end of a product, so that the product is written to memory once. For
+// the backend's lowering.
 
 #pragma once
 
@@ -11,9 +12,9 @@
 namespace lockstep::cuda {
 
 struct MatMulEpilogue {
-  const Node* product = nullptr;  // a `matmul` that nothing but the fusion reads
+  const Node* product = nullptr;  // a `matmul` that only the fusion reads
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  int bias = -1;  // operand of the fusion: a value for each column of the product; -1: none
+  int bias = -1;  // the operand of the fusion with one value per column of the product; -1: none
 };
 
 struct MatMulEpilogues {
@@ -21,12 +22,12 @@ struct MatMulEpilogues {
   std::unordered_set<const Node*> products;  // of these fusions
 };
 
-// Of products of f32, f16 and bf16, the fusions
+// Finds these fusions of products in f32, f16 and bf16:
 //
 //   add(z, broadcast(bias))    relu(add(z, broadcast(bias)))    relu(z)
 //
-// and no others: what computes more, or has another result, reads the product in its loop. The sum is then rounded
-// once, after the epilogue. GELU is not among them: where a gradient follows, its argument is read again.
+// Other fusions, which compute more or have another result, read the product in their loop. With an epilogue the sum is
+// rounded once, after the epilogue. GELU is not included, because its gradient reads the product again.
 MatMulEpilogues EpiloguesOf(const Graph& graph);
 
 }  // namespace lockstep::cuda

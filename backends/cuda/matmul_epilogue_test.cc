@@ -1,4 +1,5 @@
-// Products with what follows them, on the fake cuBLASLt: which fusions are computed with them, and which are not.
+// Products and the fusions after them, on the fake cuBLASLt: which fusions are computed with the product, and which are
+// not.
 
 #include <cmath>
 #include <limits>
@@ -14,7 +15,7 @@ namespace {
 using testing::ElementsAre;
 using testing::EndsWith;
 
-// Runs the graph, compares its results with the interpreter's, and returns how each product was called.
+// Runs the graph, compares its results with the interpreter's, and returns a description of each product call.
 std::vector<std::string> CallsOf(const Graph& graph, const std::vector<Tensor>& inputs, double tolerance = 1e-5) {
   TheFakeCublasLt().TakeCalls();
   const auto found = RunOnFake(graph, inputs), expected = InterpretOneRank(graph, inputs);
@@ -60,7 +61,7 @@ TEST(MatMulEpilogue, BiasAndRelu) {
               ElementsAre(EndsWith("epilogue 2")));
 }
 
-// One bias for all matrices of a batch, and for rows of more than one dimension.
+// All matrices of a batch share one bias, and so do rows of more than one dimension.
 TEST(MatMulEpilogue, OfManyMatrices) {
   EXPECT_THAT(CallsOf(R"(graph @f(%x: f32[3,5,4], %w: f32[3,4,7], %b: f32[7]) -> (y: f32[3,5,7]) {
     %z = matmul %x, %w : f32[3,5,7]
@@ -78,7 +79,7 @@ TEST(MatMulEpilogue, OfManyMatrices) {
               ElementsAre(EndsWith("1 matrices, epilogue 4")));
 }
 
-// What is not exactly an epilogue stays a loop: each line is one way of not being it.
+// A fusion that is not exactly an epilogue stays a loop. Each line differs in one way.
 TEST(MatMulEpilogue, WhatStaysALoop) {
   const auto text = [](const std::string& result, const std::string& nodes, const std::string& dtype = "f32") {
     std::string graph = "graph @f(%x: F[7,7], %w: F[7,7], %b: F[7], %o: F[7,7]) -> (" + result +
@@ -92,10 +93,10 @@ TEST(MatMulEpilogue, WhatStaysALoop) {
       text("y: F[7,7], v: F[7,7]", add + "%v = matmul %z, %x : F[7,7]\nreturn %s, %v"),  // something else reads it
       text("y: F[7,7]", add + "%y = tanh %s : F[7,7]\nreturn %y"),
       text("y: F[7,7]", add + "%r = relu %s : F[7,7]\n%y = mul %r, %o : F[7,7]\nreturn %y"),
-      text("y: F[7,7]", "%y = add %z, %o : F[7,7]\nreturn %y"),  // a matrix is no bias
+      text("y: F[7,7]", "%y = add %z, %o : F[7,7]\nreturn %y"),  // a matrix is not a bias
       text("y: F[7,7]", "%c = broadcast %b {dims=[0], shape=[7, 7]} : F[7,7]\n%s = add %z, %c : F[7,7]\nreturn %s"),
       text("y: F[7,7]", add + "return %s", "f64"),
-      text("y: F[7,7], s: F[7,7]", add + "%y = relu %s : F[7,7]\nreturn %y, %s"),  // and its argument is a result
+      text("y: F[7,7], s: F[7,7]", add + "%y = relu %s : F[7,7]\nreturn %y, %s"),  // the argument of relu is a result
   };
   for (const std::string& graph : graphs) {
     for (const std::string& call : CallsOf(graph)) EXPECT_THAT(call, EndsWith("epilogue 1")) << graph;
@@ -115,7 +116,7 @@ TEST(MatMulEpilogue, ANaNStaysOne) {
   EXPECT_THAT(CallsOf(graph, inputs), ElementsAre(EndsWith("epilogue 6")));
 }
 
-// The bias is read where its step has put it, and the product's operands live until the fusion's place.
+// The bias is read from where its own step wrote it, and the product's operands live until the position of the fusion.
 TEST(MatMulEpilogue, OfAStepThatUpdatesItsBias) {
   EXPECT_THAT(
       CallsOf(R"(graph @step(%x: f32[16,20], %y: i64[16], state %w: f32[20,8], state %b: f32[8], state %v: f32[8,3])

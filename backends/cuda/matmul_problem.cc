@@ -41,13 +41,13 @@ std::string MatMulProblem::ToString() const {
          (has_relu() ? ", relu" : "");
 }
 
-// No split is none of the bits, and always allowed.
+// A product that is not split has none of these bits, and is always allowed.
 uint32_t MatMulProblem::ReductionSchemes() const {
   const bool is_narrow = type == CUDA_R_16F || type == CUDA_R_16BF;
   return is_narrow ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK;
 }
 
-// Our first operand is the library's second.
+// The library's second operand is our first.
 std::string MatMulProblem::Key() const {
   return ToString() + (second.transpose ? ", a transposed" : "") + (first.transpose ? ", b transposed" : "") +
          (ReductionSchemes() == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE ? ", parts added in f32" : "") +

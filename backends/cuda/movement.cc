@@ -1,4 +1,4 @@
-// Ops that copy elements, whatever their type: as boxes of the largest units that fit.
+// Ops that copy elements of any type, as boxes of the largest units that fit.
 
 #include <cstring>
 
@@ -20,17 +20,17 @@ struct Runs {
   }
 };
 
-// What CopyArgs counts, in bytes.
+// The values of CopyArgs, in bytes.
 struct Box {
   int64_t outer = 1, middle = 1, run = 0;
   int64_t from_outer = 0, from_middle = 0, to_outer = 0, to_middle = 0;
-  int64_t from = 0, to = 0;  // where it begins
+  int64_t from = 0, to = 0;  // offsets of the box's beginning
 };
 
-// Copies boxes; all of them are moved in the units of the kernel's name.
+// Copies boxes; all of them are moved in the same units.
 class BoxCopy {
  public:
-  // `offset_unit`: of what is added to where a box begins.
+  // `offset_unit` divides the offsets that are added to the beginning of a box.
   BoxCopy(EmitContext& c, const Box& box, int64_t offset_unit = 16) : box_(box) {
     for (int64_t bytes :
          {box.run, box.from_outer, box.from_middle, box.to_outer, box.to_middle, box.from, box.to, offset_unit}) {
@@ -65,7 +65,7 @@ Kernel KernelFor(std::string name, absl::AnyInvocable<absl::Status(const KernelA
   return kernel;
 }
 
-// Elements [i][j][bytes] become [j][i][bytes].
+// Transposes elements [i][j][bytes] to [j][i][bytes].
 Kernel SwapOuter(EmitContext& c, std::string name, int64_t rows, int64_t columns, int64_t bytes) {
   BoxCopy copy(c, {.outer = columns,
                    .middle = rows,
@@ -81,8 +81,8 @@ Kernel SwapOuter(EmitContext& c, std::string name, int64_t rows, int64_t columns
 
 void SetValue(PadArgs& args, const Tensor& scalar) { std::memcpy(&args.value, scalar.bytes(), SizeOf(scalar.dtype())); }
 
-// The arguments of a pad but for addresses, each dimension that is not padded merged into the one before it. `rank`
-// says how many dimensions are left, which may be more than the arguments hold.
+// Returns the arguments of a pad without addresses. Each dimension that is not padded is merged into the one before it.
+// `rank` becomes the number of remaining dimensions, which may exceed the capacity of the arguments.
 PadArgs PadArgsOf(const Node& node, int64_t& rank) {
   const Ints &low = node.attr<Ints>("low"), &high = node.attr<Ints>("high");
   PadArgs args{};
@@ -156,7 +156,7 @@ absl::Status EmitShard(const Node& node, EmitContext& c) {
   return absl::OkStatus();
 }
 
-// A padding all around nothing: one element with the rank's coordinate.
+// Emitted as a pad of an empty tensor: one element with the rank's coordinate.
 absl::Status EmitAxisIndex(const Node& node, EmitContext& c) {
   const DType dtype = node.type().dtype;
   DeviceKernel pad = c.KernelOf("copy", NameFor("pad", SizeOf(dtype)));

@@ -1,7 +1,7 @@
-// NVRTC (libnvrtc.so.13 or .12), which cuDNN opens by its name when it compiles an engine, and without which it leaves
-// those engines out and says nothing. So it is opened here first, from the places of all libraries: what is loaded is
-// found by its name. Nothing else of it is used. `make cuda-abi` compares the table with the vendor's nvrtc.h. Any
-// thread.
+// Opens NVRTC (libnvrtc.so.13 or .12). cuDNN opens it by name when it compiles an engine, and silently omits such
+// engines if it does not find it. NVRTC is therefore opened here first, from the places of all libraries, because a
+// loaded library is found by its name. It has no other use here. `make cuda-abi` compares the table with the vendor's
+// nvrtc.h. Any thread may call it.
 
 #pragma once
 
@@ -23,10 +23,11 @@ struct NvrtcApi {
   LOCKSTEP_NVRTC_FUNCTIONS(LOCKSTEP_CUDA_POINTER)
 };
 
-// What is looked for: that of the CUDA, by its first number, that cuDNN is made for.
+// The library to search for: that of the major version of CUDA that cuDNN is made for.
 LibrarySpec NvrtcSpec(int cuda);
 
-// The first in `places`, which stays open; the error of FindLibrary (runtime/cuda/search.h) if there is none.
+// Opens the first one in `places`, for the life of the process. Returns the error of FindLibrary
+// (runtime/cuda/search.h) if there is none.
 absl::StatusOr<NvrtcApi> FindNvrtc(const SearchPlaces& places, int cuda);
 
 }  // namespace lockstep::cuda

@@ -1,4 +1,4 @@
-// The first k elements in order, and the positions of the largest: kernels/order.h.
+// The first k elements in sorted order, and the positions of the largest, with kernels/order.h.
 
 #include "backends/cuda/kernels/order.h"
 
@@ -7,7 +7,7 @@
 namespace lockstep::cuda {
 namespace {
 
-// x as [outer, extent, inner]; a line is along `extent`.
+// x seen as [outer, extent, inner]; a line is along `extent`.
 struct Lines {
   int64_t outer = 1, extent = 1, inner = 1;
 
@@ -21,7 +21,7 @@ Lines LinesOf(const Node& node) { return {node.operand(0).shape(), node.attr<int
 
 }  // namespace
 
-// Positions are kept in 32 bits.
+// Positions are stored in 32 bits.
 bool SupportsOrder(const Node& node) { return LinesOf(node).extent < (int64_t{1} << 31); }
 
 absl::Status EmitTopK(const Node& node, EmitContext& c) {

@@ -1,4 +1,4 @@
-// Windows added up where they overlap: kernels/overlap.h.
+// Adds overlapping windows, with kernels/overlap.h.
 
 #include "backends/cuda/emitters.h"
 #include "backends/cuda/kernels/overlap.h"

@@ -1,5 +1,5 @@
-// Pooling: kernels/pooling.h. What max pooling's gradient needs to know, where the maxima were, it finds again: that is
-// one more read of x, and no memory between the passes.
+// Pooling, with kernels/pooling.h. The gradient of max pooling needs the positions of the maxima and computes them
+// again: this costs one more read of x, and no memory between the passes.
 
 #include "backends/cuda/kernels/pooling.h"
 
@@ -11,7 +11,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// Of a node that pools `x` to `y`, or whose gradient is of that.
+// Returns the arguments for a node that pools `x` to `y`, or for its gradient.
 PoolArgs ArgsOf(const Node& node, const Shape& x, const Shape& y) {
   PoolArgs args{};
   args.planes = x[0] * x[1];
@@ -29,7 +29,7 @@ PoolArgs ArgsOf(const Node& node, const Shape& x, const Shape& y) {
   return args;
 }
 
-// y from x, or dx from dy, by one kernel.
+// Adds one kernel that computes y from x, or dx from dy.
 void AddPool(const Node& node, EmitContext& c, PoolArgs given) {
   Kernel kernel;
   kernel.name = "cuda." + node.op_name();
@@ -50,7 +50,7 @@ absl::Status EmitMaxPool(const Node& node, EmitContext& c) {
   return absl::OkStatus();
 }
 
-// Places in a plane are kept in 32 bits.
+// Positions in a plane are stored in 32 bits.
 bool SupportsMaxPoolGrad(const Node& node) {
   const Shape& x = node.operand(0).shape();
   int64_t plane = 1;

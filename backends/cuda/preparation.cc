@@ -35,7 +35,7 @@ absl::Status Preparation::Run(CudaDevice& device, Communicator& communicator) {
   return TakeFastest(products_, {.machine = machine, .cache = ProductCachePath()}, device, communicator);
 }
 
-// The driver compiles an image when it is loaded, in the thread that asks for it.
+// The driver compiles an image when it is loaded, on the calling thread.
 absl::Status Preparation::LoadImages(CudaDevice& device) {
   ShareOut(images_.size(), [&](const std::function<size_t()>& next) {
     const DriverApi& api = device.api();
@@ -64,7 +64,7 @@ absl::Status Preparation::OpenLibraries() {
   return absl::OkStatus();
 }
 
-// cuDNN leaves an engine out without a word where it cannot open what that needs: NVRTC, for those that it compiles.
+// cuDNN silently omits an engine if it cannot open a library that the engine needs, such as NVRTC.
 absl::Status Preparation::MakePlans(Communicator& communicator) {
   std::string chosen;
   for (const Plan& plan : plans_) {
@@ -74,11 +74,11 @@ absl::Status Preparation::MakePlans(Communicator& communicator) {
   }
   if (communicator.size() == 1 || plans_.empty()) return absl::OkStatus();
   return AgreeOnText(communicator, "engines of cuDNN of @" + program_, chosen,
-                     "Other engines round differently. Give all ranks the same libraries, NVRTC too, from which cuDNN "
-                     "compiles some of its engines; `lockstep doctor` prints what a rank finds.");
+                     "Different engines round differently. Give all ranks the same libraries, including NVRTC, with "
+                     "which cuDNN compiles some of its engines; `lockstep doctor` lists the libraries of a rank.");
 }
 
-// What the libraries choose, and how their kernels round, follows from the GPU and from their versions.
+// The GPU and the versions of the libraries determine the chosen algorithms and their rounding.
 absl::Status Preparation::AgreeOnLibraries(const CudaDevice& device, Communicator& communicator) const {
   if (communicator.size() == 1 || (products_.empty() && plans_.empty())) return absl::OkStatus();
   std::string text = DescribeGpu(device);
@@ -89,8 +89,8 @@ absl::Status Preparation::AgreeOnLibraries(const CudaDevice& device, Communicato
             (nvrtc.path.empty() ? " without NVRTC" : " with NVRTC " + nvrtc.version.ToString());
   }
   return AgreeOnText(communicator, "GPUs and their libraries of @" + program_, text,
-                     "Products and convolutions of other GPUs or versions round differently. Give all ranks the same "
-                     "GPUs, and the same versions of the libraries.");
+                     "Products and convolutions of different GPUs or library versions round differently. Give all "
+                     "ranks the same GPUs and the same versions of the libraries.");
 }
 
 }  // namespace lockstep::cuda

@@ -1,7 +1,7 @@
-// What a program does once on its GPU when it is loaded (Executable::prepare): the images of its kernels become machine
-// code, on several threads at once, its convolutions get their plans, and its products their algorithms. Filled while a
-// graph is lowered, the bodies of its loops included, which share it; it lives as long as the program. One thread at a
-// time.
+// The work that a program does once on its GPU when it is loaded (Executable::prepare): compiles the images of its
+// kernels to machine code, on several threads, makes the plans of its convolutions, and chooses the algorithms of its
+// products. Filled while a graph and the bodies of its loops, which share it, are lowered; it lives as long as the
+// program. One thread at a time may use it.
 
 #pragma once
 
@@ -22,21 +22,21 @@ namespace lockstep::cuda {
 
 class Preparation {
  public:
-  // `program` is its name, for messages; `gpu` what it is compiled for. `tune`: products take the fastest algorithm,
-  // else the library's first choice.
+  // `program` is its name, for messages; `gpu` is the GPU that it is compiled for. `tune`: products use the fastest
+  // algorithm, else the library's first choice.
   Preparation(std::string program, GpuDescription gpu, bool tune)
       : program_(std::move(program)), gpu_(std::move(gpu)), tune_(tune) {}
   Preparation(const Preparation&) = delete;
   Preparation& operator=(const Preparation&) = delete;
 
-  // Shared by the program's kernels over these libraries.
+  // Shared by the program's kernels that use these libraries.
   const std::shared_ptr<CudnnHandle>& cudnn() const { return cudnn_; }
   const std::shared_ptr<CublasLtHandle>& cublaslt() const { return cublaslt_; }
 
-  // The image is to be loaded, with this kernel of it; empty: with whichever it is used for. `op` runs it: what
-  // messages call it.
+  // Adds an image to be loaded, with this kernel of it; an empty name means that the kernels are not known by name.
+  // `op` is the op that runs it, for messages.
   void AddKernel(const std::shared_ptr<KernelImage>& image, const std::string& kernel, const std::string& op);
-  // A plan over cuDNN, which is open when `make` is called; that returns what was chosen, in a line.
+  // Adds a cuDNN plan. `make` is called with cuDNN open and returns a line that describes the choice.
   void AddPlan(std::function<absl::StatusOr<std::string>()> make, const std::string& op) {
     plans_.push_back({std::move(make), op});
   }
@@ -44,7 +44,7 @@ class Preparation {
     products_.push_back({std::move(product), op});
   }
 
-  // All ranks of the communicator call it, with their devices.
+  // All ranks of the communicator must call it, with their devices.
   absl::Status Run(CudaDevice& device, Communicator& communicator);
 
  private:
@@ -53,9 +53,9 @@ class Preparation {
   };
   struct Image {
     std::shared_ptr<KernelImage> image;
-    std::string op;               // the first that uses it
-    std::vector<Kernel> kernels;  // that are known by name
-    absl::Status status;          // of its loading
+    std::string op;               // the first op that uses it
+    std::vector<Kernel> kernels;  // the kernels that are known by name
+    absl::Status status;          // of loading it
   };
   struct Plan {
     std::function<absl::StatusOr<std::string>()> make;
@@ -65,7 +65,7 @@ class Preparation {
   absl::Status LoadImages(CudaDevice& device);
   static absl::Status LoadImage(CudaDevice& device, const Image& image);
   absl::Status OpenLibraries();
-  // Convolutions get their plans, of the same engines on all ranks.
+  // Makes the plans of convolutions, and checks that all ranks chose the same engines.
   absl::Status MakePlans(Communicator& communicator);
   absl::Status AgreeOnLibraries(const CudaDevice& device, Communicator& communicator) const;
 
@@ -74,7 +74,7 @@ class Preparation {
   const bool tune_;
   const std::shared_ptr<CudnnHandle> cudnn_ = std::make_shared<CudnnHandle>("cudnnCreate");
   const std::shared_ptr<CublasLtHandle> cublaslt_ = std::make_shared<CublasLtHandle>("cublasLtCreate");
-  std::vector<Image> images_;  // each once, in the order in which they came
+  std::vector<Image> images_;  // each once, in the order in which they were added
   std::map<const KernelImage*, size_t> places_;
   std::vector<Plan> plans_;
   std::vector<ProductOfOp> products_;

@@ -1,4 +1,4 @@
-// What a program does when it is loaded on the fakes: all of what its first run needs, and errors that name the op.
+// The loading of a program on the fakes: it does all that the first run needs, and its errors name the op.
 
 #include "backends/cuda/preparation.h"
 
@@ -26,7 +26,7 @@ using ::testing::IsEmpty;
 using ::testing::Property;
 using ::testing::StartsWith;
 
-// Three loops that no pass joins, a product, and kernels of a family.
+// Three loops that no pass merges, a product, and kernels of a family.
 constexpr char kText[] = R"(graph @f(%x: f32[6,40] split(0), %w: f32[40,7], %i: i64[9]) -> (y: f32[9,7], m: f32[]) {
   %t = tanh %x : f32[6,40] @"onnx:/tanh"
   %z = matmul %t, %w : f32[6,7] @"onnx:/fc/MatMul"
@@ -43,7 +43,7 @@ constexpr char kConvolution[] = R"(graph @f(%x: f32[2,1,5,5] split(0), %w: f32[1
 
 class PreparationTest : public ::testing::Test {
  protected:
-  // Loads a text on a rank of a world; nothing is run.
+  // Loads a text on a rank of a world, without running it.
   static absl::Status Load(const Backend& backend, Communicator& world, const char* text) {
     ASSIGN_OR_RETURN(const RankDevice opened, backend.OpenDevice(world));
     CompileOptions options;
@@ -53,7 +53,7 @@ class PreparationTest : public ::testing::Test {
     ASSIGN_OR_RETURN(Executable executable, Compile(ParseForTest(text), backend, options));
     return Executor::Load(std::move(executable), opened.communicator, opened.device.get()).status();
   }
-  // What each rank of a world ends with.
+  // Returns the status of each rank of a world.
   std::vector<absl::Status> LoadOn(int ranks, const char* text = kText) {
     std::vector<absl::Status> all;
     (void)ForEachRank(ranks, [&](Communicator& world) { return Load(*backend_, world, text); }, &all);
@@ -81,7 +81,7 @@ TEST_F(PreparationTest, AnImageThatTheDriverDoesNotTakeNamesOpAndKernel) {
               AllOf(HasSubstr("(at onnx:/"), HasSubstr(": kernel "), HasSubstr("CUDA_ERROR_UNSUPPORTED_PTX_VERSION")));
 }
 
-// Its driver would refuse the first kernel, and say nothing of GPUs; a product would run, as if for another one.
+// The driver would refuse the first kernel without mentioning GPUs. A product would run, with settings for another GPU.
 TEST_F(PreparationTest, AGpuThatIsOlderThanTheOneThatIsCompiledForIsNamed) {
   FakeDriver& driver = LoadFakeDriver({.capability = 80}).driver;
   const absl::Status status = LoadOn(1)[0];
@@ -89,10 +89,10 @@ TEST_F(PreparationTest, AGpuThatIsOlderThanTheOneThatIsCompiledForIsNamed) {
   EXPECT_EQ(
       MessageOf(status),
       "@f is compiled for NVIDIA H200 (sm_90), and this rank's GPU, Fake GPU, 132 multiprocessors, is sm_80, which "
-      "cannot run that: isa says for which GPU it is compiled, the first of the machine if it is empty");
+      "cannot run it: isa selects the GPU to compile for, which is the first GPU of the machine if isa is empty");
   EXPECT_THAT(driver.calls(), Contains("cuModuleLoadDataEx").Times(0));
   LoadFakeDriver({.capability = 100});
-  EXPECT_THAT(LoadOn(1), ElementsAre(absl::OkStatus()));  // later ones run it
+  EXPECT_THAT(LoadOn(1), ElementsAre(absl::OkStatus()));  // later GPUs run it
 }
 
 TEST_F(PreparationTest, AKernelThatIsNotInItsImageNamesTheOp) {
@@ -109,12 +109,12 @@ TEST_F(PreparationTest, ALibraryThatFailsIsAnErrorOfLoad) {
 
 TEST_F(PreparationTest, AnErrorOfOneRankReachesItsPeers) {
   LoadFakeDriver({.gpus = 2});
-  TheFakeCublasLt().FailCreate();  // of one of the two
+  TheFakeCublasLt().FailCreate();  // on one of the two ranks
   const std::vector<absl::Status> all = LoadOn(2);
   for (const absl::Status& status : all) EXPECT_THAT(MessageOf(status), HasSubstr("cublasLtCreate"));
 }
 
-// Their libraries would choose other kernels for the same products.
+// The libraries of different GPUs would choose different kernels for the same products.
 TEST_F(PreparationTest, OtherGpusAreAnError) {
   LoadFakeDriver({.gpus = 2, .multiprocessors = {132, 78}});
   for (const absl::Status& status : LoadOn(2)) {
@@ -128,7 +128,7 @@ TEST_F(PreparationTest, TwoRanksLoad) {
   EXPECT_THAT(LoadOn(2), ElementsAre(absl::OkStatus(), absl::OkStatus()));
 }
 
-// cuDNN leaves engines out without a word where it does not find what they need.
+// cuDNN silently omits engines if it does not find what they need.
 TEST_F(PreparationTest, RanksThatChoseOtherEnginesAreAnError) {
   FakeCudnn& cudnn = TheFakeCudnn();
   LoadFakeDriver({.gpus = 2});
@@ -136,7 +136,7 @@ TEST_F(PreparationTest, RanksThatChoseOtherEnginesAreAnError) {
   EXPECT_THAT(LoadOn(2, kConvolution), ElementsAre(absl::OkStatus(), absl::OkStatus()));
   cudnn.SetEnginesOf(1, CUDNN_HEUR_MODE_A, {{5, {}}});
   const std::vector<absl::Status> all = LoadOn(2, kConvolution);
-  // A rank that is slow may hear of it from the other, which has given up.
+  // A slow rank may get the error from the other one, which has aborted.
   EXPECT_THAT(all, Contains(Property(&absl::Status::code, absl::StatusCode::kFailedPrecondition)));
   for (const absl::Status& status : all) {
     EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("engines of cuDNN of @f"), HasSubstr("onnx:/conv"),
@@ -145,7 +145,7 @@ TEST_F(PreparationTest, RanksThatChoseOtherEnginesAreAnError) {
   cudnn.ResetEngines();
 }
 
-// CUDA loads a kernel at its first launch otherwise, in the middle of a step.
+// Otherwise CUDA would load a kernel at its first launch, in the middle of a step.
 TEST_F(PreparationTest, KernelsAreLoadedBeforeTheyAreLaunched) {
   FakeDriver& driver = LoadFakeDriver({}).driver;
   EXPECT_THAT(LoadOn(1), ElementsAre(absl::OkStatus()));
@@ -157,7 +157,7 @@ TEST_F(PreparationTest, KernelsAreLoadedBeforeTheyAreLaunched) {
   EXPECT_THAT(driver.lazy_loads(), IsEmpty());
 }
 
-// Drivers before CUDA 12.4 load a kernel when they are asked for its attributes.
+// Drivers before CUDA 12.4 load a kernel when its attributes are queried.
 TEST_F(PreparationTest, OlderDriversLoadKernelsToo) {
   LoadedFakeDriver fake = LoadFakeDriver({});
   fake.api.FuncLoad = nullptr;

@@ -8,7 +8,7 @@
 namespace lockstep::cuda {
 
 Product::~Product() {
-  if (desc_ == nullptr) return;  // the first that Open makes
+  if (desc_ == nullptr) return;  // the first descriptor that Open creates
   const CublasLtApi& api = library_->api();
   (void)api.MatmulDescDestroy(desc_);
   for (cublasLtMatrixLayout_t layout : {first_, second_, result_}) {
@@ -38,7 +38,7 @@ absl::Status Product::Open() {
   const int32_t epilogue = problem_.epilogue;
   RETURN_IF_ERROR(SetAttribute(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue), "the epilogue"));
   if (!problem_.has_bias()) return absl::OkStatus();
-  // No bias yet, but an address aligned as it will be: the heuristics look at nothing else of it.
+  // There is no bias yet, only an address with the right alignment: the heuristics use nothing else of it.
   const auto aligned = reinterpret_cast<const void*>(static_cast<uintptr_t>(problem_.alignment));
   return SetAttribute(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof(aligned), "the bias");
 }
@@ -112,7 +112,7 @@ absl::Status Product::Check(const cublasLtMatmulAlgo_t& algorithm) const {
                 "cublasLtMatmulAlgoCheck for " + problem_.ToString()));
   if (result.workspaceSize <= workspace_) return absl::OkStatus();
   return Unimplemented() << "an algorithm for " << problem_.ToString() << " needs a workspace of "
-                         << result.workspaceSize << " bytes, and has " << workspace_;
+                         << result.workspaceSize << " bytes, but has " << workspace_;
 }
 
 absl::Status Product::Run(CudaStream& stream, const ProductOperands& operands, const cublasLtMatmulAlgo_t& algorithm) {

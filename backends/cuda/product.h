@@ -1,5 +1,5 @@
-// One matrix product as cuBLASLt's descriptors. Made while a graph is lowered, which takes no GPU; opened, and given
-// its algorithm, when the program is loaded. One thread at a time.
+// One matrix product, as cuBLASLt descriptors. Constructed while a graph is lowered, without a GPU; opened, and given
+// its algorithm, when the program is loaded. One thread at a time may use it.
 
 #pragma once
 
@@ -18,7 +18,7 @@ namespace lockstep::cuda {
 
 using CublasLtHandle = LibraryHandle<CublasLtApi, cublasLtHandle_t, CublasLt>;
 
-// Where its matrices lie on the GPU; first and second as the library has them (MatMulProblem).
+// The addresses of its matrices on the GPU; first and second in the library's order (MatMulProblem).
 struct ProductOperands {
   const void *first, *second, *bias;  // bias: null if the problem has none
   void *result, *workspace;
@@ -26,7 +26,7 @@ struct ProductOperands {
 
 class Product {
  public:
-  // `workspace` bytes may an algorithm have.
+  // An algorithm may use up to `workspace` bytes.
   Product(const MatMulProblem& problem, uint64_t workspace, std::shared_ptr<CublasLtHandle> library)
       : problem_(problem), workspace_(workspace), library_(std::move(library)) {}
   ~Product();
@@ -36,20 +36,21 @@ class Product {
   const MatMulProblem& problem() const { return problem_; }
   uint64_t workspace() const { return workspace_; }
 
-  // Makes the descriptors. The library's handle is open. All that follows requires it.
+  // Creates the descriptors. Requires that the library's handle is open. All functions below require that Open was
+  // called.
   absl::Status Open();
 
-  // At most `most` algorithms that the library advises, the best by its own estimate first: the same for equal problems
-  // on equal GPUs. Unimplemented if there is none.
+  // Returns at most `most` algorithms that the library recommends, the best by its own estimate first; they are the
+  // same for equal problems on equal GPUs. Returns Unimplemented if there is none.
   absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> Candidates(int most) const;
 
-  // OK if the library takes the algorithm for this problem on this GPU, and it needs no larger workspace.
+  // Returns OK if the library supports the algorithm for this problem on this GPU, and its workspace suffices.
   absl::Status Check(const cublasLtMatmulAlgo_t& algorithm) const;
 
-  // Queues it.
+  // Queues the product.
   absl::Status Run(CudaStream& stream, const ProductOperands& operands, const cublasLtMatmulAlgo_t& algorithm);
 
-  // With the algorithm that was chosen, before the first run.
+  // Sets the algorithm for Run(stream, operands), which requires it.
   void Choose(const cublasLtMatmulAlgo_t& algorithm) { chosen_ = algorithm, is_chosen_ = true; }
   absl::Status Run(CudaStream& stream, const ProductOperands& operands);
   const cublasLtMatmulAlgo_t& chosen() const { return chosen_; }

@@ -49,14 +49,14 @@ std::optional<cublasLtMatmulAlgo_t> OfHex(std::string_view text) {
   return algorithm;
 }
 
-// What the file has, of all machines; why it cannot be used.
+// Returns the file's content, for all machines, or the reason why it cannot be used.
 absl::StatusOr<json::Object> ReadMachines(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return NotFound() << "there is no " << path;
   std::ostringstream text;
   text << file.rdbuf();
   llvm::Expected<json::Value> value = json::parse(text.str());
-  if (!value) return InvalidArgument() << "it is no JSON: " << llvm::toString(value.takeError());
+  if (!value) return InvalidArgument() << "it is not JSON: " << llvm::toString(value.takeError());
   json::Object* const whole = value->getAsObject();
   if (whole == nullptr || whole->getInteger(kFormatName) != kFormat || whole->getObject(kMachines) == nullptr) {
     return InvalidArgument() << "expected an object with " << kFormatName << " " << kFormat << " and " << kMachines;
@@ -64,13 +64,13 @@ absl::StatusOr<json::Object> ReadMachines(const std::string& path) {
   return std::move(*whole->getObject(kMachines));
 }
 
-// Nothing where there is none; with a warning where there is one that cannot be used.
+// Returns nothing if there is no file. Warns if the file cannot be used.
 json::Object MachinesIn(const std::string& path) {
   absl::StatusOr<json::Object> machines = ReadMachines(path);
   if (machines.ok()) return *std::move(machines);
   if (machines.status().code() != absl::StatusCode::kNotFound) {
     Warn("algorithms of products in " + path +
-         " are not used, and will be written anew: " + std::string(machines.status().message()));
+         " are not used, and will be replaced: " + std::string(machines.status().message()));
   }
   return {};
 }
@@ -87,7 +87,8 @@ ProductAlgorithms AlgorithmsOf(const json::Object& machines, const std::string& 
   return algorithms;
 }
 
-// Held by one process at a time. Where it cannot be had, writers may lose what another one adds, and no more.
+// A lock that one process at a time holds. Without it, a writer may lose the entries of a concurrent writer, but
+// nothing else.
 class Lock {
  public:
   explicit Lock(const std::string& path) : file_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
@@ -122,7 +123,7 @@ ProductAlgorithms ProductCache::Add(const ProductAlgorithms& timed, const Produc
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), error);
   const Lock lock(path_ + ".lock");
-  absl::StatusOr<json::Object> read = ReadMachines(path_);  // Read has warned
+  absl::StatusOr<json::Object> read = ReadMachines(path_);  // Read has already warned
   json::Object machines = read.ok() ? *std::move(read) : json::Object();
   const ProductAlgorithms kept = AlgorithmsOf(machines, machine_);
   if (machines.getObject(machine_) == nullptr) machines[machine_] = json::Object();

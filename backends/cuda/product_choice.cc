@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kCandidates = 8;
 constexpr int kRounds = 3, kRunsOfRound = 4;
-// By how much another algorithm must be faster than the library's first choice: less is noise.
+// Another algorithm must be faster than the library's first choice by this factor; smaller differences are noise.
 constexpr float kGain = 0.98F;
 
 class Event {
@@ -39,7 +39,7 @@ class Event {
   CUevent handle_ = nullptr;
 };
 
-// Times the algorithms of one product, on memory of its own.
+// Times the algorithms of one product, on its own memory.
 class Timing {
  public:
   Timing(Product& product, CudaDevice& device) : product_(product), device_(device), begin_(device), end_(device) {}
@@ -48,11 +48,11 @@ class Timing {
     ASSIGN_OR_RETURN(std::vector<cublasLtMatmulAlgo_t> candidates, product_.Candidates(kCandidates));
     if (candidates.size() == 1) return candidates.front();
     RETURN_IF_ERROR(Allocate());
-    // What fails when it is queued is no candidate; what fails on the GPU is an error.
+    // An algorithm that fails when it is queued is not a candidate; one that fails on the GPU is an error.
     const auto fails = [&](const cublasLtMatmulAlgo_t& each) { return !Run(each).ok(); };
     candidates.erase(std::remove_if(candidates.begin(), candidates.end(), fails), candidates.end());
     RETURN_IF_ERROR(device_.Synchronize());
-    if (candidates.empty()) return Unimplemented() << "no algorithm runs of " << product_.problem().ToString();
+    if (candidates.empty()) return Unimplemented() << "no algorithm runs for " << product_.problem().ToString();
     std::vector<float> best(candidates.size(), std::numeric_limits<float>::max());
     for (int round = 0; round < kRounds; ++round) {
       for (size_t i = 0; i < candidates.size(); ++i) {
@@ -82,7 +82,8 @@ class Timing {
     std::byte* const data = memory_->data();
     operands_ = {data + first, data + second, problem.has_bias() ? data + bias : nullptr, data + result,
                  data + workspace};
-    // Small numbers of any float type, as a GPU multiplies zeros with less power, and so faster.
+    // Fills the operands with small numbers of any float type: a GPU multiplies zeros with less power, and therefore
+    // faster.
     constexpr unsigned char kByte = 0x3c;
     const DriverApi& api = device_.api();
     return device_.Check(
@@ -114,7 +115,7 @@ class Timing {
   ProductOperands operands_{};
 };
 
-// Of rank 0.
+// Called on rank 0 only.
 absl::StatusOr<ProductAlgorithms> ChooseFastest(std::span<const ProductOfOp> products, const TuneOptions& options,
                                                 CudaDevice& device) {
   const ProductCache cache(options.cache, options.machine);
@@ -165,7 +166,7 @@ absl::Status TakeFastest(std::span<const ProductOfOp> products, const TuneOption
     if (found == chosen.end()) {
       return Internal() << each.op << ": rank 0 has chosen no algorithm for " << each.product->problem().Key();
     }
-    RETURN_IF_ERROR(Annotate(each.product->Check(found->second), each.op + ": what rank 0 has chosen"));
+    RETURN_IF_ERROR(Annotate(each.product->Check(found->second), each.op + ": the choice of rank 0"));
     each.product->Choose(found->second);
   }
   return absl::OkStatus();

@@ -1,5 +1,5 @@
-// Which algorithm a product takes, on the fakes: of the six that the fake's heuristics name, number 4 is the fastest
-// that can be used.
+// The algorithm that a product uses, on the fakes: of the six that the fake's heuristics recommend, number 4 is the
+// fastest usable one.
 
 #include "backends/cuda/product_choice.h"
 
@@ -36,10 +36,10 @@ constexpr char kProduct[] = R"(graph @f(%x: f32[5,40], %y: f32[40,7]) -> (z: f32
   return %z
 })";
 constexpr char kKey[] = "1x[5,40]x[40,7] f32, aligned to 64";
-// All that a choice depends on besides the problem.
+// All that a choice depends on, apart from the problem.
 constexpr char kMachine[] = "\"Fake GPU, 132 multiprocessors, CUDA driver 13.0.0, cuBLASLt 13.1.0\"";
 
-// A folder of its own for the test, and the file in it.
+// Gives the test its own folder, with the file in it.
 class ProductChoiceTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -60,14 +60,14 @@ class ProductChoiceTest : public testing::Test {
     std::filesystem::create_directories(folder_ + "/lockstep");
     std::ofstream(path()) << text;
   }
-  // With another number for each algorithm in the file.
+  // Changes the number of each algorithm in the file.
   void Renumber(const std::string& number) const {
     const std::regex word("0000000000000004((0040){4})");  // the number, then the alignments
     const std::string text = std::regex_replace(Contents(), word, "000000000000000" + number + "$1");
     ASSERT_NE(text, Contents());
     Write(text);
   }
-  // The products that a load and one run of `text` make.
+  // Returns the product calls of loading `text` and running it once.
   std::vector<std::string> CallsOf(const std::string& text, bool tune = true) {
     const Graph graph = ParseForTest(text);
     CompileOptions options;
@@ -95,7 +95,7 @@ TEST_F(ProductChoiceTest, TheFastestThatRunsIsTaken) {
   EXPECT_THAT(Contents(), AllOf(HasSubstr("\"format\": 1"), HasSubstr(kMachine), HasSubstr(kKey)));
 }
 
-// With the same bits, which are not those of the first choice.
+// The bits are also the same, and differ from those of the first choice.
 TEST_F(ProductChoiceTest, TheSecondProgramTakesWhatTheFirstChose) {
   (void)CallsOf(kProduct);
   const std::vector<Tensor> first = results_;
@@ -148,10 +148,10 @@ TEST_F(ProductChoiceTest, ADamagedFileIsWrittenAnew) {
     Write(text);
     testing::internal::CaptureStderr();
     EXPECT_THAT(CallsOf(kProduct), SizeIs(40)) << text;
-    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("will be written anew"));
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("will be replaced"));
     EXPECT_EQ(Contents(), file);
   }
-  for (const char* entry : {"\"xy\"", "17"}) {  // one that is no algorithm
+  for (const char* entry : {"\"xy\"", "17"}) {  // entries that are not algorithms
     Write(std::regex_replace(file, std::regex("\"[0-9a-f]{128}\""), entry));
     EXPECT_THAT(CallsOf(kProduct), SizeIs(40)) << entry;
     EXPECT_EQ(Contents(), file);
@@ -166,7 +166,7 @@ TEST_F(ProductChoiceTest, AFolderThatCannotBeWrittenIsNoError) {
   EXPECT_THAT(CallsOf(kProduct).back(), EndsWith("algorithm 4"));
 }
 
-// Slices of a loop lie as closely as their elements do: the second of x begins 60 bytes after the first.
+// Slices of a loop are adjacent in memory: the second slice of x begins 60 bytes after the first.
 TEST_F(ProductChoiceTest, AlgorithmsFitHowSlicesAreAligned) {
   const std::vector<std::string> calls =
       CallsOf(R"(graph @f(%h: f32[3,5], %x: f32[4,3,5], %w: f32[5,5]) -> (h: f32[3,5], y: f32[4,3,5]) {
@@ -182,7 +182,8 @@ TEST_F(ProductChoiceTest, AlgorithmsFitHowSlicesAreAligned) {
   EXPECT_THAT(Contents(), HasSubstr("f32, aligned to 4\""));
 }
 
-// Parts of a product that is split along its inner dimension are added in f32, as all of it is: f16 has no 2049.
+// The parts of a product that is split along its inner dimension are added in f32, like the whole: f16 cannot represent
+// 2049.
 TEST_F(ProductChoiceTest, PartsOfSumsIn16BitsAreAddedInF32) {
   for (const std::string dtype : {"f16", "bf16"}) {
     const double large = dtype == "f16" ? 2048 : 256;
@@ -205,13 +206,13 @@ TEST_F(ProductChoiceTest, PartsOfSumsIn16BitsAreAddedInF32) {
   }
 }
 
-// --- Of several ranks ----------------------------------------------------------------------------------------------
+// --- Several ranks ---------------------------------------------------------------------------------------------------
 
 struct Rank {
   std::string machine = "machine A", cache;
 };
 
-// What each of two ranks chose: the algorithm's number, or its error.
+// Returns the choice of each of two ranks: the algorithm's number, or its error.
 std::vector<std::string> Choose(const std::vector<Rank>& ranks) {
   const LoadedFakeDriver fake = LoadFakeDriver({.gpus = 2});
   const Graph graph = ParseForTest(kProduct);
@@ -242,7 +243,7 @@ TEST_F(ProductChoiceTest, AllRanksTakeTheChoiceOfRank0) {
   EXPECT_FALSE(std::filesystem::exists(one));
   EXPECT_THAT(fake_.TakeCalls(), SizeIs(39)) << "rank 1 times nothing";
 
-  // Rank 1 remembers another one.
+  // Rank 1 has stored another algorithm.
   ProductAlgorithms others = ProductCache(zero, "machine A").Read();
   ASSERT_THAT(others, SizeIs(1));
   others.begin()->second.data[4] = 5;
@@ -267,7 +268,7 @@ TEST_F(ProductChoiceTest, AnotherMachineHasItsOwnChoices) {
 
 cublasLtMatmulAlgo_t Algorithm(uint64_t number) { return {.data = {number, ~number}}; }
 
-// Who comes second takes what the first has chosen, as the next program will.
+// The second writer uses the first one's choice, as the next program will.
 TEST_F(ProductChoiceTest, WhatIsThereStays) {
   const ProductCache cache(path(), "m");
   EXPECT_EQ(cache.Add({{"p", Algorithm(1)}}, {}).at("p").data, Algorithm(1).data);

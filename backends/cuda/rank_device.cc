@@ -19,7 +19,7 @@
 namespace lockstep::cuda {
 namespace {
 
-// Where the GPU is in its host; NCCL tells GPUs apart by the same.
+// Returns the PCI address of the GPU in its host, by which NCCL also distinguishes GPUs.
 absl::StatusOr<std::string> PlaceOf(const CudaDevice& device) {
   const DriverApi& driver = device.api();
   std::string place;
@@ -34,18 +34,19 @@ absl::StatusOr<std::string> PlaceOf(const CudaDevice& device) {
   return place;
 }
 
-// Whether the user asks NCCL to take ranks that share a GPU. Which versions do is not written here: NCCL's documents
-// differ. It is tried.
+// Returns true if the user asks NCCL to allow ranks that share a GPU. NCCL's documents differ on which versions support
+// this, so it is tried.
 bool AsksToShareGpus() {
   const char* asked = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   return asked != nullptr && std::string(asked) == "1";
 }
 
-// What a rank tells its peers, a line each; the last, of any number of lines, is why it has no NCCL, if it has none.
+// The facts that a rank sends to its peers, one per line. The last, which may have several lines, is the reason why it
+// has no NCCL.
 struct Facts {
   std::string place;  // of its GPU
   std::string process;
-  std::string nccl;  // its version, and whether ranks shall share a GPU there
+  std::string nccl;  // its version, and if ranks should share a GPU with it
   std::string missing;
 
   std::string ToText() const { return place + "\n" + process + "\n" + nccl + "\n" + missing; }
@@ -54,7 +55,7 @@ struct Facts {
     size_t begin = 0;
     for (std::string* line : {&facts.place, &facts.process, &facts.nccl}) {
       const size_t end = text.find('\n', begin);
-      if (end == std::string::npos) return {.place = "", .process = "", .nccl = "", .missing = "it told nothing of it"};
+      if (end == std::string::npos) return {.place = "", .process = "", .nccl = "", .missing = "it gave no reason"};
       *line = text.substr(begin, end - begin);
       begin = end + 1;
     }
@@ -73,7 +74,7 @@ std::string Name(const Communicator& world, size_t rank) {
   return "rank " + std::to_string(rank) + " on host " + world.host(static_cast<int>(rank));
 }
 
-// Why the ranks cannot use NCCL; empty: they can.
+// Returns why the ranks cannot use NCCL; empty if they can.
 std::string WhyNot(const Communicator& world, const std::vector<Facts>& all) {
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].missing.empty()) return Name(world, rank) + " has no NCCL: " + all[rank].missing;
@@ -97,7 +98,7 @@ bool AnyShareAGpu(const Communicator& world, const std::vector<Facts>& all) {
   return false;
 }
 
-// Makes a communicator of NCCL's with this id, into `comm`, which may be null after an error.
+// Creates an NCCL communicator with this id in `comm`, which may be null after an error.
 absl::Status TryToJoin(const NcclApi& nccl, Communicator& world, const std::string& id, ncclComm_t& comm) {
   constexpr absl::Duration kMost = absl::Seconds(30), kRest = absl::Milliseconds(1);
   const absl::Time until = absl::Now() + std::min(kMost, world.timeout() / 2);
@@ -107,7 +108,7 @@ absl::Status TryToJoin(const NcclApi& nccl, Communicator& world, const std::stri
   config.blocking = 0;
   ncclResult_t result = nccl.CommInitRankConfig(&comm, world.size(), unique, world.rank(), &config);
   while (result == ncclInProgress) {
-    if (absl::Now() >= until) return absl::DeadlineExceededError("it did not say within its time");
+    if (absl::Now() >= until) return absl::DeadlineExceededError("NCCL did not answer in time");
     RETURN_IF_ERROR(world.CheckPeers());
     absl::SleepFor(kRest);
     RETURN_IF_ERROR(nccl.Check(nccl.CommGetAsyncError(comm, &result), "ncclCommGetAsyncError"));
@@ -115,8 +116,9 @@ absl::Status TryToJoin(const NcclApi& nccl, Communicator& world, const std::stri
   return nccl.Check(result, "ncclCommInitRankConfig");
 }
 
-// Why NCCL takes no ranks that share a GPU, in its own words; empty: it does. With a communicator that is made for the
-// question, since one that fails ends the world of its ranks. All ranks call it and get the same.
+// Returns NCCL's reason for refusing ranks that share a GPU; empty if it accepts them. Tries it with a separate
+// communicator, because a failing communicator ends the world of its ranks. All ranks must call it and get the same
+// result.
 absl::StatusOr<std::string> WhyNcclRefuses(const NcclApi& nccl, Communicator& world, CudaDevice& device) {
   RETURN_IF_ERROR(device.MakeCurrent());
   std::string id;
@@ -125,11 +127,11 @@ absl::StatusOr<std::string> WhyNcclRefuses(const NcclApi& nccl, Communicator& wo
     RETURN_IF_ERROR(nccl.Check(nccl.GetUniqueId(&made), "ncclGetUniqueId"));
     id.assign(made.internal.begin(), made.internal.end());
   }
-  ASSIGN_OR_RETURN(std::vector<std::string> all, world.AllGatherBytes(id, "the id of a communicator to try"));
+  ASSIGN_OR_RETURN(std::vector<std::string> all, world.AllGatherBytes(id, "the id of a trial communicator"));
   ncclComm_t comm = nullptr;
   const absl::Status mine = TryToJoin(nccl, world, all[0], comm);
   const std::string text = mine.ok() ? "" : std::string(mine.message());
-  auto verdicts = world.AllGatherBytes(text, "whether NCCL takes ranks that share a GPU");
+  auto verdicts = world.AllGatherBytes(text, "NCCL's answer for ranks that share a GPU");
   if (comm != nullptr) (void)nccl.CommAbort(comm);
   RETURN_IF_ERROR(verdicts.status());
   for (const std::string& verdict : *verdicts) {
@@ -138,7 +140,7 @@ absl::StatusOr<std::string> WhyNcclRefuses(const NcclApi& nccl, Communicator& wo
   return "";
 }
 
-// Whether another rank of this process has the same GPU.
+// Returns true if another rank of this process has the same GPU.
 bool ThreadsShareIt(const Communicator& world, const std::vector<Facts>& all) {
   const auto mine = static_cast<size_t>(world.rank());
   for (size_t rank = 0; rank < all.size(); ++rank) {
@@ -163,7 +165,7 @@ absl::StatusOr<RankDevice> OpenRankDevice(const DriverApi& driver, Communicator&
     mine.missing = std::string(nccl.status().message());
   }
   ASSIGN_OR_RETURN(const std::vector<std::string> texts,
-                   world.AllGatherBytes(mine.ToText(), "what ranks have of GPUs and NCCL"));
+                   world.AllGatherBytes(mine.ToText(), "the GPUs and NCCL versions of ranks"));
   std::vector<Facts> all;
   for (const std::string& text : texts) all.push_back(Facts::Of(text));
   std::string why_not = WhyNot(world, all);
@@ -174,7 +176,7 @@ absl::StatusOr<RankDevice> OpenRankDevice(const DriverApi& driver, Communicator&
   }
   if (!why_not.empty()) {
     if (world.rank() == 0) {
-      std::fprintf(stderr, "lockstep: collectives go by way of the host, which is slower than NCCL: %s\n",
+      std::fprintf(stderr, "lockstep: collectives go through the host, which is slower than NCCL: %s\n",
                    why_not.c_str());
     }
     return OpenStagedDevice(std::move(device), world, ThreadsShareIt(world, all));

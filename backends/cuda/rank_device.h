@@ -1,6 +1,6 @@
-// A rank's GPU and how it reaches those of its peers: by NCCL, or by way of the host where NCCL is missing on a rank or
-// two ranks share a GPU: NCCL then has to take them, which is tried where NCCL_MULTI_RANK_GPU_ENABLE=1 asks for it. All
-// ranks choose alike, and the first says so on stderr if it is by way of the host.
+// A rank's GPU and how it communicates with those of its peers: with NCCL, or through the host if a rank has no NCCL or
+// two ranks share a GPU. With NCCL_MULTI_RANK_GPU_ENABLE=1, NCCL is tried for ranks that share a GPU. All ranks make
+// the same choice, and the first rank reports it on stderr if it is the host.
 
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace lockstep::cuda {
 
-// cuInit has been called. All ranks of `world` call it, which outlives the result. If `contexts` is not null, it keeps
-// the context of the GPU, so that the next device of it opens without delay.
+// Requires that cuInit was called. All ranks of `world` must call it; `world` must outlive the result. If `contexts` is
+// not null, it keeps the GPU's context, so that its next device opens without delay.
 absl::StatusOr<RankDevice> OpenRankDevice(const DriverApi& driver, Communicator& world, KeptContexts* contexts);
 
 }  // namespace lockstep::cuda

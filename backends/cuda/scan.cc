@@ -1,6 +1,6 @@
-// Loops with a body: the body is a program of its own, whose steps the host puts into the stream for each iteration.
-// Nothing that is scanned or stacked is copied: the program's inputs and results are addresses, which move on. Products
-// of matrices are not taken out of the loop, as they are on CPUs.
+// Loops with a body. The body is a separate program, whose steps the host queues in the stream for each iteration.
+// Scanned and stacked values are not copied: the addresses of the program's inputs and results advance. Unlike on CPUs,
+// matrix products are not moved out of the loop.
 
 #include "core/ops/scan.h"
 
@@ -24,17 +24,17 @@
 namespace lockstep::cuda {
 namespace {
 
-// The body's program, planned and checked. Its constants come to the GPU at the first run.
+// The body's program, planned and certified. Its constants are copied to the GPU at the first run.
 struct BodyProgram {
   StepList steps;
   std::vector<Buffer> buffers;
   std::vector<int32_t> inputs, results;
   std::vector<Tensor> constants;
   std::vector<std::unique_ptr<DeviceMemory>> on_device;  // the constants
-  Recomputation recomputed;                              // by an iteration
+  Recomputation recomputed;                              // per iteration
 };
 
-// Slices of what is scanned or stacked lie one after the other, so that most begin where the size of one has them.
+// Slices of scanned or stacked values are adjacent in memory, so the size of a slice limits their alignment.
 uint32_t AlignmentOf(const Graph& body, uint64_t most) {
   uint64_t alignment = most;
   const auto limit = [&](const TensorType& type) { alignment = std::gcd(alignment, type.num_bytes()); };
@@ -61,18 +61,18 @@ absl::StatusOr<BodyProgram> MakeBodyProgram(const Graph& body, const EmitContext
   return made;
 }
 
-// What becomes of a result of the body's program: it is written where it is first stacked, or else into one of two
-// places of scratch memory by turns, as the next iteration reads what this one carries on.
+// The destination of a result of the body's program: the first stack that contains it, or else alternately one of two
+// places in scratch memory, because the next iteration reads the value that this one carries.
 struct Destination {
   uint64_t bytes = 0;
   std::vector<size_t> stacks;         // results of the node
-  std::array<uint64_t, 2> scratch{};  // where the places begin
+  std::array<uint64_t, 2> scratch{};  // offsets of the two places
 };
 
 struct IterationSum {
-  size_t result, program;  // of the node, of the body's program
+  size_t result, program;  // the index in the node's results, and in those of the body's program
   int64_t count;
-  uint64_t totals;  // where in scratch memory
+  uint64_t totals;  // offset in scratch memory
   DeviceKernel kernel;
 };
 
@@ -85,7 +85,7 @@ class Loop {
     std::vector<Value> values;
     for (const Result& result : body.results()) values.push_back(result.value);
     while (!body.results().empty()) body.RemoveResult(body.results().size() - 1);
-    std::unordered_map<Value, size_t, ValueHash> numbers;  // by value: one value may be several results
+    std::unordered_map<Value, size_t, ValueHash> numbers;  // by value, because one value may be several results
     for (const Value& value : values) {
       const auto [it, is_new] = numbers.emplace(value, numbers.size());
       if (is_new) RETURN_IF_ERROR(body.AddResult("r" + std::to_string(it->second), value));
@@ -118,7 +118,7 @@ class Loop {
  private:
   void PlanScratch(const Node& node, const Graph& body, EmitContext& c) {
     for (const Buffer& buffer : body_.buffers) {
-      if (buffer.kind == BufferKind::kArena) Take(buffer.bytes);  // first: SetFixedAddresses
+      if (buffer.kind == BufferKind::kArena) Take(buffer.bytes);  // comes first, as SetFixedAddresses requires
     }
     body_bytes_ = scratch_bytes_;
     for (const Result& result : body.results()) destinations_.push_back({result.value.type().num_bytes(), {}, {}});
@@ -193,7 +193,7 @@ class Loop {
     }
   }
 
-  // What is stacked twice, and sums.
+  // Copies values that are stacked more than once, and adds sums.
   absl::Status Collect(CudaStream& stream, const KernelArgs& args, int64_t i) {
     for (size_t k = 0; k < destinations_.size(); ++k) {
       const Destination& to = destinations_[k];
@@ -209,7 +209,7 @@ class Loop {
     return absl::OkStatus();
   }
 
-  // Carried values to where they are wanted; of no iterations the operands, and sums of nothing.
+  // Copies carried values to the node's results. Without iterations these are the operands, and sums are zero.
   absl::Status Finish(CudaStream& stream, const KernelArgs& args) {
     for (size_t k = 0; k < carried_; ++k) {
       const std::byte* last = length_ > 0 ? ResultAddress(program_of_[k]) : args.reads[k];
@@ -236,7 +236,7 @@ class Loop {
   bool reverse_;
   DeviceKernel wide_copy_, byte_copy_, clear_;
   std::vector<uint64_t> input_bytes_, sum_bytes_;
-  std::vector<size_t> program_of_;  // by result of the node: which result of the body's program
+  std::vector<size_t> program_of_;  // by result of the node: the result of the body's program
   BodyProgram body_;
   std::vector<Destination> destinations_;  // by result of the body's program
   std::vector<IterationSum> sums_;

@@ -1,4 +1,4 @@
-// Cuts a nest of loops into blocks of threads for a GPU.
+// Cuts a loop nest into blocks of threads for a GPU.
 
 #include <algorithm>
 #include <bit>
@@ -12,8 +12,8 @@ int64_t PowerOfTwoFrom(int64_t x) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(x, 1))));
 }
 
-// As many elements as fit an access of the widest dtype that is read or written along the last dimension, but no more
-// than leave every block something to do.
+// Returns the number of elements that fit in one access of the widest dtype along the last dimension, reduced if blocks
+// would have nothing to do.
 int64_t LanesOf(const LoopNest& nest, const GridSizes& sizes) {
   uint64_t widest = 1;
   for (const Element& element : nest.elements) {
@@ -27,11 +27,12 @@ int64_t LanesOf(const LoopNest& nest, const GridSizes& sizes) {
   return std::max<int64_t>(lanes, 1);
 }
 
-// A warp for each sum, as long as that gives enough threads and no thread much to do alone; else more, up to a block.
+// One warp per sum if this gives enough threads and no thread has much work alone; otherwise more threads, up to a
+// block.
 int64_t SplitsOf(const GridPlan& plan, const GridSizes& sizes) {
   const int64_t kept = std::max<int64_t>(plan.kept_vectors(), 1), reduced = plan.reduced_vectors();
   const int64_t most = std::min(sizes.threads, PowerOfTwoFrom(reduced / sizes.vectors));
-  // Columns: a warp reads neighbours before any are split.
+  // If columns are kept, a warp first covers adjacent columns; the other warps of the block split the sums.
   const int64_t least =
       plan.vector_reduced() ? GridPlan::kWarp : sizes.threads / std::min(GridPlan::kWarp, PowerOfTwoFrom(kept));
   int64_t splits = std::min(least, most);
@@ -52,7 +53,7 @@ void CutIntoChunks(GridPlan& plan, const GridSizes& sizes) {
   plan.num_chunks = (reduced + plan.chunk_length - 1) / plan.chunk_length;
 }
 
-// Whether the loop of `phase` reads operand `i`.
+// Returns true if the loop of `phase` reads operand `i`.
 bool Reads(const LoopNest& nest, int phase, int i) {
   const std::vector<bool> needed = nest.NeededIn(phase);
   for (size_t e = 0; e < nest.elements.size(); ++e) {
@@ -61,10 +62,10 @@ bool Reads(const LoopNest& nest, int phase, int i) {
   return false;
 }
 
-// What one thread of a group writes after the reductions must not lie where others still read: after the last of their
-// meetings they go through the phases that are left each by itself.
+// A value that one thread of a group writes after the reductions must not overwrite memory that other threads still
+// read: after their last barrier, threads run the remaining phases independently.
 void ForbidRaces(GridPlan& plan) {
-  int met = -1;  // the last phase at whose end threads meet
+  int met = -1;  // the last phase that ends with a barrier
   for (const Reduction& reduction : plan.reductions) met = std::max(met, reduction.phase);
   for (const Output& output : plan.outputs) {
     if (!output.after_reduction || plan.splits == 1) continue;

@@ -1,16 +1,16 @@
-// How a nest of loops is cut into blocks of threads for a GPU. An emitter turns the plan into a kernel
-// (backends/codegen/grid_function.h). Plain values; any thread.
+// The division of a loop nest into blocks of threads for a GPU. A code generator turns the plan into a kernel
+// (backends/codegen/grid_function.h). Plain data; any thread.
 //
-// The kept positions of a nest are numbered row-major, and so are the reduced ones of each. A thread takes `lanes`
-// neighbours along the last dimension at a time. `splits` threads of a block share the reduced positions of one kept
-// vector; together they are a group:
+// The kept positions of a nest are numbered row-major, and so are the reduced positions of each. A thread processes
+// `lanes` neighbours along the last dimension at a time. `splits` threads of a block share the reduced positions of one
+// kept vector; they are a group:
 //
 //   last dimension reduced   thread = group * splits + split     neighbours read neighbours of one row
 //   last dimension kept      thread = split * groups + group     neighbours read neighbours of one row of columns
 //
-// Split s takes the reduced vectors s, s + splits, ... of its chunk. Then the group combines what its threads have, in
-// an order that depends on the plan alone. With more than one chunk each leaves its part in scratch memory, and a
-// second kernel combines these.
+// Split s processes the reduced vectors s, s + splits, ... of its chunk. Then the group combines the threads' values,
+// in an order that depends only on the plan. With more than one chunk, each chunk writes its part to scratch memory,
+// and a second kernel combines the parts.
 
 #pragma once
 
@@ -22,12 +22,12 @@
 
 namespace lockstep {
 
-// How a GPU wants its loops cut. The order in which sums are taken follows from it, so other sizes give other last
-// bits: all GPUs have the defaults.
+// Sizes for cutting loops for a GPU. They determine the order of summation, so different sizes give different last
+// bits: all GPUs use the defaults.
 struct GridSizes {
   int64_t threads = 256;      // of a block, at most; a power of two, at least kWarp
-  int64_t vector_bytes = 16;  // that a thread reads or writes at once
-  int64_t blocks = 512;       // about so many keep a GPU busy
+  int64_t vector_bytes = 16;  // bytes that a thread reads or writes at once
+  int64_t blocks = 512;       // about this many keep a GPU busy
   int64_t vectors = 4;        // of a thread that shares a sum with others, at least
 
   bool operator==(const GridSizes&) const = default;
@@ -48,12 +48,12 @@ struct GridPlan : LoopNest {
   int64_t groups() const { return threads / splits; }  // of a block
   int64_t kept_vectors() const { return num_kept() / (vector_reduced() ? 1 : lanes); }
   int64_t reduced_vectors() const { return num_reduced() / (vector_reduced() ? lanes : 1); }
-  // The grid is kept_blocks() x num_chunks; nothing is to be run if kept_blocks() is 0.
+  // The grid is kept_blocks() x num_chunks; there is nothing to run if kept_blocks() is 0.
   int64_t kept_blocks() const { return (kept_vectors() + groups() - 1) / groups(); }
   bool has_finish() const { return num_chunks > 1; }
-  int64_t finish_blocks() const;  // of kFinishThreads threads, a warp for each kept position
+  int64_t finish_blocks() const;  // of kFinishThreads threads; one warp per kept position
   static constexpr int64_t kFinishThreads = 256;
-  // Of one reduction's partial results: [num_chunks, num_kept] of 8 bytes at most, padded.
+  // The bytes of one reduction's partial results: [num_chunks, num_kept] of at most 8 bytes each, padded.
   int64_t scratch_stride() const { return (num_chunks * num_kept() * 8 + 63) / 64 * 64; }
   int64_t scratch_bytes() const {
     return has_finish() ? scratch_stride() * static_cast<int64_t>(reductions.size()) : 0;

@@ -21,7 +21,7 @@ GridPlan Summed(const std::string& from, const std::string& dims, const std::str
                 "\n %y = reduce_sum %e {dims=[" + dims + "]} : " + to + "\n return %y\n}");
 }
 
-// Every point is covered once: by blocks x groups of kept vectors, and by chunks of reduced ones.
+// Every point is covered once: blocks x groups cover the kept vectors, and chunks the reduced ones.
 void ExpectCovers(const GridPlan& plan) {
   EXPECT_GE(plan.kept_blocks() * plan.groups(), plan.kept_vectors());
   EXPECT_LT((plan.kept_blocks() - 1) * plan.groups(), plan.kept_vectors());
@@ -56,7 +56,7 @@ TEST(PlanGrid, ManyRowsGetAWarpEachAndFewABlock) {
   EXPECT_EQ(few.splits, 256);
   EXPECT_EQ(few.num_chunks, 1);
   ExpectCovers(few);
-  // So short that sharing them does not pay.
+  // The sums are so short that sharing them is slower.
   EXPECT_EQ(Summed("f32[65536,8]", "1", "f32[65536]").splits, 1);
 }
 
@@ -71,7 +71,7 @@ TEST(PlanGrid, SumsOfColumnsReadNeighboursAndAreCutIntoChunks) {
   ExpectCovers(plan);
 }
 
-// What a chunk leaves of a reduction is written as vectors, at their alignment: of the second one, too.
+// A chunk writes its part of a reduction as aligned vectors, also for the second reduction.
 TEST(PlanGrid, PartsOfEachReductionAreAligned) {
   int padded = 0;
   for (int rows = 40000; rows < 60000; rows += 1001) {
@@ -92,7 +92,7 @@ TEST(PlanGrid, ASumOfAllIsCutIntoChunks) {
   ExpectCovers(plan);
 }
 
-// A loop that needs the sum before it goes on reads its rows twice, in one kernel.
+// A loop that needs the sum before it continues reads its rows twice, in one kernel.
 TEST(PlanGrid, PhasesAreNotCutIntoChunks) {
   const GridPlan plan = PlanOf(R"(graph @f(%x: f32[4,100000]) -> (y: f32[4,100000]) {
     %s = reduce_sum %x {dims=[1]} : f32[4]
@@ -106,7 +106,7 @@ TEST(PlanGrid, PhasesAreNotCutIntoChunks) {
   ExpectCovers(plan);
 }
 
-// The sum of a row may lie where its label did, unless threads that share the row still read it.
+// The sum of a row may overwrite the row's label, unless threads that share the row still read it.
 TEST(PlanGrid, AReducedResultMayNotOverwriteWhatOthersStillRead) {
   const auto text = [](const std::string& rows) {
     return "graph @f(%x: f32[" + rows + "], %l: f32[64]) -> (y: f32[" + rows + "], s: f32[64]) {\n" +

@@ -1,4 +1,4 @@
-// The body of the loop that a node is.
+// The body of the loop that a node becomes.
 
 #pragma once
 
@@ -10,11 +10,11 @@
 
 namespace lockstep {
 
-// Of a fusion its own body, else a graph of this node alone.
+// Returns the body of a fusion, or else a graph with only this node.
 absl::StatusOr<Graph> LoopBodyOf(const Node& node);
 
-// What is said when a node of a body refuses an element, by the node's position: as the interpreter does, with its
-// source in the model. Empty for those that refuse none.
+// Returns, by position, the message if a node of a body refuses an element: the interpreter's message, with the node's
+// source in the model. Empty for nodes that refuse none.
 std::vector<std::string> RefusalMessages(const Graph& body);
 
 }  // namespace lockstep

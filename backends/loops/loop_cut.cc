@@ -1,4 +1,4 @@
-// Cuts a nest of loops into units of work for a CPU.
+// Cuts a loop nest into units of work for a CPU.
 
 #include <algorithm>
 
@@ -7,13 +7,13 @@
 namespace lockstep {
 namespace {
 
-// Reduced dimensions are cut where the kept ones give too few units, or long sums would lose accuracy.
+// Cuts reduced dimensions if the kept ones give too few units, or if long sums would lose accuracy.
 void CutReduction(LoopPlan& plan, int64_t units, const LoopSizes& sizes) {
   const int64_t total = plan.num_points();
   if (plan.num_phases > 1 || units == 0 || units >= 16) return;
   const int64_t wanted = std::min(sizes.units / units, total / units / sizes.chunk);
   if (wanted < 2) return;
-  // The outermost that is long enough, else the longest.
+  // The outermost dimension that is long enough, else the longest.
   int64_t dim = -1;
   for (int64_t k = 0; k < static_cast<int64_t>(plan.extents.size()); ++k) {
     const auto extent = [&](int64_t d) { return plan.extents[static_cast<size_t>(d)]; };
@@ -31,7 +31,7 @@ void CutReduction(LoopPlan& plan, int64_t units, const LoopSizes& sizes) {
 void Cut(LoopPlan& plan, const LoopSizes& sizes) {
   const int64_t heavy = plan.num_heavy(), total = plan.num_points();
   const int64_t last = plan.extents.back();
-  // Several vectors at once hide the latency of a reduction's chain of additions.
+  // Several vectors hide the latency of a reduction's chain of additions.
   const bool several = plan.vector_reduced() && last >= 4 * sizes.lanes;
   plan.lanes = several ? (heavy ? 2 : 4) * sizes.lanes : sizes.lanes;
   plan.block = std::max<int64_t>(std::min(last, plan.reductions.empty() ? sizes.block : sizes.column_block), 1);

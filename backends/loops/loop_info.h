@@ -1,4 +1,4 @@
-// What the caller of a loop knows of it, whoever wrote its code. Plain values; any thread.
+// The facts about a loop that its caller needs, for all code generators. Plain data; any thread.
 
 #pragma once
 
@@ -8,22 +8,23 @@
 
 namespace lockstep {
 
-// What a loop returns.
+// A loop returns kLoopOk or LoopRefusal(position).
 inline constexpr int32_t kLoopOk = 0;
-// If the node at `position` in its body refuses an element (OpDef::Refuses), and that position from what it returned.
-// A quotient by zero is 0, what is not within its bounds is the lower one.
+// The error code if the node at `position` in the body refuses an element (OpDef::Refuses), and the position from the
+// code. The result of a refused division is 0; that of a value out of bounds is the lower bound.
 constexpr int32_t LoopRefusal(size_t position) { return static_cast<int32_t>(position) + 1; }
 constexpr size_t PositionOfRefusal(int32_t error) { return static_cast<size_t>(error - 1); }
 
-// What is known of a loop before there is code for it.
+// The facts about a loop that are known before its code exists.
 struct LoopInfo {
-  // For each result the operands (by position among the inputs) whose buffer it may be given: each element is read
-  // before it is overwritten. One operand may be overwritten by one result. No other overlap of a result with
-  // anything is allowed.
+  // For each result the operands (by position among the inputs) whose buffer it may use: each element is read before it
+  // is overwritten. One operand may be overwritten by one result. Other overlaps of a result with operands or results
+  // are not allowed.
   std::vector<std::vector<int>> in_place;
   int64_t extent = 0;         // number of units; 0 if there is nothing to do
-  int64_t grain = 1;          // so many units are worth a thread of their own
-  int64_t scratch_bytes = 0;  // memory that run() and finish() share, aligned to 64 bytes, with any content
+  int64_t grain = 1;          // the number of units that are worth a thread
+  int64_t scratch_bytes = 0;  // scratch memory that run() and finish() share, aligned to 64 bytes; its initial content
+                              // does not matter
   bool has_finish = false;
 };
 

@@ -22,8 +22,8 @@ Element Leaf(Element::Kind kind, const Node* node, int index, Affine at, DType d
   return element;
 }
 
-// Follows the values of a body from its results to its inputs, over one nest of loops. When a position needs a loop
-// dimension to be split, the walk stops and MakeLoopNest begins another one over the finer nest.
+// Follows the values of a body from its results to its inputs, over one loop nest. If a position needs a loop dimension
+// to be split, the walk stops and MakeLoopNest starts a new walk over the finer nest.
 class Walk {
  public:
   Walk(const Graph& body, LoopNest& nest) : body_(body), nest_(nest) {}
@@ -43,7 +43,7 @@ class Walk {
       output.after_reduction = reduction != nullptr && value.type().num_elements() == nest_.num_kept();
       if (!output.after_reduction && value.type().num_elements() != domain_size) {
         return Unimplemented() << "fusion: result " << value.type() << " of " << value.node->Describe()
-                               << " has not the " << domain_size << " elements of the loop";
+                               << " does not have the " << domain_size << " elements of the loop";
       }
       output.at = output.after_reduction ? kept : domain;
       ASSIGN_OR_RETURN(output.element, Visit(value, output.at));
@@ -60,7 +60,7 @@ class Walk {
   }
 
  private:
-  // The row-major position over all loop dimensions, or over the kept ones.
+  // Returns the row-major position over all loop dimensions, or over the kept ones.
   Affine Identity(bool kept_only) const {
     Affine at = Affine::Zero(nest_.extents.size());
     int64_t stride = 1;
@@ -72,7 +72,7 @@ class Walk {
     return at;
   }
 
-  // The element that is `value` at the row-major position `at`. -1 after a split.
+  // Returns the element that is `value` at the row-major position `at`; -1 after a split.
   absl::StatusOr<int> Visit(Value value, const Affine& at) {
     const auto [it, is_new] = seen_.try_emplace({value.node, value.index, at}, -1);
     if (!is_new) return it->second;
@@ -90,7 +90,7 @@ class Walk {
       }
     }
     if (node.is_constant()) {
-      // All elements of a splat are alike, wherever they lie.
+      // All elements of a splat are equal, so the position does not matter.
       const bool splat = node.attr<Tensor>("value").AllElementsEqual();
       return Add(Leaf(Element::Kind::kConstant, &node, 0, splat ? Affine::Zero(at.strides.size()) : at, value.dtype()));
     }
@@ -107,11 +107,12 @@ class Walk {
     return MakeMoved(node, at);
   }
 
-  // Ops that only move elements: the operand at another position. Generators: a number that follows from the position.
+  // Handles ops that only move elements, which are the operand at another position, and generators, whose number
+  // follows from the position.
   absl::StatusOr<int> MakeMoved(const Node& node, const Affine& at) {
     if (node.op().has_trait(kKeepsOrder)) return Visit(node.operand(0), at);
     if (!node.op().index_map() && !node.op().count())
-      return Unimplemented() << "fusion: no loop is made of " << node.Describe();
+      return Unimplemented() << "fusion: a loop cannot contain " << node.Describe();
     const auto taken_apart = IndicesOf(at, node.type().shape, nest_.extents);
     if (std::holds_alternative<SplitDim>(taken_apart)) {
       split_ = std::get<SplitDim>(taken_apart);
@@ -134,7 +135,7 @@ class Walk {
     return Visit(node.operand(0), moved);
   }
 
-  // `outer` of indices that are functions of the loop's.
+  // Composes `outer` with indices that are functions of the loop's indices.
   Affine Composed(const Affine& outer, const std::vector<Affine>& indices) const {
     Affine composed = Affine::Zero(nest_.extents.size());
     composed.constant = outer.constant;
@@ -179,7 +180,7 @@ class Walk {
     int index;
     Affine at;
     bool operator<(const Key& other) const {
-      // Pointers are compared for equality of keys alone: the order of the map is never seen.
+      // The order of pointers has no effect, because the map is used only for lookup.
       if (node != other.node) return std::less<const Node*>()(node, other.node);
       return index != other.index ? index < other.index : at < other.at;
     }
@@ -192,7 +193,7 @@ class Walk {
   std::optional<SplitDim> split_;
 };
 
-// The reduction that decides the loop's dimensions, or null; an error if there are different ones.
+// Returns the reduction that determines the loop's dimensions, or null. Returns an error if reductions differ.
 absl::StatusOr<const Node*> FindReduction(const Graph& body) {
   const Node* first = nullptr;
   for (const Node& node : body.nodes()) {
@@ -218,7 +219,7 @@ void EraseDim(LoopNest& nest, size_t k) {
   for (Output& output : nest.outputs) erase(output.at.strides);
 }
 
-// Drops dimensions of one iteration and merges neighbours that every position passes through as through one.
+// Drops dimensions of one iteration, and merges adjacent dimensions that every position traverses as one.
 void MergeDims(LoopNest& nest) {
   for (size_t k = nest.extents.size(); k-- > 0;) {
     if (nest.extents[k] == 1 && nest.extents.size() > 1) EraseDim(nest, k);
@@ -235,8 +236,8 @@ void MergeDims(LoopNest& nest) {
   }
 }
 
-// A result may overwrite an operand that is read at the position that is written, of elements as large, and never
-// later.
+// Returns the operands that a result may overwrite: they are read only at the position that is written, have elements
+// of the same size, and are not read later.
 std::vector<int> OverwritableBy(const LoopNest& nest, const Output& output, const Graph& body) {
   std::vector<int> operands;
   for (size_t i = 0; i < body.inputs().size(); ++i) {
@@ -333,7 +334,7 @@ absl::StatusOr<LoopNest> MakeLoopNest(const Graph& body) {
       MergeDims(nest);
       return nest;
     }
-    // Every split makes the nest finer by a factor above 1, so this ends.
+    // Every split makes the nest finer by a factor above 1, so this loop ends.
     const auto [dim, inner] = *walk.split();
     const auto at = static_cast<std::ptrdiff_t>(dim);
     extents[dim] /= inner;

@@ -1,12 +1,12 @@
-// What a loop computes: what a fusion's body computes at each point of a nest of loops, and which loops reduce. Made
-// from the body alone. Each kind of machine then cuts the nest into work: loop_plan.h for CPUs, grid_plan.h for GPUs.
-// Plain values; any thread.
+// The computation of a loop: what a fusion's body computes at each point of a loop nest, and which loops reduce. It
+// depends only on the body. Each kind of machine then cuts the nest into work: loop_plan.h for CPUs, grid_plan.h for
+// GPUs. Plain data; any thread.
 //
-// Ops that only move elements (OpDef::is_mover) vanish: what remains is a list of scalar computations, each at an
-// affine position. The nest's dimensions are those of the results, or of the reductions' operand; neighbours are
-// merged where every position allows it, so that most loops have one or two.
+// Ops that only move elements (OpDef::is_mover) disappear: the result is a list of scalar computations, each at an
+// affine position. The nest's dimensions are those of the results, or of the reductions' operand. Neighbours are merged
+// if all positions allow it, so that most loops have one or two dimensions.
 //
-// Reductions come in phases: phase 1 may use what phase 0 reduced (softmax: maximum, then sum of exponentials, then
+// Reductions are in phases: phase 1 may use the results of phase 0 (softmax: maximum, then sum of exponentials, then
 // the quotients).
 
 #pragma once
@@ -25,13 +25,13 @@ namespace lockstep {
 struct Element {
   enum class Kind : uint8_t { kLoad, kConstant, kCount, kOp, kReduced };
   Kind kind = Kind::kOp;
-  const Node* node = nullptr;  // of constant, count and op
-  int index = 0;               // kLoad: of the input; kReduced: of the reduction
-  Affine at;  // kLoad and kConstant: position in the tensor; kCount: the value, before it is converted to dtype
+  const Node* node = nullptr;  // for constant, count and op
+  int index = 0;               // kLoad: index of the input; kReduced: index of the reduction
+  Affine at;  // kLoad and kConstant: position in the tensor; kCount: the value, before conversion to dtype
   std::vector<int> arguments;  // elements before this one
   DType dtype = DType::kF32;
-  int phase = 0;              // the first phase in which it is known
-  std::vector<bool> depends;  // on which loop dimensions
+  int phase = 0;              // the first phase in which its value is known
+  std::vector<bool> depends;  // by loop dimension: true if the value depends on it
 };
 
 struct Reduction {
@@ -41,12 +41,12 @@ struct Reduction {
   DType dtype = DType::kF32;
   int phase = 0;
 
-  // What it accumulates in: sums and products of f32 in f64, so that their error does not grow with the number of
-  // elements, as PyTorch's does not.
+  // The accumulator's dtype: f64 for sums and products of f32, so that their error does not grow with the number of
+  // elements, as in PyTorch.
   DType sum_dtype() const;
 };
 
-// A result of the body: element `element`, stored at `at`; in the loop of `phase`, or after all phases if
+// A result of the body: element `element`, stored at `at`, in the loop of `phase`, or after all phases if
 // `after_reduction`.
 struct Output {
   int result = 0;
@@ -58,8 +58,8 @@ struct Output {
 };
 
 struct LoopNest {
-  std::vector<int64_t> extents;  // outermost first, at least one; the last is the one that is vectorised
-  std::vector<bool> reduced;     // which dimensions the reductions run over
+  std::vector<int64_t> extents;  // outermost first, at least one; the last is vectorized
+  std::vector<bool> reduced;     // by dimension: true if the reductions run over it
   std::vector<Element> elements;
   std::vector<Reduction> reductions;
   std::vector<Output> outputs;
@@ -68,21 +68,22 @@ struct LoopNest {
   int64_t vector_dim() const { return static_cast<int64_t>(extents.size()) - 1; }
   bool vector_reduced() const { return reduced.back(); }
   int64_t num_points() const;   // the product of all extents
-  int64_t num_kept() const;     // of those that are not reduced: the number of elements of a reduction's result
-  int64_t num_reduced() const;  // of those that are
-  // The computations that cost tens of instructions for each point.
+  int64_t num_kept() const;     // the product of the kept extents: the number of elements of a reduction's result
+  int64_t num_reduced() const;  // the product of the reduced extents
+  // The number of computations that cost tens of instructions at each point.
   int64_t num_heavy() const;
 
-  // The elements that the reductions and outputs of `phase` need; those of num_phases are needed after the reductions.
+  // Returns the elements that the reductions and outputs of `phase` need; phase num_phases stands for the time after
+  // the reductions.
   std::vector<bool> NeededIn(int phase) const;
 };
 
-// Fails with Unimplemented, naming the node, where no loop can be made of the body. Whether there is code for each of
-// its elementwise ops is the emitter's to say.
+// Returns Unimplemented, naming the node, if the body cannot become a loop. The code generator decides if there is code
+// for each elementwise op.
 absl::StatusOr<LoopNest> MakeLoopNest(const Graph& body);
 
-// For each result the operands (by position among the inputs) that it may overwrite: those that are read at the
-// position that is written, of elements as large, and never later.
+// Returns for each result the operands (by position among the inputs) that it may overwrite: those read only at the
+// position that is written, with elements of the same size, and not read later.
 std::vector<std::vector<int>> OverwritableOperands(const LoopNest& nest, const Graph& body);
 
 }  // namespace lockstep

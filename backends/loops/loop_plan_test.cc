@@ -43,7 +43,7 @@ TEST(PlanLoop, AGeneratorIsACountOfTheLoopsIndices) {
   EXPECT_EQ(counts[0].at, (Affine{0, {1, 0}}));
 }
 
-// Rows of 1,000 and columns of sums, for a target with other vectors and caches.
+// Sums of columns with rows of 1,000, for a target with other vectors and caches.
 TEST(PlanLoop, ATargetsSizesCutIt) {
   const Graph body = ParseGraph(R"(graph @f(%x: f32[1000,300]) -> (y: f32[300]) {
     %e = neg %x : f32[1000,300]
@@ -63,7 +63,7 @@ TEST(PlanLoop, ATargetsSizesCutIt) {
   EXPECT_EQ(other.info.grain, 1);
 }
 
-// Few heavy elements are worth a thread, and a sum of them hides its latency with fewer vectors.
+// A few heavy elements are worth a thread, and fewer vectors hide the latency of their sum.
 TEST(PlanLoop, HeavyElementsAreCutFiner) {
   const auto plan = [](const std::string& op) {
     return PlanLoop(ParseGraph("graph @f(%x: f32[819200]) -> (y: f32[819200]) {\n %y = " + op +
@@ -72,7 +72,7 @@ TEST(PlanLoop, HeavyElementsAreCutFiner) {
         .value();
   };
   EXPECT_EQ(plan("neg").info.extent, 200);
-  EXPECT_EQ(plan("neg").info.grain, 8);  // of 4096 elements
+  EXPECT_EQ(plan("neg").info.grain, 8);  // blocks of 4096 elements
   EXPECT_EQ(plan("exp").info.grain, 1);
   const auto sum = [](const std::string& op) {
     return PlanLoop(ParseGraph("graph @f(%x: f32[9,4096]) -> (y: f32[9]) {\n %e = " + op +
@@ -84,7 +84,7 @@ TEST(PlanLoop, HeavyElementsAreCutFiner) {
   EXPECT_EQ(sum("exp").lanes, 32U);
 }
 
-// The planner knows no op by name: what an op says of itself is enough.
+// The planner does not use names of ops: the properties in an op's block are sufficient.
 TEST(PlanLoop, OpsThatItHasNeverSeen) {
   const OpDef reversed = OpDef("reversed")
                              .Operand("x")

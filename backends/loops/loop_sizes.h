@@ -1,4 +1,4 @@
-// How a target wants its loops cut. Plain values.
+// Sizes for cutting the loops of a target. Plain data.
 
 #pragma once
 
@@ -6,14 +6,14 @@
 
 namespace lockstep {
 
-// In elements. They decide the order in which sums are taken, so other sizes give other last bits: processors that are
-// to agree have the same ones, whatever the width of their vectors. The defaults are for CPUs.
+// In elements. The sizes determine the order of summation, so different sizes give different last bits: processors
+// whose results must agree use the same sizes, whatever the width of their vectors. The defaults are for CPUs.
 struct LoopSizes {
-  unsigned lanes = 16;         // of a vector; four of them in turn where one sum has to be hidden behind another
+  unsigned lanes = 16;         // of a vector; sums use four vectors in turn to hide the latency of additions
   int64_t block = 4096;        // of an elementwise loop: 16 KiB of f32
   int64_t column_block = 256;  // accumulators of a block of columns stay in the first-level cache
-  int64_t chunk = 16384;       // a reduction with few results is cut into chunks of at least this,
-  int64_t units = 64;          // and into at most about so many units
+  int64_t chunk = 16384;       // a reduction with few results is cut into chunks of at least this size
+  int64_t units = 64;          // and into about this many units at most
   int64_t grain = 32768;       // elements of light work that are worth a thread
 
   bool operator==(const LoopSizes&) const = default;

@@ -5,7 +5,7 @@
 namespace lockstep {
 namespace {
 
-// A loop over an empty dimension never runs; taking its extent for 1 keeps the arithmetic defined.
+// A loop over an empty dimension never runs; an extent of 1 keeps the arithmetic defined.
 int64_t Extent(const Shape& shape, size_t dim) { return std::max<int64_t>(shape.dims()[dim], 1); }
 
 }  // namespace
@@ -20,7 +20,8 @@ std::variant<std::vector<Affine>, SplitDim, NotAffine> IndicesOf(const Affine& p
                                                                  const std::vector<int64_t>& extents) {
   const std::vector<int64_t> strides = StridesOf(shape);
   const size_t rank = strides.size();
-  // Along a negative stride one counts from the other end: index k is extents[k] - 1 less the index from there.
+  // Indices along a negative stride are counted from the other end: index k is extents[k] - 1 minus the index from
+  // there.
   Affine upwards = position;
   for (size_t k = 0; k < extents.size(); ++k) {
     if (position.strides[k] >= 0 || extents[k] <= 1) continue;
@@ -35,13 +36,13 @@ std::variant<std::vector<Affine>, SplitDim, NotAffine> IndicesOf(const Affine& p
   for (size_t k = 0; k < extents.size(); ++k) {
     const int64_t stride = upwards.strides[k];
     if (stride == 0 || extents[k] <= 1) continue;
-    // The dimension whose steps are the largest that are not above this one's.
+    // The dimension with the largest stride that is not above this one.
     size_t j = 0;
     while (j < rank && (strides[j] > stride || Extent(shape, j) == 1)) ++j;
     if (j == rank || stride % strides[j] != 0) return NotAffine();
     const int64_t whole = strides[j] * Extent(shape, j);
     if (stride >= whole) return NotAffine();
-    if (stride * (extents[k] - 1) >= whole) {  // the loop dimension runs over several of the shape's
+    if (stride * (extents[k] - 1) >= whole) {  // the loop dimension covers several dimensions of the shape
       if (whole % stride != 0 || extents[k] % (whole / stride) != 0) return NotAffine();
       return SplitDim{k, whole / stride};
     }
@@ -49,7 +50,7 @@ std::variant<std::vector<Affine>, SplitDim, NotAffine> IndicesOf(const Affine& p
     largest[j] += indices[j].strides[k] * (extents[k] - 1);
   }
   for (size_t j = 0; j < rank; ++j) {
-    if (largest[j] >= Extent(shape, j)) return NotAffine();  // a carry into the next dimension
+    if (largest[j] >= Extent(shape, j)) return NotAffine();  // would carry into the next dimension
   }
   for (size_t k = 0; k < extents.size(); ++k) {
     if (position.strides[k] >= 0 || extents[k] <= 1) continue;

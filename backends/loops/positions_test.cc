@@ -9,7 +9,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// The index that counts through `extents` in row-major order, `at` steps on.
+// Returns the index after `at` steps in row-major order through `extents`.
 Ints IndexAt(int64_t at, const Ints& extents) {
   Ints index(extents.size());
   for (size_t k = extents.size(); k-- > 0; at /= extents[k]) index[k] = at % extents[k];
@@ -22,7 +22,7 @@ int64_t Count(const Ints& extents) {
   return count;
 }
 
-// Whether `indices` are, at every index of the loop, those of the element at `position`.
+// Returns true if, at every index of the loop, `indices` are those of the element at `position`.
 bool AreIndicesOf(const std::vector<Affine>& indices, const Affine& position, const Shape& shape, const Ints& extents) {
   const Ints strides = StridesOf(shape);
   for (int64_t at = 0; at < Count(extents); ++at) {

@@ -26,8 +26,8 @@ class Binder {
       if (output.state < 0 && BindResult(output)) continue;
       (output.state < 0 ? copied_results : copied_states).push_back(&output);
     }
-    // Results first: they may be old values. A state's old value that becomes another state's next goes through a
-    // temporary.
+    // Results are copied first, because they may be old values. If a state's old value becomes another state's next
+    // value, it is copied through a temporary.
     for (const ProgramOutput* output : copied_results) {
       Storage target = program_.storage(output->storage);
       target.result = output->info;
@@ -64,7 +64,7 @@ class Binder {
   bool BindState(const ProgramOutput& output) {
     const int root = program_.Root(output.storage);
     const int state = state_storages_[static_cast<size_t>(output.state)];
-    const int old = program_.Root(state);  // of a part the whole: who reads that, reads what will be written
+    const int old = program_.Root(state);  // for a part of a state, the whole state, whose readers would see the write
     if (root == old) return true;          // unchanged
     if (!program_.storage(root).InArena() || program_.storage(root).bytes != program_.storage(state).bytes)
       return false;
@@ -79,7 +79,7 @@ class Binder {
     return true;
   }
 
-  // Whether instruction `at` may write `root` over `old`, and reads `old` there alone.
+  // Returns true if instruction `at` may write `root` over `old`, and reads `old` only there.
   bool MayOverwrite(int at, int root, int old) const {
     const Instruction& instruction = program_.instructions[static_cast<size_t>(at)];
     const auto is_old = [&](int id) { return program_.Root(id) == old; };

@@ -1,11 +1,12 @@
-// Gives results and next values of states their buffers. The kernel that produces a result writes into the result's
-// buffer, and the one that produces a state's next value writes over the state, if nobody needs the old value any more:
+// Gives results and next values of states their buffers. The kernel that computes a result writes into the result's
+// buffer, and the kernel that computes a state's next value overwrites the state, if the old value is not needed any
+// more:
 //
 //   sgd %w, %g -> %w1      ==>     sgd %w, %g -> %w1 in state w
 //
-// Where that cannot be, a copy at the end does it: the value is an input, a state or a constant, lies in a bucket, has
-// two names, or the old value is still read; or a later instruction may refuse the caller's data, as a call that ends
-// with that error leaves the states as they were.
+// In other cases a copy at the end writes the buffer: if the value is an input, a state or a constant, is in a bucket
+// or has two names; if the old value is still read; or if a later instruction may refuse the caller's data, because a
+// call that fails with this error must not change the states.
 
 #pragma once
 

@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-// The smallest gap of `bytes` between the given [begin, end) ranges, or after them.
+// Returns the offset of the smallest gap of `bytes` between the given [begin, end) ranges, or after them.
 uint64_t BestFit(std::vector<std::pair<uint64_t, uint64_t>> taken, uint64_t bytes) {
   std::sort(taken.begin(), taken.end());
   uint64_t best = UINT64_MAX, best_gap = UINT64_MAX, end = 0;
@@ -20,7 +20,7 @@ uint64_t BestFit(std::vector<std::pair<uint64_t, uint64_t>> taken, uint64_t byte
   return best == UINT64_MAX ? end : best;
 }
 
-// What lies in the arena: storages, then scratch memory of instructions, and when.
+// The contents of the arena: storages, then scratch memory of instructions, and their lifetimes.
 struct ArenaContents {
   std::vector<size_t> storages, instructions;
   std::vector<ArenaRequest> requests;  // in this order
@@ -85,7 +85,7 @@ class Planner {
     }
   }
 
-  // What ranks share, and of the parts what they are parts of.
+  // Marks the buffers of states that ranks share, and links the buffers of parts to those of the whole states.
   void ShareBuffers() {
     for (size_t state = 0; state < program_.shared.size(); ++state) {
       const SharedState& shared = program_.shared[state];
@@ -99,7 +99,7 @@ class Planner {
     }
   }
 
-  // Whether the storage is a state that is a part of another one, and has that one's bytes in a buffer of its own.
+  // True if the storage is a state that is a part of another one. It has that state's bytes, in a separate buffer.
   bool IsPart(int id) const {
     const Storage& storage = program_.storage(id);
     return storage.kind == Storage::Kind::kState && storage.alias_of >= 0;
@@ -135,11 +135,11 @@ class Planner {
     return axis < axes ? program_.mesh.axes()[axis].name : program_.lanes[axis - axes].ToString();
   }
 
-  // In the registered memory of an axis, or a lane. A bucket lives from the first write of any of its storages to the
-  // last use of any.
+  // Places the buckets of an axis or a lane in its registered memory. A bucket lives from the first write to the last
+  // use of any of its storages.
   void PlaceBuckets(int axis) {
-    std::vector<int> buckets;                              // of the axis
-    std::vector<int> at(program_.bucket_axes.size(), -1);  // by bucket: its place among them
+    std::vector<int> buckets;                              // of this axis
+    std::vector<int> at(program_.bucket_axes.size(), -1);  // by bucket: its index in `buckets`
     for (size_t bucket = 0; bucket < at.size(); ++bucket) {
       if (program_.bucket_axes[bucket] != axis) continue;
       at[bucket] = static_cast<int>(buckets.size());

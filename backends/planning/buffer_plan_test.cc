@@ -1,4 +1,4 @@
-// The arena: no two requests that live at the same time overlap, and memory is reused.
+// The arena: requests that live at the same time do not overlap, and memory is reused.
 
 #include "backends/planning/buffer_plan.h"
 

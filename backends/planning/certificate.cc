@@ -19,7 +19,7 @@ bool Contains(const BufferSlice& outer, const BufferSlice& inner) {
          inner.offset + inner.bytes <= outer.offset + outer.bytes;
 }
 
-// Memory that a step touches.
+// A memory access of a step.
 struct Access {
   std::string what;  // "%w", "scratch memory"
   BufferSlice slice;
@@ -28,7 +28,7 @@ struct Access {
 
 bool Collides(const Access& a, const Access& b) { return (a.is_write || b.is_write) && a.slice.Overlaps(b.slice); }
 
-// All of it, the reads first, then the writes.
+// Returns all accesses, first the reads, then the writes.
 std::vector<Access> AccessesOf(const StepInfo& step) {
   std::vector<Access> accesses;
   for (const StepOperand& read : step.reads) accesses.push_back({"%" + read.name, read.slice, false});
@@ -51,9 +51,10 @@ class Checker {
 
   absl::Status Visit(size_t at, const StepInfo& step) {
     const bool is_start = step.kind == StepKind::kStart, is_wait = step.kind == StepKind::kWait;
-    if (step.collective.has_value() != (is_start || is_wait)) return Error("O1", at, step) << "is half a collective";
+    if (step.collective.has_value() != (is_start || is_wait))
+      return Error("O1", at, step) << "has no collective, or is neither a start nor a wait";
     RETURN_IF_ERROR(CheckOperands(at, step));
-    if (is_wait) RETURN_IF_ERROR(Wait(at, step));  // what it ends is its own from here on
+    if (is_wait) RETURN_IF_ERROR(Wait(at, step));  // after its wait, the step may use the collective's memory
     if (step.served >= 0) RETURN_IF_ERROR(VisitServed(at, step));
     RETURN_IF_ERROR(CheckRaces(at, step));
     RETURN_IF_ERROR(CheckShared(at, step));
@@ -125,7 +126,7 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // A state that servers update: the positions of its steps; -1: not yet.
+  // A state that servers update: the positions of its steps; -1: not yet seen.
   struct Served {
     std::string name;
     int64_t push = -1, start = -1, wait = -1;
@@ -137,7 +138,8 @@ class Checker {
     Served& state = served_[step.served];
     const auto position = static_cast<int64_t>(at);
     if (step.kind == StepKind::kPush) {
-      if (state.push >= 0 || step.reads.size() != 1) return Error("O8", at, step) << "is a second push, or of nothing";
+      if (state.push >= 0 || step.reads.size() != 1)
+        return Error("O8", at, step) << "is a second push, or does not have one gradient";
       state.push = position;
       state.name = step.reads[0].name;
       certificate_.lines.push_back("push %" + state.name + " of " + std::to_string(step.reads[0].slice.bytes) +
@@ -146,10 +148,10 @@ class Checker {
     }
     const bool is_start = step.kind == StepKind::kStartPull;
     if (step.writes.size() != 1 || (!is_start && step.kind != StepKind::kWaitPull))
-      return Error("O8", at, step) << "is no push and no pull";
-    if (state.push < 0) return Error("O8", at, step) << "pulls what was not pushed before";
+      return Error("O8", at, step) << "is neither a push nor a pull";
+    if (state.push < 0) return Error("O8", at, step) << "pulls a state that was not pushed before";
     if (is_start ? state.start >= 0 : (state.start < 0 || state.wait >= 0 || state.pulled != step.writes[0].slice))
-      return Error("O8", at, step) << "is not what was started, or a second time";
+      return Error("O8", at, step) << "is not the pull that was started, or is repeated";
     (is_start ? state.start : state.wait) = position;
     state.pulled = step.writes[0].slice;
     certificate_.lines.push_back((is_start ? "pull %" : "has pulled %") + step.writes[0].name + ", number " +
@@ -167,7 +169,7 @@ class Checker {
 
   absl::Status CheckLane(size_t at, const StepInfo& step) const {
     if (IsAlongItsLane(*step.collective)) return absl::OkStatus();
-    return Error("O6", at, step) << "is no transfer along lane " << step.collective->mesh_axis << ": "
+    return Error("O6", at, step) << "is not a transfer along lane " << step.collective->mesh_axis << ": "
                                  << step.collective->ToString();
   }
 
@@ -192,13 +194,13 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // Positions of the last steps, by a buffer that ranks share; -1: none yet.
+  // Positions of the last steps that use a buffer shared by ranks; -1: none yet.
   struct Uses {
-    int64_t read = -1;  // of the whole; the begin of the run counts as one
+    int64_t read = -1;  // of the whole; the beginning of the run counts as a read
     int64_t written = -1;
   };
 
-  // All ranks that share the buffer have begun the step at this position.
+  // Returns the last position that all ranks sharing the buffer are known to have reached.
   int64_t Met(int32_t whole) const {
     const auto met = met_.find(buffers_[static_cast<size_t>(whole)].mesh_axis);
     return met == met_.end() ? -1 : met->second;
@@ -232,8 +234,8 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // Of a wait: whether it is over only when all ranks have started the collective, since each has all ranks' operands
-  // in its result.
+  // Returns true if the wait of the collective completes only after all ranks have started it, because each rank's
+  // result includes the operands of all ranks.
   static bool MeetsAll(const CollectiveInfo& collective) {
     switch (collective.op) {
       case CollectiveOp::kAllReduce:
@@ -280,8 +282,8 @@ class Checker {
     }
     const CollectiveInfo& started = flying->second;
     if (collective != started) {
-      return Error("O2", at, step) << "is for another collective than what started as number " << collective.id << ", "
-                                   << started.ToString();
+      return Error("O2", at, step) << "is for another collective than the one started as number " << collective.id
+                                   << ", " << started.ToString();
     }
     for (const StepOperand& write : step.writes) {
       if (!Contains(started.output, write.slice)) return Error("O4", at, step) << "%" << write.name << " is outside";
@@ -300,7 +302,7 @@ class Checker {
   int next_id_ = 0;
   std::map<int, CollectiveInfo> in_flight_;
   std::map<int, int64_t> started_at_;  // by collective
-  std::map<int, int64_t> met_;         // by axis: the last start of which it is known that all ranks have come to it
+  std::map<int, int64_t> met_;         // by axis: the last start that all ranks are known to have reached
   std::map<int32_t, Uses> shared_;     // by buffer
   std::map<int, Served> served_;       // by position in Executable::served
   Certificate certificate_;

@@ -1,4 +1,4 @@
-// The order certificate: what it accepts, and each kind of damage that it refuses.
+// The order certificate: the step lists that it accepts, and each kind of damage that it refuses.
 
 #include "backends/planning/certificate.h"
 
@@ -65,7 +65,7 @@ std::vector<StepInfo> Good() {
   return infos;
 }
 
-// kFirst and kSecond are registered along `data`, these along `model`, and the last along the lane.
+// kFirst and kSecond are registered along `data`, these along `model`, and kOfLane along the lane.
 constexpr BufferSlice kOfModel{3, 0, 64}, kMoreOfModel{3, 64, 64}, kOfLane{6, 0, 64};
 
 std::vector<Buffer> Buffers() {
@@ -86,7 +86,7 @@ absl::StatusOr<Certificate> Certify(const std::vector<StepInfo>& infos) {
   return CertifyOrder(steps, Buffers(), Mesh({{"data", 2}, {"one", 1}, {"model", 2}}), lanes);
 }
 
-// The start and the wait are along `model`.
+// Moves a start or a wait to the axis `model`.
 StepInfo AlongModel(StepInfo info) {
   info.collective->axis = "model";
   info.collective->mesh_axis = 2;
@@ -109,7 +109,7 @@ TEST(Certificate, AcceptsAndListsTheCollectives) {
 TEST(Certificate, RefusesADroppedWait) {
   auto infos = Good();
   infos.erase(infos.begin() + 6);
-  infos.pop_back();  // its use
+  infos.pop_back();  // the step that uses its result
   ExpectRefused(infos, "O2");
 }
 
@@ -140,10 +140,10 @@ TEST(Certificate, RefusesASecondStart) {
 
 TEST(Certificate, RefusesUsesBeforeTheWait) {
   auto infos = Good();
-  std::swap(infos[4], infos[5]);  // reads g0
+  std::swap(infos[4], infos[5]);  // a kernel reads g0
   ExpectRefused(infos, "O3");
   infos = Good();
-  std::swap(infos[0], infos[1]);  // writes g0
+  std::swap(infos[0], infos[1]);  // a kernel writes g0
   ExpectRefused(infos, "O3");
 }
 
@@ -164,10 +164,10 @@ TEST(Certificate, RefusesScratchMemoryInABucketInFlight) {
   infos[2].scratch = {0, 32, 8};
   ExpectRefused(infos, "O3");
   infos = Good();
-  infos[5].scratch = {0, 32, 8};  // after the wait, but where it reads
+  infos[5].scratch = {0, 32, 8};  // after the wait, but in memory that the step reads
   ExpectRefused(infos, "O5");
   infos = Good();
-  infos[7].scratch = {0, 32, 8};  // nobody needs it any more
+  infos[7].scratch = {0, 32, 8};  // the memory is not used any more
   EXPECT_TRUE(Certify(infos).ok());
 }
 
@@ -179,10 +179,10 @@ TEST(Certificate, RefusesTwoCollectivesInFlightThatShareMemory) {
   infos[6] = Wait(1, both);
   infos[5] = infos[7] = Kernel({}, {});
   ExpectRefused(infos, "O3");
-  // Not even in the gap between operands, which no step reads or writes.
+  // The gap between operands, which no step accesses, counts too.
   infos[3].reads[0].slice = {0, 64, 32};
   ExpectRefused(infos, "O3");
-  std::swap(infos[3], infos[4]);  // one after the other
+  std::swap(infos[3], infos[4]);  // one collective after the other
   EXPECT_TRUE(Certify(infos).ok()) << Certify(infos).status();
 }
 
@@ -194,7 +194,7 @@ TEST(Certificate, RefusesOperandsOfOneStepThatShareMemory) {
   StepInfo in_place = Kernel({x, apart}, {y});
   in_place.may_overwrite = {{0, 0}};
   EXPECT_TRUE(Certify({in_place}).ok());
-  in_place.reads[1] = x;  // read a second time, which nothing declares
+  in_place.reads[1] = x;  // a second read, which is not declared
   ExpectRefused({in_place}, "O5");
   in_place.reads[1] = apart;
   in_place.writes[0] = inside;  // not the same bytes
@@ -224,7 +224,7 @@ TEST(Certificate, ListsTheCollectivesOfAllAxesInOneOrder) {
   ASSERT_TRUE(model_first.ok()) << model_first.status();
   ASSERT_EQ(data_first->lines.size(), 2u);
   EXPECT_EQ(data_first->lines[1], "all_reduce sum f32[16] along model, bucket 1: %g1@0+64");
-  // Along each axis there is one collective, whichever starts first; but ranks must not differ in that.
+  // Each axis has one collective, and either may start first, but ranks must not differ in the order.
   EXPECT_NE(data_first->hash, model_first->hash);
 }
 
@@ -236,15 +236,15 @@ TEST(Certificate, RefusesAnAxisThatIsNotOfTheMesh) {
     ExpectRefused({start, wait}, "O6");
   };
   refused([](CollectiveInfo& info) { info.axis = "other"; });
-  refused([](CollectiveInfo& info) { info.mesh_axis = 2; });  // called data
+  refused([](CollectiveInfo& info) { info.mesh_axis = 2; });  // the axis's name is still data
   refused([](CollectiveInfo& info) { info.mesh_axis = 3; });
   refused([](CollectiveInfo& info) { info.mesh_axis = -1; });
-  const auto of_one_rank = [](CollectiveInfo& info) {  // which has no communicator
+  const auto of_one_rank = [](CollectiveInfo& info) {  // an axis without a communicator
     info.axis = "one";
     info.mesh_axis = 1;
   };
   refused(of_one_rank);
-  refused([&](CollectiveInfo& info) {  // and has no buffers, either
+  refused([&](CollectiveInfo& info) {  // and has no buffers
     of_one_rank(info);
     info.is_barrier = true;
   });
@@ -254,10 +254,10 @@ TEST(Certificate, RefusesABucketOfAnotherAxis) {
   EXPECT_TRUE(Certify({AlongModel(Start(0, kOfModel)), AlongModel(Wait(0, kOfModel))}).ok());
   ExpectRefused({Start(0, kOfModel), Wait(0, kOfModel)}, "O6");
   ExpectRefused({AlongModel(Start(0, kFirst)), AlongModel(Wait(0, kFirst))}, "O6");
-  ExpectRefused({Start(0, kState), Wait(0, kState)}, "O6");  // in no bucket
+  ExpectRefused({Start(0, kState), Wait(0, kState)}, "O6");  // not in a bucket
 }
 
-// The rank's end of a transfer, which it gives, or gets.
+// This rank's end of a transfer, which it gives or gets.
 StepInfo Transfer(StepKind kind, bool gives, const std::function<void(CollectiveInfo&)>& change = [](auto&) {}) {
   StepInfo info = Collective(kind, CollectiveOp::kPermute, 0, kOfLane, kOfLane);
   CollectiveInfo& collective = *info.collective;
@@ -291,15 +291,15 @@ TEST(Certificate, RefusesATransferThatIsNotAlongItsLane) {
   refused([](CollectiveInfo& info) { info.mesh_axis = 0; });
   refused([](CollectiveInfo& info) { info.axis = "model"; });
   refused([](CollectiveInfo& info) { info.pairs = {{1, 0}}; });
-  refused([](CollectiveInfo& info) { info.input = kFirst; });     // of another communicator
-  refused([](CollectiveInfo& info) { info.output = kOfModel; });  // both ends
+  refused([](CollectiveInfo& info) { info.input = kFirst; });     // registered with another communicator
+  refused([](CollectiveInfo& info) { info.output = kOfModel; });  // has both ends
 }
 
 TEST(Certificate, RefusesAWaitAlongAnotherAxis) {
   ExpectRefused({Start(0, kFirst), AlongModel(Wait(0, kFirst))}, "O2");
 }
 
-// A collective whose result is elsewhere than what it takes.
+// A collective whose result has separate memory.
 class OutOfPlace : public testing::TestWithParam<CollectiveOp> {
  protected:
   std::vector<StepInfo> Steps(StepInfo between) {
@@ -356,7 +356,7 @@ INSTANTIATE_TEST_SUITE_P(Ops, OutOfPlace,
 
 TEST(Certificate, HashCoversAllThatRanksMustAgreeOn) {
   using Change = std::function<void(StepInfo&)>;
-  // A reduction, and a broadcast, whose root counts; each with its wait.
+  // A reduction, and a broadcast, whose root is hashed; each with its wait.
   const auto hash_of = [](const Change& change, CollectiveOp op) -> uint64_t {
     const BufferSlice& output = TraitsOf(op).in_place ? kFirst : kSecond;
     std::vector<StepInfo> infos = {Collective(StepKind::kStart, op, 0, kFirst, output),
@@ -411,11 +411,11 @@ TEST(Certificate, RefusesHalfACollective) {
   infos[1].collective.reset();
   ExpectRefused(infos, "O1");
   infos = Good();
-  infos[2].collective = infos[1].collective;  // a kernel
+  infos[2].collective = infos[1].collective;  // on a kernel
   ExpectRefused(infos, "O1");
 }
 
-// Each thing in which a wait can differ from its start, alone.
+// Changes each property in which a wait can differ from its start, one at a time.
 TEST(Certificate, RefusesAWaitThatDiffersFromItsStart) {
   const std::vector<std::function<void(CollectiveInfo&)>> changes = {
       [](CollectiveInfo& wait) { wait.op = CollectiveOp::kBroadcast; },
@@ -448,7 +448,7 @@ TEST_P(OutOfPlace, OutputSharesNoByteWithTheInput) {
       "O4");
 }
 
-// A bucket that does not begin where its buffer does.
+// A bucket that does not begin at the beginning of its buffer.
 TEST(Certificate, OperandsAreFromTheBucketsBegin) {
   const BufferSlice bucket{0, 64, 64};
   const auto with = [&](BufferSlice read, BufferSlice write) {
@@ -467,7 +467,7 @@ TEST(Certificate, OperandsAreFromTheBucketsBegin) {
   }
 }
 
-// What a collective takes and gives counts, also where no operand of a step lies.
+// Inputs and outputs of a collective count also where they contain no operand of a step.
 TEST_P(OutOfPlace, TwoInFlightShareNothingThatOneWrites) {
   const BufferSlice a{0, 0, 64}, b{1, 0, 64}, rest_of_b{1, 64, 64}, c{0, 64, 64}, d{0, 128, 64};
   const auto both = [&](BufferSlice first_output, BufferSlice second_input, BufferSlice second_output) {
@@ -494,7 +494,7 @@ TEST(Certificate, RefusesOneByteOfScratchMemoryInABucketInFlight) {
   ExpectRefused(infos, "O3");
 }
 
-// (write, read), in this order.
+// Pairs of (write, read).
 TEST(Certificate, WhatMayOverwriteIsAPairOfAWriteAndARead) {
   StepInfo step = Kernel({{"x", "", kOther}, {"y", "", kState}}, {{"z", "", kState}, {"u", "", kFirst}});
   step.may_overwrite = {{0, 1}};
@@ -503,7 +503,7 @@ TEST(Certificate, WhatMayOverwriteIsAPairOfAWriteAndARead) {
   ExpectRefused({step}, "O5");
 }
 
-// Buffer 4 is shared by the ranks along `data`, buffer 5 this rank's part of it.
+// Buffer 4 is shared by the ranks along `data`; buffer 5 is this rank's part of it.
 constexpr BufferSlice kWhole{4, 0, 64}, kPart{5, 0, 32}, kSecondHalf{0, 64, 64};
 
 StepInfo ReadWhole() { return Kernel({{"w", "", kWhole}}, {}); }
@@ -517,7 +517,7 @@ StepInfo Barrier(StepKind kind, int id) {
   return info;
 }
 
-// [0] reads the whole  [1] start 0  [2] wait 0  [3] writes its part  [4] barrier starts  [5] and is over
+// [0] reads the whole  [1] start 0  [2] wait 0  [3] writes its part  [4] barrier start  [5] barrier wait
 std::vector<StepInfo> GoodSharing() {
   StepInfo update = WritePart();
   update.may_overwrite = {{0, 0}};
@@ -552,7 +552,7 @@ TEST(Certificate, RefusesToWriteAPartThatOthersMayStillReadSinceTheLastRun) {
 
 TEST(Certificate, RefusesToWriteAPartThatOthersMayReadBehindTheMeeting) {
   auto infos = GoodSharing();
-  std::swap(infos[0], infos[1]);  // all have come to the start, and then read
+  std::swap(infos[0], infos[1]);  // all reach the start before they read
   ExpectRefused(infos, "O7");
 }
 
@@ -583,7 +583,7 @@ TEST(Certificate, RefusesAMeetingAlongAnotherAxisOrOfSomeRanks) {
   infos[2] = Collective(StepKind::kWait, CollectiveOp::kBroadcast, 0, kFirst, kSecondHalf);
   ExpectRefused(infos, "O7");
   infos = GoodSharing();
-  for (size_t i : {1u, 2u}) infos[i].collective->count = 0;  // of which nobody awaits anything
+  for (size_t i : {1u, 2u}) infos[i].collective->count = 0;  // a collective without elements synchronizes nothing
   ExpectRefused(infos, "O7");
 }
 
@@ -611,7 +611,7 @@ StepInfo OfServers(StepKind kind, int served, BufferSlice slice) {
   return info;
 }
 
-// [0] push 0  [1] push 1  [2] start 0  [3] a kernel  [4] start 1  [5] wait 0  [6] wait 1  [7] reads what was pulled
+// [0] push 0  [1] push 1  [2] start 0  [3] a kernel  [4] start 1  [5] wait 0  [6] wait 1  [7] reads pulled values
 std::vector<StepInfo> Served() {
   return {OfServers(StepKind::kPush, 0, kFirst),      OfServers(StepKind::kPush, 1, kFirst),
           OfServers(StepKind::kStartPull, 0, kState), Kernel({{"x", "", kFirst}}, {{"y", "", kSecond}}),
@@ -654,7 +654,7 @@ TEST(Certificate, RefusesWhatTouchesAStateThatIsPulled) {
   infos[3].writes[0].slice = kState;
   ExpectRefused(infos, "O8");
   infos = Served();
-  infos[4] = OfServers(StepKind::kStartPull, 1, kState);  // where the other comes, too
+  infos[4] = OfServers(StepKind::kStartPull, 1, kState);  // the same memory as the other pull
   infos[6] = OfServers(StepKind::kWaitPull, 1, kState);
   ExpectRefused(infos, "O8");
 }

@@ -14,7 +14,7 @@ std::vector<StepOperand> Operands(const std::vector<int>& ids, const Program& pr
   return operands;
 }
 
-// From the first to the last of what lies side by side.
+// Returns the range from the first to the last of adjacent operands.
 BufferSlice RangeOf(const std::vector<StepOperand>& operands) {
   if (operands.empty()) return {};
   BufferSlice range = operands.front().slice;
@@ -60,7 +60,7 @@ StepList EmitSteps(Program& program, const BufferPlan& plan) {
         }
         info.collective->input = RangeOf(info.reads);
         info.collective->output = RangeOf(info.writes);
-        // What a wait ends is known from its start; what it makes usable are its results.
+        // A wait's input is known from its start; its writes are the results that become usable.
         (is_start ? info.writes : info.reads).clear();
         steps.push_back(CollectiveStep(std::move(info)));
         break;

@@ -1,4 +1,4 @@
-// Turns a scheduled and planned program into the steps of an executable. Instructions become steps one to one.
+// Turns a scheduled and planned program into the steps of an executable, one step per instruction.
 
 #pragma once
 

@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-// Whether it moves what one rank has along `axis` to one other.
+// Returns true if the node moves a value from one rank along `axis` to another one.
 bool IsTransfer(const Node& node, const std::string& axis) {
   return node.op().collective() == CollectiveOp::kPermute && node.attr<std::string>("axis") == axis &&
          node.operand(0).placement(axis).is_at();
@@ -52,9 +52,9 @@ void OwnPart::AddLanes(const Graph& graph) {
   }
 }
 
-// From the end, so that what a node is needed for is known.
+// Walks backwards, so that the uses of each node are known.
 void OwnPart::FindOwn(const Graph& graph) {
-  std::unordered_set<Value, ValueHash> needed;  // here
+  std::unordered_set<Value, ValueHash> needed;  // on this rank
   for (const Result& result : graph.results()) {
     if (Has(result.value)) needed.insert(result.value);
   }

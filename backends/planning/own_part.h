@@ -1,6 +1,6 @@
-// What one rank computes of a program whose values are at one rank each of a mesh axis (Placement::At), as those of a
-// pipeline's stages are (passes/stages/cut_into_stages.h). All ranks have the same list; a rank's own part of it is
-// what is at it, what follows from nothing that is at any rank, where it needs that, and its ends of transfers.
+// The part of a program that one rank computes if values are each at one rank of a mesh axis (Placement::At), such as
+// those of a pipeline's stages (passes/stages/cut_into_stages.h). All ranks have the same list of nodes. A rank's own
+// part is the nodes at that rank, its ends of transfers, and the nodes that depend on no rank, if its part needs them.
 // Lowering skips the rest. Borrows the graph; any thread.
 //
 //   %h = matmul %x, %w : f32[2,5] at(0, stage)                                              rank 0
@@ -8,9 +8,9 @@
 //   %y = matmul %g, %v : f32[2,2] at(1, stage)                                              rank 1
 //   %l = collective_broadcast %y {axis=stage, root=1} : f32[2,2]                            all; rank 1 gives
 //
-// Each rank starts what it takes part in in the order of the list. So none waits for ever: of the collectives that
-// ranks wait for take the first of the list. A rank that has not started it waits for one that it started before, which
-// comes before it in the list, and is a contradiction. runtime/execution/part_order.h looks whether it is so.
+// Each rank starts its collectives in the order of the list. Therefore no rank waits for ever: consider the first
+// collective in the list that some rank waits for. A rank that has not started it waits for a collective that it
+// started before, which is earlier in the list: a contradiction. runtime/part_order.h checks the order.
 
 #pragma once
 
@@ -25,7 +25,7 @@
 
 namespace lockstep {
 
-// The rank's place along the axis whose ranks compute parts of their own.
+// The rank's place along the axis whose ranks compute different parts.
 struct PlaceOfPart {
   std::string axis;
   int64_t coordinate = 0;
@@ -33,20 +33,20 @@ struct PlaceOfPart {
 
 class OwnPart {
  public:
-  // Without a place the whole: the rank computes all that is in the list.
+  // Without a place, the rank computes the whole list.
   OwnPart(const Graph& graph, std::optional<PlaceOfPart> place);
 
   bool is_whole() const { return !place_.has_value(); }
-  // Whether the rank has what is placed so.
+  // Returns true if this rank has a value with these placements.
   bool Has(const PlacementMap& placements) const;
   bool Has(Value value) const { return Has(value.placements()); }
-  // Whether it computes the node, or takes part in it.
+  // Returns true if the rank computes the node or takes part in it.
   bool Computes(const Node& node) const { return is_whole() || !elsewhere_.contains(&node); }
-  // Whether it is a collective that moves what one rank alone has, of which this one has an end, or both.
+  // Returns true for a collective that moves a value of one rank if this rank is its source, its target, or both.
   bool HasEndOf(const Node& node) const;
-  // The number of the node's lane; -1 if it is no transfer from one rank to another one.
+  // Returns the number of the node's lane; -1 if it is not a transfer between two ranks.
   int LaneOf(const Node& node) const;
-  // Those of all ranks, in the order of the list.
+  // The lanes of all ranks, in the order of the list.
   const std::vector<Lane>& lanes() const { return lanes_; }
 
  private:
@@ -55,7 +55,7 @@ class OwnPart {
 
   const std::optional<PlaceOfPart> place_;
   std::vector<Lane> lanes_;
-  std::unordered_set<const Node*> elsewhere_;  // nodes
+  std::unordered_set<const Node*> elsewhere_;  // nodes that only other ranks compute
 };
 
 }  // namespace lockstep

@@ -28,7 +28,7 @@ Storage StorageFor(Value value) {
   return storage;
 }
 
-// What does both has an attribute for each.
+// A collective that scatters and gathers has an attribute for each.
 int64_t ScatteredDim(const Node& node) {
   return node.attr<int64_t>(TraitsOf(*node.op().collective()).gathers ? "split_dim" : "dim");
 }
@@ -227,7 +227,7 @@ void ProgramBuilder::AddCollective(const Node& node, CollectiveInfo info, std::v
 }
 
 absl::Status ProgramBuilder::LowerCollective(const Node& node) {
-  // A collective moves elements of one dtype. An all_reduce does not care how they lie: it takes operands as they were
+  // A collective moves elements of one dtype. An all_reduce works in any layout and uses operands as they were
   // produced.
   const bool any_layout = TraitsOf(*node.op().collective()).in_place;
   std::map<DType, std::pair<std::vector<int>, std::vector<int>>> by_dtype;
@@ -271,7 +271,7 @@ absl::Status ProgramBuilder::LowerPull(const Node& node) {
   instruction.kind = Instruction::Kind::kPull;
   instruction.source = node.source();
   instruction.served = static_cast<int>(served - program_.served.begin());
-  instruction.reads = {StoragesOf(node.operand(1)).front()};  // which the result may overwrite
+  instruction.reads = {StoragesOf(node.operand(1)).front()};  // the result may overwrite it
   instruction.writes = {Define(const_cast<Node&>(node).result())};
   program_.instructions.push_back(std::move(instruction));
   return absl::OkStatus();
@@ -300,7 +300,7 @@ absl::Status ProgramBuilder::LowerOwnEnd(const Node& node) {
 absl::StatusOr<Program> ProgramBuilder::Finish(const std::function<absl::StatusOr<int>(Value)>& row_major) {
   for (const Result& result : graph_.results()) {
     if (result.is_state && kept_.contains(result.name)) continue;
-    if (!part_.Has(result.value)) continue;  // a state's
+    if (!part_.Has(result.value)) continue;  // only a state's result may be missing
     ProgramOutput output;
     output.name = result.name;
     if (result.is_state) {

@@ -9,14 +9,14 @@ namespace {
 
 constexpr int kNever = std::numeric_limits<int>::max();
 
-// So many operations take about as long as to read or write a byte: processors of today do ten to fifty.
+// About this many operations take as long as reading or writing one byte; current processors have ten to fifty.
 constexpr double kFlopsPerByte = 16;
 
-// A plan whose work is more than this many times that of the program is none: it would not end.
+// A plan with more than this many times the work of the program is abandoned: the walk might not end.
 constexpr double kMostWork = 8;
 
-// The walk. A value is live or has gone; one that has gone is needed again if it, or one that is computed of it, is
-// read later.
+// The walk. A value is live or was dropped. A dropped value is needed again if it, or a value computed from it, is read
+// later.
 class Walk {
  public:
   Walk(const RecomputeFacts& facts, uint64_t budget)
@@ -36,15 +36,15 @@ class Walk {
  private:
   struct State {
     bool is_live = false, was_written = false;
-    int pins = 0;         // instructions under way that need it
-    size_t next_use = 0;  // of the value's uses, those before have passed
-    int next = kNever;    // position at which it is needed next, by itself or for what is computed of it
+    int pins = 0;         // running instructions that need it
+    size_t next_use = 0;  // the first of the value's uses that has not passed
+    int next = kNever;    // the position at which it, or a value computed from it, is needed next
   };
 
   State& state(int id) { return states_[static_cast<size_t>(id)]; }
   bool HasGone(int id) { return !state(id).is_live && state(id).was_written; }
 
-  // The program's own instruction at now_.
+  // Runs the program's own instruction at now_.
   bool RunStep() {
     const RecomputeFacts::Step& step = facts_.step(now_);
     std::set<int> touched(step.reads.begin(), step.reads.end());
@@ -69,8 +69,8 @@ class Walk {
     return true;
   }
 
-  // Runs the writer of a value that has gone again, and before it those of what it reads. Others that it writes, have
-  // gone and are needed come back, too.
+  // Runs the writer of a dropped value again, after the writers of dropped values that it reads. Other dropped values
+  // that it writes become live too, if they are needed.
   bool Revive(int id) {
     const int position = facts_.value(id).writer;
     if (position < 0) return false;
@@ -82,7 +82,7 @@ class Walk {
       if (HasGone(read) && !Revive(read)) return false;
     }
     std::vector<int> revived;
-    uint64_t others = step.scratch + step.outside;  // with what is written for nobody
+    uint64_t others = step.scratch + step.outside;  // includes writes that are not needed
     for (int write : step.writes) {
       if (write == id || (HasGone(write) && state(write).next != kNever)) revived.push_back(write);
       else others += facts_.value(write).bytes;
@@ -97,7 +97,7 @@ class Walk {
     return true;
   }
 
-  // The bytes of what the instruction at now_ writes over what it reads last.
+  // Returns the bytes that the instruction at now_ writes over its last-used operands.
   uint64_t InPlace(const RecomputeFacts::Step& step) {
     uint64_t bytes = 0;
     std::set<int> taken;
@@ -112,8 +112,8 @@ class Walk {
     return bytes;
   }
 
-  // Makes room for `values`, which live from now on, of which so many bytes are `in_place`, and, for the moment, for
-  // `others` bytes beside them.
+  // Makes room for `values`, which are live from now on and of which `in_place` bytes overwrite operands, and
+  // temporarily for `others` bytes.
   bool Make(const std::vector<int>& values, uint64_t others, uint64_t in_place) {
     uint64_t bytes = 0;
     for (int id : values) bytes += facts_.value(id).bytes;
@@ -132,8 +132,8 @@ class Walk {
     return true;
   }
 
-  // Of the values that may go the one that costs least for its bytes, and for the time until it is needed; -1 if there
-  // is none.
+  // Returns the value that may be dropped at the least cost for its bytes and for the time until it is needed; -1 if
+  // there is none.
   int Cheapest() {
     int best = -1;
     double least = std::numeric_limits<double>::infinity();
@@ -153,7 +153,7 @@ class Walk {
     return best;
   }
 
-  // To compute it again, with all that has gone and is needed for it. Each writer is counted once.
+  // Returns the cost of computing a value again, including dropped values that it needs. Each writer is counted once.
   double CostOf(int id) {
     visited_[static_cast<size_t>(id)] = visit_;
     const int writer = facts_.value(id).writer;
@@ -175,7 +175,8 @@ class Walk {
     return next;
   }
 
-  // Whether and when it is needed has changed, perhaps: frees it if it is not, and tells what it is computed of.
+  // Updates a value whose next use may have changed: frees it if it is not needed, and updates the values that it is
+  // computed from.
   void Settle(int id) {
     State& of = state(id);
     if (!of.was_written || of.pins > 0) return;
@@ -201,7 +202,7 @@ class Walk {
   const uint64_t budget_;
   RecomputePlan plan_;
   std::vector<State> states_;
-  std::set<int> may_go_;       // live values that may
+  std::set<int> may_go_;       // live values that may be dropped
   std::vector<double> times_;  // when each instruction ends, in units of cost
   uint64_t live_bytes_ = 0;
   double work_left_ = 0;
@@ -269,9 +270,9 @@ void RecomputeFacts::AddUses(const Program& program) {
   }
 }
 
-// Of each value the one instruction that writes it, if it is a kernel or a copy that reads nothing in a bucket, where
-// collectives work and whose memory is planned without what is computed again, and no collective has to do with the
-// value.
+// Finds for each value its only writer, if that can run again: a kernel or a copy that reads nothing in a bucket.
+// Collectives change the content of buckets, and their memory is planned without recomputation. The value must not be
+// an operand or result of a collective.
 void RecomputeFacts::FindWriters(const Program& program) {
   std::vector<int> writes(values_.size(), 0);
   std::vector<bool> is_communicated(values_.size(), false);
@@ -300,7 +301,8 @@ void RecomputeFacts::FindWriters(const Program& program) {
   }
 }
 
-// What it is computed of has to be there at its last use: no state is that has been updated before.
+// The operands of a value's writer must be valid at the value's last use: they must not include a state that was
+// updated before.
 void RecomputeFacts::FindWhatMayGo(const Program& program) {
   std::vector<int> updated(program.states.size(), kNever);  // by state: the position of its update
   for (int at = 0; at < num_steps(); ++at) {
@@ -311,7 +313,7 @@ void RecomputeFacts::FindWhatMayGo(const Program& program) {
       of_state = std::min(of_state, at);
     }
   }
-  std::vector<int> valid(values_.size(), kNever);  // by value: until when its writer can run again
+  std::vector<int> valid(values_.size(), kNever);  // by value: the position until which its writer can run again
   for (int at = 0; at < num_steps(); ++at) {
     int until = kNever;
     for (int id : program.instructions[static_cast<size_t>(at)].reads) {

@@ -1,5 +1,5 @@
-// Decides what a program computes again so that what is in memory at once stays within a budget; rematerialize.h says
-// by which rule. It is a walk through the program that notes what it does, and changes nothing.
+// Decides which values a program recomputes so that its memory stays within a budget; rematerialize.h describes the
+// rule. It is a walk through the program that records events and does not change the program.
 
 #pragma once
 
@@ -12,29 +12,28 @@
 
 namespace lockstep {
 
-// What the walk needs to know of a program, once for all budgets.
+// The facts about a program that the walk needs, computed once for all budgets.
 class RecomputeFacts {
  public:
   // A storage with bytes of its own in the arena.
   struct Value {
     uint64_t bytes = 0;           // aligned
-    int writer = -1;              // the only instruction that writes it, if it can be run again; else -1
-    bool may_go = false;          // whether it may leave memory: it has a writer, which finds all it reads at each use
-    std::vector<int> uses;        // positions of instructions that touch it after it is first written
+    int writer = -1;              // the only instruction that writes it, if it can run again; else -1
+    bool may_go = false;          // may be dropped: it has a writer, whose operands are valid at each use
+    std::vector<int> uses;        // positions of instructions that access it after its first write
     std::vector<int> dependents;  // values whose writers read it
   };
   struct Step {
-    std::vector<int> reads, writes;  // values, each once
-    std::vector<std::pair<int, int>>
-        overwrites;        // (write, read) of as many bytes, where one may take the other's place
-    uint64_t scratch = 0;  // aligned bytes
-    uint64_t outside = 0;  // that it writes elsewhere than in the arena
-    double cost = 0;       // to run it again
+    std::vector<int> reads, writes;               // values, each once
+    std::vector<std::pair<int, int>> overwrites;  // (write, read) of equal size, where the write may overwrite the read
+    uint64_t scratch = 0;                         // aligned bytes
+    uint64_t outside = 0;                         // bytes that it writes outside the arena
+    double cost = 0;                              // to run it again
   };
 
   explicit RecomputeFacts(const Program& program);
 
-  // By root storage; -1 for what is not in the arena.
+  // Returns the value of a root storage; -1 if it is not in the arena.
   int ValueOf(int root) const { return value_of_[static_cast<size_t>(root)]; }
   const Value& value(int id) const { return values_[static_cast<size_t>(id)]; }
   const Step& step(int position) const { return steps_[static_cast<size_t>(position)]; }
@@ -52,8 +51,7 @@ class RecomputeFacts {
   std::vector<Step> steps_;
 };
 
-// The instruction at `position` of the program runs; again, if it has run before. Of what it writes then only `revived`
-// is wanted.
+// The instruction at `position` of the program runs, or runs again. Then only `revived` of its writes are needed.
 struct RecomputeEvent {
   int position = 0;
   bool again = false;
@@ -62,10 +60,10 @@ struct RecomputeEvent {
 
 struct RecomputePlan {
   std::vector<RecomputeEvent> events;
-  double cost = 0;  // of what runs again
+  double cost = 0;  // of the instructions that run again
 };
 
-// Nothing if the walk finds no way to keep within `budget` bytes.
+// Returns nothing if the walk finds no way to stay within `budget` bytes.
 std::optional<RecomputePlan> PlanRecomputation(const RecomputeFacts& facts, uint64_t budget);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// Where a program may end because of what its caller gave it: a label that is no class, an index that is none, a
-// divisor of zero (kRefuses). What is updated before such a place would be lost with the call.
+// The places where a program may end because of its caller's data: a label that is not a class, an index out of range,
+// an integer divisor of zero (kRefuses). If the call fails there, states must not have been updated before.
 
 #pragma once
 
@@ -10,17 +10,17 @@
 
 namespace lockstep {
 
-// Finds the nodes of a graph that are the first to refuse what an integer input holds. The gradient of an embedding,
-// which adds up at the indices that the embedding has read from, refuses nothing new.
+// Finds the nodes of a graph that are the first to refuse values of an integer input. The gradient of an embedding,
+// which adds at the indices that the embedding has read, cannot refuse any other value.
 class FirstRefusals {
  public:
   explicit FirstRefusals(const Graph& graph);
 
-  // Whether it is one. To be asked of all nodes in order.
+  // Returns true if the node is one. Must be called for all nodes in order.
   bool Contain(const Node& node);
 
  private:
-  // By node, if results of it are integers: the inputs that these are made of.
+  // By node with integer results: the inputs from which these are computed.
   std::unordered_map<const Node*, std::set<const Node*>> sources_;
   std::set<const Node*> refused_;
 };

@@ -14,10 +14,10 @@
 namespace lockstep {
 namespace {
 
-// So many budgets are tried between the least and what the program takes as it is.
+// The number of budgets that are tried between the smallest possible and the program's own size.
 constexpr uint64_t kBudgets = 32;
 
-// What planning an arena needs of a program: all but what its kernels do and its constants.
+// Returns the parts of the program that planning an arena needs: all except the code of kernels and the constants.
 Program Outline(const Program& program) {
   Program outline;
   outline.storages = program.storages;
@@ -27,17 +27,17 @@ Program Outline(const Program& program) {
   return outline;
 }
 
-// The arena of the program once operands are reused.
+// Returns the size of the program's arena after operands are reused.
 uint64_t PlannedBytes(const Program& program) {
   Program outline = Outline(program);
   ReuseOperands(outline);
   return ArenaBytes(outline);
 }
 
-// The same kernel for two instructions, one after the other.
+// Returns a second instruction that runs the same kernel. The two instructions run one after the other.
 Instruction RunAgain(Instruction& instruction) {
   Instruction again = instruction.WithoutRun();
-  again.kernel.constant_bytes = 0;  // they are those of the first run
+  again.kernel.constant_bytes = 0;  // shared with the first run
   if (!instruction.kernel.run) return again;
   auto run = std::make_shared<decltype(Kernel::run)>(std::move(instruction.kernel.run));
   for (Instruction* each : {&instruction, &again})
@@ -45,21 +45,21 @@ Instruction RunAgain(Instruction& instruction) {
   return again;
 }
 
-// Writes the program anew as a plan says.
+// Rewrites the program according to a plan.
 class Rewriter {
  public:
   Rewriter(Program& program, const RecomputeFacts& facts) : program_(program), facts_(facts) {}
 
   void Run(const RecomputePlan& plan) {
     std::vector<Instruction> first = std::move(program_.instructions);
-    // Every instruction is asked for again only after it has run, so that the first run is in the new list.
+    // An instruction runs again only after its first run, so the first run is already in the new list.
     std::vector<size_t> place(first.size());
     program_.instructions.clear();
     for (const RecomputeEvent& event : plan.events) {
       const auto at = static_cast<size_t>(event.position);
       if (event.again) {
         Instruction again = RunAgain(program_.instructions[place[at]]);
-        // The first run has read what was there then: its operands are named in `reads_`.
+        // The operands are those of the first run, under the names that hold them now.
         again.reads = Resolved(original_reads_.at(at));
         Revive(again, event.revived);
         program_.instructions.push_back(std::move(again));
@@ -78,7 +78,7 @@ class Rewriter {
     return it == current_.end() ? root : it->second;
   }
 
-  // The storages that hold now what `ids` held in the program as it was.
+  // Returns the storages that now hold what `ids` held in the original program.
   std::vector<int> Resolved(const std::vector<int>& ids) {
     std::vector<int> now;
     for (int id : ids) now.push_back(Resolve(id));
@@ -98,7 +98,7 @@ class Rewriter {
     return aliases_.at({id, now});
   }
 
-  // Gives what `again` writes places of its own.
+  // Gives the results of `again` new storages.
   void Revive(Instruction& again, const std::vector<int>& revived) {
     for (int& id : again.writes) {
       const int root = program_.Root(id), value = facts_.ValueOf(root);
@@ -117,9 +117,9 @@ class Rewriter {
 
   Program& program_;
   const RecomputeFacts& facts_;
-  std::map<int, int> current_;                         // by root storage, of what has been computed again
-  std::map<std::pair<int, int>, int> aliases_;         // of a name and the root that it stands in now
-  std::map<size_t, std::vector<int>> original_reads_;  // by position in the program as it was
+  std::map<int, int> current_;                         // by root storage that was recomputed: its current storage
+  std::map<std::pair<int, int>, int> aliases_;         // by a name and the root that it refers to now
+  std::map<size_t, std::vector<int>> original_reads_;  // by position in the original program
 };
 
 uint64_t BytesTouched(const Program& program, const Instruction& instruction) {
@@ -149,7 +149,7 @@ Recomputation WorkOf(const Program& program, const RecomputePlan* plan) {
   return work;
 }
 
-// The plan of the program for this budget, and the arena that it comes to.
+// The plan of the program for one budget, and the resulting arena.
 struct Trial {
   RecomputePlan plan;
   uint64_t arena = 0;
@@ -161,7 +161,8 @@ class Search {
 
   const RecomputeFacts& facts() const { return facts_; }
 
-  // The plan of the largest budget that fits into `bytes`, if one does. What does not is noted in least().
+  // Returns the plan of the largest budget whose arena fits in `bytes`, if there is one. The smallest arena that does
+  // not fit is kept in least().
   std::optional<RecomputePlan> Fitting(uint64_t bytes) {
     for (uint64_t budget : Budgets()) {
       std::optional<Trial> trial = Try(budget);
@@ -171,15 +172,15 @@ class Search {
     }
     return std::nullopt;
   }
-  // Of all that Fitting tried; none if nothing can be computed again.
+  // The smallest of all that Fitting tried; empty if nothing can be recomputed.
   const std::optional<Trial>& least() const { return least_; }
   uint64_t whole() const { return whole_; }
 
  private:
-  // From what the program takes to the least that a walk can keep to: the same whatever is wanted, so that what was
-  // found once is found again.
+  // Returns budgets from the program's own size down to the smallest that a walk can keep to. They do not depend on the
+  // wanted size, so that the same plan is found again for the arena of an earlier one.
   std::vector<uint64_t> Budgets() const {
-    uint64_t low = 0, high = whole_;  // high is enough
+    uint64_t low = 0, high = whole_;  // high suffices
     while (!PlanRecomputation(facts_, high)) high += high / 4 + kBufferAlignment;
     const uint64_t most = high;
     while (high - low > std::max(kBufferAlignment, most / 512)) {

@@ -1,5 +1,5 @@
-// Computes values again where keeping them takes too much memory: of a training step the activations, which the forward
-// pass computes early and the backward pass reads late.
+// Recomputes values if keeping them takes too much memory: in a training step the activations, which the forward pass
+// computes early and the backward pass reads late.
 //
 //   [1] convolution -> %a              [1] convolution -> %a
 //   [2] relu %a -> %b                  [2] relu %a -> %b
@@ -7,14 +7,14 @@
 //   [9] … reads %a, %b                 [8] relu %a -> %b'
 //                                      [9] … reads %a, %b'
 //
-// What is computed again has the bits that it had: it is the same kernel, of the same values. Which values go is
-// decided as "Dynamic Tensor Rematerialization" does (Kirisame et al., 2021), for a program whose future is known: the
-// program is walked in order, with a budget for what is in memory at once; where it is exceeded, that value goes whose
-// recomputation takes least time for its bytes and for the time until it is read again; and what is read and has gone
-// is computed, with all that it needs.
+// A recomputed value has the same bits, because the same kernel reads the same values. The choice of values follows
+// "Dynamic Tensor Rematerialization" (Kirisame et al., 2021), for a program whose future is known. The program is
+// walked in order, with a budget for live memory. When the budget is exceeded, the value is dropped whose recomputation
+// takes the least time in relation to its bytes and to the time until it is read again. A dropped value that is read is
+// recomputed, with all values that it needs.
 //
-// Only temporaries of the arena go, never what a collective touches, and nothing whose kernel read a state that has
-// been updated since.
+// Only temporaries in the arena are dropped, no operands or results of collectives, and no value whose kernel read a
+// state that has been updated since.
 
 #pragma once
 
@@ -25,15 +25,15 @@
 namespace lockstep {
 
 struct Rematerialization {
-  bool fits = false;   // whether the arena takes at most the bytes that it may
-  uint64_t whole = 0;  // the arena of the program as it was
-  uint64_t least = 0;  // the smallest arena that was found; looked for only if `whole` does not fit
-  Recomputation work;  // what is computed again
+  bool fits = false;   // the arena has at most the allowed bytes
+  uint64_t whole = 0;  // the arena of the original program
+  uint64_t least = 0;  // the smallest arena that was found; computed only if `whole` does not fit
+  Recomputation work;  // of recomputation
 };
 
-// Changes `program`, after BindResults and before ReuseOperands, so that its arena takes at most `bytes` if that can
-// be, by the plan of the largest budget that comes to that; else so that it takes as little as was found. A program
-// whose arena fits stays as it is.
+// Changes `program`, after BindResults and before ReuseOperands, so that its arena takes at most `bytes`, with the plan
+// of the largest budget that achieves this. If none does, uses the smallest arena that was found. A program whose arena
+// fits is not changed.
 Rematerialization Rematerialize(Program& program, uint64_t bytes);
 
 }  // namespace lockstep

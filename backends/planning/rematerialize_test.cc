@@ -1,5 +1,5 @@
-// Programs of small kernels that mix what they read: whatever is computed again, in an arena of whatever size, the
-// results have the same bits.
+// Programs of small kernels that hash their operands: whatever is recomputed, in an arena of any size, the results have
+// the same bits.
 
 #include "backends/planning/rematerialize.h"
 
@@ -23,7 +23,7 @@ namespace {
 
 // --- Programs --------------------------------------------------------------------------------------------------------
 
-// Every write is a hash of all that is read, of the kernel and of the write's number; whole words.
+// Every write is a hash of all reads, of the kernel and of the write's number, in whole words.
 lockstep::Kernel Mixing(std::vector<uint64_t> reads, std::vector<uint64_t> writes, uint64_t salt,
                         uint64_t scratch = 0) {
   lockstep::Kernel kernel;
@@ -65,7 +65,7 @@ class Writer {
     program.storage(id).result = static_cast<int>(program.results.size()) - 1;
     return id;
   }
-  // The next value of a state, in its place.
+  // Adds the next value of a state, in the state's buffer.
   int Next(int state, uint64_t bytes) {
     const int id = Temporary(bytes);
     program.storage(id).state = program.storage(state).index;
@@ -100,11 +100,11 @@ class Writer {
 
 struct Outcome {
   uint64_t arena = 0;
-  std::map<std::string, std::vector<std::byte>> contents;  // of results and states, by number and kind
+  std::map<std::string, std::vector<std::byte>> contents;  // of results and states, by kind and number
   size_t instructions = 0;
 };
 
-// Plans and runs the program, in memory full of something else.
+// Plans and runs the program, in memory that is filled with other values.
 Outcome RunProgram(Program program) {
   Outcome outcome;
   outcome.instructions = program.instructions.size();
@@ -132,7 +132,7 @@ Outcome RunProgram(Program program) {
   return outcome;
 }
 
-// A forward pass a[i] = f(a[i-1]) and a backward pass d[i] = g(a[i], d[i+1]), of which all d are one result.
+// Returns a forward pass a[i] = f(a[i-1]) and a backward pass d[i] = g(a[i], d[i+1]), where one result reads all d.
 Program Chain(int length, uint64_t bytes = 640, double flops = 0) {
   Writer w;
   std::vector<int> a = {w.Input(bytes)};
@@ -185,8 +185,8 @@ TEST(Rematerialize, FewerBytesCostMoreKernelsAndNoBit) {
   EXPECT_GT(before, 10);
 }
 
-// A chain needs about twice the root of its length (Chen et al., 2016), with a kernel more for each; the walk finds
-// nothing better than the logarithm, and nothing worse than three times the root.
+// A chain needs about twice the root of its length (Chen et al., 2016), with one more kernel for each value. The walk
+// finds an arena between the logarithm and three times the root.
 TEST(Rematerialize, TheLeastIsSmallAndIsFoundAgain) {
   Program program = Chain(100);
   const Rematerialization least = Rematerialize(program, 1);
@@ -200,7 +200,7 @@ TEST(Rematerialize, TheLeastIsSmallAndIsFoundAgain) {
   EXPECT_LE(RunProgram(std::move(again)).arena, least.least);
 }
 
-// %a is dear, %b is cheap, and one of them has to go.
+// %a is expensive, %b is cheap, and one of them must be dropped.
 TEST(Rematerialize, TheCheapOneGoes) {
   Writer w;
   const int x = w.Input(640), a = w.Temporary(640), b = w.Temporary(640), c = w.Temporary(640), d = w.Temporary(640);
@@ -220,10 +220,10 @@ TEST(Rematerialize, TheCheapOneGoes) {
   EXPECT_EQ(program.instructions[4].reads, std::vector<int>{x});
   EXPECT_EQ(program.storage(program.instructions[4].writes[0]).name, "v2'");
   EXPECT_EQ(program.instructions[5].reads, (std::vector<int>{d, a, program.instructions[4].writes[0]}));
-  EXPECT_EQ(program.KernelsConstantBytes(), 4096u);  // both runs have the same ones
+  EXPECT_EQ(program.KernelsConstantBytes(), 4096u);  // both runs share them
 }
 
-// Reads state s, whose next value is written in its place before the last use: it cannot be computed again.
+// Its kernel reads state s, whose next value overwrites it before the last use, so it cannot be recomputed.
 TEST(Rematerialize, NotWhatWasComputedOfAnOldState) {
   const auto make = [](bool late) {
     Writer w;
@@ -244,7 +244,7 @@ TEST(Rematerialize, NotWhatWasComputedOfAnOldState) {
   }
 }
 
-// A kernel of two results, of which one is wanted again, by another name of it.
+// A kernel with two results, of which one is needed again under another name.
 TEST(Rematerialize, OneResultOfTwoByAnotherName) {
   const auto make = [] {
     Writer w;
@@ -267,7 +267,7 @@ TEST(Rematerialize, OneResultOfTwoByAnotherName) {
   EXPECT_LT(less.arena, whole.arena);
 }
 
-// What is in flight stays where it is, and a collective runs once.
+// Operands in flight do not move, and a collective runs only once.
 TEST(Rematerialize, NotWhatACollectiveTouches) {
   Writer w;
   const int x = w.Input(640), a = w.Temporary(640), b = w.Temporary(640), c = w.Temporary(640), d = w.Temporary(640);
@@ -296,7 +296,7 @@ TEST(Rematerialize, NotWhatACollectiveTouches) {
   EXPECT_EQ(collectives, 2);
 }
 
-// Nor what was computed of a bucket, in whose place there is a sum by then.
+// A value computed from a bucket is not recomputed either: the bucket holds a sum by then.
 TEST(Rematerialize, NotWhatWasComputedInABucket) {
   Writer w;
   const int x = w.Input(640), a = w.Temporary(640), b = w.Temporary(640);
@@ -310,7 +310,7 @@ TEST(Rematerialize, NotWhatWasComputedInABucket) {
   EXPECT_FALSE(facts.value(facts.ValueOf(b)).may_go);
 }
 
-// Nor what two instructions write, of which neither alone makes it again.
+// A value that two instructions write is not recomputed: neither instruction alone computes it.
 TEST(Rematerialize, NotWhatIsWrittenTwice) {
   Writer w;
   const int x = w.Input(640), a = w.Temporary(640), b = w.Temporary(640);
@@ -334,7 +334,7 @@ Program RandomProgram(uint32_t seed) {
   for (int i = 0; i < length; ++i) {
     std::vector<int> reads, writes;
     for (int r = 1 + below(3); r > 0; --r) {
-      // Early values as often as late ones, which is what makes lifetimes long.
+      // Early values are as likely as late ones, which makes lifetimes long.
       const int id = known[static_cast<size_t>(below(static_cast<int>(known.size())))];
       if (std::find(reads.begin(), reads.end(), id) == reads.end()) reads.push_back(id);
     }
@@ -343,7 +343,7 @@ Program RandomProgram(uint32_t seed) {
     const bool is_equal = w.program.storage(reads[0]).bytes == w.program.storage(writes[0]).bytes;
     if (is_equal && writes.size() == 1) instruction.may_overwrite = {{0, 0}};
     for (int id : writes) known.push_back(below(5) == 0 ? w.AliasOf(id) : id);
-    if (!states.empty() && below(12) == 0) {  // a state's next value; nobody reads the old one after it
+    if (!states.empty() && below(12) == 0) {  // a state's next value; the old one is not read afterwards
       const int state = states.back();
       states.pop_back();
       known.erase(std::find(known.begin(), known.end(), state));

@@ -5,8 +5,8 @@
 namespace lockstep {
 namespace {
 
-// Whether instruction `at` is the last to touch `root`, a temporary in the arena, and reads it in one place and writes
-// it in none.
+// Returns true if instruction `at` is the last to access `root`, a temporary in the arena, and has it as exactly one
+// read and no write.
 bool IsSpent(const Program& program, const std::vector<Lifetime>& lifetimes, int at, int root) {
   const Instruction& instruction = program.instructions[static_cast<size_t>(at)];
   const auto is_root = [&](int id) { return program.Root(id) == root; };

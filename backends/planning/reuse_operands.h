@@ -1,9 +1,9 @@
-// Lets a kernel write its result over an operand that nobody needs afterwards, where the kernel says that it may:
+// Lets a kernel overwrite an operand that is not needed afterwards with its result, if the kernel allows it:
 //
 //   llvm.fusion reads %z, %b writes %h     ==>     %h is another name for the bytes of %z
 //
-// What is written is then in the cache already, and the arena is smaller. After BindResults: what lies in a bucket, a
-// state or a result stays there.
+// The written memory is then already in the cache, and the arena is smaller. Runs after BindResults: storages in a
+// bucket, a state or a result keep their places.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// Which operands a kernel's result may take the place of, and each reason why not.
+// The operands that a kernel's result may overwrite, and each condition that prevents it.
 
 #include "backends/planning/reuse_operands.h"
 
@@ -7,8 +7,8 @@
 namespace lockstep {
 namespace {
 
-// %x is an input; %a, %b and %c are temporaries of as many bytes; x -> a -> b -> c, each kernel ready to overwrite what
-// it reads.
+// %x is an input; %a, %b and %c are temporaries of the same size; x -> a -> b -> c, where each kernel may overwrite its
+// operand.
 enum : int { kX, kA, kB, kC };
 
 Instruction KernelOf(std::vector<int> reads, int write, bool may_overwrite = true) {
@@ -35,7 +35,7 @@ Program ChainOf() {
 TEST(ReuseOperands, AChainLiesInOnePlace) {
   Program program = ChainOf();
   ReuseOperands(program);
-  EXPECT_EQ(program.Root(kA), kA);  // an input is the caller's
+  EXPECT_EQ(program.Root(kA), kA);  // an input belongs to the caller
   EXPECT_EQ(program.Root(kB), kA);
   EXPECT_EQ(program.Root(kC), kA);
   EXPECT_EQ(Lifetimes(program)[kA].end(), 2);
@@ -56,7 +56,7 @@ TEST(ReuseOperands, NotWhatIsReadLater) {
   EXPECT_EQ(program.Root(kB), kB);
 }
 
-// %b takes the place of %a, whose other name is read later.
+// %b could overwrite %a, but another name of %a is read later.
 TEST(ReuseOperands, NotWhatIsReadLaterByAnotherName) {
   Program program = ChainOf();
   Storage reshaped = program.storage(kA);
@@ -87,12 +87,12 @@ TEST(ReuseOperands, NotWhatHasItsPlace) {
     Program program = ChainOf();
     program.storage(kB).*place = 0;
     ReuseOperands(program);
-    EXPECT_EQ(program.Root(kB), kB);  // it stays there
-    EXPECT_EQ(program.Root(kC), kC);  // and nothing else goes there
+    EXPECT_EQ(program.Root(kB), kB);  // its place is fixed
+    EXPECT_EQ(program.Root(kC), kC);  // nothing else uses its place
   }
 }
 
-// Two results of a kernel cannot both take the place of the one operand.
+// Two results of a kernel cannot both overwrite one operand.
 TEST(ReuseOperands, NotTwice) {
   Program program = ChainOf();
   program.instructions[1].writes = {kB, kC};

@@ -1,5 +1,6 @@
-// What messages call what a collective of a pipeline moves or adds up: in names of the model that its user knows, nodes
-// and variables, and not in those of values that passes made. Of the graph, so that all ranks say the same. Any thread.
+// Names, for messages, the values that a pipeline's collective moves or adds. They use the names of the user's model,
+// nodes and variables, not those of values made by passes. They depend only on the graph, so that all ranks use the
+// same. Any thread may call them.
 
 #pragma once
 
@@ -10,12 +11,13 @@
 
 namespace lockstep {
 
-// Of a collective whose operand one rank along its axis alone has: "stage 0 to 1, onnx:/fc1/Add, micro-batch 2" or
-// "stage 1 to all, result loss". What moves is the node's source (passes/stages/cut_into_stages.h), if it has one.
+// For a collective whose operand is at one rank along its axis: "stage 0 to 1, onnx:/fc1/Add, micro-batch 2" or "stage
+// 1 to all, result loss". The moved value is described by the node's source (passes/stages/cut_into_stages.h), if it
+// has one.
 std::string SaidOfTransfer(const Node& node);
 
-// Of some results of a reduction: "gradients of fc1.weight, fc1.bias, and result loss". That is their names, if the cut
-// has named them so (passes/stages/names.h); of others the source counts.
+// For some results of a reduction: "gradients of fc1.weight, fc1.bias, and result loss". These are the results' names
+// if the cut has named them so (passes/stages/names.h); for others the source is used.
 std::string SaidOfReduction(const Node& node, const std::vector<size_t>& positions);
 
 }  // namespace lockstep

@@ -30,8 +30,8 @@ class Scheduler {
   }
 
  private:
-  // For each collective the position before which it can start: its operands are complete, and its predecessors
-  // started.
+  // Returns for each collective the position before which it can start: its operands are complete, and its predecessors
+  // have started.
   std::multimap<int, Instruction> PlaceStarts(std::vector<Instruction>& instructions) {
     std::multimap<int, Instruction> starts;
     int previous = 0;
@@ -43,7 +43,7 @@ class Scheduler {
       for (int id : instruction.reads) {
         const Lifetime& lifetime = lifetimes_[static_cast<size_t>(program_.Root(id))];
         start = std::max(start, lifetime.last_write + 1);
-        // The result of an all_reduce takes the operand's place: whoever reads the operand before it, does so first.
+        // An all_reduce overwrites its operand, so earlier readers of the operand must come first.
         if (TraitsOf(instruction.collective.op).in_place && lifetime.last_read == position) {
           start = std::max(start, LastReadBefore(instructions, id, position) + 1);
         }
@@ -62,7 +62,7 @@ class Scheduler {
         Label(instruction);
       }
       starts.emplace(start, std::move(instruction));
-      instruction.kind = Instruction::Kind::kCollective;  // it has moved
+      instruction.kind = Instruction::Kind::kCollective;  // its content was moved
     }
     return starts;
   }
@@ -76,7 +76,7 @@ class Scheduler {
     return -1;
   }
 
-  // Whether the bytes of an operand may have their place in the bucket of the collective, which is at `position`.
+  // Returns true if the bytes of an operand may be placed in the bucket of the collective, which is at `position`.
   bool CanLiveInBucket(const Instruction& instruction, int id, int position) const {
     const int root = program_.Root(id);
     const Storage& storage = program_.storage(root);
@@ -85,8 +85,8 @@ class Scheduler {
     return is_free || !TraitsOf(instruction.collective.op).in_place;
   }
 
-  // Of what one rank alone has: what of it this rank has not, is not there, and all is counted and named on all ranks
-  // alike (ProgramBuilder).
+  // True for a collective of a value that one rank has. On this rank it lacks the operands or results that this rank
+  // does not have, and its counts and labels are the same on all ranks (ProgramBuilder).
   static bool IsOwnEnd(const Instruction& instruction) { return !instruction.collective.label.empty(); }
 
   void PlaceOwnEnd(Instruction& instruction, int position) {
@@ -101,7 +101,8 @@ class Scheduler {
     return static_cast<int>(program_.bucket_axes.size()) - 1;
   }
 
-  // The next place in `bucket`, which is filled up to `end`, as the communicator wants pieces.
+  // Places the storage at the next position in `bucket`, which is filled up to `end`, with the alignment that the
+  // communicator requires.
   void PlaceSideBySide(int bucket, int id, uint64_t& end) {
     static_assert(kBufferAlignment == kPieceAlignment);
     Storage& storage = program_.storage(program_.Root(id));
@@ -124,8 +125,8 @@ class Scheduler {
     }
   }
 
-  // The results have the operands' places. One contiguous range: of the gaps between operands nobody reads what
-  // becomes.
+  // Places the results over the operands, and counts one contiguous range. The content of gaps between operands is not
+  // read.
   void CountInPlace(Instruction& instruction) {
     for (size_t i = 0; i < instruction.reads.size(); ++i)
       program_.storage(instruction.writes[i]).alias_of = instruction.reads[i];
@@ -149,7 +150,7 @@ class Scheduler {
     if (!traits.is_in_bucket) info.counts.clear();
   }
 
-  // What messages call it.
+  // Sets the collective's name for messages.
   void Label(Instruction& instruction) {
     CollectiveInfo& info = instruction.collective;
     std::string contents;
@@ -178,7 +179,7 @@ class Scheduler {
     }
   }
 
-  // Before one more goes along the lane.
+  // Limits the transfers in flight before another one starts along the lane.
   void WaitForFirstGiven(const Instruction& start) {
     const CollectiveInfo& info = start.collective;
     if (!info.is_transfer || start.reads.empty()) return;
@@ -203,8 +204,8 @@ class Scheduler {
     for (int id : due) AppendWait(id);
   }
 
-  // Appends an instruction, after the waits for what it touches of theirs: results, and operands that it writes, as a
-  // reduction in place does.
+  // Appends an instruction, after the waits for collectives whose results it accesses, or whose operands it writes, as
+  // an in-place reduction does.
   void Append(Instruction instruction) {
     std::set<int> touched, written;
     for (int id : instruction.reads) touched.insert(program_.Root(id));
@@ -236,8 +237,8 @@ class Scheduler {
     waits_.erase(id);
   }
 
-  // From the end, so that what starts later is known. Parts of a program have different steps between starts and waits,
-  // and would not agree on what is urgent along the axis of the parts.
+  // Walks backwards, so that later starts are known. Parts of a program have different steps between starts and waits,
+  // so they would not agree on which collectives are urgent along the axis of the parts.
   void MarkUrgent() {
     std::set<int> axes_with_later_starts, urgent;  // of axes; of collectives
     for (auto it = program_.instructions.rbegin(); it != program_.instructions.rend(); ++it) {
@@ -258,11 +259,11 @@ class Scheduler {
   Program& program_;
   std::vector<Lifetime> lifetimes_;  // by storage; those of copies are added
   int num_started_ = 0;
-  int num_buckets_ = 0;  // that have a name
+  int num_buckets_ = 0;  // buckets that have a name
   std::set<int> output_roots_;
   std::vector<std::vector<Instruction>> copies_;  // into the bucket, by collective
-  std::map<int, Instruction> waits_;              // for what is in flight, by collective
-  std::map<int, std::vector<int>> given_;         // by lane: collectives that this rank gives, in flight at the last
+  std::map<int, Instruction> waits_;              // for collectives in flight, by collective
+  std::map<int, std::vector<int>> given_;  // by lane: the last collectives in flight for which this rank is the source
 };
 
 }  // namespace

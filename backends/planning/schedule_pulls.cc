@@ -31,7 +31,7 @@ class PullScheduler {
   }
 
  private:
-  // Before which instructions it starts and is waited for.
+  // Chooses the instructions before which the pull starts and is waited for.
   void Place(const Instruction& pull, int position) {
     LOCKSTEP_CHECK(pushed_.contains(pull.served)) << "a pull before its push, of " << pull.source;
     const int old = program_.Root(pull.reads[0]), next = program_.Root(pull.writes[0]);
@@ -58,8 +58,8 @@ class PullScheduler {
   }
 
   Program& program_;
-  std::map<int, int> pushed_;                 // by served state
-  std::multimap<int, Instruction> inserted_;  // by the position before which it goes
+  std::map<int, int> pushed_;                 // by served state: the position of its push
+  std::multimap<int, Instruction> inserted_;  // by the position before which it is inserted
 };
 
 }  // namespace

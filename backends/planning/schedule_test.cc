@@ -1,4 +1,4 @@
-// Where collectives start, where they are waited for, and which of them are urgent.
+// The positions of starts and waits of collectives, and which collectives are urgent.
 
 #include "backends/planning/schedule.h"
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kFew = 16, kMany = kMostUrgentBytes / 4 + 1;  // elements of f32
 
-// A program of kernels and all_reduces over temporaries, of two axes.
+// Builds a program of kernels and all_reduces over temporaries, for a mesh of two axes.
 class ScheduleWriter {
  public:
   ScheduleWriter() { program_.mesh = Mesh({{"data", 2}, {"model", 2}}); }
@@ -48,7 +48,7 @@ class ScheduleWriter {
     return id;
   }
 
-  // This rank's end of a transfer along the lane: of what it gives, or of what it gets.
+  // Adds this rank's end of a transfer along the lane, as its source or its target.
   void Give(int operand) { AddTransfer({operand}, {}); }
   int Get() {
     Storage result;
@@ -59,7 +59,7 @@ class ScheduleWriter {
     return id;
   }
 
-  // "kernel, start 0 urgent, wait 0 urgent"
+  // Returns the schedule, such as "kernel, start 0 urgent, wait 0 urgent".
   std::string Scheduled() {
     ScheduleCollectives(program_);
     std::string text;
@@ -107,7 +107,7 @@ TEST(Schedule, ACollectiveStartsWhenItsOperandIsThereAndIsWaitedForWhenItsResult
   EXPECT_EQ(writer.Scheduled(), "kernel, start 0, kernel, kernel, wait 0, kernel");
 }
 
-// Its result takes the operand's place.
+// The result overwrites the operand.
 TEST(Schedule, AReductionInPlaceStartsBehindWhatElseReadsItsOperand) {
   ScheduleWriter writer;
   const int gradient = writer.Compute({}, kFew);
@@ -118,7 +118,7 @@ TEST(Schedule, AReductionInPlaceStartsBehindWhatElseReadsItsOperand) {
   EXPECT_EQ(writer.Scheduled(), "kernel, kernel, start 0, kernel, wait 0, kernel");
 }
 
-// The memory is registered with the communicator of one axis.
+// The memory is registered with the communicator of only one axis.
 TEST(Schedule, WhatLiesInABucketOfAnotherAxisIsCopied) {
   for (const int second_axis : {0, 1}) {
     ScheduleWriter writer;
@@ -173,7 +173,7 @@ TEST(Schedule, NotBeforeCollectivesOfAnotherAxis) {
   EXPECT_EQ(writer.Scheduled(), "kernel, start 0, wait 0, kernel, start 1, wait 1");
 }
 
-// As many as there are ranks along the axis, here 2: then the first one's memory is waited for.
+// The limit is the number of ranks along the axis, here 2: then the memory of the first is waited for.
 TEST(Schedule, WhoGivesWaitsForTheFirstOfThoseUnderWay) {
   ScheduleWriter writer;
   for (int i = 0; i < 4; ++i) writer.Give(writer.Compute({}, kFew));

@@ -20,7 +20,7 @@ const Node* PullOf(const Graph& graph, const std::string& key) {
   return nullptr;
 }
 
-// What has one number, or row, for several elements of the variable cannot be cut with it.
+// A tensor with one number, or row, for several elements of the variable cannot be split with it.
 bool HasShapeOfPieces(const Shape& shape, const Shape& variable) { return shape == variable || shape.rank() == 0; }
 
 }  // namespace
@@ -29,8 +29,8 @@ absl::Status CheckMeshOfServers(const Mesh& mesh, const std::string& axis) {
   for (const MeshAxis& each : mesh.axes()) {
     if (each.name == axis || each.size == 1) continue;
     return InvalidArgument() << "strategy=\"parameter_server\": the mesh " << mesh.ToString()
-                             << " has ranks along axis " << each.name << ", and servers take gradients along " << axis
-                             << " alone";
+                             << " has ranks along axis " << each.name << ", but servers take gradients only along "
+                             << axis;
   }
   return absl::OkStatus();
 }
@@ -56,14 +56,14 @@ absl::StatusOr<std::vector<ServedState>> ServedStatesOf(const Graph& graph) {
     const auto is_result = [&](const Result& result) { return result.value.node == &push; };
     if (pull == nullptr || push.users() != std::vector<Node*>{const_cast<Node*>(pull)} ||
         std::any_of(graph.results().begin(), graph.results().end(), is_result)) {
-      return InvalidArgument() << push.Describe() << ": servers have what was pushed, which its pull alone takes";
+      return InvalidArgument() << push.Describe() << ": only a pull may read the result of a push";
     }
     RETURN_IF_ERROR(CheckMeshOfServers(graph.mesh(), push.attr<std::string>("axis")));
     const Input* const variable = graph.FindInput(pull->operand(kValue).name());
     if (variable == nullptr || !variable->is_state || variable->value != pull->operand(kValue) ||
         !WithoutReplicated(variable->placements()).empty()) {
       return InvalidArgument() << "strategy=\"parameter_server\": ranks have parts of %" << key
-                               << ", and servers keep whole variables";
+                               << ", but servers keep whole variables";
     }
     const Graph& update = pull->attr<Region>("update").graph();
     ServedState state;
@@ -78,7 +78,7 @@ absl::StatusOr<std::vector<ServedState>> ServedStatesOf(const Graph& graph) {
       const Input* const given = graph.FindInput(pull->operand(i).name());
       if (given == nullptr || given->value != pull->operand(i) || given->name() != input.name())
         return InvalidArgument() << "strategy=\"parameter_server\": ranks have parts of what the update of %" << key
-                                 << " takes as %" << input.name();
+                                 << " reads as %" << input.name() << ", but servers keep whole variables";
       if (input.is_state) state.kept.emplace_back(input.name(), input.value.type());
       else state.settings.push_back(input.name());
     }
@@ -106,7 +106,7 @@ absl::StatusOr<std::string> UpdateOfPiece(const Graph& update, const TensorType&
   return of_piece.ToString();
 }
 
-// Asked of the placement rules: they say how an op treats operands of which each rank has a slice.
+// Uses the placement rules, which say how an op treats operands that ranks have slices of.
 bool TakesElementsApart(const Graph& update) {
   const Shape& whole = update.inputs()[kValue].value.shape();
   if (whole.rank() == 0) return true;

@@ -1,6 +1,6 @@
-// What parameter servers have of a program (passes/distribute/move_updates_to_servers.h): which states they alone keep,
-// and what a worker has to tell them of those that they update. Made of the graph after all passes, whose pushes and
-// pulls say it; the program of a rank has neither the states nor the updates.
+// The part of a program that parameter servers have (passes/distribute/move_updates_to_servers.h): the states that only
+// they keep, and what a worker has to tell them about the states that they update. Computed from the pushes and pulls
+// in the graph after all passes; a rank's program has neither these states nor their updates.
 
 #pragma once
 
@@ -14,20 +14,21 @@
 
 namespace lockstep {
 
-// Servers take gradients along one axis: an error if the mesh has ranks along another.
+// Returns an error if the mesh has ranks along another axis than the one along which servers take gradients.
 absl::Status CheckMeshOfServers(const Mesh& mesh, const std::string& axis);
 
-// States that pulls take beside the variable: servers keep them, and ranks have no copy.
+// Returns the states that pulls take in addition to the variable: servers keep them, and ranks have no copy.
 std::set<std::string, std::less<>> StatesOfServers(const Graph& graph);
 
-// In the order of the pushes; their buffers are not known yet. An error names what servers cannot do: a variable of
-// which ranks have parts, or ranks along several axes.
+// Returns the states in the order of their pushes, without their buffers. Returns an error for programs that servers do
+// not support: a variable of which ranks have parts, or ranks along several axes.
 absl::StatusOr<std::vector<ServedState>> ServedStatesOf(const Graph& graph);
 
-// The update for a piece of the variable, of another shape: what has the variable's shape has the piece's.
+// Returns the update for a piece of the variable, which has another shape: tensors of the variable's shape get the
+// piece's.
 absl::StatusOr<std::string> UpdateOfPiece(const Graph& update, const TensorType& piece);
 
-// Whether the update of a piece is that part of the update of the whole.
+// Returns true if the update of a piece is the corresponding part of the update of the whole.
 bool TakesElementsApart(const Graph& update);
 
 }  // namespace lockstep

@@ -39,7 +39,7 @@ class Sharer {
   }
 
  private:
-  // Whether its slices are gathered for this result alone, and lie one after the other.
+  // Returns true if its slices are gathered for this result alone, and are adjacent in memory.
   bool IsGatheredFor(const Result& result) const {
     const Node& node = *result.value.node;
     if (!Is(node, "all_gather", axis_) || !result.value.shape().IsOutermost(node.attr<int64_t>("dim"))) return false;
@@ -51,7 +51,7 @@ class Sharer {
                                      [&](const Result& each) { return is_it(each.value); }) == 1;
   }
 
-  // Gives the state's part a name, by which it is read and updated instead of by slices of the whole.
+  // Adds the rank's part as a state. It is read and updated instead of slices of the whole.
   absl::StatusOr<std::string> Split(Value state, std::ptrdiff_t result) {
     const Value next = graph_.results()[static_cast<size_t>(result)].value;
     Node* const gather = next.node;
@@ -66,7 +66,7 @@ class Sharer {
       graph_.Erase(user);
     }
     graph_.RemoveResult(static_cast<size_t>(result));
-    // `slice` may have been the state's own, which is a part now.
+    // `slice` may have been the state's own slice, which is now the part.
     const Value kept = gather->operand(static_cast<size_t>(next.index));
     RETURN_IF_ERROR(DropOperand(gather, static_cast<size_t>(next.index)));
     RETURN_IF_ERROR(graph_.AddStateResult(part.name(), kept, std::move(placements)));
@@ -76,12 +76,12 @@ class Sharer {
   absl::StatusOr<Value> AddPart(const std::string& state, const TensorType& type, const PlacementMap& placements) {
     std::string name = state + ".part";
     absl::StatusOr<Value> part = graph_.AddInput(name, type, true, placements);
-    for (int i = 1; !part.ok() && i < 1000; ++i)  // a model may have a value of that name
+    for (int i = 1; !part.ok() && i < 1000; ++i)  // the model may have a value with this name
       part = graph_.AddInput(name + std::to_string(i), type, true, placements);
     return part;
   }
 
-  // A collective of all operands but one, whose result nobody uses.
+  // Replaces a collective by one without one of its operands, whose result is not used.
   absl::Status DropOperand(Node* node, size_t dropped) {
     NodeSpec spec = CopyOf(*node, Identity(*node));
     const auto erase = [&](auto& of_each) {
@@ -90,7 +90,8 @@ class Sharer {
     erase(spec.operands);
     erase(spec.names);
     erase(spec.placements);
-    const std::vector<std::string> names = std::exchange(spec.names, {});  // which are taken until the node has gone
+    // the names are taken until the node is erased
+    const std::vector<std::string> names = std::exchange(spec.names, {});
     if (spec.operands.empty()) {
       graph_.Erase(node);
       return absl::OkStatus();
@@ -130,7 +131,7 @@ int StorageOf(const Program& program, int state) {
   return static_cast<int>(storage - program.storages.begin());
 }
 
-// Inserts barriers so that, of each state that ranks share, no part is written while another rank may read the whole.
+// Inserts barriers so that no part of a shared state is written while another rank may read the whole.
 class Guard {
  public:
   explicit Guard(Program& program) : program_(program) {
@@ -148,7 +149,7 @@ class Guard {
               [](const Uses* a, const Uses* b) { return a->first_write < b->first_write; });
     int last_write = -1;
     for (const Uses* uses : in_order) {
-      LOCKSTEP_CHECK(uses->last_read < uses->first_write) << "a state is read that this rank has updated";
+      LOCKSTEP_CHECK(uses->last_read < uses->first_write) << "this rank reads a state that it has updated";
       last_write = std::max(last_write, uses->last_write);
       if (!IsGuarded(uses->last_read, uses->first_write))
         Insert(LastReadBefore(uses->first_write), uses->first_write, "ranks have read the states that they share");
@@ -159,14 +160,14 @@ class Guard {
   }
 
  private:
-  // Of a state that is shared, by positions of instructions; -1: none.
+  // The uses of a shared state, by positions of instructions; -1: none.
   struct Uses {
     int last_read = -1;                     // of the whole
     int first_write = -1, last_write = -1;  // of the part
   };
-  // A collective in which all ranks meet: who has waited for it knows that all have come to its start.
+  // A collective that synchronizes all ranks: after the wait, all ranks are known to have reached its start.
   struct Meeting {
-    int start, wait;  // before the instructions at these positions
+    int start, wait;  // positions of the instructions before which they come
   };
 
   void Visit(int at) {
@@ -194,13 +195,13 @@ class Guard {
 
   bool IsShared(int state) const { return program_.shared[static_cast<size_t>(state)].axis >= 0; }
 
-  // Whether every rank's result depends on what all ranks give.
+  // Returns true if every rank's result depends on the operands of all ranks.
   static bool MeetsAll(const CollectiveInfo& collective) {
     const CollectiveTraits traits = TraitsOf(collective.op);
     return collective.is_barrier || (collective.count > 0 && !traits.has_root && !traits.has_pairs);
   }
 
-  // Whether one that starts after `from` is waited for before `to`.
+  // Returns true if some meeting starts after `from` and is waited for before `to`.
   bool IsGuarded(int from, int to) const {
     return std::any_of(meetings_.begin(), meetings_.end(),
                        [&](const Meeting& meeting) { return meeting.start > from && meeting.wait < to; });
@@ -214,7 +215,7 @@ class Guard {
     return last;
   }
 
-  // A barrier that starts behind `from` and is waited for before `to`.
+  // Adds a barrier that starts after `from` and is waited for before `to`.
   void Insert(int from, int to, const char* label) {
     Instruction start;
     start.kind = Instruction::Kind::kStart;
@@ -232,7 +233,7 @@ class Guard {
     meetings_.push_back({from + 1, to - 1});
   }
 
-  // With what is inserted, and collectives numbered in the order of their starts.
+  // Adds the inserted instructions, and numbers collectives in the order of their starts.
   void Rewrite() {
     if (inserted_.empty()) return;
     std::vector<Instruction> instructions = std::move(program_.instructions);
@@ -257,11 +258,11 @@ class Guard {
   }
 
   Program& program_;
-  int axis_ = -1;               // of the mesh, along which ranks share
+  int axis_ = -1;               // of the mesh, along which ranks share states
   std::map<int, Uses> uses_;    // by whole state
-  std::map<int, int> started_;  // by collective: where it starts
+  std::map<int, int> started_;  // by collective: the position of its start
   std::vector<Meeting> meetings_;
-  std::multimap<int, Instruction> inserted_;  // by the position before which it goes
+  std::multimap<int, Instruction> inserted_;  // by the position before which it is inserted
 };
 
 }  // namespace

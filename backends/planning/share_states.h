@@ -1,7 +1,7 @@
-// One copy of weights for the ranks of a host. Where ranks share what optimizers keep (SplitsOfOptimizers in
-// passes/distribute/split_inputs.h) each updates a slice of a weight, and the slices are gathered. If all ranks read
-// the weight in the same memory, and its slices lie one after the other, nothing has to move: each rank writes its
-// slice in its place.
+// Lets the ranks of a host have one copy of weights. If ranks split the optimizer's states (SplitsOfOptimizers in
+// passes/distribute/split_inputs.h), each updates a slice of a weight, and the slices are gathered. If all ranks read
+// the weight in the same memory and its slices are adjacent there, no data has to move: each rank writes its slice in
+// its place.
 //
 //   graph @step(…, state %w: f32[784,10]) {            graph @step(…, state %w: f32[784,10],
 //     %s = shard %w {axis=data, dim=0}                             state %w.part: f32[196,10] split(0)) {
@@ -9,14 +9,14 @@
 //     %all = all_gather %next {axis=data, dim=0}         return %next   // of %w.part
 //     return %all   // of %w
 //
-// A rank's part is a state by another name for some of the whole's bytes. States that no step updates, such as frozen
-// weights, or all in an evaluation, are shared too; others stay each rank's own: what ranks cannot share evenly along
-// the outermost dimension, and what all of them update alike.
+// A rank's part is a separate state whose bytes are part of the whole's. States that no step updates, such as frozen
+// weights, or all states in an evaluation, are shared too. Other states are not shared: those that cannot be split
+// evenly along the outermost dimension, and those that all ranks update in the same way.
 //
-// What makes it safe is the order of steps, which all ranks have in common. A rank writes its part behind a collective
-// that all have started after they read the whole for the last time, and a run ends behind one that all have started
-// after they wrote. Gradients' collectives are mostly where the first is needed; where none is, a barrier is put in.
-// Rule O7 of the certificate proves it (certificate.h), and trusts nothing said here.
+// The order of steps, which is the same on all ranks, makes this safe. A rank writes its part after a collective that
+// all ranks have started after their last read of the whole, and a run ends after a collective that all ranks have
+// started after their writes. The gradients' collectives usually serve as the first one; if there is none, a barrier is
+// inserted. Rule O7 of the certificate proves this independently (certificate.h).
 
 #pragma once
 
@@ -32,18 +32,18 @@ namespace lockstep {
 struct StateToShare {
   std::string name;
   std::string part;  // the name of the rank's part; empty if nothing updates the state
-  std::string axis;  // along which ranks share it
+  std::string axis;  // the axis along which ranks share it
 };
 
-// Rewrites a rank's program, after all passes, and says which states the ranks along `axis` are to share. None if there
-// is no such axis, or one rank along it.
+// Rewrites a rank's program, after all passes, and returns the states that the ranks along `axis` share. Returns none
+// if there is no such axis, or only one rank along it.
 absl::StatusOr<std::vector<StateToShare>> ShareStates(Graph& graph, const std::string& axis);
 
-// Says so in the program that was made of the graph.
+// Marks the shared states in the program that was made of the graph.
 void MarkShared(Program& program, const std::vector<StateToShare>& states);
 
-// Puts in the barriers that are missing, once nothing moves instructions any more. A barrier starts as early as it can
-// and is waited for as late, so that ranks seldom wait in it.
+// Inserts the missing barriers, once instructions do not move any more. A barrier starts as early and is waited for as
+// late as possible, so that ranks seldom wait in it.
 void GuardSharedStates(Program& program);
 
 }  // namespace lockstep

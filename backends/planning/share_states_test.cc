@@ -1,4 +1,4 @@
-// Which states ranks share, and what their program is then.
+// The states that ranks share, and their program afterwards.
 
 #include "backends/planning/share_states.h"
 
@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// What ranks update by slices, what none updates, and what all update alike.
+// Has states that ranks update by slices, that none updates, and that all update in the same way.
 constexpr char kBefore[] = R"(mesh {data=2}
 local graph @step(%g: f32[2,3] split(0), state %w: f32[4,3], state %w.part: f32[1], state %frozen: f32[4], state %v: f32[4,3], state %n: f32[]) -> (%w: f32[4,3], %v: f32[4,3], %n: f32[]) {
   %s = shard %w {axis=data, dim=0} : f32[2,3] split(0)
@@ -37,7 +37,7 @@ std::string WithAll(std::string text, std::string_view from, std::string_view to
   return text;
 }
 
-// "w by w.part, frozen", of what is shared.
+// Shares states and returns a description of the shared ones, such as "w by w.part, frozen".
 std::string Share(Graph& graph) {
   const auto shared = ShareStates(graph, "data");
   EXPECT_TRUE(shared.ok()) << shared.status();
@@ -70,7 +70,7 @@ TEST(ShareStates, NotWhatIsGatheredForSomethingElseToo) {
       << graph.ToString();
 }
 
-// Slices of columns are no part of memory.
+// Slices of columns are not contiguous in memory.
 TEST(ShareStates, NotByColumns) {
   std::string text = WithAll(kBefore, "f32[4,3]", "f32[3,4]");
   text = WithAll(text, "f32[2,3] split(0)", "f32[3,2] split(1)");
@@ -79,7 +79,7 @@ TEST(ShareStates, NotByColumns) {
   EXPECT_EQ(Share(graph), "w.part, frozen");
 }
 
-// The slice along another dimension is no part of memory, and is taken of the whole.
+// A slice along another dimension is not contiguous in memory, and is taken from the whole.
 TEST(ShareStates, SlicesAlongAnotherDimensionStay) {
   std::string text = WithAll(WithAll(kBefore, "[4,3]", "[4,4]"), "[2,3]", "[2,4]");
   text = WithAll(text, "  %n1 =", "  %columns = shard %w {axis=data, dim=1} : f32[4,2] split(1)\n  %n1 =");
@@ -99,7 +99,7 @@ TEST(ShareStates, NotAlongOneRankOrAnAxisThatIsNotThere) {
   EXPECT_EQ(Share(other), "");
 }
 
-// A program of two states that ranks along `data` share, each of which updates its parts.
+// Builds a program with two states that ranks along `data` share; each rank updates its parts.
 class Sharing {
  public:
   Sharing() {
@@ -138,7 +138,7 @@ class Sharing {
   }
   Sharing& Wait() { return AddCollective(Instruction::Kind::kWait); }
 
-  // "read 0, barrier 0, over 0, write 0"
+  // Returns the guarded program, such as "read 0, barrier 0, over 0, write 0".
   std::string Guarded() {
     GuardSharedStates(program_);
     std::string text;

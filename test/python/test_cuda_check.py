@@ -180,7 +180,7 @@ def test_steps_as_a_graph_are_judged_by_the_same_steps_one_by_one() -> None:
     assert parts.judge_graph(wrong, "")[0] == FAILED, "the graph computed something else from its first launch on"
     assert parts.judge_graph({0: right[0]}, "broken off")[0] == FAILED
     assert parts.judge_graph({**right, 1: [[], []]}, "")[0] == FAILED
-    refused = "lockstep: collectives go by way of the host, which is slower than NCCL: NCCL 2.27.3 refuses"
+    refused = "lockstep: collectives go through the host, which is slower than NCCL: NCCL 2.27.3 refuses"
     outcome, text = parts.judge_graph(right, refused)
     assert outcome == LEFT_OUT and "refuses" in text
     assert parts.judge_graph(right, "lockstep: the program runs step by step, as it cannot be captured")[0] == FAILED

@@ -94,7 +94,7 @@ def test_the_smallest_limit_is_named_and_can_be_kept() -> None:
     with raises(
         f"memory_limit is {least - 1} bytes, and graph @wide", f"needs at least {least} on each rank",
         f"{held['states']} for states, {held['constants']} for constants, {held['buckets']} for buckets of collectives",
-        f"with nothing computed again it takes {total(whole)}",
+        f"without recomputation it needs {total(whole)}",
     ):  # fmt: skip
         ls.compile(step, threads=1, memory_limit=least - 1)
 
@@ -103,7 +103,7 @@ def test_where_one_kernel_needs_most_nothing_helps() -> None:
     step = step_of(LENET)
     whole = ls.compile(step, threads=1)
     assert smallest(step) == total(whole)
-    with raises(f"needs at least {total(whole)} on each rank", f"with nothing computed again it takes {total(whole)}"):
+    with raises(f"needs at least {total(whole)} on each rank", f"without recomputation it needs {total(whole)}"):
         ls.compile(step, threads=1, memory_limit=total(whole) - 1)
 
 

@@ -163,5 +163,5 @@ def test_bad_options(options: dict[str, object], message: str) -> None:
 
 def test_an_instruction_set_that_comes_too_late() -> None:
     ls.compile(ls.parse(GRAPH), threads=1)
-    with pytest.raises(ls.Error, match="isa is sse41, but oneDNN works with .* give isa to the first one"):
+    with pytest.raises(ls.Error, match="isa is sse41, but oneDNN uses .* set isa in the first one"):
         ls.compile(ls.parse(GRAPH), threads=1, isa="sse41")

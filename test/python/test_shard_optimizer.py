@@ -173,7 +173,7 @@ def test_with_weights_that_ranks_share_along_another_axis() -> None:
 
 def test_the_wire_is_of_whole_gradients() -> None:
     with raises(
-        'compile: shard_optimizer=True does not go with wire="bf16": ranks get slices of gradients, and wire is of gradients'
+        'compile: shard_optimizer=True does not go with wire="bf16": ranks get slices of gradients, but wire needs'
     ):
         ls.compile(step_of(MLP, ls.optim.Adam(1e-2)), wire="bf16", shard_optimizer=True)
 

@@ -1,4 +1,4 @@
-// How many threads a block of these kernels has: what kernels count with, and what launches give them.
+// The number of threads in a block of these kernels, for kernels and launches.
 
 #pragma once
 

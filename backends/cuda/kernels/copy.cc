@@ -1,4 +1,4 @@
-// Copies of boxes, and paddings. Neighbouring threads move neighbours.
+// Copies of boxes, and padding. Adjacent threads move adjacent units.
 
 #include "backends/cuda/kernels/copy.h"
 

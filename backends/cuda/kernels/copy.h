@@ -1,4 +1,5 @@
-// Arguments of the kernels that move elements, whatever their type: counted in units of the bytes in a kernel's name.
+// Arguments of the kernels that move elements of any type. They count units; a kernel's name has the unit's size in
+// bytes.
 
 #pragma once
 
@@ -8,7 +9,7 @@ namespace lockstep::cuda {
 
 inline constexpr int kPadDims = 8;
 
-// copy_b*: to[i * to_outer + j * to_middle + k] = from[i * from_outer + j * from_middle + k], a thread for each unit.
+// copy_b*: to[i * to_outer + j * to_middle + k] = from[i * from_outer + j * from_middle + k], one thread per unit.
 struct CopyArgs {
   static constexpr int kPointers = 2;
   const void* from;
@@ -17,7 +18,7 @@ struct CopyArgs {
   int64_t from_outer, from_middle, to_outer, to_middle;
 };
 
-// pad_b*: y, with x at `low` and `value` (its first bytes) elsewhere, a thread for each unit of y.
+// pad_b*: y is x at `low`, and `value` (its first bytes) elsewhere; one thread per unit of y.
 struct PadArgs {
   static constexpr int kPointers = 2;
   const void* x;

@@ -1,5 +1,5 @@
-// Cumulative sums and products. Floats are taken in f64 and rounded once; which elements are added first follows from
-// the shape alone.
+// Cumulative sums and products. Floats are accumulated in f64 and rounded once. The order of additions depends only on
+// the shape.
 
 #include "backends/cuda/kernels/cumulative.h"
 
@@ -8,7 +8,7 @@
 
 namespace lockstep::cuda {
 
-// A line of x and of y.
+// A line of x and y.
 template <typename T>
 struct Line {
   using Wide = typename Number<T>::Wide;
@@ -23,7 +23,7 @@ struct Line {
   int64_t At(int64_t i) const { return first + (a.reverse != 0 ? a.extent - 1 - i : i) * a.inner; }
   Wide Element(int64_t i) const { return Number<T>::WideOf(static_cast<const T*>(a.x)[At(i)]); }
 
-  // Writes elements [begin, end); `total` is of those before.
+  // Writes elements [begin, end); `total` is that of the elements before.
   void Write(int64_t begin, int64_t end, Wide total) const {
     for (int64_t i = begin; i < end; ++i) {
       const Wide before = total;

@@ -6,8 +6,8 @@
 
 namespace lockstep::cuda {
 
-// cumulative_<dtype>: a thread for each line, one element after the other.
-// cumulative_block_<dtype>: a block of threads for each line, where there are few: a thread for each stretch of it.
+// cumulative_<dtype>: one thread per line, which goes through its elements in order.
+// cumulative_block_<dtype>: one block per line, for few lines; each thread has a stretch of the line.
 struct CumulativeArgs {
   static constexpr int kPointers = 2;
   const void* x;

@@ -1,4 +1,4 @@
-// The kernels of this folder as functions of the host, for tests.
+// The kernels of this folder as functions on the host, for tests.
 
 #pragma once
 
@@ -10,10 +10,11 @@ namespace lockstep::cuda {
 
 struct HostKernel {
   const char* name;
-  void (*run)(void** parameters);  // one thread (backends/codegen/host_grid.h); parameters[0] points to the argument
+  void (*run)(void** parameters);  // runs one thread (backends/codegen/host_grid.h); parameters[0] points to the
+                                   // argument
   size_t bytes;                    // of the argument
-  int pointers;                    // with which it begins
-  bool meets;                      // threads of a block meet
+  int pointers;                    // the number of pointers at the beginning of the argument
+  bool meets;                      // threads of a block wait for each other
 };
 
 std::vector<HostKernel> CopyHostKernels();

@@ -1,5 +1,5 @@
-// Gather and the scatters. Scatters have the indices sorted first (order.h), by row and then by their place, so that
-// each element of the result finds its updates, and takes them in their order: bits do not depend on the order in which
+// Gather and the scatters. For scatters the indices are first sorted (order.h), by row and then by position, so that
+// each element of the result finds its updates and applies them in order: bits do not depend on the order in which
 // blocks run.
 
 #include "backends/cuda/kernels/indexing.h"
@@ -9,7 +9,7 @@
 
 namespace lockstep::cuda {
 
-// The row that index `at` points to, or -1 if that is outside.
+// Returns the row that index `at` points to, or -1 if it is out of range.
 inline int64_t RowOf(const void* indices, uint32_t wide, int64_t at, int64_t extent) {
   const int64_t index = wide != 0 ? static_cast<const int64_t*>(indices)[at] : static_cast<const int32_t*>(indices)[at];
   if (index < -extent || index >= extent) return -1;
@@ -40,7 +40,7 @@ inline void ScatterKeys(const ScatterKeysArgs& a) {
   a.numbers[at] = static_cast<uint32_t>(i);
 }
 
-// The first of `count` sorted keys that is not below `key`.
+// Returns the position of the first of `count` sorted keys that is not below `key`.
 inline int64_t LowerBound(const uint64_t* keys, int64_t count, uint64_t key) {
   int64_t low = 0;
   while (count > 0) {
@@ -51,7 +51,7 @@ inline int64_t LowerBound(const uint64_t* keys, int64_t count, uint64_t key) {
   return low;
 }
 
-// Calls f(position in the updates) for each update of the element at `at` of y, in order.
+// Calls f(position in the updates) for each update of element `at` of y, in order.
 template <typename F>
 void ForUpdates(const ScatterArgs& a, int64_t at, F f) {
   const Rows& rows = a.rows;
@@ -62,7 +62,7 @@ void ForUpdates(const ScatterArgs& a, int64_t at, F f) {
     f((group * rows.count + a.numbers[first + i]) * rows.inner + j);
 }
 
-// Whether an update takes the place of what is kept: NaN stays NaN.
+// Returns true if an update replaces the kept value. NaN stays NaN.
 template <typename T>
 bool TakesPlace(ScatterKind kind, T kept, T update) {
   return kept == kept && !(kind == ScatterKind::kMin ? kept < update : kept > update);

@@ -1,5 +1,5 @@
-// Arguments of the kernels that read from, and write to, positions that are data (core/ops/indexing.h says what groups,
-// rows and counts are).
+// Arguments of the kernels that read or write positions given by data (core/ops/indexing.h defines groups, rows and
+// counts).
 
 #pragma once
 
@@ -11,7 +11,8 @@ struct Rows {
   int64_t groups, outer, extent, count, inner;
 };
 
-// gather_b*: a thread for each unit of y, [groups, count, inner]. Where an index is outside, y is left.
+// gather_b*: one thread per unit of y, [groups, count, inner]. If an index is out of range, its part of y is not
+// written.
 struct GatherArgs {
   static constexpr int kPointers = 4;
   const void* x;
@@ -23,8 +24,9 @@ struct GatherArgs {
   uint32_t wide;  // the indices are i64, not i32
 };
 
-// scatter_keys: for each batch [padded] of the indices, to be sorted: key and number of each index, the key being the
-// row that it points to. What pads a batch, and indices that are outside, have a key above all rows. A thread for each.
+// scatter_keys: computes, for each batch [padded] of the indices, the key and number of each index, to be sorted. The
+// key is the row that the index points to. Padding and indices out of range have a key above all rows. One thread per
+// index.
 struct ScatterKeysArgs {
   static constexpr int kPointers = 4;
   const void* indices;
@@ -38,8 +40,8 @@ struct ScatterKeysArgs {
 
 enum class ScatterKind : uint32_t { kSum, kProd, kMin, kMax, kReplace };
 
-// scatter_<dtype>, and replace_b* in units: each element of y is that of x, or 0 where x is null, with the updates that
-// point to it, one after the other in their order. A thread for each element.
+// scatter_<dtype>, and replace_b* in units: each element of y is that of x, or 0 if x is null, combined with the
+// updates that point to it, in their order. One thread per element.
 struct ScatterArgs {
   static constexpr int kPointers = 5;
   const void* x;

@@ -1,4 +1,4 @@
-// The kernels of this folder as PTX, which is made of them when the project is built.
+// The kernels of this folder as PTX, which the build compiles.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace lockstep::cuda {
 
-// The PTX of a family, named as its file is: "copy". Empty if there is none of that name.
+// Returns the PTX of a family, which has the name of its file: "copy". Empty if there is no such family.
 std::string_view KernelText(std::string_view family);
 
 }  // namespace lockstep::cuda

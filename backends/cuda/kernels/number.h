@@ -1,5 +1,5 @@
-// Element types in kernels: what they are loaded as, and how results are rounded to them, as the reference meanings of
-// ops do (ConvertElement of core/tensor.h).
+// Element types in kernels: the types that they are loaded as, and the rounding of results to them, as in the reference
+// meanings of ops (ConvertElement of core/tensor.h).
 
 #pragma once
 
@@ -21,11 +21,12 @@ To BitsAs(From from) {
   return __builtin_bit_cast(To, from);
 }
 
-// kWide: what sums and products of elements are taken in. Integers wrap around, which signed numbers must not.
+// Wide: the type for sums and products of elements. Integers use an unsigned type, because signed overflow is
+// undefined.
 template <typename T>
-struct Number {  // of integers
+struct Number {  // for integers
   using Wide = uint64_t;
-  using Ordered = T;  // elements compare as these
+  using Ordered = T;  // the type in which elements are compared
   static Ordered OrderedOf(T x) { return x; }
   static Wide WideOf(T x) { return static_cast<Wide>(static_cast<int64_t>(x)); }
   static T Of(Wide x) { return static_cast<T>(x); }
@@ -70,7 +71,7 @@ struct Number<BF16> {
 template <typename T>
 inline constexpr bool kIsSigned = static_cast<T>(-1) < static_cast<T>(0);
 
-// Rows of a list of kernels (thread.h), one for each dtype, named as it is: name_f64 and so on.
+// Rows of a list of kernels (thread.h), one for each dtype, which is part of the name: name_f64 and so on.
 #define LOCKSTEP_FLOATS(K, name, Args, meets, function) \
   K(name##_f64, Args, meets, function<double>)          \
   K(name##_f32, Args, meets, function<float>)           \
@@ -87,7 +88,7 @@ inline constexpr bool kIsSigned = static_cast<T>(-1) < static_cast<T>(0);
   K(name##_u32, Args, meets, function<uint32_t>)         \
   K(name##_u64, Args, meets, function<uint64_t>)
 
-// What is moved at once where elements are bytes.
+// The unit in which bytes are moved.
 struct alignas(16) Unit16 {
   uint64_t halves[2];
 };

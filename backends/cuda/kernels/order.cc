@@ -1,4 +1,4 @@
-// Sorting by a bitonic network, the first k in order, and argmax.
+// Sorting with a bitonic network, the first k elements in sorted order, and argmax.
 
 #include "backends/cuda/kernels/order.h"
 
@@ -14,7 +14,7 @@ struct Tile {
   uint32_t numbers[kTile];
 };
 
-// Puts entries i and i + distance in order, which is increasing in every other block of `block`, and in whole lines.
+// Sorts entries i and i + distance, in increasing order if `increasing` (see IsIncreasing).
 inline void Exchange(uint64_t* keys, uint32_t* numbers, int64_t i, int64_t distance, bool increasing) {
   const int64_t j = i + distance;
   const bool swapped = keys[j] < keys[i] || (keys[j] == keys[i] && numbers[j] < numbers[i]);
@@ -27,10 +27,10 @@ inline void Exchange(uint64_t* keys, uint32_t* numbers, int64_t i, int64_t dista
 
 inline bool IsIncreasing(int64_t at, int64_t padded, int64_t block) { return (at & (padded - 1) & block) == 0; }
 
-// The first entry of pair number `pair` of those that are `distance` apart.
+// Returns the first entry of pair number `pair` of the pairs whose entries are `distance` apart.
 inline int64_t FirstOf(int64_t pair, int64_t distance) { return pair / distance * 2 * distance + pair % distance; }
 
-// The steps of one size of blocks, from `distance` on, on the `count` entries of a tile, which begins at `first`.
+// Runs the steps for one size of blocks, from `distance` on, on the `count` entries of the tile that begins at `first`.
 inline void TileSteps(Tile& tile, int64_t first, int64_t count, int64_t padded, int64_t block, int64_t distance) {
   for (; distance > 0; distance /= 2) {
     for (int64_t pair = ThreadOfBlock(); pair < kTile / 2; pair += kBlock) {
@@ -41,7 +41,8 @@ inline void TileSteps(Tile& tile, int64_t first, int64_t count, int64_t padded, 
   }
 }
 
-// Runs `steps` on a tile that is fetched into the block's memory. Threads agree on all that decides where they meet.
+// Runs `steps` on a tile that is copied to the block's memory. All conditions before a barrier are the same for all
+// threads of the block.
 template <typename Steps>
 void OnTile(const SortArgs& a, Steps steps) {
   LOCKSTEP_SHARED(Tile, tile);
@@ -78,7 +79,7 @@ inline void SortTail(const SortArgs& a) {
 
 // --- top_k -----------------------------------------------------------------------------------------------------------
 
-// Increasing with x: NaN is the largest, all NaN are equal, and so are zeros.
+// Returns a key that increases with x. NaN is the largest; all NaN are equal, and so are zeros.
 template <typename T>
 uint64_t KeyOf(T x) {
   constexpr uint64_t kSign = uint64_t{1} << 63;
@@ -93,7 +94,7 @@ uint64_t KeyOf(T x) {
   }
 }
 
-// What pads a line comes after all of it, as its numbers are higher and no key is.
+// Padding of a line is sorted after all its elements, because its numbers are higher and no key is higher.
 template <typename T>
 void TopKKeys(const TopKArgs& a) {
   const int64_t at = ThreadOfGrid();
@@ -120,7 +121,7 @@ void TopKTake(const TopKArgs& a) {
 
 // --- argmax, argmin --------------------------------------------------------------------------------------------------
 
-// Whether an element at position i is found rather than one at j.
+// Returns true if an element at position i is chosen over one at j.
 template <typename T>
 bool IsFound(const ArgArgs& a, T at_i, int64_t i, T at_j, int64_t j) {
   const bool i_is_nan = at_i != at_i, j_is_nan = at_j != at_j;
@@ -138,7 +139,8 @@ inline void WriteInteger(void* y, int64_t at, int64_t bytes, int64_t value) {
   }
 }
 
-// Positions fit 32 bits. Threads beyond the last line, and beyond its extent, take part with what others have.
+// Positions fit in 32 bits. Threads beyond the last line, or beyond a line's extent, take part in the shuffles with the
+// values of others.
 template <typename T>
 void Arg(const ArgArgs& a) {
   constexpr int kWarp = 32;

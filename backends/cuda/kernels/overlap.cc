@@ -1,5 +1,4 @@
-// Windows added up where they overlap: each element of the result takes, one tap after the other, what windows have for
-// it.
+// Adds overlapping windows: each element of the result adds the windows' values for it, one tap after the other.
 
 #include "backends/cuda/kernels/overlap.h"
 
@@ -8,7 +7,8 @@
 
 namespace lockstep::cuda {
 
-// Where in [window, positions] tap `tap` of the window that has it at `place` lies; -1 if none has.
+// Returns the position in [window, positions] of tap `tap` of the window whose tap is at `place`; -1 if there is no
+// such window.
 inline int64_t Find(const OverlapArgs& a, int64_t tap, const int64_t* place) {
   int64_t position = 0, step = 1, rest = tap;
   bool found = true;

@@ -1,4 +1,4 @@
-// Arguments of the kernel that adds windows up where they overlap.
+// Arguments of the kernel that adds overlapping windows.
 
 #pragma once
 
@@ -8,8 +8,8 @@ namespace lockstep::cuda {
 
 inline constexpr int kOverlapDims = 4;
 
-// overlap_add_<dtype>: x is [outer, window, positions, inner], y [outer, size, inner], `dims` of each. A thread for
-// each element of y.
+// overlap_add_<dtype>: x is [outer, window, positions, inner], y is [outer, size, inner]; window, positions and size
+// have `dims` dimensions each. One thread per element of y.
 struct OverlapArgs {
   static constexpr int kPointers = 2;
   const void* x;

@@ -1,4 +1,5 @@
-// Pooling. Gradients are gathered: each element of dx looks which windows cover it, in the order of their positions.
+// Pooling. Gradients are gathered: each element of dx visits the windows that cover it, in the order of their
+// positions.
 
 #include "backends/cuda/kernels/pooling.h"
 
@@ -10,7 +11,7 @@ namespace lockstep::cuda {
 inline int64_t PlaneOfX(const PoolArgs& a) { return a.axes[0].x * a.axes[1].x * a.axes[2].x; }
 inline int64_t PlaneOfY(const PoolArgs& a) { return a.axes[0].y * a.axes[1].y * a.axes[2].y; }
 
-// Calls f(place in the plane of x) for each element that the window at position `at` of y covers, in order.
+// Calls f(position in the plane of x) for each element that the window at position `at` of y covers, in order.
 template <typename F>
 void ForTaps(const PoolArgs& a, int64_t at, F f) {
   const PoolAxis &depth = a.axes[0], &height = a.axes[1], &width = a.axes[2];
@@ -30,15 +31,15 @@ void ForTaps(const PoolArgs& a, int64_t at, F f) {
   }
 }
 
-// The position of the window that has `place` as tap `tap`; -1 if there is none.
+// Returns the position of the window whose tap `tap` is at `place`; -1 if there is none.
 inline int64_t PositionOf(const PoolAxis& axis, int64_t place, int64_t tap) {
   const int64_t offset = place + axis.low - tap * axis.dilation;
   if (offset < 0 || offset % axis.stride != 0) return -1;
   return offset / axis.stride < axis.y ? offset / axis.stride : -1;
 }
 
-// Calls f(position in the plane of y) for each window that covers place `at` of the plane of x, in order: later taps
-// are of earlier windows.
+// Calls f(position in the plane of y) for each window that covers position `at` of the plane of x, in order: later taps
+// belong to earlier windows.
 template <typename F>
 void ForWindows(const PoolArgs& a, int64_t at, F f) {
   const PoolAxis &depth = a.axes[0], &height = a.axes[1], &width = a.axes[2];
@@ -55,7 +56,8 @@ void ForWindows(const PoolArgs& a, int64_t at, F f) {
   }
 }
 
-// The first maximum of each window, and the first NaN before that. A window of padding alone has -inf, and no place.
+// Computes the first maximum of each window, or the first NaN if there is one. A window of only padding has -inf and no
+// position.
 template <typename T>
 void MaxPool(const PoolArgs& a) {
   const int64_t at = ThreadOfGrid(), y_plane = PlaneOfY(a), plane = at / y_plane;
@@ -86,7 +88,7 @@ void MaxPoolGrad(const PoolArgs& a) {
   static_cast<T*>(a.y)[at] = Number<T>::Of(total);
 }
 
-// By how much the average of a window divides.
+// Returns the divisor of a window's average.
 inline double DivisorOf(const PoolArgs& a, int64_t window) {
   if (a.include_padding != 0) {
     return static_cast<double>(a.axes[0].size) * static_cast<double>(a.axes[1].size * a.axes[2].size);

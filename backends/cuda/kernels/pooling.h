@@ -1,5 +1,5 @@
-// Arguments of the pooling kernels, over [planes, spatial] with three spatial dimensions, the outermost trivial where
-// there are fewer.
+// Arguments of the pooling kernels, over [planes, spatial] with three spatial dimensions. With fewer, the outermost are
+// trivial.
 
 #pragma once
 
@@ -7,15 +7,15 @@
 
 namespace lockstep::cuda {
 
-// Position p of y has with tap t element p * stride + t * dilation - low of x.
+// Tap t of position p of y is element p * stride + t * dilation - low of x.
 struct PoolAxis {
   int64_t x, y, size, stride, low, dilation;
 };
 
-// max_pool_<dtype>: a thread for each element of y. Where `maxima` is not null it gets, for each, where in its plane of
-// x the maximum is; y may be null then.
-// max_pool_grad_<dtype>: dx from dy, given as `x`, and maxima; a thread for each element of dx, given as `y`.
-// avg_pool_<dtype>, avg_pool_grad_<dtype>: likewise, without maxima.
+// max_pool_<dtype>: one thread per element of y. If `maxima` is not null, it receives the position of each maximum in
+// its plane of x; y may then be null.
+// max_pool_grad_<dtype>: dx from dy, given as `x`, and maxima; one thread per element of dx, given as `y`.
+// avg_pool_<dtype>, avg_pool_grad_<dtype>: the same without maxima.
 struct PoolArgs {
   static constexpr int kPointers = 3;
   const void* x;

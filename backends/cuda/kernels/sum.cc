@@ -1,4 +1,4 @@
-// Sums that get one term after the other, from a launch each.
+// Sums to which each launch adds one term.
 
 #include "backends/cuda/kernels/sum.h"
 

@@ -6,8 +6,8 @@
 
 namespace lockstep::cuda {
 
-// sum_<dtype>: totals += x, which start at 0 with the first term; then y gets them, rounded. `totals` are of 8 bytes.
-// A thread for each sum.
+// sum_<dtype>: totals += x, where totals start at 0 with the first term; then writes them, rounded, to y. `totals` have
+// 8 bytes each. One thread per sum.
 struct SumArgs {
   static constexpr int kPointers = 3;
   const void* x;

@@ -1,10 +1,10 @@
-// What a kernel of this folder asks the machine that runs it. The kernels are C++ without a library: clang makes PTX of
-// them for GPUs (bazel/gpu_kernels.bzl), and the host's compiler makes functions that tests run on the host, where
-// backends/codegen/host_grid.h answers for the machine.
+// The machine-dependent operations of the kernels in this folder. The kernels are C++ without a library. clang compiles
+// them to PTX for GPUs (bazel/gpu_kernels.bzl), and the host's compiler to functions that tests run on the host, where
+// backends/codegen/host_grid.h implements the operations.
 //
-// A kernel has one argument, a struct of plain values whose first kPointers words are addresses of the device. A family
-// of kernels is one file; it lists its kernels once, by a macro, with the arguments' type, whether threads of a block
-// meet, and the function:
+// A kernel has one argument, a struct of plain values whose first kPointers words are device addresses. A family of
+// kernels is one file. It lists its kernels once, in a macro, each with the type of its argument, true if threads of a
+// block wait for each other, and the function:
 //
 //   #define KERNELS(K) K(gather_b4, GatherArgs, false, Gather<uint32_t>) ...
 //   LOCKSTEP_KERNELS(Gather, KERNELS)
@@ -31,13 +31,13 @@ namespace lockstep::cuda {
 
 inline uint32_t ThreadOfBlock() { return __nvvm_read_ptx_sreg_tid_x(); }
 inline uint32_t BlockOfGrid() { return __nvvm_read_ptx_sreg_ctaid_x(); }
-// All threads of the block come here before one goes on.
+// Waits until all threads of the block have called it.
 inline void Barrier() { __syncthreads(); }
-// What the thread of number (own ^ mask) offers; mask < 32. All threads of the block come here.
+// Returns the `value` of the thread with number (own ^ mask); mask < 32. All threads of the block must call it.
 inline uint32_t ShuffleXor(uint32_t value, int mask) {
   return static_cast<uint32_t>(__nvvm_shfl_sync_bfly_i32(-1, static_cast<int>(value), mask, 31));
 }
-// x, of which the compiler no longer knows that it is of the argument: it would take its address in place of the value.
+// Returns x, and hides from the compiler that it is a field of the argument, whose address it would otherwise take.
 inline uint64_t ByValue(uint64_t x) {
   asm("" : "+l"(x));
   return x;
@@ -45,7 +45,7 @@ inline uint64_t ByValue(uint64_t x) {
 // Declares `name`, a type* to memory that the threads of a block share. At most once in a kernel.
 #define LOCKSTEP_SHARED(type, name)                                                              \
   [[clang::loader_uninitialized]] static __attribute__((address_space(3))) type name##_of_block; \
-  type* const name = (type*)&name##_of_block  // a C cast: C++ has none from one kind of address to another
+  type* const name = (type*)&name##_of_block  // a C cast, because C++ has no cast between address spaces
 
 #define LOCKSTEP_KERNEL_(kernel, Args, meets, ...) \
   extern "C" __attribute__((nvptx_kernel)) void kernel(Args args) { __VA_ARGS__(args); }
@@ -76,11 +76,11 @@ inline uint64_t ByValue(uint64_t x) { return x; }
 
 #endif
 
-// The number of this thread in the grid.
+// Returns the number of this thread in the grid.
 inline int64_t ThreadOfGrid() { return static_cast<int64_t>(BlockOfGrid()) * kBlock + ThreadOfBlock(); }
 
-// Calls f with kCount - 1, ..., 1, 0: a loop over arrays of the argument, which are copied if they are indexed by what
-// the compiler does not know.
+// Calls f with kCount - 1, ..., 1, 0. Use it for loops over arrays in the argument: an array that is indexed with a
+// value unknown to the compiler would be copied.
 template <int kCount, typename F>
 LOCKSTEP_INLINE inline void Downwards(const F& f) {
   if constexpr (kCount > 0) {
