@@ -30,7 +30,7 @@
 // (docs/decisions/0009): a collective completes once all ranks of its group have started it, and a start waits only for
 // collectives that started earlier. Among the waiting ranks, take one that has started the fewest collectives: all
 // other ranks have started the collective that it waits for. If ranks run different parts of a program, the lines of
-// the parts differ, and runtime/part_order.h checks all of them.
+// the parts differ, and runtime/execution/part_order.h checks all of them.
 
 #pragma once
 

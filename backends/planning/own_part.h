@@ -10,7 +10,7 @@
 //
 // Each rank starts its collectives in the order of the list. Therefore no rank waits for ever: consider the first
 // collective in the list that some rank waits for. A rank that has not started it waits for a collective that it
-// started before, which is earlier in the list: a contradiction. runtime/part_order.h checks the order.
+// started before, which is earlier in the list: a contradiction. runtime/execution/part_order.h checks the order.
 
 #pragma once
 
