@@ -9,8 +9,8 @@
 #include "core/random_tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/execution/agreement.h"
 #include "runtime/comm/in_process.h"
+#include "runtime/execution/agreement.h"
 
 namespace lockstep {
 namespace {
@@ -75,7 +75,8 @@ void Disturb(Executable& executable, const Disturbance& disturbance, int rank) {
   if (!disturbance.taken.empty()) {
     std::erase_if(executable.steps, [&](const std::unique_ptr<Step>& step) {
       const auto& collective = step->info().collective;
-      return collective && collective->is_barrier && collective->label.find(disturbance.taken) != std::string::npos;
+      return collective && collective->op == CollectiveOp::kBarrier &&
+             collective->label.find(disturbance.taken) != std::string::npos;
     });
   }
   if (rank != disturbance.late) return;

@@ -75,7 +75,8 @@ Row Measure(Communicator& world, size_t bytes, double seconds) {
     float* b = theirs[call % buffers].data();
     Dirty(a, count, call, world.rank());
     const double our_time = Time([&] {
-      Check(world.AllReduce(a, a, static_cast<int64_t>(count), DType::kF32, ReduceKind::kSum, {.label = "bench"}));
+      Check(world.Run(Collective::AllReduce(static_cast<int64_t>(count), DType::kF32, ReduceKind::kSum), a, a,
+                      {.label = "bench"}));
     });
     Dirty(b, count, call, world.rank());
     const double mpi_time =

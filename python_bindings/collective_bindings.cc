@@ -172,8 +172,8 @@ uint64_t StartAllReduce(nb::handle world, nb::handle input, nb::handle output, n
   const ReduceKind reduce = call.Kind(kind);
   call.ExpectOutputs(call.inputs());
   return call.Start([&] {
-    return call.communicator().StartAllReduce(call.input(), call.output(), call.inputs(), call.dtype(), reduce,
-                                              call.engine_call());
+    return call.communicator().Start(Collective::AllReduce(call.inputs(), call.dtype(), reduce), call.input(),
+                                     call.output(), call.engine_call());
   });
 }
 
@@ -182,8 +182,8 @@ uint64_t StartBroadcast(nb::handle world, nb::handle input, nb::handle output, n
   Call call("broadcast", world, input, output, dtype, label);
   call.ExpectOutputs(call.inputs());
   return call.Start([&] {
-    return call.communicator().StartBroadcast(call.input(), call.output(), call.inputs(), call.dtype(), root,
-                                              call.engine_call());
+    return call.communicator().Start(Collective::Broadcast(call.inputs(), call.dtype(), root), call.input(),
+                                     call.output(), call.engine_call());
   });
 }
 
@@ -192,8 +192,8 @@ uint64_t StartAllGather(nb::handle world, nb::handle input, nb::handle output, n
   call.ExpectOutputs(call.inputs() * call.size());
   const int64_t count = call.inputs();
   return call.Start([&] {
-    return call.communicator().StartAllGather(call.input(), call.output(), {&count, 1}, call.dtype(),
-                                              call.engine_call());
+    return call.communicator().Start(Collective::AllGather({&count, 1}, call.dtype()), call.input(), call.output(),
+                                     call.engine_call());
   });
 }
 
@@ -202,7 +202,8 @@ uint64_t StartAllToAll(nb::handle world, nb::handle input, nb::handle output, nb
   const int64_t count = call.Share();
   call.ExpectOutputs(call.inputs());
   return call.Start([&] {
-    return call.communicator().StartAllToAll(call.input(), call.output(), count, call.dtype(), call.engine_call());
+    return call.communicator().Start(Collective::AllToAll(count, call.dtype()), call.input(), call.output(),
+                                     call.engine_call());
   });
 }
 
@@ -213,8 +214,8 @@ uint64_t StartReduceScatter(nb::handle world, nb::handle input, nb::handle outpu
   const int64_t count = call.Share();
   call.ExpectOutputs(count);
   return call.Start([&] {
-    return call.communicator().StartReduceScatter(call.input(), call.output(), {&count, 1}, call.dtype(), reduce,
-                                                  call.engine_call());
+    return call.communicator().Start(Collective::ReduceScatter({&count, 1}, call.dtype(), reduce), call.input(),
+                                     call.output(), call.engine_call());
   });
 }
 

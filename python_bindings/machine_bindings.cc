@@ -12,8 +12,8 @@
 #include "python_bindings/errors.h"
 #include "python_bindings/released_gil.h"
 #include "runtime/cache_file.h"
-#include "runtime/comm/routes/cost.h"
 #include "runtime/comm/mpi/mpi.h"
+#include "runtime/comm/routes/cost.h"
 #include "runtime/comm/routes/network_cache.h"
 #include "runtime/cuda/search.h"
 #include "runtime/exclusive_use.h"
@@ -115,11 +115,12 @@ nb::list Networks() {
     const RouteOptions options{
         .groups = network.hosts, .largest_group = network.ranks, .policy = {.costs = network.costs}};
     nb::dict routes;
-    for (const Opcode opcode : {Opcode::kAllReduce, Opcode::kReduceScatter, Opcode::kAllGather, Opcode::kBroadcast}) {
+    for (const CollectiveOp op :
+         {CollectiveOp::kAllReduce, CollectiveOp::kReduceScatter, CollectiveOp::kAllGather, CollectiveOp::kBroadcast}) {
       nb::list ranges;
-      for (const RouteRange& range : RoutesBySize(opcode, options))
+      for (const RouteRange& range : RoutesBySize(op, options))
         ranges.append(nb::make_tuple(range.from, std::string(RouteName(range.route))));
-      routes[std::string(TraitsOf(opcode).name).c_str()] = ranges;
+      routes[std::string(TraitsOf(op).name).c_str()] = ranges;
     }
     nb::dict described;
     described["cluster"] = ToValidText(network.cluster);

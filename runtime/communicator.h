@@ -41,7 +41,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,9 +48,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/collective_op.h"
-#include "core/dtype.h"
-#include "core/placement.h"
+#include "runtime/collective.h"
 #include "runtime/exclusive_use.h"
 
 namespace lockstep {
@@ -82,9 +79,6 @@ class RegisteredMemory {
   std::byte* data_;
   size_t bytes_;
 };
-
-// Where a piece of a bucket may begin, in bytes.
-inline constexpr size_t kPieceAlignment = 64;
 
 class Communicator {
  public:
@@ -171,43 +165,10 @@ class Communicator {
   // between processes. FailedPrecondition where ranks have no memory in common: on several hosts, or on devices.
   virtual absl::StatusOr<std::unique_ptr<RegisteredMemory>> AllocateShared(size_t bytes, std::string_view label) = 0;
 
-  // The collectives. Operands may lie in registered memory or anywhere else; the latter costs a copy on the way in and
-  // out between processes. `input == output` is in place for all_reduce and broadcast; for all_gather and
-  // reduce_scatter of one piece see there; any other overlap is an error. Counts are numbers of elements, may be 0, and
-  // need not be multiples of size().
-
-  // output[i] = the reduction of all ranks' input[i], 0 <= i < count.
-  virtual absl::StatusOr<Ticket> StartAllReduce(const void* input, void* output, int64_t count, DType dtype,
-                                                ReduceKind kind, const Call& call) = 0;
-  // output[i] = rank root's input[i]. Other ranks' inputs are not read and may be null.
-  virtual absl::StatusOr<Ticket> StartBroadcast(const void* input, void* output, int64_t count, DType dtype, int root,
-                                                const Call& call) = 0;
-
-  // These two take several tensors at once, the pieces of a bucket: counts[p] elements of piece p are a rank's own. A
-  // piece begins in each operand at the next multiple of kPieceAlignment bytes after the one before it, so that all of
-  // a tensor lies together. For one piece:
-  // output[r * count + i] = rank r's input[i]; in place if input == output + rank() * count elements.
-  virtual absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, std::span<const int64_t> counts,
-                                                DType dtype, const Call& call) = 0;
-  // output[i] = the reduction of all ranks' input[rank() * count + i]; inputs have size() * count elements; in place if
-  // output == input + rank() * count elements.
-  virtual absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, std::span<const int64_t> counts,
-                                                    DType dtype, ReduceKind kind, const Call& call) = 0;
-
-  // These give a rank what other ranks have for it alone. Never in place.
-  // output[r * count + i] = rank r's input[rank() * count + i].
-  virtual absl::StatusOr<Ticket> StartAllToAll(const void* input, void* output, int64_t count, DType dtype,
-                                               const Call& call) = 0;
-  // output[i] = input[i] of the rank that is paired with this one as its target; 0 where there is none. A rank is in at
-  // most one pair as a source, and in one as a target.
-  virtual absl::StatusOr<Ticket> StartPermute(const void* input, void* output, int64_t count, DType dtype,
-                                              std::span<const RankPair> pairs, const Call& call) = 0;
-  // On rank root output[r * count + i] = rank r's input[i], on the others 0; outputs have size() * count elements.
-  virtual absl::StatusOr<Ticket> StartGather(const void* input, void* output, int64_t count, DType dtype, int root,
-                                             const Call& call) = 0;
-  // output[i] = rank root's input[rank() * count + i]. Other ranks' inputs are not read and may be null.
-  virtual absl::StatusOr<Ticket> StartScatter(const void* input, void* output, int64_t count, DType dtype, int root,
-                                              const Call& call) = 0;
+  // Starts a collective. Operands may lie in registered memory or anywhere else; the latter costs a copy on the way in
+  // and out between processes. Operands that overlap otherwise than in place (runtime/collective.h) are an error.
+  virtual absl::StatusOr<Ticket> Start(const Collective& collective, const void* input, void* output,
+                                       const Call& call) = 0;
 
   // Returns when the collective is complete and its output may be used (on a GPU: by what `stream` gets from now on).
   virtual absl::Status Wait(Ticket ticket, Stream* stream = nullptr) = 0;
@@ -234,22 +195,8 @@ class Communicator {
   // abort counts.
   virtual void Abort(const absl::Status& cause) = 0;
 
-  // Start and wait in one.
-  absl::Status AllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
-                         const Call& call);
-  absl::Status Broadcast(const void* input, void* output, int64_t count, DType dtype, int root, const Call& call);
-  absl::Status AllGather(const void* input, void* output, std::span<const int64_t> counts, DType dtype,
-                         const Call& call);
-  absl::Status AllGather(const void* input, void* output, int64_t count, DType dtype, const Call& call);
-  absl::Status ReduceScatter(const void* input, void* output, std::span<const int64_t> counts, DType dtype,
-                             ReduceKind kind, const Call& call);
-  absl::Status ReduceScatter(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
-                             const Call& call);
-  absl::Status AllToAll(const void* input, void* output, int64_t count, DType dtype, const Call& call);
-  absl::Status Permute(const void* input, void* output, int64_t count, DType dtype, std::span<const RankPair> pairs,
-                       const Call& call);
-  absl::Status Gather(const void* input, void* output, int64_t count, DType dtype, int root, const Call& call);
-  absl::Status Scatter(const void* input, void* output, int64_t count, DType dtype, int root, const Call& call);
+  // Start and Wait in one.
+  absl::Status Run(const Collective& collective, const void* input, void* output, const Call& call);
 
  protected:
   struct Traits {

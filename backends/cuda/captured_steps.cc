@@ -109,12 +109,13 @@ absl::Status CapturedSteps::Compare(StepContext& context) const {
   std::vector<Communicator::Ticket> tickets;
   for (int axis : axes_) {
     const AxisContext& a = context.axis(axis);
-    ASSIGN_OR_RETURN(const Communicator::Ticket ticket,
-                     a.communicator->StartAllReduce(nullptr, nullptr, collectives_, DType::kU8, ReduceKind::kSum,
-                                                    {.label = "the collectives of a CUDA graph",
-                                                     .stream = context.stream(),
-                                                     .evidence = a.evidence,
-                                                     .compared_only = true}));
+    ASSIGN_OR_RETURN(
+        const Communicator::Ticket ticket,
+        a.communicator->Start(Collective::AllReduce(collectives_, DType::kU8, ReduceKind::kSum), nullptr, nullptr,
+                              {.label = "the collectives of a CUDA graph",
+                               .stream = context.stream(),
+                               .evidence = a.evidence,
+                               .compared_only = true}));
     tickets.push_back(ticket);
   }
   for (size_t i = 0; i < axes_.size(); ++i) {

@@ -308,8 +308,8 @@ TEST(RankDevice, AnAssignmentDestroysTheCommunicatorBeforeItsDevice) {
       EXPECT_EQ(opened.communicator->transport(), gpus == 1 ? "in_process via host" : "nccl");
       for (int time = 0; time < 2; ++time) {
         ASSIGN_OR_RETURN(auto x, opened.device->Allocate(64, "x"));
-        RETURN_IF_ERROR(opened.communicator->AllReduce(x->data(), x->data(), 16, DType::kF32, ReduceKind::kSum,
-                                                       {.label = "x", .stream = opened.device->stream()}));
+        RETURN_IF_ERROR(opened.communicator->Run(Collective::AllReduce(16, DType::kF32, ReduceKind::kSum), x->data(),
+                                                 x->data(), {.label = "x", .stream = opened.device->stream()}));
         RETURN_IF_ERROR(opened.device->Synchronize());
         x.reset();
         RETURN_IF_ERROR(world.Barrier("both are done"));

@@ -183,9 +183,10 @@ class Checker {
       return Error("O6", at, step) << "is along axis " << collective.axis << ", number " << collective.mesh_axis
                                    << " of the mesh " << mesh_.ToString();
     }
-    if (collective.is_barrier) return absl::OkStatus();
+    if (collective.op == CollectiveOp::kBarrier) return absl::OkStatus();
     for (const BufferSlice& slice : {collective.input, collective.output}) {
-      if (slice.buffer < 0 && (collective.is_transfer || TraitsOf(collective.op).has_root)) continue;  // another rank's
+      if (slice.buffer < 0 && (collective.is_transfer || TraitsOf(collective.op).has_root()))
+        continue;  // another rank's
       const Buffer& buffer = buffers_[static_cast<size_t>(slice.buffer)];
       if (buffer.kind == BufferKind::kRegistered && buffer.mesh_axis == collective.mesh_axis) continue;
       return Error("O6", at, step) << "is along axis " << collective.axis << ", in " << buffer.ToString()
@@ -237,17 +238,8 @@ class Checker {
   // Returns true if the wait of the collective completes only after all ranks have started it, because each rank's
   // result includes the operands of all ranks.
   static bool MeetsAll(const CollectiveInfo& collective) {
-    switch (collective.op) {
-      case CollectiveOp::kAllReduce:
-      case CollectiveOp::kAllGather:
-      case CollectiveOp::kReduceScatter:
-      case CollectiveOp::kAllToAll: return collective.is_barrier || collective.count > 0;
-      case CollectiveOp::kBroadcast:
-      case CollectiveOp::kPermute:
-      case CollectiveOp::kGather:
-      case CollectiveOp::kScatter: return false;
-    }
-    return false;
+    return collective.op == CollectiveOp::kBarrier ||
+           (TraitsOf(collective.op).synchronizes() && collective.count() > 0);
   }
 
   absl::Status Start(size_t at, const StepInfo& step) {
@@ -257,7 +249,7 @@ class Checker {
       return Error("O1", at, step) << "collective " << collective.id << " starts, expected " << next_id_;
     }
     ++next_id_;
-    if (TraitsOf(collective.op).in_place) {
+    if (TraitsOf(collective.op).is_in_place) {
       if (collective.input != collective.output) return Error("O4", at, step) << "is not in place";
     } else if (collective.input.Overlaps(collective.output)) {
       return Error("O4", at, step) << "its output shares memory with its input";

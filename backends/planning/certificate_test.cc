@@ -34,7 +34,7 @@ StepInfo Collective(StepKind kind, CollectiveOp op, int id, BufferSlice input, B
   collective.id = id;
   collective.op = op;
   collective.axis = "data";
-  collective.count = static_cast<int64_t>(std::min(input.bytes, output.bytes) / 4);
+  collective.counts = {static_cast<int64_t>(std::min(input.bytes, output.bytes) / 4)};
   collective.input = input;
   collective.output = output;
   collective.label = "bucket " + std::to_string(id);
@@ -246,7 +246,7 @@ TEST(Certificate, RefusesAnAxisThatIsNotOfTheMesh) {
   refused(of_one_rank);
   refused([&](CollectiveInfo& info) {  // and has no buffers
     of_one_rank(info);
-    info.is_barrier = true;
+    info.op = CollectiveOp::kBarrier;
   });
 }
 
@@ -358,7 +358,7 @@ TEST(Certificate, HashCoversAllThatRanksMustAgreeOn) {
   using Change = std::function<void(StepInfo&)>;
   // A reduction, and a broadcast, whose root is hashed; each with its wait.
   const auto hash_of = [](const Change& change, CollectiveOp op) -> uint64_t {
-    const BufferSlice& output = TraitsOf(op).in_place ? kFirst : kSecond;
+    const BufferSlice& output = TraitsOf(op).is_in_place ? kFirst : kSecond;
     std::vector<StepInfo> infos = {Collective(StepKind::kStart, op, 0, kFirst, output),
                                    Collective(StepKind::kWait, op, 0, kFirst, output)};
     for (StepInfo& info : infos) change(info);
@@ -370,7 +370,7 @@ TEST(Certificate, HashCoversAllThatRanksMustAgreeOn) {
     EXPECT_NE(hash_of(change, op), hash_of([](StepInfo&) {}, op));
   };
   expect_changed([](StepInfo& info) { info.collective->kind = ReduceKind::kMax; });
-  expect_changed([](StepInfo& info) { info.collective->count = 15; });
+  expect_changed([](StepInfo& info) { info.collective->counts = {15}; });
   expect_changed([](StepInfo& info) { info.collective->dtype = DType::kI32; });
   expect_changed([](StepInfo& info) { info.collective->label = "bucket 7"; });
   expect_changed([](StepInfo& info) { info.collective->root = 1; }, CollectiveOp::kBroadcast);
@@ -424,7 +424,7 @@ TEST(Certificate, RefusesAWaitThatDiffersFromItsStart) {
       [](CollectiveInfo& wait) { wait.output = kSecond; },
       [](CollectiveInfo& wait) { wait.kind = ReduceKind::kMax; },
       [](CollectiveInfo& wait) { wait.dtype = DType::kI32; },
-      [](CollectiveInfo& wait) { wait.count = 15; },
+      [](CollectiveInfo& wait) { wait.counts = {15}; },
       [](CollectiveInfo& wait) { wait.root = 1; },
       [](CollectiveInfo& wait) { wait.label = "bucket 7"; },
   };
@@ -510,10 +510,9 @@ StepInfo ReadWhole() { return Kernel({{"w", "", kWhole}}, {}); }
 StepInfo WritePart() { return Kernel({{"w.part", "", kPart}}, {{"next", "", kPart}}); }
 
 StepInfo Barrier(StepKind kind, int id) {
-  StepInfo info = Collective(kind, CollectiveOp::kAllReduce, id, {}, {});
+  StepInfo info = Collective(kind, CollectiveOp::kBarrier, id, {}, {});
   info.reads.clear();
   info.writes.clear();
-  info.collective->is_barrier = true;
   return info;
 }
 
@@ -583,7 +582,7 @@ TEST(Certificate, RefusesAMeetingAlongAnotherAxisOrOfSomeRanks) {
   infos[2] = Collective(StepKind::kWait, CollectiveOp::kBroadcast, 0, kFirst, kSecondHalf);
   ExpectRefused(infos, "O7");
   infos = GoodSharing();
-  for (size_t i : {1u, 2u}) infos[i].collective->count = 0;  // a collective without elements synchronizes nothing
+  for (size_t i : {1u, 2u}) infos[i].collective->counts = {0};  // a collective without elements synchronizes nothing
   ExpectRefused(infos, "O7");
 }
 

@@ -49,9 +49,9 @@ StepList EmitSteps(Program& program, const BufferPlan& plan) {
       case Instruction::Kind::kWait: {
         const bool is_start = instruction.kind == Instruction::Kind::kStart;
         info.kind = is_start ? StepKind::kStart : StepKind::kWait;
-        const bool is_barrier = instruction.collective.is_barrier;
+        const bool is_barrier = instruction.collective.op == CollectiveOp::kBarrier;
         const bool is_transfer = instruction.collective.is_called_transfer();
-        info.name = is_barrier ? "barrier" : is_transfer ? "transfer" : TraitsOf(instruction.collective.op).name;
+        info.name = is_transfer ? "transfer" : TraitsOf(instruction.collective.op).name;
         info.name += is_start ? ".start" : ".wait";
         info.collective = std::move(instruction.collective);
         if (is_barrier) {

@@ -179,8 +179,8 @@ CollectiveInfo ProgramBuilder::InfoOf(const Node& node, DType dtype) const {
   info.mesh_axis = MeshAxisOf(node);
   const CollectiveTraits traits = TraitsOf(info.op);
   if (traits.reduces) info.kind = *ReduceKindFromName(node.attr<std::string>("kind"));
-  if (traits.has_root) info.root = static_cast<int>(node.attr<int64_t>("root"));
-  if (traits.has_pairs) {
+  if (traits.has_root()) info.root = static_cast<int>(node.attr<int64_t>("root"));
+  if (traits.permutes) {
     const auto &sources = node.attr<std::vector<int64_t>>("sources"),
                &targets = node.attr<std::vector<int64_t>>("targets");
     for (size_t i = 0; i < sources.size(); ++i)
@@ -229,7 +229,7 @@ void ProgramBuilder::AddCollective(const Node& node, CollectiveInfo info, std::v
 absl::Status ProgramBuilder::LowerCollective(const Node& node) {
   // A collective moves elements of one dtype. An all_reduce works in any layout and uses operands as they were
   // produced.
-  const bool any_layout = TraitsOf(*node.op().collective()).in_place;
+  const bool any_layout = TraitsOf(*node.op().collective()).is_in_place;
   std::map<DType, std::pair<std::vector<int>, std::vector<int>>> by_dtype;
   std::map<DType, std::vector<size_t>> positions;
   for (size_t i = 0; i < node.operands().size(); ++i) {
@@ -284,7 +284,7 @@ absl::Status ProgramBuilder::LowerOwnEnd(const Node& node) {
     info.is_transfer = true;
     info.mesh_axis = static_cast<int>(program_.mesh.axes().size()) + lane;
   }
-  info.count = operand.type().num_elements();
+  info.counts = {operand.type().num_elements()};
   info.label = "%" + operand.name();
   info.said = SaidOfTransfer(node);
   std::vector<int> reads, writes;

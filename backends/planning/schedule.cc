@@ -44,7 +44,7 @@ class Scheduler {
         const Lifetime& lifetime = lifetimes_[static_cast<size_t>(program_.Root(id))];
         start = std::max(start, lifetime.last_write + 1);
         // An all_reduce overwrites its operand, so earlier readers of the operand must come first.
-        if (TraitsOf(instruction.collective.op).in_place && lifetime.last_read == position) {
+        if (TraitsOf(instruction.collective.op).is_in_place && lifetime.last_read == position) {
           start = std::max(start, LastReadBefore(instructions, id, position) + 1);
         }
       }
@@ -52,7 +52,7 @@ class Scheduler {
       instruction.kind = Instruction::Kind::kStart;
       instruction.collective.id = program_.num_collectives++;
       copies_.emplace_back();
-      const bool in_place = TraitsOf(instruction.collective.op).in_place;
+      const bool in_place = TraitsOf(instruction.collective.op).is_in_place;
       if (IsOwnEnd(instruction)) {
         PlaceOwnEnd(instruction, position);
       } else {
@@ -82,7 +82,7 @@ class Scheduler {
     const Storage& storage = program_.storage(root);
     if (storage.kind != Storage::Kind::kTemporary || storage.bucket >= 0) return false;
     const bool is_free = !output_roots_.contains(root) && lifetimes_[static_cast<size_t>(root)].last_read <= position;
-    return is_free || !TraitsOf(instruction.collective.op).in_place;
+    return is_free || !TraitsOf(instruction.collective.op).is_in_place;
   }
 
   // True for a collective of a value that one rank has. On this rank it lacks the operands or results that this rank
@@ -113,7 +113,7 @@ class Scheduler {
 
   void PlaceOperands(Instruction& instruction, int position) {
     const CollectiveInfo& info = instruction.collective;
-    if (!TraitsOf(info.op).in_place && instruction.reads.size() == 1) {
+    if (!TraitsOf(info.op).is_in_place && instruction.reads.size() == 1) {
       const int bucket = program_.storage(program_.Root(instruction.reads[0])).bucket;
       if (bucket >= 0 && program_.bucket_axes[static_cast<size_t>(bucket)] == info.mesh_axis) return;
     }
@@ -131,8 +131,8 @@ class Scheduler {
     for (size_t i = 0; i < instruction.reads.size(); ++i)
       program_.storage(instruction.writes[i]).alias_of = instruction.reads[i];
     const Storage& last = program_.storage(program_.Root(instruction.reads.back()));
-    instruction.collective.count =
-        static_cast<int64_t>((last.bucket_offset + last.bytes) / SizeOf(instruction.collective.dtype));
+    instruction.collective.counts = {
+        static_cast<int64_t>((last.bucket_offset + last.bytes) / SizeOf(instruction.collective.dtype))};
   }
 
   void PlaceResults(Instruction& instruction) {
@@ -141,13 +141,12 @@ class Scheduler {
     const int bucket = AddBucket(instruction);
     const auto ranks = static_cast<uint64_t>(program_.mesh.axes()[static_cast<size_t>(info.mesh_axis)].size);
     uint64_t end = 0;
+    info.counts.clear();
     for (size_t i = 0; i < instruction.writes.size(); ++i) {
       PlaceSideBySide(bucket, instruction.writes[i], end);
       const uint64_t bytes = program_.storage(instruction.reads[i]).bytes / (traits.scatters ? ranks : 1);
       info.counts.push_back(static_cast<int64_t>(bytes / SizeOf(info.dtype)));
-      info.count += info.counts.back();
     }
-    if (!traits.is_in_bucket) info.counts.clear();
   }
 
   // Sets the collective's name for messages.
@@ -245,7 +244,7 @@ class Scheduler {
       CollectiveInfo& info = it->collective;
       if (!program_.parts_along.empty() && info.axis == program_.parts_along) continue;
       if (it->kind == Instruction::Kind::kWait) {
-        const int64_t bytes = info.count * static_cast<int64_t>(SizeOf(info.dtype));
+        const int64_t bytes = info.count() * static_cast<int64_t>(SizeOf(info.dtype));
         if (axes_with_later_starts.contains(info.mesh_axis) && bytes <= kMostUrgentBytes) urgent.insert(info.id);
       } else if (it->kind == Instruction::Kind::kStart) {
         axes_with_later_starts.insert(info.mesh_axis);

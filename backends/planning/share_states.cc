@@ -197,8 +197,8 @@ class Guard {
 
   // Returns true if every rank's result depends on the operands of all ranks.
   static bool MeetsAll(const CollectiveInfo& collective) {
-    const CollectiveTraits traits = TraitsOf(collective.op);
-    return collective.is_barrier || (collective.count > 0 && !traits.has_root && !traits.has_pairs);
+    return collective.op == CollectiveOp::kBarrier ||
+           (TraitsOf(collective.op).synchronizes() && collective.count() > 0);
   }
 
   // Returns true if some meeting starts after `from` and is waited for before `to`.
@@ -220,8 +220,7 @@ class Guard {
     Instruction start;
     start.kind = Instruction::Kind::kStart;
     start.collective.id = program_.num_collectives++;
-    start.collective.is_barrier = true;
-    start.collective.dtype = DType::kU8;
+    start.collective.op = CollectiveOp::kBarrier;
     start.collective.mesh_axis = axis_;
     start.collective.axis = program_.mesh.axes()[static_cast<size_t>(axis_)].name;
     start.collective.label = label;

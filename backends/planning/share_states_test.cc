@@ -131,7 +131,7 @@ class Sharing {
   Sharing& Start(CollectiveOp op = CollectiveOp::kAllReduce, int64_t count = 1, int mesh_axis = 0) {
     last_ = CollectiveInfo();
     last_.op = op;
-    last_.count = count;
+    last_.counts = {count};
     last_.id = program_.num_collectives++;
     last_.mesh_axis = mesh_axis;
     return AddCollective(Instruction::Kind::kStart);
@@ -149,8 +149,9 @@ class Sharing {
         text += each.reads == std::vector{wholes_[1]} || each.writes == std::vector{nexts_[1]} ? "1" : "0";
         continue;
       }
-      if (each.kind == Instruction::Kind::kStart) text += each.collective.is_barrier ? "barrier " : "start ";
-      else text += each.collective.is_barrier ? "over " : "wait ";
+      if (each.kind == Instruction::Kind::kStart)
+        text += each.collective.op == CollectiveOp::kBarrier ? "barrier " : "start ";
+      else text += each.collective.op == CollectiveOp::kBarrier ? "over " : "wait ";
       text += std::to_string(each.collective.id);
     }
     return text;

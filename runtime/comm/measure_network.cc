@@ -33,7 +33,7 @@ absl::StatusOr<std::string> FromRank0(RankCommunicator& world, const std::string
 absl::StatusOr<NetworkCosts> MeasureByTurns(RankCommunicator& world) {
   const int groups = world.groups(), ranks = std::max(1, world.size() / groups);
   const auto travel_of = [&](Route route, int64_t bytes) {
-    return TravelOf(route, Opcode::kAllReduce, static_cast<uint64_t>(bytes), groups, ranks);
+    return TravelOf(route, CollectiveOp::kAllReduce, static_cast<uint64_t>(bytes), groups, ranks);
   };
   ASSIGN_OR_RETURN(const double to_all, TimeBy(world, Route::kAll, kSmall, kSmallCalls));
   ASSIGN_OR_RETURN(const double around, TimeBy(world, Route::kRing, kSmall, kSmallCalls));

@@ -125,63 +125,22 @@ absl::Status RankCommunicator::CheckProcess() const {
                               << ", to which the communicator belongs; make another one here";
 }
 
-absl::StatusOr<Communicator::Ticket> RankCommunicator::StartAllReduce(const void* input, void* output, int64_t count,
-                                                                      DType dtype, ReduceKind kind, const Call& call) {
-  return Start(AllReduceCall(count, dtype, kind, call), input, output, call.label);
-}
-
-absl::StatusOr<Communicator::Ticket> RankCommunicator::StartBroadcast(const void* input, void* output, int64_t count,
-                                                                      DType dtype, int root, const Call& call) {
-  return Start(BroadcastCall(count, dtype, root, call), input, output, call.label);
-}
-
-absl::StatusOr<Communicator::Ticket> RankCommunicator::StartAllGather(const void* input, void* output,
-                                                                      std::span<const int64_t> counts, DType dtype,
-                                                                      const Call& call) {
-  return Start(AllGatherCall(counts, dtype, call), input, output, call.label);
-}
-
-absl::StatusOr<Communicator::Ticket> RankCommunicator::StartReduceScatter(const void* input, void* output,
-                                                                          std::span<const int64_t> counts, DType dtype,
-                                                                          ReduceKind kind, const Call& call) {
-  return Start(ReduceScatterCall(counts, dtype, kind, call), input, output, call.label);
-}
-
-absl::StatusOr<Communicator::Ticket> RankCommunicator::StartAllToAll(const void* input, void* output, int64_t count,
-                                                                     DType dtype, const Call& call) {
-  return Start(AllToAllCall(count, dtype, call), input, output, call.label);
-}
-
-absl::StatusOr<Communicator::Ticket> RankCommunicator::StartPermute(const void* input, void* output, int64_t count,
-                                                                    DType dtype, std::span<const RankPair> pairs,
-                                                                    const Call& call) {
-  return Start(PermuteCall(count, dtype, pairs, call), input, output, call.label);
-}
-
-absl::StatusOr<Communicator::Ticket> RankCommunicator::StartGather(const void* input, void* output, int64_t count,
-                                                                   DType dtype, int root, const Call& call) {
-  return Start(GatherCall(count, dtype, root, call), input, output, call.label);
-}
-
-absl::StatusOr<Communicator::Ticket> RankCommunicator::StartScatter(const void* input, void* output, int64_t count,
-                                                                    DType dtype, int root, const Call& call) {
-  return Start(ScatterCall(count, dtype, root, call), input, output, call.label);
-}
-
-absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(CollectiveCall collective, const void* input, void* output,
-                                                             std::string_view label) {
+absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const Collective& collective, const void* input,
+                                                             void* output, const Call& call) {
   RETURN_IF_ERROR(CheckProcess());
   if (absl::Status failure = Finish(group_->failure()); !failure.ok()) {
     if (!family_->NoteError()) return failure;
     return Annotate(failure, "the communicator takes no more calls, since an earlier one failed");
   }
-  RETURN_IF_ERROR(CheckOperands(collective, input, output, label, rank(), size()));
+  RETURN_IF_ERROR(CheckOperands(collective, input, output, call, rank(), size()));
   auto op = std::make_unique<Op>();
   op->sequence = next_sequence_++;
-  op->label = std::string(label.substr(0, kLabelBytes - 1));
+  op->label = std::string(call.label.substr(0, kLabelBytes - 1));
   op->input = static_cast<const std::byte*>(ReadsInput(collective, rank()) ? input : output);
   op->output = static_cast<std::byte*>(output);
-  op->collective = std::move(collective);
+  op->description = DescriptionOf(collective, call);
+  op->collective = collective;
+  if (call.compared_only) op->collective.counts.assign(collective.counts.size(), 0);  // nothing is moved
   Op* const started = op.get();
   Progress& p = *progress_;
   if (p.thread.joinable()) {
@@ -233,8 +192,7 @@ absl::StatusOr<std::unique_ptr<RegisteredMemory>> RankCommunicator::Allocate(siz
   RETURN_IF_ERROR(CheckProcess());
   // The number of the barrier that follows names the segment: it is the same on all ranks, and never used again.
   ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, group_->memory().Allocate(bytes, 2 * next_sequence_ + 2));
-  ASSIGN_OR_RETURN(Ticket ticket, Start(CallOf(Opcode::kAllocate), nullptr, nullptr, label));
-  RETURN_IF_ERROR(Wait(ticket, nullptr));
+  RETURN_IF_ERROR(Run({.op = CollectiveOp::kAllocate}, nullptr, nullptr, {.label = label}));
   return std::make_unique<GroupMemory>(std::move(segment));
 }
 
@@ -251,20 +209,20 @@ absl::StatusOr<std::unique_ptr<RegisteredMemory>> RankCommunicator::AllocateShar
 }
 
 absl::Status RankCommunicator::Barrier(std::string_view label) {
-  ASSIGN_OR_RETURN(Ticket ticket, Start(CallOf(Opcode::kBarrier), nullptr, nullptr, label));
-  return Wait(ticket, nullptr);
+  return Run({.op = CollectiveOp::kBarrier}, nullptr, nullptr, {.label = label});
 }
 
 absl::StatusOr<std::vector<std::string>> RankCommunicator::AllGatherBytes(std::string_view bytes,
                                                                           std::string_view label) {
   const uint64_t mine = bytes.size();
   std::vector<uint64_t> sizes(size());
-  RETURN_IF_ERROR(AllGather(&mine, sizes.data(), 1, DType::kU64, {.label = label}));
+  RETURN_IF_ERROR(Run(Collective::AllGather(1, DType::kU64), &mine, sizes.data(), {.label = label}));
   const uint64_t longest = *std::max_element(sizes.begin(), sizes.end());
   std::string padded(bytes);
   padded.resize(longest);
   std::string all(longest * size(), '\0');
-  RETURN_IF_ERROR(AllGather(padded.data(), all.data(), static_cast<int64_t>(longest), DType::kU8, {.label = label}));
+  RETURN_IF_ERROR(Run(Collective::AllGather(static_cast<int64_t>(longest), DType::kU8), padded.data(), all.data(),
+                      {.label = label}));
   std::vector<std::string> result;
   for (int r = 0; r < size(); ++r) result.push_back(all.substr(r * longest, sizes[r]));
   return result;

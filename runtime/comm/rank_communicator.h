@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "runtime/comm/collective/chunks.h"
-#include "runtime/comm/collective/collective_call.h"
+#include "runtime/comm/collective/description.h"
 #include "runtime/comm/host/group.h"
 #include "runtime/comm/network/links.h"
 #include "runtime/comm/transfer/between_groups.h"
@@ -42,22 +42,8 @@ class RankCommunicator final : public Communicator {
 
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> Allocate(size_t bytes, std::string_view label) override;
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> AllocateShared(size_t bytes, std::string_view label) override;
-  absl::StatusOr<Ticket> StartAllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
-                                        const Call& call) override;
-  absl::StatusOr<Ticket> StartBroadcast(const void* input, void* output, int64_t count, DType dtype, int root,
-                                        const Call& call) override;
-  absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, std::span<const int64_t> counts, DType dtype,
-                                        const Call& call) override;
-  absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, std::span<const int64_t> counts,
-                                            DType dtype, ReduceKind kind, const Call& call) override;
-  absl::StatusOr<Ticket> StartAllToAll(const void* input, void* output, int64_t count, DType dtype,
-                                       const Call& call) override;
-  absl::StatusOr<Ticket> StartPermute(const void* input, void* output, int64_t count, DType dtype,
-                                      std::span<const RankPair> pairs, const Call& call) override;
-  absl::StatusOr<Ticket> StartGather(const void* input, void* output, int64_t count, DType dtype, int root,
-                                     const Call& call) override;
-  absl::StatusOr<Ticket> StartScatter(const void* input, void* output, int64_t count, DType dtype, int root,
-                                      const Call& call) override;
+  absl::StatusOr<Ticket> Start(const Collective& collective, const void* input, void* output,
+                               const Call& call) override;
   absl::Status Wait(Ticket ticket, Stream* stream) override;
   absl::Status Barrier(std::string_view label) override;
   absl::StatusOr<std::vector<std::string>> AllGatherBytes(std::string_view bytes, std::string_view label) override;
@@ -69,7 +55,8 @@ class RankCommunicator final : public Communicator {
   // A collective in flight.
   struct Op {
     uint64_t sequence = 0;
-    CollectiveCall collective;
+    Collective collective;  // with counts of 0 if it is compared only
+    OpDescription description;
     std::string label;
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
@@ -88,13 +75,11 @@ class RankCommunicator final : public Communicator {
   // A segment that `first_rank`, of this group, makes and the others of some ranks here open. All ranks call it.
   absl::StatusOr<std::shared_ptr<Segment>> ShareSegment(int first_rank, size_t bytes, std::string_view label);
 
-  absl::StatusOr<Ticket> Start(CollectiveCall collective, const void* input, void* output, std::string_view label);
-
   // The life of an op, on the thread that makes progress.
   absl::Status Publish(Op& op);
   void Record(const Op& op, TransferEvent::Phase phase, int64_t time);
   absl::Status Show(Op& op);
-  absl::Status Run(Op& op);
+  absl::Status RunOp(Op& op);
   absl::Status Finish(absl::Status result);
   absl::Status CompleteOutput(const Op& op);
   absl::StatusOr<Operands> Resolve(const Op& op);

@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds kIdlePoll(20);
 
 void RankCommunicator::RunOldest() {
   Op* op = progress_->queue.front();
-  op->result = Finish(Run(*op));
+  op->result = Finish(RunOp(*op));
   progress_->queue.pop_front();
   op->done = true;
 }
@@ -47,7 +47,7 @@ void RankCommunicator::RunOldest(std::unique_lock<std::mutex>& lock) {
   p.busy = true;
   Op* const op = p.queue.front();
   lock.unlock();
-  absl::Status result = Finish(Run(*op));
+  absl::Status result = Finish(RunOp(*op));
   lock.lock();
   p.queue.pop_front();
   op->result = std::move(result);
@@ -79,7 +79,7 @@ void RankCommunicator::Record(const Op& op, TransferEvent::Phase phase, int64_t 
 // Finds the operands' places, or copies them to where peers can reach them, and shows the peers. What no peer touches
 // stays where it is.
 absl::Status RankCommunicator::Show(Op& op) {
-  const CollectiveCall& c = op.collective;
+  const Collective& c = op.collective;
   const size_t in_bytes = InputBytes(c, size());
   const size_t out_bytes = OutputBytes(c, size());
   PeerMemory& memory = group_->memory();
@@ -103,10 +103,10 @@ absl::Status RankCommunicator::Show(Op& op) {
   op.located_input = *std::move(input);
   op.located_output = *std::move(output);
   op.published = true;
-  return group_->Publish(op.sequence, c.description, op.located_input.ref, op.located_output.ref, op.label);
+  return group_->Publish(op.sequence, op.description, op.located_input.ref, op.located_output.ref, op.label);
 }
 
-absl::Status RankCommunicator::Run(Op& op) {
+absl::Status RankCommunicator::RunOp(Op& op) {
   RETURN_IF_ERROR(group_->failure());
   if (!op.published) RETURN_IF_ERROR(Publish(op));
   group_->ForgetSleep();
@@ -142,7 +142,7 @@ absl::Status RankCommunicator::CompleteOutput(const Op& op) {
 }
 
 absl::StatusOr<Operands> RankCommunicator::Resolve(const Op& op) {
-  const CollectiveCall& c = op.collective;
+  const Collective& c = op.collective;
   Operands operands = Operands::Of(c, size(), group_->first_rank());
   const size_t in_bytes = InputBytes(c, size());
   const size_t out_bytes = OutputBytes(c, size());
@@ -153,7 +153,7 @@ absl::StatusOr<Operands> RankCommunicator::Resolve(const Op& op) {
       if (i == group_->index() && own.segment != nullptr) return own.segment->data() + own.ref.offset;
       absl::StatusOr<std::byte*> address = group_->memory().Resolve(i, group_->process(i), ref, bytes);
       // The memory of a rank that has died since it began the collective cannot be opened: its death is the reason.
-      if (!address.ok()) RETURN_IF_ERROR(group_->CheckAlive(i, Describe(c.description, op.label)));
+      if (!address.ok()) RETURN_IF_ERROR(group_->CheckAlive(i, Describe(op.description, op.label)));
       return address;
     };
     const Post& post = group_->post(op.sequence, i);
@@ -186,14 +186,14 @@ absl::Status RankCommunicator::Work(const Op& op) {
     ASSIGN_OR_RETURN(operands, Resolve(op));
   }
   const auto on_met = [&] { Record(op, TransferEvent::Phase::kMet, RecordNow()); };
-  RETURN_IF_ERROR(between_groups_->Run(op.sequence, operands, plan, op.label, on_met));
+  RETURN_IF_ERROR(between_groups_->Run(op.sequence, op.description, operands, plan, op.label, on_met));
   group_->EndShare(op.sequence);
   return AwaitFinished(op, plan.chunks.size());
 }
 
 // Takes chunks until there are none left. Peers' operands are looked up only by a rank that has one to do, as in Work.
 absl::Status RankCommunicator::TakeChunks(const Op& op, const Chunks& chunks) {
-  const OpDescription& d = op.collective.description;
+  const Collective& c = op.collective;
   Slot& slot = group_->slot(op.sequence);
   Operands operands;
   std::vector<const std::byte*> inputs;
@@ -206,18 +206,18 @@ absl::Status RankCommunicator::TakeChunks(const Op& op, const Chunks& chunks) {
     }
     RETURN_IF_ERROR(group_->BeginWork());
     const Chunk chunk = chunks.at(index);
-    if (IsReduction(d)) {
+    if (TraitsOf(c.op).reduces) {
       ChunkInputs(operands, chunk, &inputs);
       ChunkOutputs(operands, chunk, &outputs);
-      Reduce({.kind = static_cast<ReduceKind>(d.kind),
-              .dtype = static_cast<DType>(d.dtype),
+      Reduce({.kind = c.kind,
+              .dtype = c.dtype,
               .count = chunk.count,
               .world_size = size(),
               .inputs = inputs,
               .outputs = outputs});
     } else if (SourceRank(operands, chunk) >= 0) {
       ChunkOutputs(operands, chunk, &outputs);
-      CopyToAll(SourceAddress(operands, chunk), outputs, chunk.count * SizeOf(static_cast<DType>(d.dtype)));
+      CopyToAll(SourceAddress(operands, chunk), outputs, chunk.count * SizeOf(c.dtype));
     }
     group_->EndWork();
     if (slot.finished.IncrementBelow(op.sequence, chunks.size()) + 1 == chunks.size()) group_->Notify();
@@ -229,8 +229,7 @@ absl::Status RankCommunicator::AwaitFinished(const Op& op, uint32_t chunks) {
   const bool has_links = between_groups_ != nullptr;
   return group_->Await(
       [&] { return slot.finished.Get(op.sequence) == chunks && (!has_links || slot.linked.Get(op.sequence) == 1); },
-      [&] { return group_->Unfinished(op.sequence, has_links); },
-      [&] { return Describe(op.collective.description, op.label); });
+      [&] { return group_->Unfinished(op.sequence, has_links); }, [&] { return Describe(op.description, op.label); });
 }
 
 }  // namespace lockstep

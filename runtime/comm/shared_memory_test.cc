@@ -158,13 +158,15 @@ TEST(SharedMemory, DeadRankIsNamed) {
   const absl::Time begin = absl::Now();
   const std::vector<Ended> ended = RunRanks(3, {.timeout = absl::Minutes(5)}, [](Communicator& c) -> absl::Status {
     std::vector<float> x(1000);
-    absl::Status status = c.AllReduce(x.data(), x.data(), 1000, DType::kF32, ReduceKind::kSum, {.label = "bucket 0"});
+    absl::Status status =
+        c.Run(Collective::AllReduce(1000, DType::kF32, ReduceKind::kSum), x.data(), x.data(), {.label = "bucket 0"});
     if (!status.ok()) return status;
     if (c.rank() == 1) {
       absl::SleepFor(absl::Milliseconds(100));
       kill(getpid(), SIGKILL);
     }
-    status = c.AllReduce(x.data(), x.data(), 1000, DType::kF32, ReduceKind::kSum, {.label = "bucket 1"});
+    status =
+        c.Run(Collective::AllReduce(1000, DType::kF32, ReduceKind::kSum), x.data(), x.data(), {.label = "bucket 1"});
     return absl::Status(status.code(), "seen: " + std::string(status.message()));
   });
   EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
@@ -186,8 +188,8 @@ TEST(SharedMemory, DeadRankWhoseMemoryIsGoneIsNamed) {
     if (!processes.ok()) return processes.status();
     while (c.rank() != 1 && FactsOfProcess(std::stoi((*processes)[1]))->start != 0)
       absl::SleepFor(absl::Milliseconds(1));
-    const auto ticket =
-        c.StartAllReduce(x.data(), x.data(), 100000, DType::kF32, ReduceKind::kSum, {.label = "bucket 0"});
+    const auto ticket = c.Start(Collective::AllReduce(100000, DType::kF32, ReduceKind::kSum), x.data(), x.data(),
+                                {.label = "bucket 0"});
     if (c.rank() == 1) kill(getpid(), SIGKILL);
     const absl::Status status = ticket.ok() ? c.Wait(*ticket) : ticket.status();
     return absl::Status(status.code(), "seen: " + std::string(status.message()));
@@ -238,7 +240,8 @@ TEST(SharedMemory, ForkedProcessesTouchNothing) {
     const Communicator::Options options{.timeout = absl::Seconds(20), .progress_thread = progress_thread};
     const std::vector<Ended> ended = RunRanks(2, options, [](Communicator& c) -> absl::Status {
       std::vector<float> x(1000);
-      auto ticket = c.StartAllReduce(x.data(), x.data(), 1000, DType::kF32, ReduceKind::kSum, {.label = "in flight"});
+      auto ticket = c.Start(Collective::AllReduce(1000, DType::kF32, ReduceKind::kSum), x.data(), x.data(),
+                            {.label = "in flight"});
       if (!ticket.ok()) return ticket.status();
       const pid_t process = fork();
       if (process == 0) {

@@ -126,16 +126,17 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> StagedCommunicator::TakePinned(siz
   return device_.AllocatePinned(bytes, label);
 }
 
-absl::StatusOr<Communicator::Ticket> StagedCommunicator::Start(CollectiveCall collective, const void* input,
+absl::StatusOr<Communicator::Ticket> StagedCommunicator::Start(const Collective& collective, const void* input,
                                                                void* output, const Call& call) {
-  RETURN_IF_ERROR(CheckOperands(collective, input, output, call.label, rank(), size()));
+  RETURN_IF_ERROR(CheckOperands(collective, input, output, call, rank(), size()));
   if (call.stream != device_.stream()) {
     return InvalidArgument() << "`" << call.label << "` was started in another stream than that of " << device_.name();
   }
-  const size_t in_bytes = ReadsInput(collective, rank()) ? InputBytes(collective, size()) : 0;
+  const bool is_moved = !call.compared_only;
+  const size_t in_bytes = is_moved && ReadsInput(collective, rank()) ? InputBytes(collective, size()) : 0;
   Flight flight;
   flight.device_output = static_cast<std::byte*>(output);
-  flight.output_bytes = OutputBytes(collective, size());
+  flight.output_bytes = is_moved ? OutputBytes(collective, size()) : 0;
   ASSIGN_OR_RETURN(flight.input, TakePinned(in_bytes, call.label));
   if (input != output || in_bytes != flight.output_bytes) {
     ASSIGN_OR_RETURN(flight.output, TakePinned(flight.output_bytes, call.label));
@@ -149,11 +150,11 @@ absl::StatusOr<Communicator::Ticket> StagedCommunicator::Start(CollectiveCall co
     const std::lock_guard<std::mutex> lock(shared_->mutex);
     shared_->flying.emplace(ticket.id, std::move(flight));
   }
-  RETURN_IF_ERROR(Queue([collective = std::move(collective), in, out, id = ticket.id,
-                         label = std::string(call.label)](Shared& shared) -> absl::Status {
-    const OpDescription& d = collective.description;
-    ASSIGN_OR_RETURN(const Ticket of_host,
-                     StartOn(shared.host, collective, in, out, {label, nullptr, d.evidence, d.compared_only}));
+  RETURN_IF_ERROR(Queue([collective, in, out, id = ticket.id, label = std::string(call.label),
+                         on_host = call](Shared& shared) mutable -> absl::Status {
+    on_host.label = label;
+    on_host.stream = nullptr;
+    ASSIGN_OR_RETURN(const Ticket of_host, shared.host.Start(collective, in, out, on_host));
     const std::lock_guard<std::mutex> lock(shared.mutex);
     shared.flying.at(id).ticket = of_host;
     return absl::OkStatus();
@@ -232,53 +233,6 @@ absl::StatusOr<std::unique_ptr<Communicator>> StagedCommunicator::Split(int colo
   ++splits_;
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> part, host_.Split(color, label));
   return std::unique_ptr<Communicator>(new StagedCommunicator(std::move(part), device_, runs_));
-}
-
-// --- The collectives ----------------------------------------------------------------------------------------------
-
-absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartAllReduce(const void* input, void* output, int64_t count,
-                                                                        DType dtype, ReduceKind kind,
-                                                                        const Call& call) {
-  return Start(AllReduceCall(count, dtype, kind, call), input, output, call);
-}
-
-absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartBroadcast(const void* input, void* output, int64_t count,
-                                                                        DType dtype, int root, const Call& call) {
-  return Start(BroadcastCall(count, dtype, root, call), input, output, call);
-}
-
-absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartAllGather(const void* input, void* output,
-                                                                        std::span<const int64_t> counts, DType dtype,
-                                                                        const Call& call) {
-  return Start(AllGatherCall(counts, dtype, call), input, output, call);
-}
-
-absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartReduceScatter(const void* input, void* output,
-                                                                            std::span<const int64_t> counts,
-                                                                            DType dtype, ReduceKind kind,
-                                                                            const Call& call) {
-  return Start(ReduceScatterCall(counts, dtype, kind, call), input, output, call);
-}
-
-absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartAllToAll(const void* input, void* output, int64_t count,
-                                                                       DType dtype, const Call& call) {
-  return Start(AllToAllCall(count, dtype, call), input, output, call);
-}
-
-absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartPermute(const void* input, void* output, int64_t count,
-                                                                      DType dtype, std::span<const RankPair> pairs,
-                                                                      const Call& call) {
-  return Start(PermuteCall(count, dtype, pairs, call), input, output, call);
-}
-
-absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartGather(const void* input, void* output, int64_t count,
-                                                                     DType dtype, int root, const Call& call) {
-  return Start(GatherCall(count, dtype, root, call), input, output, call);
-}
-
-absl::StatusOr<Communicator::Ticket> StagedCommunicator::StartScatter(const void* input, void* output, int64_t count,
-                                                                      DType dtype, int root, const Call& call) {
-  return Start(ScatterCall(count, dtype, root, call), input, output, call);
 }
 
 }  // namespace lockstep

@@ -19,7 +19,6 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/comm/collective/collective_call.h"
 #include "runtime/communicator.h"
 #include "runtime/device.h"
 
@@ -38,22 +37,8 @@ class StagedCommunicator final : public Communicator {
   // Memory of the device, which is as good as any other to this communicator.
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> Allocate(size_t bytes, std::string_view label) override;
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> AllocateShared(size_t bytes, std::string_view label) override;
-  absl::StatusOr<Ticket> StartAllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
-                                        const Call& call) override;
-  absl::StatusOr<Ticket> StartBroadcast(const void* input, void* output, int64_t count, DType dtype, int root,
-                                        const Call& call) override;
-  absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, std::span<const int64_t> counts, DType dtype,
-                                        const Call& call) override;
-  absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, std::span<const int64_t> counts,
-                                            DType dtype, ReduceKind kind, const Call& call) override;
-  absl::StatusOr<Ticket> StartAllToAll(const void* input, void* output, int64_t count, DType dtype,
-                                       const Call& call) override;
-  absl::StatusOr<Ticket> StartPermute(const void* input, void* output, int64_t count, DType dtype,
-                                      std::span<const RankPair> pairs, const Call& call) override;
-  absl::StatusOr<Ticket> StartGather(const void* input, void* output, int64_t count, DType dtype, int root,
-                                     const Call& call) override;
-  absl::StatusOr<Ticket> StartScatter(const void* input, void* output, int64_t count, DType dtype, int root,
-                                      const Call& call) override;
+  absl::StatusOr<Ticket> Start(const Collective& collective, const void* input, void* output,
+                               const Call& call) override;
   // Queues the wait, or waits. Once it has failed the output holds anything.
   absl::Status Wait(Ticket ticket, Stream* stream) override;
   // These four wait until the stream has come to the collectives that were queued before.
@@ -70,7 +55,6 @@ class StagedCommunicator final : public Communicator {
   struct Shared;
 
   StagedCommunicator(std::unique_ptr<Communicator> part, Device& device, Runs runs);
-  absl::StatusOr<Ticket> Start(CollectiveCall collective, const void* input, void* output, const Call& call);
   absl::StatusOr<std::unique_ptr<DeviceMemory>> TakePinned(size_t bytes, std::string_view label);
   absl::Status Queue(std::function<absl::Status(Shared&)> work);
   absl::Status Settle();

@@ -173,8 +173,8 @@ std::byte* BytesOf(std::vector<float>& values) { return reinterpret_cast<std::by
 
 absl::StatusOr<Communicator::Ticket> StartSum(Communicator& c, Device& device, DeviceMemory& x,
                                               const std::string& label = "sum") {
-  return c.StartAllReduce(x.data(), x.data(), kCount, DType::kF32, ReduceKind::kSum,
-                          {.label = label, .stream = device.stream()});
+  return c.Start(Collective::AllReduce(kCount, DType::kF32, ReduceKind::kSum), x.data(), x.data(),
+                 {.label = label, .stream = device.stream()});
 }
 
 // A step's worth of collectives and of kernels between them, and more than a host's communicator holds at once; nothing
@@ -206,7 +206,8 @@ TEST_P(Staged, RefusesOtherStreams) {
     ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
     SimulatedDevice other;
     EXPECT_FALSE(StartSum(c, other, *x).ok());
-    EXPECT_FALSE(c.StartAllReduce(x->data(), x->data(), 1, DType::kF32, ReduceKind::kSum, {.label = "x"}).ok());
+    EXPECT_FALSE(
+        c.Start(Collective::AllReduce(1, DType::kF32, ReduceKind::kSum), x->data(), x->data(), {.label = "x"}).ok());
     ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(c, device, *x));
     EXPECT_FALSE(c.Wait(ticket, other.stream()).ok());
     EXPECT_FALSE(c.Wait(ticket, nullptr).ok());
@@ -222,8 +223,8 @@ TEST(StagedOnGpus, OnlyTheRootOfABroadcastCopiesToTheHost) {
               [](Communicator& host, Device& device) -> absl::Status {
                 StagedCommunicator c(host, device);
                 ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
-                RETURN_IF_ERROR(c.Broadcast(x->data(), x->data(), kCount, DType::kF32, 1,
-                                            {.label = "x", .stream = device.stream()}));
+                RETURN_IF_ERROR(c.Run(Collective::Broadcast(kCount, DType::kF32, 1), x->data(), x->data(),
+                                      {.label = "x", .stream = device.stream()}));
                 return device.Synchronize();
               });
   const std::vector<std::string> calls = devices.calls();

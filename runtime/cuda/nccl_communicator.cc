@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "core/status.h"
 #include "runtime/comm/collective/description.h"
 #include "runtime/comm/collective/operands.h"
@@ -275,10 +276,13 @@ absl::StatusOr<CUevent> NcclCommunicator::TakeEvent() {
   return event;
 }
 
-absl::StatusOr<Communicator::Ticket> NcclCommunicator::Start(const CollectiveCall& collective, const void* input,
-                                                             void* output, const Call& call, const Enqueue& enqueue) {
-  const OpDescription& d = collective.description;
-  RETURN_IF_ERROR(CheckOperands(collective, input, output, call.label, rank(), size()));
+absl::StatusOr<Communicator::Ticket> NcclCommunicator::Start(const Collective& collective, const void* input,
+                                                             void* output, const Call& call) {
+  RETURN_IF_ERROR(CheckOperands(collective, input, output, call, rank(), size()));
+  NcclReduction reduction = {};
+  if (TraitsOf(collective.op).reduces) {
+    ASSIGN_OR_RETURN(reduction, ReductionOf(collective.dtype, collective.kind, call.label));
+  }
   if (!call.compared_only && call.stream != device_.stream()) {
     return InvalidArgument() << "`" << call.label << "` was started in another stream than that of " << device_.name();
   }
@@ -287,19 +291,23 @@ absl::StatusOr<Communicator::Ticket> NcclCommunicator::Start(const CollectiveCal
   Flight started{.of_host = {}, .done = nullptr, .captured = captures && !call.compared_only};
   if (!started.captured) {
     // Of the hosts, which compares this one and moves nothing.
-    const absl::StatusOr<Ticket> of_host =
-        StartOn(host_, collective, nullptr, nullptr, {call.label, nullptr, call.evidence, /*compared_only=*/true});
+    Call on_host = call;
+    on_host.stream = nullptr;
+    on_host.compared_only = true;
+    const absl::StatusOr<Ticket> of_host = host_.Start(collective, nullptr, nullptr, on_host);
     if (!of_host.ok()) return Failed(of_host.status());
     started.of_host = *of_host;
   }
   const Ticket ticket{next_ticket_++};
   Flight& flight = flying_[ticket.id] = started;
-  if (call.compared_only || d.count == 0) return ticket;
+  if (call.compared_only || collective.count() == 0) return ticket;
   absl::Status status;
   absl::StatusOr<CUevent> done = TakeEvent();
   if (done.ok()) {
     flight.done = *done;
-    status = StartOnDevice(enqueue, Describe(d, std::string(call.label)), *done);
+    const std::string what = Describe(DescriptionOf(collective, call), std::string(call.label));
+    status = StartOnDevice([&](ncclComm_t comm) { return Enqueue(collective, reduction, input, output, comm); }, what,
+                           *done);
   } else {
     status = done.status();
   }
@@ -330,7 +338,8 @@ void NcclCommunicator::DropCaptured() {
   }
 }
 
-absl::Status NcclCommunicator::StartOnDevice(const Enqueue& enqueue, std::string_view what, CUevent done) {
+absl::Status NcclCommunicator::StartOnDevice(absl::FunctionRef<ncclResult_t(ncclComm_t)> enqueue, std::string_view what,
+                                             CUevent done) {
   RETURN_IF_ERROR(device_.MakeCurrent());
   RETURN_IF_ERROR(device_.MakeRoom());
   const DriverApi& driver = device_.api();
@@ -341,46 +350,30 @@ absl::Status NcclCommunicator::StartOnDevice(const Enqueue& enqueue, std::string
   {
     const std::lock_guard<std::mutex> lock(nccl_->mutex);
     if (nccl_->comm == nullptr) return FailedPrecondition() << what << ": NCCL's communicator was aborted";
-    result = enqueue(nccl_->comm, line_->stream());
+    result = enqueue(nccl_->comm);
   }
   if (result == ncclInProgress) RETURN_IF_ERROR(AwaitReady(what));
   else RETURN_IF_ERROR(nccl_->api.Check(result, what));
   return driver.Check(driver.EventRecord(done, line_->stream()), "cuEventRecord");
 }
 
-ncclResult_t NcclCommunicator::Clear(void* output, size_t bytes, CUstream stream) {
-  const CUresult result = device_.api().MemsetD8Async(reinterpret_cast<CUdeviceptr>(output), 0, bytes, stream);
+ncclResult_t NcclCommunicator::Clear(void* output, size_t bytes) {
+  const CUresult result = device_.api().MemsetD8Async(reinterpret_cast<CUdeviceptr>(output), 0, bytes, line_->stream());
   return result == CUDA_SUCCESS ? ncclSuccess : ncclUnhandledCudaError;
 }
 
-absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartAllReduce(const void* input, void* output, int64_t count,
-                                                                      DType dtype, ReduceKind kind, const Call& call) {
-  ASSIGN_OR_RETURN(const NcclReduction r, ReductionOf(dtype, kind, call.label));
-  return Start(AllReduceCall(count, dtype, kind, call), input, output, call, [&](ncclComm_t comm, CUstream stream) {
-    return nccl_->api.AllReduce(input, output, static_cast<size_t>(count), r.type, r.op, comm, stream);
-  });
-}
-
-absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartBroadcast(const void* input, void* output, int64_t count,
-                                                                      DType dtype, int root, const Call& call) {
-  const void* in = rank() == root ? input : output;
-  return Start(BroadcastCall(count, dtype, root, call), in, output, call, [&](ncclComm_t comm, CUstream stream) {
-    return nccl_->api.Broadcast(in, output, static_cast<size_t>(count) * SizeOf(dtype), ncclUint8, root, comm, stream);
-  });
-}
-
-// What goes from rank to rank, and what a bucket holds, goes as calls that NCCL launches together.
 namespace {
 
+// NCCL's calls for the pieces of a bucket, or from rank to rank, which it launches together.
 class CallGroup {
  public:
-  // Where there is one call alone it need not be a group.
+  // One call alone needs no group.
   explicit CallGroup(const NcclApi& api, bool is_group = true)
       : api_(api), is_group_(is_group), result_(is_group ? api.GroupStart() : ncclSuccess) {}
   void Add(ncclResult_t result) {
     if (result_ == ncclSuccess && !(is_group_ && result == ncclInProgress)) result_ = result;
   }
-  // The first error, or what the group as a whole came to. Once, also after an error.
+  // Ends the group and returns its result, or the first error of a call. Called once, also after an error.
   ncclResult_t End() {
     const ncclResult_t ended = is_group_ ? api_.GroupEnd() : result_;
     return result_ == ncclSuccess ? ended : result_;
@@ -397,101 +390,54 @@ std::byte* At(void* operand, size_t offset) { return static_cast<std::byte*>(ope
 
 }  // namespace
 
-absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartAllGather(const void* input, void* output,
-                                                                      std::span<const int64_t> counts, DType dtype,
-                                                                      const Call& call) {
-  const CollectiveCall collective = AllGatherCall(counts, dtype, call);
-  return Start(collective, input, output, call, [&](ncclComm_t comm, CUstream stream) {
-    CallGroup group(nccl_->api, counts.size() > 1);
-    for (const Piece& piece : PiecesOf(collective, size())) {
-      if (piece.count == 0) continue;
-      group.Add(nccl_->api.AllGather(At(input, piece.input_begin), At(output, piece.output_begin),
-                                     static_cast<size_t>(piece.count) * SizeOf(dtype), ncclUint8, comm, stream));
+ncclResult_t NcclCommunicator::Enqueue(const Collective& c, const NcclReduction& r, const void* input, void* output,
+                                       ncclComm_t comm) {
+  const NcclApi& api = nccl_->api;
+  const CUstream stream = line_->stream();
+  const auto count = static_cast<size_t>(c.counts[0]);
+  const size_t bytes = count * SizeOf(c.dtype);
+  if (GetsNothing(c, rank())) {
+    const ncclResult_t cleared = Clear(output, OutputBytes(c, size()));
+    if (cleared != ncclSuccess) return cleared;
+  }
+  switch (c.op) {
+    case CollectiveOp::kAllReduce: return api.AllReduce(input, output, count, r.type, r.op, comm, stream);
+    case CollectiveOp::kBroadcast:
+      return api.Broadcast(rank() == c.root ? input : output, output, bytes, ncclUint8, c.root, comm, stream);
+    case CollectiveOp::kAllGather:
+    case CollectiveOp::kReduceScatter: {
+      CallGroup group(api, c.counts.size() > 1);
+      for (const Piece& piece : PiecesOf(c, size())) {
+        if (piece.count == 0) continue;
+        const void* const from = At(input, piece.input_begin);
+        void* const to = At(output, piece.output_begin);
+        const auto elements = static_cast<size_t>(piece.count);
+        group.Add(c.op == CollectiveOp::kAllGather
+                      ? api.AllGather(from, to, elements * SizeOf(c.dtype), ncclUint8, comm, stream)
+                      : api.ReduceScatter(from, to, elements, r.type, r.op, comm, stream));
+      }
+      return group.End();
     }
-    return group.End();
-  });
-}
-
-absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartReduceScatter(const void* input, void* output,
-                                                                          std::span<const int64_t> counts, DType dtype,
-                                                                          ReduceKind kind, const Call& call) {
-  ASSIGN_OR_RETURN(const NcclReduction r, ReductionOf(dtype, kind, call.label));
-  const CollectiveCall collective = ReduceScatterCall(counts, dtype, kind, call);
-  return Start(collective, input, output, call, [&](ncclComm_t comm, CUstream stream) {
-    CallGroup group(nccl_->api, counts.size() > 1);
-    for (const Piece& piece : PiecesOf(collective, size())) {
-      if (piece.count == 0) continue;
-      group.Add(nccl_->api.ReduceScatter(At(input, piece.input_begin), At(output, piece.output_begin),
-                                         static_cast<size_t>(piece.count), r.type, r.op, comm, stream));
-    }
-    return group.End();
-  });
-}
-
-absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartAllToAll(const void* input, void* output, int64_t count,
-                                                                     DType dtype, const Call& call) {
-  const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
-  return Start(AllToAllCall(count, dtype, call), input, output, call, [&](ncclComm_t comm, CUstream stream) {
-    CallGroup group(nccl_->api);
-    for (int peer = 0; peer < size(); ++peer) {
-      const size_t at = static_cast<size_t>(peer) * bytes;
-      group.Add(nccl_->api.Send(At(input, at), bytes, ncclUint8, peer, comm, stream));
-      group.Add(nccl_->api.Recv(At(output, at), bytes, ncclUint8, peer, comm, stream));
-    }
-    return group.End();
-  });
-}
-
-absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartPermute(const void* input, void* output, int64_t count,
-                                                                    DType dtype, std::span<const RankPair> pairs,
-                                                                    const Call& call) {
-  const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
-  const CollectiveCall collective = PermuteCall(count, dtype, pairs, call);
-  return Start(collective, input, output, call, [&](ncclComm_t comm, CUstream stream) {
-    if (GetsNothing(collective, rank())) {
-      const ncclResult_t cleared = Clear(output, bytes, stream);
-      if (cleared != ncclSuccess) return cleared;
-    }
-    CallGroup group(nccl_->api);
-    for (const RankPair& pair : pairs) {
-      if (pair.source == rank()) group.Add(nccl_->api.Send(input, bytes, ncclUint8, pair.target, comm, stream));
-      if (pair.target == rank()) group.Add(nccl_->api.Recv(output, bytes, ncclUint8, pair.source, comm, stream));
-    }
-    return group.End();
-  });
-}
-
-absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartGather(const void* input, void* output, int64_t count,
-                                                                   DType dtype, int root, const Call& call) {
-  const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
-  const CollectiveCall collective = GatherCall(count, dtype, root, call);
-  return Start(collective, input, output, call, [&](ncclComm_t comm, CUstream stream) {
-    if (rank() != root) {
-      const ncclResult_t cleared = Clear(output, OutputBytes(collective, size()), stream);
-      if (cleared != ncclSuccess) return cleared;
-    }
-    CallGroup group(nccl_->api);
-    group.Add(nccl_->api.Send(input, bytes, ncclUint8, root, comm, stream));
-    for (int peer = 0; peer < size() && rank() == root; ++peer) {
-      const size_t at = static_cast<size_t>(peer) * bytes;
-      group.Add(nccl_->api.Recv(At(output, at), bytes, ncclUint8, peer, comm, stream));
-    }
-    return group.End();
-  });
-}
-
-absl::StatusOr<Communicator::Ticket> NcclCommunicator::StartScatter(const void* input, void* output, int64_t count,
-                                                                    DType dtype, int root, const Call& call) {
-  const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
-  return Start(ScatterCall(count, dtype, root, call), input, output, call, [&](ncclComm_t comm, CUstream stream) {
-    CallGroup group(nccl_->api);
-    for (int peer = 0; peer < size() && rank() == root; ++peer) {
-      const size_t at = static_cast<size_t>(peer) * bytes;
-      group.Add(nccl_->api.Send(At(input, at), bytes, ncclUint8, peer, comm, stream));
-    }
-    group.Add(nccl_->api.Recv(output, bytes, ncclUint8, root, comm, stream));
-    return group.End();
-  });
+    default: break;  // the others are messages from rank to rank
+  }
+  CallGroup group(api);
+  const auto send = [&](int peer, size_t at) {
+    group.Add(api.Send(At(input, at), bytes, ncclUint8, peer, comm, stream));
+  };
+  const auto receive = [&](int peer, size_t at) {
+    group.Add(api.Recv(At(output, at), bytes, ncclUint8, peer, comm, stream));
+  };
+  for (const RankPair& pair : c.pairs) {
+    if (pair.source == rank()) send(pair.target, 0);
+    if (pair.target == rank()) receive(pair.source, 0);
+  }
+  const CollectiveTraits traits = TraitsOf(c.op);
+  for (int peer = 0; peer < size() && !traits.permutes; ++peer) {
+    const size_t at = static_cast<size_t>(peer) * bytes;
+    if (traits.from_root ? rank() == c.root : !traits.to_root || peer == c.root) send(peer, traits.scatters ? at : 0);
+    if (traits.to_root ? rank() == c.root : !traits.from_root || peer == c.root) receive(peer, traits.gathers ? at : 0);
+  }
+  return group.End();
 }
 
 absl::Status NcclCommunicator::Wait(Ticket ticket, Stream* stream) {

@@ -31,18 +31,17 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string_view>
 #include <vector>
 
-#include "runtime/comm/collective/collective_call.h"
 #include "runtime/communicator.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/graph.h"
 #include "runtime/cuda/nccl.h"
 #include "runtime/cuda/nccl_line.h"
+#include "runtime/cuda/nccl_types.h"
 
 namespace lockstep::cuda {
 
@@ -58,22 +57,8 @@ class NcclCommunicator final : public Communicator {
   // Of NCCL, and registered with it; where that is not supported, as the device's other memory.
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> Allocate(size_t bytes, std::string_view label) override;
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> AllocateShared(size_t bytes, std::string_view label) override;
-  absl::StatusOr<Ticket> StartAllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
-                                        const Call& call) override;
-  absl::StatusOr<Ticket> StartBroadcast(const void* input, void* output, int64_t count, DType dtype, int root,
-                                        const Call& call) override;
-  absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, std::span<const int64_t> counts, DType dtype,
-                                        const Call& call) override;
-  absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, std::span<const int64_t> counts,
-                                            DType dtype, ReduceKind kind, const Call& call) override;
-  absl::StatusOr<Ticket> StartAllToAll(const void* input, void* output, int64_t count, DType dtype,
-                                       const Call& call) override;
-  absl::StatusOr<Ticket> StartPermute(const void* input, void* output, int64_t count, DType dtype,
-                                      std::span<const RankPair> pairs, const Call& call) override;
-  absl::StatusOr<Ticket> StartGather(const void* input, void* output, int64_t count, DType dtype, int root,
-                                     const Call& call) override;
-  absl::StatusOr<Ticket> StartScatter(const void* input, void* output, int64_t count, DType dtype, int root,
-                                      const Call& call) override;
+  absl::StatusOr<Ticket> Start(const Collective& collective, const void* input, void* output,
+                               const Call& call) override;
   absl::Status Wait(Ticket ticket, Stream* stream) override;
   absl::Status Barrier(std::string_view label) override;
   absl::StatusOr<std::vector<std::string>> AllGatherBytes(std::string_view bytes, std::string_view label) override;
@@ -96,8 +81,6 @@ class NcclCommunicator final : public Communicator {
     CUevent done = nullptr;  // null: there is nothing on the device
     bool captured = false;   // then nothing is compared, so that a capture that fails concerns no peer
   };
-  using Enqueue = std::function<ncclResult_t(ncclComm_t comm, CUstream stream)>;
-
   NcclCommunicator(const NcclApi& api, std::unique_ptr<Communicator> part, Communicator& host, CudaDevice& device,
                    std::shared_ptr<NcclLine> line);
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> CreateOn(const NcclApi& api,
@@ -107,11 +90,12 @@ class NcclCommunicator final : public Communicator {
   absl::Status Join();
   absl::Status JoinAs(const ncclUniqueId& id);
   absl::Status AwaitReady(std::string_view what);
-  absl::StatusOr<Ticket> Start(const CollectiveCall& collective, const void* input, void* output, const Call& call,
-                               const Enqueue& enqueue);
-  absl::Status StartOnDevice(const Enqueue& enqueue, std::string_view what, CUevent done);
-  // Part of an Enqueue, as NCCL counts: fills with zeros what nobody sends to.
-  ncclResult_t Clear(void* output, size_t bytes, CUstream stream);
+  absl::Status StartOnDevice(absl::FunctionRef<ncclResult_t(ncclComm_t)> enqueue, std::string_view what, CUevent done);
+  // Puts the collective into the line's stream; `reduction` counts if it reduces. NCCL's result.
+  ncclResult_t Enqueue(const Collective& collective, const NcclReduction& reduction, const void* input, void* output,
+                       ncclComm_t comm);
+  // Fills the output with zeros, as part of Enqueue.
+  ncclResult_t Clear(void* output, size_t bytes);
   absl::StatusOr<CUevent> TakeEvent();
   absl::StatusOr<bool> Captures();
   absl::Status Watch(absl::Duration waited);

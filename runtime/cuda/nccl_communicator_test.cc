@@ -165,7 +165,8 @@ std::byte* BytesOfSum(std::vector<float>& values) { return reinterpret_cast<std:
 
 absl::StatusOr<Communicator::Ticket> StartNcclSum(Communicator& c, CudaDevice& device, std::byte* x,
                                                   const std::string& label = "sum", int64_t count = kNcclCount) {
-  return c.StartAllReduce(x, x, count, DType::kF32, ReduceKind::kSum, {.label = label, .stream = device.stream()});
+  return c.Start(Collective::AllReduce(count, DType::kF32, ReduceKind::kSum), x, x,
+                 {.label = label, .stream = device.stream()});
 }
 
 // Nothing is synchronized before the end. Each sum is that of what the stream had put there before, and each copy takes
@@ -197,7 +198,7 @@ TEST_P(Nccl, RefusesOtherStreams) {
     ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
     const Communicator::Call no_stream{.label = "x"};
     EXPECT_TRUE(absl::IsInvalidArgument(
-        c->StartAllReduce(x->data(), x->data(), 1, DType::kF32, ReduceKind::kSum, no_stream).status()));
+        c->Start(Collective::AllReduce(1, DType::kF32, ReduceKind::kSum), x->data(), x->data(), no_stream).status()));
     ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*c, device, x->data()));
     EXPECT_FALSE(c->Wait(ticket, nullptr).ok());
     RETURN_IF_ERROR(c->Wait(ticket, device.stream()));
@@ -622,8 +623,8 @@ TEST_P(Nccl, ComparesWithoutMovingAnything) {
     RETURN_IF_ERROR(host.Barrier("made"));
     (void)TheFakeNccl().TakeCalls();
     const auto compare = [&](const char* label, int64_t count) {
-      return c->AllReduce(nullptr, nullptr, count, DType::kF32, ReduceKind::kSum,
-                          {.label = label, .compared_only = true});
+      return c->Run(Collective::AllReduce(count, DType::kF32, ReduceKind::kSum), nullptr, nullptr,
+                    {.label = label, .compared_only = true});
     };
     RETURN_IF_ERROR(compare("step", 1000));
     EXPECT_THAT(TheFakeNccl().TakeCalls(), IsEmpty());

@@ -67,12 +67,12 @@ absl::Status CheckValue(const SettingInfo& setting, double value) {
 std::string Lane::ToString() const { return axis + " " + std::to_string(source) + " to " + std::to_string(target); }
 
 std::string CollectiveInfo::ToString() const {
-  if (is_barrier) return "barrier along " + axis + ", " + label;
+  if (op == CollectiveOp::kBarrier) return "barrier along " + axis + ", " + label;
   const CollectiveTraits traits = TraitsOf(op);
   std::string text(traits.name);
-  if (traits.has_root) text += " root=" + std::to_string(root);
+  if (traits.has_root()) text += " root=" + std::to_string(root);
   if (traits.reduces) text += " " + std::string(ReduceKindName(kind));
-  text += " " + std::string(DTypeName(dtype)) + "[" + std::to_string(count) + "]";
+  text += " " + std::string(DTypeName(dtype)) + "[" + std::to_string(count()) + "]";
   if (counts.size() > 1) {
     for (size_t i = 0; i < counts.size(); ++i) text += (i == 0 ? " of " : "+") + std::to_string(counts[i]);
   }

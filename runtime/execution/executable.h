@@ -54,23 +54,14 @@ struct Lane {
   bool operator==(const Lane&) const = default;
 };
 
-// What a start or a wait says to the communicator, and what the order certificate is made of.
-struct CollectiveInfo {
+// The collective of a start and its wait. The order certificate consists of these. A barrier has no operands.
+struct CollectiveInfo : Collective {
   int id = 0;  // a start and its wait share it; also the index of the ticket
-  CollectiveOp op = CollectiveOp::kAllReduce;
-  // It moves nothing and has no operands, whatever op it is called as: it is over when all ranks have started it.
-  bool is_barrier = false;
   // From the one rank of a lane to the other, each of which has its end alone: an input, or an output. `pairs` is the
   // lane's one.
   bool is_transfer = false;
   std::string axis;   // of the mesh: names the communicator
   int mesh_axis = 0;  // its position in the mesh; of a transfer that of its lane, behind the axes
-  ReduceKind kind = ReduceKind::kSum;
-  DType dtype = DType::kF32;
-  int64_t count = 0;            // elements, as the communicator counts them for this op, of all pieces
-  std::vector<int64_t> counts;  // of what has pieces: of each
-  int root = 0;                 // of what has one
-  std::vector<RankPair> pairs;  // of a permute
   // The computation waits for it before the next collectives along its axis start, so it should not queue behind those
   // that nobody waits for yet. See backends/planning/schedule.h.
   bool is_urgent = false;

@@ -148,8 +148,8 @@ absl::Status Executor::StartWitnesses() {
     if (!witness_->quiet()[i]) continue;
     const std::string label = "what ranks have in common along " + executable_.mesh.axes()[i].name;
     ASSIGN_OR_RETURN(axes_[i].witness,
-                     axes_[i].communicator->StartAllReduce(nullptr, nullptr, 0, DType::kU8, ReduceKind::kSum,
-                                                           {label, device_.stream(), axes_[i].evidence}));
+                     axes_[i].communicator->Start(Collective::AllReduce(0, DType::kU8, ReduceKind::kSum), nullptr,
+                                                  nullptr, {label, device_.stream(), axes_[i].evidence}));
   }
   return absl::OkStatus();
 }

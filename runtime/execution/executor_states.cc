@@ -90,7 +90,7 @@ absl::Status Executor::AssignShared(const ValueInfo& info, const std::byte* data
   const std::string label = "assignment of state " + info.name + ", which ranks share";
   const auto meet = [&](uint64_t hash) -> absl::Status {
     const Communicator::Call call{label, nullptr, {.states = hash}, /*compared_only=*/true};
-    return axis.communicator->AllReduce(nullptr, nullptr, 0, DType::kU8, ReduceKind::kSum, call);
+    return axis.communicator->Run(Collective::AllReduce(0, DType::kU8, ReduceKind::kSum), nullptr, nullptr, call);
   };
   const size_t bytes = info.local_type.num_bytes();
   RETURN_IF_ERROR(meet(HashBytes(data, bytes)));

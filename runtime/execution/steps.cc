@@ -49,26 +49,12 @@ class StartCollective : public Step {
  private:
   absl::StatusOr<Communicator::Ticket> Start(StepContext& context) {
     const CollectiveInfo& c = *info().collective;
-    if (c.is_barrier) return StartBarrier(c, context);
     if (c.is_transfer) return StartTransfer(c, context);
-    const void* input = context.data(c.input);
-    void* output = context.data(c.output);
     const AxisContext& axis = context.axis(c.mesh_axis);
-    Communicator& communicator = axis.communicator_of(c);
-    const Communicator::Call call{c.name_in_messages(), context.stream(), axis.evidence, /*compared_only=*/false,
-                                  c.is_called_transfer()};
-    switch (c.op) {
-      case CollectiveOp::kAllReduce: return communicator.StartAllReduce(input, output, c.count, c.dtype, c.kind, call);
-      case CollectiveOp::kBroadcast: return communicator.StartBroadcast(input, output, c.count, c.dtype, c.root, call);
-      case CollectiveOp::kAllGather: return communicator.StartAllGather(input, output, c.counts, c.dtype, call);
-      case CollectiveOp::kReduceScatter:
-        return communicator.StartReduceScatter(input, output, c.counts, c.dtype, c.kind, call);
-      case CollectiveOp::kAllToAll: return communicator.StartAllToAll(input, output, c.count, c.dtype, call);
-      case CollectiveOp::kPermute: return communicator.StartPermute(input, output, c.count, c.dtype, c.pairs, call);
-      case CollectiveOp::kGather: return communicator.StartGather(input, output, c.count, c.dtype, c.root, call);
-      case CollectiveOp::kScatter: return communicator.StartScatter(input, output, c.count, c.dtype, c.root, call);
-    }
-    return Internal() << "no collective " << static_cast<int>(c.op);
+    // A barrier is compared even while a device captures its stream.
+    const Communicator::Call call{c.name_in_messages(), context.stream(), axis.evidence,
+                                  /*compared_only=*/c.op == CollectiveOp::kBarrier, c.is_called_transfer()};
+    return axis.communicator_of(c).Start(c, context.data(c.input), context.data(c.output), call);
   }
 
   // Of the two ranks of a lane one has the operand and the other one gets it: a broadcast, in place where it comes
@@ -80,14 +66,7 @@ class StartCollective : public Step {
     const int root = c.pairs[0].source < c.pairs[0].target ? 0 : 1;
     const Communicator::Call call{c.name_in_messages(), context.stream(), lane.evidence, /*compared_only=*/false,
                                   /*is_transfer=*/true};
-    return lane.communicator->StartBroadcast(input, output, c.count, c.dtype, root, call);
-  }
-
-  // Of calls that move nothing a communicator says that their waits return when all ranks have started them.
-  static absl::StatusOr<Communicator::Ticket> StartBarrier(const CollectiveInfo& c, StepContext& context) {
-    const AxisContext& axis = context.axis(c.mesh_axis);
-    const Communicator::Call call{c.label, context.stream(), axis.evidence, /*compared_only=*/true};
-    return axis.communicator_of(c).StartAllReduce(nullptr, nullptr, 0, DType::kU8, ReduceKind::kSum, call);
+    return lane.communicator->Start(Collective::Broadcast(c.count(), c.dtype, root), input, output, call);
   }
 };
 

@@ -29,8 +29,8 @@ absl::Status Fetch(const ValueInfo& state, int root, Executor& executor, Communi
                    std::byte* whole) {
   if (root != 0) {
     const std::string label = "state " + state.name + " of rank " + std::to_string(root);
-    RETURN_IF_ERROR(communicator.Broadcast(part.bytes(), part.mutable_bytes(), static_cast<int64_t>(part.num_bytes()),
-                                           DType::kU8, root, {.label = label}));
+    RETURN_IF_ERROR(communicator.Run(Collective::Broadcast(static_cast<int64_t>(part.num_bytes()), DType::kU8, root),
+                                     part.bytes(), part.mutable_bytes(), {.label = label}));
   }
   if (communicator.rank() == 0)
     PutLocalPart(part.bytes(), state.placements, executor.executable().mesh, root, state.global_type, whole);

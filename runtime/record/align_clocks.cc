@@ -24,7 +24,8 @@ absl::StatusOr<ClockOffset> AlignClocks(Communicator& communicator, absl::Functi
   // One round more than those that count, to tell of the last.
   for (int round = 0; round <= kRounds; ++round) {
     const Times last = mine;
-    RETURN_IF_ERROR(communicator.AllGather(&last, all.data(), 2, DType::kI64, {.label = "clocks of the hosts"}));
+    RETURN_IF_ERROR(
+        communicator.Run(Collective::AllGather(2, DType::kI64), &last, all.data(), {.label = "clocks of the hosts"}));
     if (round > 0) {
       // Rank 0 was not through before this rank had come, nor this rank before rank 0 had.
       least = std::max(least, last.before - all[0].after);

@@ -9,40 +9,7 @@
 namespace lockstep {
 namespace {
 
-size_t Width(const OpDescription& description) { return SizeOf(static_cast<DType>(description.dtype)); }
-
-}  // namespace
-
-// Without a default, so that an opcode that is missing is an error of the compiler.
-OpcodeTraits TraitsOf(Opcode opcode) {
-  switch (opcode) {
-    case Opcode::kBarrier: return {.name = "barrier", .moves_data = false};
-    case Opcode::kAllocate: return {.name = "allocate", .moves_data = false};
-    case Opcode::kAllReduce: return {.name = CollectiveOpName(CollectiveOp::kAllReduce), .reduces = true};
-    case Opcode::kBroadcast: return {.name = CollectiveOpName(CollectiveOp::kBroadcast), .from_root = true};
-    case Opcode::kAllGather: return {.name = CollectiveOpName(CollectiveOp::kAllGather), .gathers = true};
-    case Opcode::kReduceScatter:
-      return {.name = CollectiveOpName(CollectiveOp::kReduceScatter), .reduces = true, .scatters = true};
-    case Opcode::kAllToAll:
-      return {.name = CollectiveOpName(CollectiveOp::kAllToAll), .gathers = true, .scatters = true};
-    case Opcode::kPermute: return {.name = CollectiveOpName(CollectiveOp::kPermute), .permutes = true};
-    case Opcode::kGather: return {.name = CollectiveOpName(CollectiveOp::kGather), .to_root = true, .gathers = true};
-    case Opcode::kScatter:
-      return {.name = CollectiveOpName(CollectiveOp::kScatter), .from_root = true, .scatters = true};
-  }
-  return {};
-}
-
-std::optional<Opcode> OpcodeNamed(std::string_view name) {
-  for (int i = 0; TraitsOf(static_cast<Opcode>(i)).name != OpcodeTraits().name; ++i) {
-    if (TraitsOf(static_cast<Opcode>(i)).name == name) return static_cast<Opcode>(i);
-  }
-  return std::nullopt;
-}
-
-namespace {
-
-uint32_t SharesOf(const OpcodeTraits& traits, int world_size) {
+uint32_t SharesOf(const CollectiveTraits& traits, int world_size) {
   const auto ranks = static_cast<uint32_t>(world_size);
   if (traits.gathers && traits.scatters) return ranks * ranks;
   return traits.gathers || traits.scatters || traits.permutes ? ranks : 1;
@@ -50,13 +17,12 @@ uint32_t SharesOf(const OpcodeTraits& traits, int world_size) {
 
 }  // namespace
 
-Chunks::Chunks(const CollectiveCall& collective, int world_size, int workers, size_t max_bytes, size_t min_bytes) {
-  const OpDescription& d = collective.description;
-  const OpcodeTraits traits = TraitsOf(d.opcode);
-  if (d.count == 0 || !traits.moves_data || d.compared_only) return;
+Chunks::Chunks(const Collective& collective, int world_size, int workers, size_t max_bytes, size_t min_bytes) {
+  const CollectiveTraits traits = TraitsOf(collective.op);
+  if (collective.count() == 0 || !traits.moves_data) return;
   const uint32_t shares = SharesOf(traits, world_size);
-  const int64_t width = static_cast<int64_t>(Width(d));
-  const int64_t total = shares * d.count * width;
+  const int64_t width = static_cast<int64_t>(SizeOf(collective.dtype));
+  const int64_t total = shares * collective.count() * width;
   const int64_t bytes =
       std::clamp(total / (4 * workers), static_cast<int64_t>(min_bytes), static_cast<int64_t>(max_bytes));
   const int64_t most = std::max<int64_t>(1, bytes / 64 * 64 / width);
@@ -81,29 +47,27 @@ Chunk Chunks::at(uint32_t index) const {
           .count = std::min(elements, cut.count - begin)};
 }
 
-Operands Operands::Of(const CollectiveCall& collective, int world_size, int first_rank) {
-  Operands operands{.description = collective.description,
+Operands Operands::Of(const Collective& collective, int world_size, int first_rank) {
+  Operands operands{.collective = &collective,
                     .world_size = world_size,
                     .first_rank = first_rank,
                     .pieces = PiecesOf(collective, world_size)};
-  if (!TraitsOf(collective.description.opcode).permutes) return operands;
+  if (!TraitsOf(collective.op).permutes) return operands;
   operands.sources.assign(static_cast<size_t>(world_size), -1);
   for (const RankPair& pair : collective.pairs) operands.sources[static_cast<size_t>(pair.target)] = pair.source;
   return operands;
 }
 
-bool IsReduction(const OpDescription& d) { return TraitsOf(d.opcode).reduces; }
-
 int SourceRank(const Operands& o, const Chunk& chunk) {
-  const OpcodeTraits traits = TraitsOf(o.description.opcode);
-  if (traits.from_root) return o.description.root;
+  const CollectiveTraits traits = TraitsOf(o.collective->op);
+  if (traits.from_root) return o.collective->root;
   if (traits.permutes) return o.sources[static_cast<size_t>(chunk.share)];
   return chunk.share % o.world_size;
 }
 
 int TargetRank(const Operands& o, const Chunk& chunk) {
-  const OpcodeTraits traits = TraitsOf(o.description.opcode);
-  if (traits.to_root) return o.description.root;
+  const CollectiveTraits traits = TraitsOf(o.collective->op);
+  if (traits.to_root) return o.collective->root;
   if (traits.gathers && traits.scatters)
     return (chunk.share % o.world_size + chunk.share / o.world_size) % o.world_size;
   return traits.scatters || traits.permutes ? chunk.share : -1;
@@ -114,14 +78,14 @@ namespace {
 // In bytes from the begin of any rank's operand.
 size_t InputOffset(const Operands& o, const Chunk& chunk) {
   const Piece& piece = o.pieces[static_cast<size_t>(chunk.piece)];
-  const int64_t share = TraitsOf(o.description.opcode).scatters ? TargetRank(o, chunk) : 0;
-  return piece.input_begin + static_cast<size_t>(share * piece.count + chunk.begin) * Width(o.description);
+  const int64_t share = TraitsOf(o.collective->op).scatters ? TargetRank(o, chunk) : 0;
+  return piece.input_begin + static_cast<size_t>(share * piece.count + chunk.begin) * SizeOf(o.collective->dtype);
 }
 
 size_t OutputOffset(const Operands& o, const Chunk& chunk) {
   const Piece& piece = o.pieces[static_cast<size_t>(chunk.piece)];
-  const int64_t share = TraitsOf(o.description.opcode).gathers ? SourceRank(o, chunk) : 0;
-  return piece.output_begin + static_cast<size_t>(share * piece.count + chunk.begin) * Width(o.description);
+  const int64_t share = TraitsOf(o.collective->op).gathers ? SourceRank(o, chunk) : 0;
+  return piece.output_begin + static_cast<size_t>(share * piece.count + chunk.begin) * SizeOf(o.collective->dtype);
 }
 
 }  // namespace

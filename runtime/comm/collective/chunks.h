@@ -5,31 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <string_view>
 #include <vector>
 
-#include "runtime/comm/collective/collective_call.h"
-#include "runtime/comm/collective/description.h"
+#include "runtime/collective.h"
 
 namespace lockstep {
-
-// What an opcode is, for all who move its data and speak of it.
-struct OpcodeTraits {
-  std::string_view name = "?";
-  bool moves_data = true;
-  bool reduces = false;
-  bool from_root = false;  // the root's input alone is read
-  bool to_root = false;    // the root's output alone gets anything
-  bool permutes = false;   // from the sources of pairs to their targets
-  bool gathers = false;    // the output holds a share of each rank
-  bool scatters = false;   // the input does
-  bool has_root() const { return from_root || to_root; }
-  // A chunk goes from one rank to one rank.
-  bool is_direct() const { return permutes || to_root || (!reduces && scatters); }
-};
-OpcodeTraits TraitsOf(Opcode opcode);
-std::optional<Opcode> OpcodeNamed(std::string_view name);
 
 // A range of elements in one piece, of what lies together in the operands of all ranks.
 struct Chunk {
@@ -47,7 +27,7 @@ class Chunks {
  public:
   Chunks() = default;
   // Chunks have at most `max_bytes`, less when that keeps `workers` busy, but then at least `min_bytes`.
-  Chunks(const CollectiveCall& collective, int world_size, int workers, size_t max_bytes, size_t min_bytes = 4 * 1024);
+  Chunks(const Collective& collective, int world_size, int workers, size_t max_bytes, size_t min_bytes = 4 * 1024);
 
   uint32_t size() const { return size_; }
   Chunk at(uint32_t index) const;  // requires index < size()
@@ -67,10 +47,10 @@ class Chunks {
 
 // The operands of a group's ranks, as this process reaches them, and what is to be done with them.
 struct Operands {
-  // Of the group whose first rank that is, but for its operands.
-  static Operands Of(const CollectiveCall& collective, int world_size, int first_rank);
+  // Those of the group with this first rank, without its inputs and outputs. `collective` is borrowed.
+  static Operands Of(const Collective& collective, int world_size, int first_rank);
 
-  OpDescription description;
+  const Collective* collective = nullptr;
   int world_size = 0;
   int first_rank = 0;                         // of the group
   std::vector<Piece> pieces;                  // one at least
@@ -78,8 +58,6 @@ struct Operands {
   std::vector<const std::byte*> inputs = {};  // what is not read or not written may be null
   std::vector<std::byte*> outputs = {};
 };
-
-bool IsReduction(const OpDescription& description);
 
 // The addresses of a chunk: in the inputs of the group's ranks, in rank order; in the outputs of those of them that get
 // the result.

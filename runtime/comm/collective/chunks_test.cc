@@ -12,29 +12,24 @@
 namespace lockstep {
 namespace {
 
-OpDescription Description(Opcode opcode, int64_t count, DType dtype = DType::kF32) {
-  return {.opcode = opcode,
-          .kind = static_cast<uint8_t>(ReduceKind::kMax),
-          .dtype = static_cast<uint8_t>(dtype),
-          .root = 2,
-          .count = count};
+Collective Call(CollectiveOp op, int64_t count, DType dtype = DType::kF32) {
+  return {.op = op, .dtype = dtype, .kind = ReduceKind::kMax, .root = 2, .counts = {count}};
 }
 
-CollectiveCall Call(Opcode opcode, int64_t count, DType dtype = DType::kF32) {
-  return {.description = Description(opcode, count, dtype), .counts = {count}, .pairs = {}};
-}
+OpDescription Description(CollectiveOp op, int64_t count) { return DescriptionOf(Call(op, count), {}); }
 
-constexpr Opcode kMoving[] = {Opcode::kAllReduce, Opcode::kBroadcast, Opcode::kAllGather, Opcode::kReduceScatter,
-                              Opcode::kAllToAll,  Opcode::kPermute,   Opcode::kGather,    Opcode::kScatter};
+constexpr CollectiveOp kMoving[] = {CollectiveOp::kAllReduce,     CollectiveOp::kBroadcast, CollectiveOp::kAllGather,
+                                    CollectiveOp::kReduceScatter, CollectiveOp::kAllToAll,  CollectiveOp::kPermute,
+                                    CollectiveOp::kGather,        CollectiveOp::kScatter};
 
 TEST(Chunks, EachElementIsInOne) {
-  for (Opcode opcode : kMoving) {
-    const bool is_whole = opcode == Opcode::kAllReduce || opcode == Opcode::kBroadcast;
-    const size_t shares = is_whole ? 1 : opcode == Opcode::kAllToAll ? 9 : 3;
+  for (CollectiveOp op : kMoving) {
+    const bool is_whole = op == CollectiveOp::kAllReduce || op == CollectiveOp::kBroadcast;
+    const size_t shares = is_whole ? 1 : op == CollectiveOp::kAllToAll ? 9 : 3;
     for (DType dtype : {DType::kU8, DType::kF32, DType::kF64}) {
       for (int64_t count : {1, 63, 4096, 5000, 300001}) {
         for (int workers : {1, 3}) {
-          const Chunks chunks(Call(opcode, count, dtype), 3, workers, 128 * 1024);
+          const Chunks chunks(Call(op, count, dtype), 3, workers, 128 * 1024);
           std::vector<int64_t> next(shares, 0);  // of each share: the first element that no chunk has yet
           for (uint32_t i = 0; i < chunks.size(); ++i) {
             const Chunk chunk = chunks.at(i);
@@ -53,7 +48,7 @@ TEST(Chunks, EachElementIsInOne) {
 }
 
 TEST(Chunks, PiecesAreCutOneAfterTheOther) {
-  CollectiveCall call = Call(Opcode::kReduceScatter, 70003);
+  Collective call = Call(CollectiveOp::kReduceScatter, 70003);
   call.counts = {3, 0, 50000, 20000};
   const Chunks chunks(call, 2, 2, 64 * 1024);
   std::vector<std::vector<int64_t>> next(4, {0, 0});  // by piece and share
@@ -71,31 +66,32 @@ TEST(Chunks, PiecesAreCutOneAfterTheOther) {
 }
 
 TEST(Chunks, HaveAtMostSoManyBytesAndBeginAtCacheLines) {
-  const Chunks chunks(Call(Opcode::kAllReduce, 10'000'000), 4, 4, 100'000);
+  const Chunks chunks(Call(CollectiveOp::kAllReduce, 10'000'000), 4, 4, 100'000);
   EXPECT_EQ(chunks.max_count(), 100'000 / 64 * 64 / 4);
   // 4 chunks for each worker, where they are not too small for that.
-  EXPECT_EQ(Chunks(Call(Opcode::kAllReduce, 1 << 20), 4, 4, 1 << 30).size(), 16u);
-  EXPECT_EQ(Chunks(Call(Opcode::kReduceScatter, 1 << 18), 4, 4, 1 << 30).size(), 16u);
-  EXPECT_EQ(Chunks(Call(Opcode::kAllReduce, 4096), 4, 4, 1 << 30).max_count(), 1024);
+  EXPECT_EQ(Chunks(Call(CollectiveOp::kAllReduce, 1 << 20), 4, 4, 1 << 30).size(), 16u);
+  EXPECT_EQ(Chunks(Call(CollectiveOp::kReduceScatter, 1 << 18), 4, 4, 1 << 30).size(), 16u);
+  EXPECT_EQ(Chunks(Call(CollectiveOp::kAllReduce, 4096), 4, 4, 1 << 30).max_count(), 1024);
 }
 
 TEST(Chunks, ThereAreNoneWhereNothingMoves) {
-  EXPECT_EQ(Chunks(Call(Opcode::kBarrier, 100), 3, 3, 1000).size(), 0u);
-  EXPECT_EQ(Chunks(Call(Opcode::kAllocate, 100), 3, 3, 1000).size(), 0u);
-  EXPECT_EQ(Chunks(Call(Opcode::kAllReduce, 0), 3, 3, 1000).size(), 0u);
+  EXPECT_EQ(Chunks(Call(CollectiveOp::kBarrier, 100), 3, 3, 1000).size(), 0u);
+  EXPECT_EQ(Chunks(Call(CollectiveOp::kAllocate, 100), 3, 3, 1000).size(), 0u);
+  EXPECT_EQ(Chunks(Call(CollectiveOp::kAllReduce, 0), 3, 3, 1000).size(), 0u);
 }
 
 TEST(Chunks, OperandsHaveAShareOfEachRankWhereTheOpSaysSo) {
-  for (Opcode opcode : kMoving) {
-    const bool scatters = opcode == Opcode::kReduceScatter || opcode == Opcode::kAllToAll || opcode == Opcode::kScatter;
-    const bool gathers = opcode == Opcode::kAllGather || opcode == Opcode::kAllToAll || opcode == Opcode::kGather;
-    EXPECT_EQ(InputBytes(Call(opcode, 10), 3), scatters ? 120u : 40u) << static_cast<int>(opcode);
-    EXPECT_EQ(OutputBytes(Call(opcode, 10), 3), gathers ? 120u : 40u) << static_cast<int>(opcode);
+  for (CollectiveOp op : kMoving) {
+    const bool scatters =
+        op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllToAll || op == CollectiveOp::kScatter;
+    const bool gathers = op == CollectiveOp::kAllGather || op == CollectiveOp::kAllToAll || op == CollectiveOp::kGather;
+    EXPECT_EQ(InputBytes(Call(op, 10), 3), scatters ? 120u : 40u) << static_cast<int>(op);
+    EXPECT_EQ(OutputBytes(Call(op, 10), 3), gathers ? 120u : 40u) << static_cast<int>(op);
   }
 }
 
 TEST(Chunks, PiecesBeginAtMultiplesOfTheirAlignment) {
-  CollectiveCall call = Call(Opcode::kAllGather, 20);
+  Collective call = Call(CollectiveOp::kAllGather, 20);
   call.counts = {3, 1, 16};
   const std::vector<Piece> pieces = PiecesOf(call, 2);
   ASSERT_EQ(pieces.size(), 3u);
@@ -109,7 +105,7 @@ TEST(Chunks, PiecesBeginAtMultiplesOfTheirAlignment) {
 TEST(Chunks, AddressesAreOfTheRanksThatHaveThem) {
   std::byte memory[8000];
   // Ranks 1 and 2 of a world of 4.
-  const auto operands_of = [&](const CollectiveCall& call) {
+  const auto operands_of = [&](const Collective& call) {
     Operands operands = Operands::Of(call, 4, 1);
     operands.inputs = {memory, memory + 1600};
     operands.outputs = {memory + 3200, memory + 4800};
@@ -118,7 +114,8 @@ TEST(Chunks, AddressesAreOfTheRanksThatHaveThem) {
   std::vector<const std::byte*> inputs;
   std::vector<std::byte*> outputs;
   const Chunk chunk{.share = 2, .begin = 10, .count = 5};
-  Operands operands = operands_of(Call(Opcode::kReduceScatter, 100));
+  const Collective reduce_scatter = Call(CollectiveOp::kReduceScatter, 100);
+  Operands operands = operands_of(reduce_scatter);
   ChunkInputs(operands, chunk, &inputs);
   EXPECT_EQ(inputs, (std::vector<const std::byte*>{memory + 840, memory + 2440}));
   ChunkOutputs(operands, chunk, &outputs);
@@ -127,17 +124,19 @@ TEST(Chunks, AddressesAreOfTheRanksThatHaveThem) {
     ChunkOutputs(operands, {.share = share, .begin = 10, .count = 5}, &outputs);
     EXPECT_TRUE(outputs.empty()) << share;
   }
-  operands = operands_of(Call(Opcode::kAllGather, 100));
+  const Collective all_gather = Call(CollectiveOp::kAllGather, 100);
+  operands = operands_of(all_gather);
   ChunkOutputs(operands, chunk, &outputs);
   EXPECT_EQ(outputs, (std::vector<std::byte*>{memory + 4040, memory + 5640}));
   EXPECT_EQ(SourceRank(operands, chunk), 2);
   EXPECT_EQ(SourceAddress(operands, chunk), memory + 1640);
-  EXPECT_EQ(SourceRank(operands_of(Call(Opcode::kBroadcast, 100)), {.share = 0, .begin = 10, .count = 5}), 2);
+  const Collective broadcast = Call(CollectiveOp::kBroadcast, 100);
+  EXPECT_EQ(SourceRank(operands_of(broadcast), {.share = 0, .begin = 10, .count = 5}), 2);
 }
 
 TEST(Chunks, GoFromOneRankToAnother) {
   std::byte memory[8000];
-  const auto operands_of = [&](const CollectiveCall& call) {
+  const auto operands_of = [&](const Collective& call) {
     Operands operands = Operands::Of(call, 2, 0);
     operands.inputs = {memory, memory + 1600};
     operands.outputs = {memory + 3200, memory + 4800};
@@ -145,7 +144,8 @@ TEST(Chunks, GoFromOneRankToAnother) {
   };
   std::vector<std::byte*> outputs;
   // Each pair of ranks once, and in turn another source.
-  Operands operands = operands_of(Call(Opcode::kAllToAll, 100));
+  const Collective all_to_all = Call(CollectiveOp::kAllToAll, 100);
+  Operands operands = operands_of(all_to_all);
   const int pairs[4][2] = {{0, 0}, {1, 1}, {0, 1}, {1, 0}};
   for (int share = 0; share < 4; ++share) {
     const Chunk chunk{.share = share, .begin = 10, .count = 5};
@@ -156,7 +156,7 @@ TEST(Chunks, GoFromOneRankToAnother) {
     ChunkOutputs(operands, chunk, &outputs);
     EXPECT_EQ(outputs, (std::vector<std::byte*>{memory + 3200 + 1600 * target + 400 * source + 40})) << share;
   }
-  CollectiveCall permute = Call(Opcode::kPermute, 100);
+  Collective permute = Call(CollectiveOp::kPermute, 100);
   permute.pairs = {{.source = 1, .target = 0}};
   operands = operands_of(permute);
   EXPECT_EQ(SourceRank(operands, {.share = 0, .begin = 0, .count = 100}), 1);
@@ -165,17 +165,27 @@ TEST(Chunks, GoFromOneRankToAnother) {
   EXPECT_TRUE(GetsNothing(permute, 1));
 }
 
+TEST(DescriptionOf, SaysWhatListsHold) {
+  const auto of = [](const Collective& collective) { return DescriptionOf(collective, {}); };
+  EXPECT_EQ(of(Collective::AllGather(5, DType::kF32)).lists, 0u);
+  const int64_t counts[] = {2, 3}, others[] = {3, 2};
+  EXPECT_EQ(of(Collective::AllGather(counts, DType::kF32)).count, 5);
+  EXPECT_NE(of(Collective::AllGather(counts, DType::kF32)), of(Collective::AllGather(others, DType::kF32)));
+  const RankPair there[] = {{.source = 0, .target = 1}}, back[] = {{.source = 1, .target = 0}};
+  EXPECT_NE(of(Collective::Permute(5, DType::kF32, there)), of(Collective::Permute(5, DType::kF32, back)));
+}
+
 TEST(Describe, SaysWhatEachCollectiveIs) {
-  EXPECT_EQ(Describe(Description(Opcode::kBarrier, 5), "x"), "barrier `x`");
-  EXPECT_EQ(Describe(Description(Opcode::kAllocate, 5), "x"), "allocate `x`");
-  EXPECT_EQ(Describe(Description(Opcode::kAllReduce, 5), "x"), "all_reduce max f32[5] `x`");
-  EXPECT_EQ(Describe(Description(Opcode::kBroadcast, 5), "x"), "broadcast from rank 2 f32[5] `x`");
-  EXPECT_EQ(Describe(Description(Opcode::kAllGather, 5), "x"), "all_gather f32[5] `x`");
-  EXPECT_EQ(Describe(Description(Opcode::kReduceScatter, 5), "x"), "reduce_scatter max f32[5] `x`");
-  EXPECT_EQ(Describe(Description(Opcode::kAllToAll, 5), "x"), "all_to_all f32[5] `x`");
-  EXPECT_EQ(Describe(Description(Opcode::kGather, 5), "x"), "gather to rank 2 f32[5] `x`");
-  EXPECT_EQ(Describe(Description(Opcode::kScatter, 5), "x"), "scatter from rank 2 f32[5] `x`");
-  OpDescription permute = Description(Opcode::kPermute, 5), bucket = Description(Opcode::kAllGather, 5);
+  EXPECT_EQ(Describe(Description(CollectiveOp::kBarrier, 5), "x"), "barrier `x`");
+  EXPECT_EQ(Describe(Description(CollectiveOp::kAllocate, 5), "x"), "allocate `x`");
+  EXPECT_EQ(Describe(Description(CollectiveOp::kAllReduce, 5), "x"), "all_reduce max f32[5] `x`");
+  EXPECT_EQ(Describe(Description(CollectiveOp::kBroadcast, 5), "x"), "broadcast from rank 2 f32[5] `x`");
+  EXPECT_EQ(Describe(Description(CollectiveOp::kAllGather, 5), "x"), "all_gather f32[5] `x`");
+  EXPECT_EQ(Describe(Description(CollectiveOp::kReduceScatter, 5), "x"), "reduce_scatter max f32[5] `x`");
+  EXPECT_EQ(Describe(Description(CollectiveOp::kAllToAll, 5), "x"), "all_to_all f32[5] `x`");
+  EXPECT_EQ(Describe(Description(CollectiveOp::kGather, 5), "x"), "gather to rank 2 f32[5] `x`");
+  EXPECT_EQ(Describe(Description(CollectiveOp::kScatter, 5), "x"), "scatter from rank 2 f32[5] `x`");
+  OpDescription permute = Description(CollectiveOp::kPermute, 5), bucket = Description(CollectiveOp::kAllGather, 5);
   permute.lists = 0x12, bucket.lists = 0x34, bucket.pieces = 3;
   EXPECT_EQ(Describe(permute, "x"), "permute f32[5] (pairs 0x0000000000000012) `x`");
   EXPECT_EQ(Describe(bucket, "x"), "all_gather f32[5] in 3 pieces (counts 0x0000000000000034) `x`");

@@ -1,18 +1,49 @@
 #include "runtime/comm/collective/description.h"
 
+#include <numeric>
 #include <sstream>
 
 #include "absl/strings/str_format.h"
 #include "core/dtype.h"
 #include "core/placement.h"
 #include "core/status.h"
-#include "runtime/comm/collective/chunks.h"
 
 namespace lockstep {
+namespace {
+
+uint64_t Mix(uint64_t hash, int64_t number) {  // FNV-1a, of eight bytes
+  for (int i = 0; i < 8; ++i) hash = (hash ^ (static_cast<uint64_t>(number) >> (8 * i) & 0xff)) * 0x100000001b3;
+  return hash;
+}
+
+uint64_t HashOfLists(const Collective& collective) {
+  uint64_t hash = 0xcbf29ce484222325;
+  if (TraitsOf(collective.op).permutes) {
+    for (const RankPair& pair : collective.pairs) hash = Mix(Mix(hash, pair.source), pair.target);
+    return hash;
+  }
+  if (collective.counts.size() == 1) return 0;
+  return std::accumulate(collective.counts.begin(), collective.counts.end(), hash, Mix);
+}
+
+}  // namespace
+
+OpDescription DescriptionOf(const Collective& collective, const Communicator::Call& call) {
+  return {.op = collective.op,
+          .kind = static_cast<uint8_t>(collective.kind),
+          .dtype = static_cast<uint8_t>(collective.dtype),
+          .root = collective.root,
+          .pieces = static_cast<int32_t>(collective.counts.size()),
+          .count = collective.count(),
+          .lists = HashOfLists(collective),
+          .evidence = call.evidence,
+          .compared_only = call.compared_only,
+          .is_transfer = call.is_transfer};
+}
 
 std::string Describe(const OpDescription& d, const std::string& label) {
   std::ostringstream text;
-  const OpcodeTraits traits = TraitsOf(d.opcode);
+  const CollectiveTraits traits = TraitsOf(d.op);
   text << (d.is_transfer ? "transfer" : traits.name);
   if (traits.reduces) text << " " << ReduceKindName(static_cast<ReduceKind>(d.kind));
   if (traits.has_root() && !d.is_transfer) text << (traits.from_root ? " from rank " : " to rank ") << d.root;

@@ -1,48 +1,36 @@
-// The part of a collective call that must be the same on all ranks, and what messages say of it. Pure functions; any
-// thread.
+// The part of a collective call that must be the same on all ranks, and the texts about it in messages. Pure functions;
+// any thread.
 
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "runtime/collective.h"
 #include "runtime/communicator.h"
 
 namespace lockstep {
 
-// What an opcode moves where is in TraitsOf (chunks.h).
-enum class Opcode : uint8_t {
-  kBarrier,
-  kAllocate,
-  kAllReduce,
-  kBroadcast,
-  kAllGather,
-  kReduceScatter,
-  kAllToAll,
-  kPermute,
-  kGather,
-  kScatter
-};
-
-// What must be the same on all ranks, besides the label.
+// Everything that must be equal besides the label. Ranks exchange it as plain bytes.
 struct OpDescription {
-  Opcode opcode = Opcode::kBarrier;
-  uint8_t kind = 0;   // ReduceKind, of a reduction
+  CollectiveOp op = CollectiveOp::kBarrier;
+  uint8_t kind = 0;   // ReduceKind
   uint8_t dtype = 0;  // DType
-  int32_t root = 0;   // of what has one
+  int32_t root = 0;
   int32_t pieces = 1;
-  int64_t count = 0;   // elements, as the caller gave it, of all pieces
-  uint64_t lists = 0;  // hash of the pieces' counts if there are several, and of the pairs
+  int64_t count = 0;   // elements of all pieces
+  uint64_t lists = 0;  // a hash of the pieces' counts if there are several, and of the pairs
   Communicator::Evidence evidence = {};
-  bool compared_only = false;  // nothing is moved
-  bool is_transfer = false;    // see Communicator::Call
+  bool compared_only = false;  // (Communicator::Call)
+  bool is_transfer = false;    // (Communicator::Call)
   bool operator==(const OpDescription&) const = default;
 };
+OpDescription DescriptionOf(const Collective& collective, const Communicator::Call& call);
 
 // "all_reduce sum f32[10] `bucket 0`".
 std::string Describe(const OpDescription& description, const std::string& label);
 
-// What the first field means in which the evidence of two ranks, of these numbers, differs; "" if none does.
+// The meaning of the first field in which the evidence of two ranks, of these numbers, differs; "" if none does.
 std::string DifferenceOf(int rank_a, const Communicator::Evidence& a, int rank_b, const Communicator::Evidence& b);
 
 }  // namespace lockstep

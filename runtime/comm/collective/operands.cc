@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/status.h"
-#include "runtime/comm/collective/chunks.h"
 #include "runtime/comm/collective/description.h"
 
 namespace lockstep {
@@ -29,26 +28,25 @@ std::string WrongWith(const std::vector<RankPair>& pairs, int size) {
   return "";
 }
 
-bool IsInPlace(const CollectiveCall& c, const std::byte* input, const std::byte* output, int rank) {
-  const OpcodeTraits traits = TraitsOf(c.description.opcode);
+bool IsInPlace(const Collective& c, const std::byte* input, const std::byte* output, int rank) {
+  const CollectiveTraits traits = TraitsOf(c.op);
   if (traits.is_direct() || c.counts.size() != 1) return false;
-  const size_t share = static_cast<size_t>(rank) * static_cast<size_t>(c.counts[0]) * SizeOf(c.dtype());
+  const size_t share = static_cast<size_t>(rank) * static_cast<size_t>(c.counts[0]) * SizeOf(c.dtype);
   if (traits.gathers) return input == output + share;
   return traits.scatters ? output == input + share : input == output;
 }
 
 }  // namespace
 
-absl::Status CheckOperands(const CollectiveCall& c, const void* input, const void* output, std::string_view label,
+absl::Status CheckOperands(const Collective& c, const void* input, const void* output, const Communicator::Call& call,
                            int rank, int size) {
-  const OpDescription& d = c.description;
-  auto where = [&] { return InvalidArgument() << Describe(d, std::string(label)) << ": "; };
-  if (d.root < 0 || d.root >= size) return where() << "root " << d.root << " is not one of " << size << " ranks";
+  auto where = [&] { return InvalidArgument() << Describe(DescriptionOf(c, call), std::string(call.label)) << ": "; };
+  if (c.root < 0 || c.root >= size) return where() << "root " << c.root << " is not one of " << size << " ranks";
   if (c.counts.empty()) return where() << "there are no pieces";
   if (std::any_of(c.counts.begin(), c.counts.end(), [](int64_t count) { return count < 0; }))
     return where() << "the count is negative";
   if (const std::string wrong = WrongWith(c.pairs, size); !wrong.empty()) return where() << wrong;
-  if (d.count == 0 || d.compared_only) return absl::OkStatus();
+  if (c.count() == 0 || call.compared_only) return absl::OkStatus();
   const bool reads = ReadsInput(c, rank);
   if ((reads && input == nullptr) || output == nullptr) return where() << "an operand is null";
   if (!reads) return absl::OkStatus();

@@ -3,17 +3,17 @@
 
 #pragma once
 
-#include <string_view>
-
 #include "absl/status/status.h"
-#include "runtime/comm/collective/collective_call.h"
+#include "runtime/collective.h"
+#include "runtime/communicator.h"
 
 namespace lockstep {
 
 // kInvalidArgument, with the call, if the root or one of a pair is no rank, a rank is twice a source or a target, a
 // count is negative, an operand is null, or the operands overlap otherwise than in place. `rank` is the caller's, of
-// `size`. An input that is not read (ReadsInput) may be anything.
-absl::Status CheckOperands(const CollectiveCall& collective, const void* input, const void* output,
-                           std::string_view label, int rank, int size);
+// `size`. An input that is not read (ReadsInput) may be anything, and so may the operands of a call that is compared
+// only.
+absl::Status CheckOperands(const Collective& collective, const void* input, const void* output,
+                           const Communicator::Call& call, int rank, int size);
 
 }  // namespace lockstep

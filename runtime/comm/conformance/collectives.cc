@@ -164,45 +164,47 @@ absl::Status RunAndCheck(Communicator& c, Op op, ReduceKind kind, int64_t count,
   // What was there before: a result that is not written shows.
   if (!in_place) std::fill_n(reinterpret_cast<unsigned char*>(output), out_count * sizeof(T), 1);
   if ((op == Op::kAllReduce || op == Op::kReduceScatter) && IsMissing(c, dtype, kind)) {
-    const absl::Status status = op == Op::kAllReduce ? c.AllReduce(input, output, count, dtype, kind, call)
-                                                     : c.ReduceScatter(input, output, count, dtype, kind, call);
+    const absl::Status status = op == Op::kAllReduce
+                                    ? c.Run(Collective::AllReduce(count, dtype, kind), input, output, call)
+                                    : c.Run(Collective::ReduceScatter(count, dtype, kind), input, output, call);
     return absl::IsUnimplemented(status) ? absl::OkStatus() : Wrong(c, title) << status.ToString();
   }
   switch (op) {
     case Op::kAllReduce:
-      RETURN_IF_ERROR(c.AllReduce(input, output, count, dtype, kind, call));
+      RETURN_IF_ERROR(c.Run(Collective::AllReduce(count, dtype, kind), input, output, call));
       for (int64_t i = check_begin; i < check_end; ++i) expected[i] = Expected<T>(kind, n, i);
       break;
     case Op::kBroadcast:
-      RETURN_IF_ERROR(c.Broadcast(c.rank() == root || in_place ? input : nullptr, output, count, dtype, root, call));
+      RETURN_IF_ERROR(c.Run(Collective::Broadcast(count, dtype, root), c.rank() == root || in_place ? input : nullptr,
+                            output, call));
       for (int64_t i = 0; i < count; ++i) expected[i] = Input<T>(root, i);
       break;
     case Op::kAllGather:
-      RETURN_IF_ERROR(c.AllGather(input, output, count, dtype, call));
+      RETURN_IF_ERROR(c.Run(Collective::AllGather(count, dtype), input, output, call));
       for (int64_t i = 0; i < out_count; ++i) expected[i] = Input<T>(static_cast<int>(i / count), i % count);
       break;
     case Op::kReduceScatter:
-      RETURN_IF_ERROR(c.ReduceScatter(input, output, count, dtype, kind, call));
+      RETURN_IF_ERROR(c.Run(Collective::ReduceScatter(count, dtype, kind), input, output, call));
       for (int64_t i = 0; i < count; ++i) expected[i] = Expected<T>(kind, n, c.rank() * count + i);
       break;
     case Op::kAllToAll:
-      RETURN_IF_ERROR(c.AllToAll(input, output, count, dtype, call));
+      RETURN_IF_ERROR(c.Run(Collective::AllToAll(count, dtype), input, output, call));
       for (int64_t i = 0; i < out_count; ++i)
         expected[i] = Input<T>(static_cast<int>(i / count), c.rank() * count + i % count);
       break;
     case Op::kPermute:
-      RETURN_IF_ERROR(c.Permute(input, output, count, dtype, pairs, call));
+      RETURN_IF_ERROR(c.Run(Collective::Permute(count, dtype, pairs), input, output, call));
       for (const RankPair& pair : pairs) {
         for (int64_t i = 0; pair.target == c.rank() && i < count; ++i) expected[i] = Input<T>(pair.source, i);
       }
       break;
     case Op::kGather:
-      RETURN_IF_ERROR(c.Gather(input, output, count, dtype, root, call));
+      RETURN_IF_ERROR(c.Run(Collective::Gather(count, dtype, root), input, output, call));
       for (int64_t i = 0; c.rank() == root && i < out_count; ++i)
         expected[i] = Input<T>(static_cast<int>(i / count), i % count);
       break;
     case Op::kScatter:
-      RETURN_IF_ERROR(c.Scatter(c.rank() == root ? input : nullptr, output, count, dtype, root, call));
+      RETURN_IF_ERROR(c.Run(Collective::Scatter(count, dtype, root), c.rank() == root ? input : nullptr, output, call));
       for (int64_t i = 0; i < count; ++i) expected[i] = Input<T>(root, c.rank() * count + i);
       break;
   }
@@ -274,7 +276,8 @@ absl::Status Pieces(Communicator& c) {
       for (int p = 0; p < num_pieces; ++p) {
         for (int64_t i = 0; i < counts[p]; ++i) own(p)[i] = Input<float>(c.rank(), 100 * p + i);
       }
-      RETURN_IF_ERROR(c.AllGather(a.data(), b.data(), counts, DType::kF32, {.label = "gathered pieces"}));
+      RETURN_IF_ERROR(
+          c.Run(Collective::AllGather(counts, DType::kF32), a.data(), b.data(), {.label = "gathered pieces"}));
       for (int p = 0; p < num_pieces; ++p) {
         for (int64_t i = 0; i < n * counts[p]; ++i) {
           const float expected = Input<float>(static_cast<int>(i / counts[p]), 100 * p + i % counts[p]);
@@ -282,8 +285,8 @@ absl::Status Pieces(Communicator& c) {
           whole(p)[i] = Input<float>(c.rank(), 100 * p + i);
         }
       }
-      RETURN_IF_ERROR(
-          c.ReduceScatter(b.data(), a.data(), counts, DType::kF32, ReduceKind::kSum, {.label = "scattered pieces"}));
+      RETURN_IF_ERROR(c.Run(Collective::ReduceScatter(counts, DType::kF32, ReduceKind::kSum), b.data(), a.data(),
+                            {.label = "scattered pieces"}));
       for (int p = 0; p < num_pieces; ++p) {
         for (int64_t i = 0; i < counts[p]; ++i) {
           if (!AsExpected(c, own(p)[i], Expected<float>(ReduceKind::kSum, n, 100 * p + c.rank() * counts[p] + i)))
@@ -315,7 +318,8 @@ absl::Status BarrierWaits(Communicator& c) {
     int64_t entered = absl::ToUnixNanos(absl::Now());
     RETURN_IF_ERROR(c.Barrier("barrier"));
     const int64_t left = absl::ToUnixNanos(absl::Now());
-    RETURN_IF_ERROR(c.AllReduce(&entered, &entered, 1, DType::kI64, ReduceKind::kMax, {.label = "last to enter"}));
+    RETURN_IF_ERROR(
+        c.Run(Collective::AllReduce(1, DType::kI64, ReduceKind::kMax), &entered, &entered, {.label = "last to enter"}));
     EXPECT_THAT_OR_RETURN(left >= entered, "barrier");
   }
   return absl::OkStatus();
@@ -338,8 +342,8 @@ absl::Status ManyInFlight(Communicator& c) {
       for (int b = 0; b < buckets; ++b) {
         float* x = reinterpret_cast<float*>(operands[b].data());
         for (int64_t i = 0; i < counts[b]; ++i) x[i] = Input<float>(c.rank(), i + b);
-        ASSIGN_OR_RETURN(auto ticket, c.StartAllReduce(x, x, counts[b], DType::kF32, ReduceKind::kSum,
-                                                       {.label = "bucket " + std::to_string(b)}));
+        ASSIGN_OR_RETURN(auto ticket, c.Start(Collective::AllReduce(counts[b], DType::kF32, ReduceKind::kSum), x, x,
+                                              {.label = "bucket " + std::to_string(b)}));
         tickets.push_back(ticket);
       }
       for (int k = 0; k < buckets; ++k) {
@@ -364,7 +368,7 @@ absl::Status MixedMemory(Communicator& c) {
   for (int turn = 0; turn < c.size(); ++turn) {
     double* x = turn == c.rank() ? own.data() : reinterpret_cast<double*>(shared.data()) + turn * 3 + 1;
     for (int64_t i = 0; i < kCount; ++i) x[i] = Input<double>(c.rank(), i);
-    RETURN_IF_ERROR(c.AllReduce(x, x, kCount, DType::kF64, ReduceKind::kSum, {.label = "mixed"}));
+    RETURN_IF_ERROR(c.Run(Collective::AllReduce(kCount, DType::kF64, ReduceKind::kSum), x, x, {.label = "mixed"}));
     for (int64_t i = 0; i < kCount; ++i) {
       if (!AsExpected(c, x[i], Expected<double>(ReduceKind::kSum, c.size(), i)))
         return Wrong(c, "mixed") << "element " << i;
@@ -403,7 +407,7 @@ absl::Status MemoryComesAndGoes(Communicator& c) {
     int32_t* x = reinterpret_cast<int32_t*>(memory.data());
     for (size_t i = 0; i < count; ++i) EXPECT_THAT_OR_RETURN(x[i] == 0, "fresh memory");
     const int64_t common = (round * 37) % 100 == 0 || c.size() > 1 ? 0 : static_cast<int64_t>(count);
-    RETURN_IF_ERROR(c.AllReduce(x, x, common, DType::kI32, ReduceKind::kSum, {.label = "short"}));
+    RETURN_IF_ERROR(c.Run(Collective::AllReduce(common, DType::kI32, ReduceKind::kSum), x, x, {.label = "short"}));
     for (size_t i = 0; i < count; ++i) x[i] = 7;
   }
   return absl::OkStatus();
@@ -413,29 +417,35 @@ absl::Status BadArguments(Communicator& c) {
   std::vector<float> x(100), y(100);
   auto refused = [](const absl::Status& status) { return status.code() == absl::StatusCode::kInvalidArgument; };
   const Communicator::Call call{.label = "bad"};
-  EXPECT_THAT_OR_RETURN(refused(c.AllReduce(nullptr, x.data(), 1, DType::kF32, ReduceKind::kSum, call)), "null");
-  EXPECT_THAT_OR_RETURN(refused(c.AllReduce(x.data(), x.data(), -1, DType::kF32, ReduceKind::kSum, call)), "negative");
-  EXPECT_THAT_OR_RETURN(refused(c.AllReduce(x.data(), x.data() + 5, 10, DType::kF32, ReduceKind::kSum, call)),
-                        "overlap");
-  EXPECT_THAT_OR_RETURN(refused(c.Broadcast(x.data(), x.data(), 10, DType::kF32, c.size(), call)), "root");
-  EXPECT_THAT_OR_RETURN(refused(c.Broadcast(x.data(), x.data(), 10, DType::kF32, -1, call)), "root");
-  EXPECT_THAT_OR_RETURN(refused(c.Gather(x.data(), y.data(), 1, DType::kF32, c.size(), call)), "root");
-  EXPECT_THAT_OR_RETURN(refused(c.Scatter(x.data(), y.data(), 1, DType::kF32, -1, call)), "root");
-  EXPECT_THAT_OR_RETURN(refused(c.AllToAll(x.data(), x.data(), 1, DType::kF32, call)), "in place");
+  EXPECT_THAT_OR_RETURN(
+      refused(c.Run(Collective::AllReduce(1, DType::kF32, ReduceKind::kSum), nullptr, x.data(), call)), "null");
+  EXPECT_THAT_OR_RETURN(
+      refused(c.Run(Collective::AllReduce(-1, DType::kF32, ReduceKind::kSum), x.data(), x.data(), call)), "negative");
+  EXPECT_THAT_OR_RETURN(
+      refused(c.Run(Collective::AllReduce(10, DType::kF32, ReduceKind::kSum), x.data(), x.data() + 5, call)),
+      "overlap");
+  EXPECT_THAT_OR_RETURN(refused(c.Run(Collective::Broadcast(10, DType::kF32, c.size()), x.data(), x.data(), call)),
+                        "root");
+  EXPECT_THAT_OR_RETURN(refused(c.Run(Collective::Broadcast(10, DType::kF32, -1), x.data(), x.data(), call)), "root");
+  EXPECT_THAT_OR_RETURN(refused(c.Run(Collective::Gather(1, DType::kF32, c.size()), x.data(), y.data(), call)), "root");
+  EXPECT_THAT_OR_RETURN(refused(c.Run(Collective::Scatter(1, DType::kF32, -1), x.data(), y.data(), call)), "root");
+  EXPECT_THAT_OR_RETURN(refused(c.Run(Collective::AllToAll(1, DType::kF32), x.data(), x.data(), call)), "in place");
   const auto permute = [&](const std::vector<RankPair>& pairs) {
-    return c.Permute(x.data(), y.data(), 1, DType::kF32, pairs, call);
+    return c.Run(Collective::Permute(1, DType::kF32, pairs), x.data(), y.data(), call);
   };
   EXPECT_THAT_OR_RETURN(refused(permute({{0, c.size()}})), "no such target");
   EXPECT_THAT_OR_RETURN(refused(permute({{-1, 0}})), "no such source");
   EXPECT_THAT_OR_RETURN(refused(permute({{0, 0}, {0, c.size() - 1}})), "a source twice");
   EXPECT_THAT_OR_RETURN(refused(permute({{0, 0}, {c.size() - 1, 0}})), "a target twice");
   const std::vector<int64_t> none, negative = {3, -1};
-  EXPECT_THAT_OR_RETURN(refused(c.AllGather(x.data(), y.data(), none, DType::kF32, call)), "no pieces");
-  EXPECT_THAT_OR_RETURN(refused(c.AllGather(x.data(), y.data(), negative, DType::kF32, call)), "negative piece");
+  EXPECT_THAT_OR_RETURN(refused(c.Run(Collective::AllGather(none, DType::kF32), x.data(), y.data(), call)),
+                        "no pieces");
+  EXPECT_THAT_OR_RETURN(refused(c.Run(Collective::AllGather(negative, DType::kF32), x.data(), y.data(), call)),
+                        "negative piece");
   EXPECT_THAT_OR_RETURN(!c.Wait({12345678}).ok(), "unknown ticket");
   // Nothing was started by any of these.
   x.assign(100, 1.f);
-  RETURN_IF_ERROR(c.AllReduce(x.data(), y.data(), 100, DType::kF32, ReduceKind::kSum, call));
+  RETURN_IF_ERROR(c.Run(Collective::AllReduce(100, DType::kF32, ReduceKind::kSum), x.data(), y.data(), call));
   EXPECT_THAT_OR_RETURN(y[99] == static_cast<float>(c.size()), "after bad arguments");
   return absl::OkStatus();
 }
@@ -443,13 +453,13 @@ absl::Status BadArguments(Communicator& c) {
 // Nothing is moved, and operands may be null.
 absl::Status ComparedOnly(Communicator& c) {
   const auto compare = [&](int64_t count) {
-    return c.AllReduce(nullptr, nullptr, count, DType::kF32, ReduceKind::kSum,
-                       {.label = "compared", .compared_only = true});
+    return c.Run(Collective::AllReduce(count, DType::kF32, ReduceKind::kSum), nullptr, nullptr,
+                 {.label = "compared", .compared_only = true});
   };
   RETURN_IF_ERROR(compare(1000));
   std::vector<float> x(1000, 1.f);
-  RETURN_IF_ERROR(c.AllReduce(x.data(), x.data(), 1000, DType::kF32, ReduceKind::kSum,
-                              {.label = "its operands", .compared_only = true}));
+  RETURN_IF_ERROR(c.Run(Collective::AllReduce(1000, DType::kF32, ReduceKind::kSum), x.data(), x.data(),
+                        {.label = "its operands", .compared_only = true}));
   EXPECT_THAT_OR_RETURN(x == std::vector<float>(1000, 1.f), "a call that is compared alone");
   return absl::OkStatus();
 }

@@ -10,7 +10,6 @@
 
 #include "core/check.h"
 #include "core/status.h"
-#include "runtime/comm/collective/collective_call.h"
 
 namespace lockstep {
 namespace {
@@ -66,37 +65,31 @@ class HostCommunicator final : public Communicator {
     return communicator_->AllocateShared(bytes, label);
   }
 
-  absl::StatusOr<Ticket> StartAllReduce(const void* input, void* output, int64_t count, DType dtype, ReduceKind kind,
-                                        const Call& call) override {
-    return StartAs(AllReduceCall(count, dtype, kind, call), input, output, call);
-  }
-  absl::StatusOr<Ticket> StartBroadcast(const void* input, void* output, int64_t count, DType dtype, int root,
-                                        const Call& call) override {
-    return StartAs(BroadcastCall(count, dtype, root, call), input, output, call);
-  }
-  absl::StatusOr<Ticket> StartAllGather(const void* input, void* output, std::span<const int64_t> counts, DType dtype,
-                                        const Call& call) override {
-    return StartAs(AllGatherCall(counts, dtype, call), input, output, call);
-  }
-  absl::StatusOr<Ticket> StartReduceScatter(const void* input, void* output, std::span<const int64_t> counts,
-                                            DType dtype, ReduceKind kind, const Call& call) override {
-    return StartAs(ReduceScatterCall(counts, dtype, kind, call), input, output, call);
-  }
-  absl::StatusOr<Ticket> StartAllToAll(const void* input, void* output, int64_t count, DType dtype,
-                                       const Call& call) override {
-    return StartAs(AllToAllCall(count, dtype, call), input, output, call);
-  }
-  absl::StatusOr<Ticket> StartPermute(const void* input, void* output, int64_t count, DType dtype,
-                                      std::span<const RankPair> pairs, const Call& call) override {
-    return StartAs(PermuteCall(count, dtype, pairs, call), input, output, call);
-  }
-  absl::StatusOr<Ticket> StartGather(const void* input, void* output, int64_t count, DType dtype, int root,
-                                     const Call& call) override {
-    return StartAs(GatherCall(count, dtype, root, call), input, output, call);
-  }
-  absl::StatusOr<Ticket> StartScatter(const void* input, void* output, int64_t count, DType dtype, int root,
-                                      const Call& call) override {
-    return StartAs(ScatterCall(count, dtype, root, call), input, output, call);
+  absl::StatusOr<Ticket> Start(const Collective& collective, const void* from, void* to, const Call& call) override {
+    // A call with a negative count is refused before anything is touched, and one that is compared touches nothing.
+    const bool is_valid = !call.compared_only && std::all_of(collective.counts.begin(), collective.counts.end(),
+                                                             [](int64_t count) { return count >= 0; });
+    const size_t in_bytes = is_valid ? InputBytes(collective, size()) : 0;
+    const Range input = ReadsInput(collective, rank()) ? Range{from, in_bytes} : Range{nullptr, 0};
+    const Range output{to, is_valid ? OutputBytes(collective, size()) : 0};
+    Flight flight;
+    ASSIGN_OR_RETURN(std::byte* const in, Place(input, output, flight.memory[0], nullptr));
+    ASSIGN_OR_RETURN(std::byte* const out, Place(output, input, flight.memory[1], flight.memory[0]));
+    // What the output held before, too: a result that is not written shows.
+    for (const auto& [at, range] : {std::pair(out, output), std::pair(in, input)}) {
+      if (at == nullptr) continue;
+      RETURN_IF_ERROR(device_.CopyToDevice(at, static_cast<const std::byte*>(range.address), range.bytes));
+    }
+    Call on_device = call;
+    on_device.stream = device_.stream();
+    ASSIGN_OR_RETURN(const Ticket ticket, communicator_->Start(collective, in, out, on_device));
+    if (out != nullptr) {
+      flight.host = static_cast<std::byte*>(const_cast<void*>(output.address));
+      flight.device = out;
+      flight.bytes = output.bytes;
+    }
+    flying_[ticket.id] = std::move(flight);
+    return ticket;
   }
 
   absl::Status Wait(Ticket ticket, Stream*) override {
@@ -149,32 +142,6 @@ class HostCommunicator final : public Communicator {
       ASSIGN_OR_RETURN(memory, device_.Allocate(end - begin, "operand"));
     }
     return memory->data() + (range.begin() - begin);
-  }
-
-  absl::StatusOr<Ticket> StartAs(const CollectiveCall& collective, const void* from, void* to, const Call& call) {
-    // A call with a negative count is refused before anything is touched.
-    const bool is_valid =
-        std::all_of(collective.counts.begin(), collective.counts.end(), [](int64_t count) { return count >= 0; });
-    const size_t in_bytes = is_valid ? InputBytes(collective, size()) : 0;
-    const Range input = ReadsInput(collective, rank()) ? Range{from, in_bytes} : Range{nullptr, 0};
-    const Range output{to, is_valid ? OutputBytes(collective, size()) : 0};
-    Flight flight;
-    ASSIGN_OR_RETURN(std::byte* const in, Place(input, output, flight.memory[0], nullptr));
-    ASSIGN_OR_RETURN(std::byte* const out, Place(output, input, flight.memory[1], flight.memory[0]));
-    // What the output held before, too: a result that is not written shows.
-    for (const auto& [at, range] : {std::pair(out, output), std::pair(in, input)}) {
-      if (at == nullptr) continue;
-      RETURN_IF_ERROR(device_.CopyToDevice(at, static_cast<const std::byte*>(range.address), range.bytes));
-    }
-    ASSIGN_OR_RETURN(const Ticket ticket, StartOn(*communicator_, collective, in, out,
-                                                  {call.label, device_.stream(), call.evidence, call.compared_only}));
-    if (out != nullptr) {
-      flight.host = static_cast<std::byte*>(const_cast<void*>(output.address));
-      flight.device = out;
-      flight.bytes = output.bytes;
-    }
-    flying_[ticket.id] = std::move(flight);
-    return ticket;
   }
 
   Device& device_;

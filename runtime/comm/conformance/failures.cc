@@ -41,8 +41,8 @@ absl::Status DifferentCounts(Communicator& c) {
       c,
       [](Communicator& world, bool odd) {
         std::vector<float> x(100);
-        return world.AllReduce(x.data(), x.data(), odd ? 99 : 100, DType::kF32, ReduceKind::kSum,
-                               {.label = "bucket 0 (%g1)"});
+        return world.Run(Collective::AllReduce(odd ? 99 : 100, DType::kF32, ReduceKind::kSum), x.data(), x.data(),
+                         {.label = "bucket 0 (%g1)"});
       },
       {"disagree", "f32[100]", "f32[99]", "bucket 0 (%g1)", "rank " + std::to_string(c.size() - 1) + " on host"});
 }
@@ -51,8 +51,10 @@ absl::Status DifferentOps(Communicator& c) {
   return Disagree(c,
                   [](Communicator& world, bool odd) {
                     std::vector<float> x(100);
-                    if (odd) return world.Broadcast(x.data(), x.data(), 100, DType::kF32, 0, {.label = "x"});
-                    return world.AllReduce(x.data(), x.data(), 100, DType::kF32, ReduceKind::kSum, {.label = "x"});
+                    if (odd)
+                      return world.Run(Collective::Broadcast(100, DType::kF32, 0), x.data(), x.data(), {.label = "x"});
+                    return world.Run(Collective::AllReduce(100, DType::kF32, ReduceKind::kSum), x.data(), x.data(),
+                                     {.label = "x"});
                   },
                   {"disagree", "all_reduce sum", "broadcast from rank 0"});
 }
@@ -62,7 +64,8 @@ absl::Status DifferentPairs(Communicator& c) {
                   [](Communicator& world, bool odd) {
                     std::vector<float> x(100), y(100);
                     const std::vector<RankPair> there = {{0, 1}}, back = {{1, 0}};
-                    return world.Permute(x.data(), y.data(), 100, DType::kF32, odd ? back : there, {.label = "x"});
+                    return world.Run(Collective::Permute(100, DType::kF32, odd ? back : there), x.data(), y.data(),
+                                     {.label = "x"});
                   },
                   {"disagree", "permute f32[100] (pairs 0x"});
 }
@@ -72,7 +75,8 @@ absl::Status DifferentPieces(Communicator& c) {
                   [](Communicator& world, bool odd) {
                     std::vector<float> x(100), y(100 * world.size());
                     const std::vector<int64_t> counts = {10, 20}, others = {20, 10};
-                    return world.AllGather(x.data(), y.data(), odd ? others : counts, DType::kF32, {.label = "x"});
+                    return world.Run(Collective::AllGather(odd ? others : counts, DType::kF32), x.data(), y.data(),
+                                     {.label = "x"});
                   },
                   {"disagree", "all_gather f32[30] in 2 pieces (counts 0x"});
 }
@@ -86,9 +90,9 @@ absl::Status DifferentLabels(Communicator& c) {
 absl::Status DifferentCallsThatMoveNothing(Communicator& c, int64_t count, bool compared_only) {
   return Disagree(c,
                   [&](Communicator& world, bool odd) {
-                    return world.AllReduce(nullptr, nullptr, count, DType::kF32,
-                                           odd ? ReduceKind::kMax : ReduceKind::kSum,
-                                           {.label = "x", .compared_only = compared_only});
+                    return world.Run(
+                        Collective::AllReduce(count, DType::kF32, odd ? ReduceKind::kMax : ReduceKind::kSum), nullptr,
+                        nullptr, {.label = "x", .compared_only = compared_only});
                   },
                   {"disagree", "all_reduce sum", "all_reduce max", "rank " + std::to_string(c.size() - 1)});
 }
@@ -105,7 +109,8 @@ absl::Status DifferentEvidence(Communicator& c, uint64_t Communicator::Evidence:
                                   .set = {"rate=0.5"}};
   float x = 1;
   const absl::Time begin = absl::Now();
-  absl::Status status = c.AllReduce(&x, &x, 1, DType::kF32, ReduceKind::kSum, {.label = "first", .evidence = evidence});
+  absl::Status status =
+      c.Run(Collective::AllReduce(1, DType::kF32, ReduceKind::kSum), &x, &x, {.label = "first", .evidence = evidence});
   const int last = c.size() - 1;
   if (c.rank() == last) {
     evidence.*field = 0;
@@ -114,7 +119,8 @@ absl::Status DifferentEvidence(Communicator& c, uint64_t Communicator::Evidence:
   // A slow rank may learn from the first what a quick one has met in the second: an error is everybody's.
   if (status.ok()) {
     EXPECT_THAT_OR_RETURN(x == static_cast<float>(c.size()), "equal evidence");
-    status = c.AllReduce(&x, &x, 1, DType::kF32, ReduceKind::kSum, {.label = "bucket 0 (%g1)", .evidence = evidence});
+    status = c.Run(Collective::AllReduce(1, DType::kF32, ReduceKind::kSum), &x, &x,
+                   {.label = "bucket 0 (%g1)", .evidence = evidence});
   }
   EXPECT_THAT_OR_RETURN(absl::Now() - begin < kSoon, "evidence");
   const std::string message(status.message());
@@ -140,7 +146,8 @@ absl::Status AbortReachesPeers(Communicator& c) {
     c.Abort(absl::InvalidArgumentError("label 11 is out of range"));
     status = c.Barrier("after");
   } else {
-    status = c.AllReduce(x.data(), x.data(), 300000, DType::kF32, ReduceKind::kSum, {.label = "bucket 1"});
+    status =
+        c.Run(Collective::AllReduce(300000, DType::kF32, ReduceKind::kSum), x.data(), x.data(), {.label = "bucket 1"});
   }
   EXPECT_THAT_OR_RETURN(!status.ok() && absl::Now() - begin < kSoon, "abort");
   const std::string message(status.message());
@@ -181,8 +188,8 @@ absl::Status OperandsAreFreeAfterAnAbort(Communicator& c) {
   std::vector<Communicator::Ticket> tickets;
   for (Operand& operand : operands) {
     if (!status.ok()) break;
-    auto ticket =
-        c.StartAllReduce(operand.data(), operand.data(), kCount, DType::kF32, ReduceKind::kSum, {.label = "bucket"});
+    auto ticket = c.Start(Collective::AllReduce(kCount, DType::kF32, ReduceKind::kSum), operand.data(), operand.data(),
+                          {.label = "bucket"});
     if (!ticket.ok()) break;
     tickets.push_back(*ticket);
   }
@@ -223,10 +230,12 @@ absl::Status LeavingInFlightIsAnAbort(Communicator& c) {
   thread_local std::vector<float> x;  // peers may use it until the driver destroys the communicator
   x.assign(10, 1.f);
   if (c.rank() == c.size() - 1) {
-    return c.StartAllReduce(x.data(), x.data(), 10, DType::kF32, ReduceKind::kSum, {.label = "x"}).status();
+    return c.Start(Collective::AllReduce(10, DType::kF32, ReduceKind::kSum), x.data(), x.data(), {.label = "x"})
+        .status();
   }
   // Which of these meets the abort is a matter of timing.
-  absl::Status status = c.AllReduce(x.data(), x.data(), 10, DType::kF32, ReduceKind::kSum, {.label = "x"});
+  absl::Status status =
+      c.Run(Collective::AllReduce(10, DType::kF32, ReduceKind::kSum), x.data(), x.data(), {.label = "x"});
   if (status.ok()) status = c.Barrier("y");
   EXPECT_THAT_OR_RETURN(!status.ok() && absl::StrContains(status.message(), "in flight"), "in flight");
   return absl::OkStatus();

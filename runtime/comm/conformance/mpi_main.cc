@@ -41,7 +41,8 @@ absl::Status DieInACollective(const MpiOptions& options, int victim) {
   if (!world.ok()) return world.status();
   Communicator& c = **world;
   std::vector<float> x(1000);
-  absl::Status status = c.AllReduce(x.data(), x.data(), 1000, DType::kF32, ReduceKind::kSum, {.label = "bucket 0"});
+  absl::Status status =
+      c.Run(Collective::AllReduce(1000, DType::kF32, ReduceKind::kSum), x.data(), x.data(), {.label = "bucket 0"});
   if (!status.ok()) return status;
   if (c.rank() == victim) {
     absl::SleepFor(absl::Milliseconds(200));
@@ -49,7 +50,7 @@ absl::Status DieInACollective(const MpiOptions& options, int victim) {
     std::fflush(stdout);
     kill(getpid(), SIGKILL);
   }
-  status = c.AllReduce(x.data(), x.data(), 1000, DType::kF32, ReduceKind::kSum, {.label = "bucket 1"});
+  status = c.Run(Collective::AllReduce(1000, DType::kF32, ReduceKind::kSum), x.data(), x.data(), {.label = "bucket 1"});
   std::printf("rank %d learns: %s\n", c.rank(), status.ToString().c_str());
   std::fflush(stdout);
   return status;
@@ -76,7 +77,8 @@ absl::Status StopInACollective(MpiOptions options, int victim, int milliseconds)
   absl::Status status;
   while (status.ok()) {
     const int64_t count = milliseconds == 0 ? 1000 : static_cast<int64_t>(x.size());
-    status = c.AllReduce(x.data(), x.data(), count, DType::kF32, ReduceKind::kMax, {.label = "bucket 1"});
+    status =
+        c.Run(Collective::AllReduce(count, DType::kF32, ReduceKind::kMax), x.data(), x.data(), {.label = "bucket 1"});
   }
   std::printf("rank %d learns: %s\n", c.rank(), status.ToString().c_str());
   std::fflush(stdout);
@@ -93,8 +95,8 @@ absl::Status ReduceForever(const MpiOptions& options, const std::string& file) {
   std::vector<float> x(1 << 20);
   absl::Status status;
   for (int call = 0; status.ok(); ++call) {
-    status = c.AllReduce(x.data(), x.data(), static_cast<int64_t>(x.size()), DType::kF32, ReduceKind::kMax,
-                         {.label = "bucket 1"});
+    status = c.Run(Collective::AllReduce(static_cast<int64_t>(x.size()), DType::kF32, ReduceKind::kMax), x.data(),
+                   x.data(), {.label = "bucket 1"});
     if (call == 5) std::ofstream(file + std::to_string(c.rank()) + ".begun");
   }
   const std::string path = file + std::to_string(c.rank());

@@ -53,34 +53,35 @@ absl::Status ExpectCopies(const std::vector<float>& found, int64_t count, int64_
 }
 
 // One collective, whose result is right.
-absl::Status Call(Communicator& c, Opcode opcode, int64_t bytes) {
+absl::Status Call(Communicator& c, CollectiveOp op, int64_t bytes) {
   const int64_t count = bytes / 4, share = count / c.size();
   std::vector<float> input(count), output(count);
   for (int64_t i = 0; i < count; ++i) input[i] = Input(c.rank(), i);
-  switch (opcode) {
-    case Opcode::kAllReduce:
-      RETURN_IF_ERROR(c.AllReduce(input.data(), output.data(), count, DType::kF32, ReduceKind::kSum, {.label = "x"}));
+  switch (op) {
+    case CollectiveOp::kAllReduce:
+      RETURN_IF_ERROR(c.Run(Collective::AllReduce(count, DType::kF32, ReduceKind::kSum), input.data(), output.data(),
+                            {.label = "x"}));
       return ExpectSums(output, count, 0, c.size());
-    case Opcode::kReduceScatter:
-      RETURN_IF_ERROR(
-          c.ReduceScatter(input.data(), output.data(), share, DType::kF32, ReduceKind::kSum, {.label = "x"}));
+    case CollectiveOp::kReduceScatter:
+      RETURN_IF_ERROR(c.Run(Collective::ReduceScatter(share, DType::kF32, ReduceKind::kSum), input.data(),
+                            output.data(), {.label = "x"}));
       return ExpectSums(output, share, c.rank() * share, c.size());
-    case Opcode::kAllGather:
-      RETURN_IF_ERROR(c.AllGather(input.data(), output.data(), share, DType::kF32, {.label = "x"}));
+    case CollectiveOp::kAllGather:
+      RETURN_IF_ERROR(c.Run(Collective::AllGather(share, DType::kF32), input.data(), output.data(), {.label = "x"}));
       return ExpectCopies(output, share * c.size(), share);
     default:
-      RETURN_IF_ERROR(c.Broadcast(input.data(), output.data(), count, DType::kF32, 0, {.label = "x"}));
+      RETURN_IF_ERROR(c.Run(Collective::Broadcast(count, DType::kF32, 0), input.data(), output.data(), {.label = "x"}));
       return ExpectCopies(output, count, count);
   }
 }
 
 // The collective goes as the table says: OK on rank 0, or what is different; on other ranks OK.
-absl::Status GoesAsTheTableSays(RankCommunicator& c, const Job& job, Route route, Opcode opcode, Watched& watched) {
+absl::Status GoesAsTheTableSays(RankCommunicator& c, const Job& job, Route route, CollectiveOp op, Watched& watched) {
   RETURN_IF_ERROR(c.Barrier("before"));
   watched.Reset();
   const uint64_t before = SentByCard(job);
   RETURN_IF_ERROR(c.Barrier("all have looked"));
-  RETURN_IF_ERROR(Call(c, opcode, job.bytes));
+  RETURN_IF_ERROR(Call(c, op, job.bytes));
   RETURN_IF_ERROR(c.Barrier("all are done"));
   const std::string mine = absl::StrFormat("%d %d %d", watched.messages.load(), watched.bytes.load(),
                                            c.rank_on_this_host() == 0 ? SentByCard(job) - before : 0);
@@ -98,9 +99,9 @@ absl::Status GoesAsTheTableSays(RankCommunicator& c, const Job& job, Route route
     }
     most = std::max(most, sent);
   }
-  const Travel travel = TravelOf(route, opcode, static_cast<uint64_t>(job.bytes), c.groups(), job.ranks_a_host);
+  const Travel travel = TravelOf(route, op, static_cast<uint64_t>(job.bytes), c.groups(), job.ranks_a_host);
   const auto bytes = static_cast<double>(travel.bytes);
-  const std::string name = absl::StrFormat("%s by %s", TraitsOf(opcode).name, RouteName(route));
+  const std::string name = absl::StrFormat("%s by %s", TraitsOf(op).name, RouteName(route));
   std::printf("%-24s %3d messages, %9d bytes sent of %9d, %9d on the wire\n", name.c_str(), static_cast<int>(messages),
               static_cast<int>(most), static_cast<int>(travel.bytes), static_cast<int>(wire));
   std::fflush(stdout);
@@ -123,12 +124,13 @@ absl::Status Run(const Job& job, int ranks) {
     return Internal() << c.size() << " ranks in " << c.groups() << " groups";
   int collectives = 0;
   for (const Route route : kRoutes) {
-    for (const Opcode opcode : {Opcode::kAllReduce, Opcode::kReduceScatter, Opcode::kAllGather, Opcode::kBroadcast}) {
-      if (!CanGo(route, TraitsOf(opcode))) continue;
+    for (const CollectiveOp op :
+         {CollectiveOp::kAllReduce, CollectiveOp::kReduceScatter, CollectiveOp::kAllGather, CollectiveOp::kBroadcast}) {
+      if (!CanGo(route, TraitsOf(op))) continue;
       // Of slices along the chain fewer go each way than the table's most.
-      if (route == Route::kChain && (opcode == Opcode::kReduceScatter || opcode == Opcode::kAllGather)) continue;
+      if (route == Route::kChain && (op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllGather)) continue;
       c.SetRoutes({.preferred = route});
-      const absl::Status status = GoesAsTheTableSays(c, job, route, opcode, watched);
+      const absl::Status status = GoesAsTheTableSays(c, job, route, op, watched);
       if (!status.ok()) c.Abort(status);
       RETURN_IF_ERROR(status);
       ++collectives;

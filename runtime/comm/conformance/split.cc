@@ -22,7 +22,7 @@ absl::Status ExpectSum(Communicator& c, int64_t value, int64_t expected, const s
   ASSIGN_OR_RETURN(Operand operand, Operand::Make(c, true, kCount * sizeof(int64_t)));
   int64_t* x = reinterpret_cast<int64_t*>(operand.data());
   for (int64_t i = 0; i < kCount; ++i) x[i] = value + i;
-  RETURN_IF_ERROR(c.AllReduce(x, x, kCount, DType::kI64, ReduceKind::kSum, {.label = label}));
+  RETURN_IF_ERROR(c.Run(Collective::AllReduce(kCount, DType::kI64, ReduceKind::kSum), x, x, {.label = label}));
   for (int64_t i = 0; i < kCount; ++i) {
     if (x[i] != expected + i * c.size()) return Wrong(c, label) << "element " << i << " is " << x[i];
   }
@@ -63,8 +63,8 @@ absl::Status SplitIntoRowsAndColumns(Communicator& c) {
     Communicator::Ticket tickets[3];
     for (int w = 0; w < 3; ++w) {
       values[w].assign(20000, static_cast<float>(w + round));
-      ASSIGN_OR_RETURN(tickets[w], worlds[w]->StartAllReduce(values[w].data(), values[w].data(), 20000, DType::kF32,
-                                                             ReduceKind::kSum, {.label = "at once"}));
+      ASSIGN_OR_RETURN(tickets[w], worlds[w]->Start(Collective::AllReduce(20000, DType::kF32, ReduceKind::kSum),
+                                                    values[w].data(), values[w].data(), {.label = "at once"}));
     }
     for (int k = 0; k < 3; ++k) {
       const int w = (k + c.rank() + round) % 3;

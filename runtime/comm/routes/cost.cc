@@ -57,8 +57,8 @@ absl::StatusOr<std::vector<double>> TimeAllReduce(Communicator& world, int64_t b
   std::vector<double> seconds;
   for (int call = 0; call <= calls; ++call) {
     const absl::Time begin = absl::Now();
-    RETURN_IF_ERROR(
-        world.AllReduce(memory->data(), memory->data(), count, DType::kF32, ReduceKind::kSum, {.label = "measure"}));
+    RETURN_IF_ERROR(world.Run(Collective::AllReduce(count, DType::kF32, ReduceKind::kSum), memory->data(),
+                              memory->data(), {.label = "measure"}));
     if (call > 0) seconds.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
   }
   return seconds;
@@ -98,8 +98,8 @@ absl::StatusOr<std::vector<std::vector<SizeCost>>> MeasureCosts(Communicator& wo
 
 absl::StatusOr<Travel> TravelBetweenHosts(std::string_view name, int64_t bytes, int64_t hosts, int64_t ranks_a_host,
                                           const NetworkCosts& costs) {
-  const std::optional<Opcode> opcode = OpcodeNamed(name);
-  if (!opcode) return InvalidArgument() << "no collective is called " << name;
+  const std::optional<CollectiveOp> op = CollectiveOpFromName(name);
+  if (!op) return InvalidArgument() << "no collective is called " << name;
   if (hosts < 1 || ranks_a_host < 1 || hosts > kMostRanks / ranks_a_host) {
     return InvalidArgument() << hosts << " hosts of " << ranks_a_host << " ranks, expected 1 rank at least and "
                              << kMostRanks << " at most";
@@ -107,10 +107,9 @@ absl::StatusOr<Travel> TravelBetweenHosts(std::string_view name, int64_t bytes, 
   const RouteOptions options{
       .groups = static_cast<int>(hosts), .largest_group = static_cast<int>(ranks_a_host), .policy = {.costs = costs}};
   const int ranks = options.groups * options.largest_group;
-  const int64_t count = TraitsOf(*opcode).gathers || TraitsOf(*opcode).scatters ? bytes / ranks : bytes;
-  const OpDescription description{.opcode = *opcode, .dtype = static_cast<uint8_t>(DType::kU8), .count = count};
-  const Route route = RouteOf(description, ranks, options);
-  return TravelOf(route, *opcode, static_cast<uint64_t>(bytes), options.groups, options.largest_group);
+  const int64_t count = TraitsOf(*op).counts_slices() ? bytes / ranks : bytes;
+  const Route route = RouteOf({.op = *op, .dtype = DType::kU8, .counts = {count}}, ranks, options);
+  return TravelOf(route, *op, static_cast<uint64_t>(bytes), options.groups, options.largest_group);
 }
 
 }  // namespace lockstep

@@ -44,7 +44,7 @@ std::optional<Route> RouteNamed(std::string_view name) {
   return std::nullopt;
 }
 
-bool CanGo(Route route, const OpcodeTraits& traits) {
+bool CanGo(Route route, const CollectiveTraits& traits) {
   if (!traits.moves_data) return route == Route::kAll || route == Route::kChain;
   if (traits.is_direct()) return route == Route::kPair;
   switch (route) {
@@ -106,9 +106,9 @@ ChunkLimits ChunkLimitsOf(Route route, uint64_t bytes, int groups, int largest_g
   return {chunk, chunk};
 }
 
-Travel TravelOf(Route route, Opcode opcode, uint64_t bytes, int groups, int ranks_a_group, int widening) {
+Travel TravelOf(Route route, CollectiveOp op, uint64_t bytes, int groups, int ranks_a_group, int widening) {
   if (groups < 2) return {};
-  const OpcodeTraits traits = TraitsOf(opcode);
+  const CollectiveTraits traits = TraitsOf(op);
   const auto others = static_cast<uint64_t>(groups - 1), wide = static_cast<uint64_t>(widening);
   // Of what each group has a share, it sends its own to all, or to each the share of that.
   const uint64_t in_shares = DivideUp(bytes * others, static_cast<uint64_t>(groups));

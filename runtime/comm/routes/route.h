@@ -50,7 +50,7 @@ std::string_view RouteName(Route route);
 std::optional<Route> RouteNamed(std::string_view name);
 
 // Whether a collective can go this way at all.
-bool CanGo(Route route, const OpcodeTraits& traits);
+bool CanGo(Route route, const CollectiveTraits& traits);
 
 // The bytes of an element of a partial result on its way.
 size_t PartialSize(Route route, DType dtype, ReduceKind kind);
@@ -80,7 +80,7 @@ struct Travel {
 
 // `bytes`: of the operand or of the result, whichever is larger; `widening`: how many times as many a partial result
 // has. Of one group: nothing. Of a permute the most that pairs of ranks can make of it.
-Travel TravelOf(Route route, Opcode opcode, uint64_t bytes, int groups, int ranks_a_group = 1, int widening = 1);
+Travel TravelOf(Route route, CollectiveOp op, uint64_t bytes, int groups, int ranks_a_group = 1, int widening = 1);
 
 // What the network between groups takes, in seconds. The defaults are of one of 10 Gb/s.
 struct NetworkCosts {

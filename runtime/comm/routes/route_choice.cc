@@ -18,28 +18,26 @@ bool KeepsOrder(Route route, const RouteOptions& options) {
 }
 
 // Whether the route is one of those that are compared.
-bool IsCompared(Route route, const OpcodeTraits& traits, const RouteOptions& options) {
+bool IsCompared(Route route, const CollectiveTraits& traits, const RouteOptions& options) {
   const bool has_owner = route == Route::kOwner && !traits.scatters;
   if (options.groups == 2 && (has_owner || route == Route::kRing || route == Route::kHalving)) return false;
   if (route != Route::kChain) return true;
   return traits.from_root || (traits.reduces && options.in_rank_order && !IsOneRankEach(options));
 }
 
-bool AddsInOrderOfItsOwn(Route route, const OpcodeTraits& traits) {
+bool AddsInOrderOfItsOwn(Route route, const CollectiveTraits& traits) {
   return traits.reduces && (route == Route::kRing || route == Route::kHalving);
 }
 
 }  // namespace
 
-Route RouteOf(const OpDescription& d, int world_size, const RouteOptions& options) {
-  const OpcodeTraits traits = TraitsOf(d.opcode);
-  if (!traits.moves_data || d.compared_only || d.count == 0)
-    return options.groups <= kFewGroups ? Route::kAll : Route::kChain;
+Route RouteOf(const Collective& collective, int world_size, const RouteOptions& options) {
+  const CollectiveTraits traits = TraitsOf(collective.op);
+  if (!traits.moves_data || collective.count() == 0) return options.groups <= kFewGroups ? Route::kAll : Route::kChain;
   if (traits.is_direct()) return Route::kPair;
-  const auto dtype = static_cast<DType>(d.dtype);
-  const auto kind = static_cast<ReduceKind>(d.kind);
+  const DType dtype = collective.dtype;
   const uint64_t shares = traits.gathers || traits.scatters ? static_cast<uint64_t>(world_size) : 1;
-  const uint64_t bytes = shares * static_cast<uint64_t>(d.count) * SizeOf(dtype);
+  const uint64_t bytes = shares * static_cast<uint64_t>(collective.count()) * SizeOf(dtype);
   Route best = Route::kChain;
   double least = std::numeric_limits<double>::infinity();
   for (const Route route : {Route::kAll, Route::kOwner, Route::kRing, Route::kHalving, Route::kChain}) {
@@ -49,9 +47,9 @@ Route RouteOf(const OpDescription& d, int world_size, const RouteOptions& option
     if (traits.reduces && !KeepsOrder(route, options)) continue;
     if (is_preferred) return route;
     if (!IsCompared(route, traits, options)) continue;
-    const size_t widening = traits.reduces ? PartialSize(route, dtype, kind) / SizeOf(dtype) : 1;
+    const size_t widening = traits.reduces ? PartialSize(route, dtype, collective.kind) / SizeOf(dtype) : 1;
     const Travel travel =
-        TravelOf(route, d.opcode, bytes, options.groups, options.largest_group, static_cast<int>(widening));
+        TravelOf(route, collective.op, bytes, options.groups, options.largest_group, static_cast<int>(widening));
     double seconds = Seconds(travel, route, options.groups, options.policy.costs);
     if (AddsInOrderOfItsOwn(route, traits)) seconds *= kQuarterQuicker;
     if (seconds >= least) continue;
@@ -61,15 +59,14 @@ Route RouteOf(const OpDescription& d, int world_size, const RouteOptions& option
   return best;
 }
 
-std::vector<RouteRange> RoutesBySize(Opcode opcode, const RouteOptions& options) {
+std::vector<RouteRange> RoutesBySize(CollectiveOp op, const RouteOptions& options) {
   constexpr uint64_t kMost = uint64_t{1} << 30;
-  const OpcodeTraits traits = TraitsOf(opcode);
+  const CollectiveTraits traits = TraitsOf(op);
   const auto ranks = static_cast<uint64_t>(options.groups) * static_cast<uint64_t>(options.largest_group);
   const uint64_t unit = 4 * (traits.gathers || traits.scatters ? ranks : 1);  // bytes of an element of each rank
   const auto route_of = [&](uint64_t units) {
-    const OpDescription description{
-        .opcode = opcode, .dtype = static_cast<uint8_t>(DType::kF32), .count = static_cast<int64_t>(units)};
-    return RouteOf(description, static_cast<int>(ranks), options);
+    const Collective collective{.op = op, .dtype = DType::kF32, .counts = {static_cast<int64_t>(units)}};
+    return RouteOf(collective, static_cast<int>(ranks), options);
   };
   std::vector<RouteRange> ranges = {{0, route_of(1)}};
   uint64_t below = 1;  // of which the route is the last range's

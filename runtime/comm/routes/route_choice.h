@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/collective/description.h"
+#include "runtime/collective.h"
 #include "runtime/comm/routes/route.h"
 
 namespace lockstep {
@@ -44,7 +44,7 @@ struct RouteOptions {
 };
 
 // `world_size`: ranks.
-Route RouteOf(const OpDescription& description, int world_size, const RouteOptions& options);
+Route RouteOf(const Collective& collective, int world_size, const RouteOptions& options);
 
 // From so many bytes on, of the operand or of the result, whichever is larger, up to the next one's.
 struct RouteRange {
@@ -52,6 +52,6 @@ struct RouteRange {
   Route route = Route::kAll;
 };
 // What is taken for f32 of any size up to 1 GiB, ascending from 0.
-std::vector<RouteRange> RoutesBySize(Opcode opcode, const RouteOptions& options);
+std::vector<RouteRange> RoutesBySize(CollectiveOp op, const RouteOptions& options);
 
 }  // namespace lockstep

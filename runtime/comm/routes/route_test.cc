@@ -12,24 +12,23 @@ namespace {
 using ::testing::Contains;
 using ::testing::ElementsAre;
 
-OpDescription F32(Opcode opcode, int64_t bytes) {
-  return {.opcode = opcode, .dtype = static_cast<uint8_t>(DType::kF32), .count = bytes / 4};
-}
+Collective F32(CollectiveOp op, int64_t bytes) { return {.op = op, .dtype = DType::kF32, .counts = {bytes / 4}}; }
 
-Route Of(Opcode opcode, int64_t bytes, const RouteOptions& options) {
-  return RouteOf(F32(opcode, bytes), options.groups * options.largest_group, options);
+Route Of(CollectiveOp op, int64_t bytes, const RouteOptions& options) {
+  return RouteOf(F32(op, bytes), options.groups * options.largest_group, options);
 }
 
 constexpr int64_t kTiny = 1024, kSmall = 4096, kLarge = 64 << 20;
-constexpr Opcode kReducing[] = {Opcode::kAllReduce, Opcode::kReduceScatter};
+constexpr CollectiveOp kReducing[] = {CollectiveOp::kAllReduce, CollectiveOp::kReduceScatter};
 
 TEST(RouteOf, SmallReductionsGoToAllAndLargeOnesToOwners) {
-  EXPECT_EQ(Of(Opcode::kAllReduce, kSmall, {.groups = 2}), Route::kAll);
-  EXPECT_EQ(Of(Opcode::kAllReduce, kTiny, {.groups = 16}), Route::kAll);
-  EXPECT_EQ(Of(Opcode::kAllReduce, 64 << 10, {.groups = 16}), Route::kOwner) << "15 times as many bytes are not few";
-  EXPECT_EQ(Of(Opcode::kAllReduce, kLarge, {.groups = 2}), Route::kAll) << "the same bytes as by owners";
-  EXPECT_EQ(Of(Opcode::kAllReduce, kLarge, {.groups = 3}), Route::kOwner);
-  EXPECT_EQ(Of(Opcode::kReduceScatter, kSmall, {.groups = 2}), Route::kOwner) << "nobody else wants it";
+  EXPECT_EQ(Of(CollectiveOp::kAllReduce, kSmall, {.groups = 2}), Route::kAll);
+  EXPECT_EQ(Of(CollectiveOp::kAllReduce, kTiny, {.groups = 16}), Route::kAll);
+  EXPECT_EQ(Of(CollectiveOp::kAllReduce, 64 << 10, {.groups = 16}), Route::kOwner)
+      << "15 times as many bytes are not few";
+  EXPECT_EQ(Of(CollectiveOp::kAllReduce, kLarge, {.groups = 2}), Route::kAll) << "the same bytes as by owners";
+  EXPECT_EQ(Of(CollectiveOp::kAllReduce, kLarge, {.groups = 3}), Route::kOwner);
+  EXPECT_EQ(Of(CollectiveOp::kReduceScatter, kSmall, {.groups = 2}), Route::kOwner) << "nobody else wants it";
 }
 
 TEST(RouteOf, OfTwoGroupsNoCostsDecide) {
@@ -37,29 +36,30 @@ TEST(RouteOf, OfTwoGroupsNoCostsDecide) {
     for (const double byte : {1e-12, 1e-9, 1.0}) {
       const RoutePolicy policy{.costs = {.latency = latency, .byte_to_all = 2 * byte, .byte_to_neighbour = byte}};
       for (const int64_t bytes : {int64_t{4}, int64_t{12}, kSmall, kLarge}) {
-        EXPECT_EQ(Of(Opcode::kAllReduce, bytes, {.groups = 2, .policy = policy}), Route::kAll);
-        EXPECT_EQ(Of(Opcode::kBroadcast, bytes, {.groups = 2, .policy = policy}), Route::kAll);
-        EXPECT_EQ(Of(Opcode::kAllGather, bytes, {.groups = 2, .policy = policy}), Route::kAll);
-        EXPECT_EQ(Of(Opcode::kReduceScatter, bytes, {.groups = 2, .policy = policy}), Route::kOwner);
+        EXPECT_EQ(Of(CollectiveOp::kAllReduce, bytes, {.groups = 2, .policy = policy}), Route::kAll);
+        EXPECT_EQ(Of(CollectiveOp::kBroadcast, bytes, {.groups = 2, .policy = policy}), Route::kAll);
+        EXPECT_EQ(Of(CollectiveOp::kAllGather, bytes, {.groups = 2, .policy = policy}), Route::kAll);
+        EXPECT_EQ(Of(CollectiveOp::kReduceScatter, bytes, {.groups = 2, .policy = policy}), Route::kOwner);
       }
     }
   }
 }
 
 TEST(RouteOf, ManyHostsSwapHalvesWhereMessagesCost) {
-  EXPECT_EQ(Of(Opcode::kAllReduce, 64 << 10, {.groups = 1024}), Route::kHalving);
-  EXPECT_EQ(Of(Opcode::kAllReduce, 64 << 10, {.groups = 4}), Route::kOwner);
+  EXPECT_EQ(Of(CollectiveOp::kAllReduce, 64 << 10, {.groups = 1024}), Route::kHalving);
+  EXPECT_EQ(Of(CollectiveOp::kAllReduce, 64 << 10, {.groups = 4}), Route::kOwner);
 }
 
 // A network on which many senders to one are slow.
 TEST(RouteOf, GoesAroundTheRingWhereNeighboursAreQuicker) {
   const RoutePolicy policy{.costs = {.byte_to_all = 4e-9, .byte_to_neighbour = 1e-9}};
-  for (const Opcode opcode : kReducing) EXPECT_EQ(Of(opcode, kLarge, {.groups = 6, .policy = policy}), Route::kRing);
-  EXPECT_EQ(Of(Opcode::kAllGather, kLarge, {.groups = 6, .policy = policy}), Route::kRing);
-  EXPECT_EQ(Of(Opcode::kAllReduce, kTiny, {.groups = 6, .policy = policy}), Route::kAll) << "ten messages";
-  for (const Opcode opcode : kReducing)
-    EXPECT_EQ(Of(opcode, kLarge, {.groups = 6, .in_rank_order = true, .policy = policy}), Route::kOwner);
-  EXPECT_EQ(Of(Opcode::kAllReduce, kLarge, {.groups = 2, .policy = policy}), Route::kAll) << "both are neighbours";
+  for (const CollectiveOp op : kReducing) EXPECT_EQ(Of(op, kLarge, {.groups = 6, .policy = policy}), Route::kRing);
+  EXPECT_EQ(Of(CollectiveOp::kAllGather, kLarge, {.groups = 6, .policy = policy}), Route::kRing);
+  EXPECT_EQ(Of(CollectiveOp::kAllReduce, kTiny, {.groups = 6, .policy = policy}), Route::kAll) << "ten messages";
+  for (const CollectiveOp op : kReducing)
+    EXPECT_EQ(Of(op, kLarge, {.groups = 6, .in_rank_order = true, .policy = policy}), Route::kOwner);
+  EXPECT_EQ(Of(CollectiveOp::kAllReduce, kLarge, {.groups = 2, .policy = policy}), Route::kAll)
+      << "both are neighbours";
 }
 
 // Of what is reduced to slices each rank gives all of them, and of what is gathered it gets all: 15,000 bytes are worth
@@ -67,10 +67,11 @@ TEST(RouteOf, GoesAroundTheRingWhereNeighboursAreQuicker) {
 TEST(RouteOf, CountsTheSlicesOfAllRanks) {
   const NetworkCosts costs{.latency = 1e-5, .message = 0, .byte_to_all = 4e-9, .byte_to_neighbour = 1e-9};
   const RouteOptions options{.groups = 4, .policy = {.costs = costs}};
-  EXPECT_EQ(Of(Opcode::kReduceScatter, 11'200 / 4, options), Route::kOwner);
-  EXPECT_EQ(Of(Opcode::kReduceScatter, 19'200 / 4, options), Route::kRing);
-  EXPECT_EQ(Of(Opcode::kAllGather, 8'000 / 4, options), Route::kAll);
-  EXPECT_EQ(Of(Opcode::kAllGather, 19'200 / 4, options), Route::kRing) << "nothing is added: 9,000 bytes are enough";
+  EXPECT_EQ(Of(CollectiveOp::kReduceScatter, 11'200 / 4, options), Route::kOwner);
+  EXPECT_EQ(Of(CollectiveOp::kReduceScatter, 19'200 / 4, options), Route::kRing);
+  EXPECT_EQ(Of(CollectiveOp::kAllGather, 8'000 / 4, options), Route::kAll);
+  EXPECT_EQ(Of(CollectiveOp::kAllGather, 19'200 / 4, options), Route::kRing)
+      << "nothing is added: 9,000 bytes are enough";
 }
 
 // So that what was measured a little differently seldom gives other bits.
@@ -78,67 +79,67 @@ TEST(RouteOf, AnotherOrderOfAdditionsHasToBeAQuarterQuicker) {
   const auto with = [](double byte_to_all) {
     return RouteOptions{.groups = 6, .policy = {.costs = {.byte_to_all = byte_to_all, .byte_to_neighbour = 1e-9}}};
   };
-  EXPECT_EQ(Of(Opcode::kReduceScatter, kLarge, with(1.3e-9)), Route::kOwner);
-  EXPECT_EQ(Of(Opcode::kReduceScatter, kLarge, with(1.4e-9)), Route::kRing);
-  EXPECT_EQ(Of(Opcode::kAllGather, kLarge, with(1.1e-9)), Route::kRing) << "nothing is added";
+  EXPECT_EQ(Of(CollectiveOp::kReduceScatter, kLarge, with(1.3e-9)), Route::kOwner);
+  EXPECT_EQ(Of(CollectiveOp::kReduceScatter, kLarge, with(1.4e-9)), Route::kRing);
+  EXPECT_EQ(Of(CollectiveOp::kAllGather, kLarge, with(1.1e-9)), Route::kRing) << "nothing is added";
 }
 
 TEST(RouteOf, RankOrderNeedsTheChainWhereGroupsHaveSeveralRanks) {
-  for (const Opcode opcode : kReducing) {
+  for (const CollectiveOp op : kReducing) {
     for (const int64_t bytes : {kSmall, kLarge}) {
-      EXPECT_EQ(Of(opcode, bytes, {.groups = 3, .largest_group = 2, .in_rank_order = true}), Route::kChain);
-      EXPECT_NE(Of(opcode, bytes, {.groups = 3, .largest_group = 1, .in_rank_order = true}), Route::kChain);
-      EXPECT_NE(Of(opcode, bytes, {.groups = 3, .largest_group = 2}), Route::kChain);
+      EXPECT_EQ(Of(op, bytes, {.groups = 3, .largest_group = 2, .in_rank_order = true}), Route::kChain);
+      EXPECT_NE(Of(op, bytes, {.groups = 3, .largest_group = 1, .in_rank_order = true}), Route::kChain);
+      EXPECT_NE(Of(op, bytes, {.groups = 3, .largest_group = 2}), Route::kChain);
     }
   }
 }
 
 TEST(RouteOf, TakesWhatIsPreferredWhereItCan) {
   for (const Route route : {Route::kChain, Route::kOwner, Route::kAll, Route::kRing, Route::kHalving}) {
-    EXPECT_EQ(Of(Opcode::kAllReduce, kSmall, {.groups = 3, .policy = {.preferred = route}}), route);
-    EXPECT_EQ(Of(Opcode::kAllToAll, kSmall, {.groups = 3, .policy = {.preferred = route}}), Route::kPair);
-    EXPECT_EQ(Of(Opcode::kBarrier, 0, {.groups = 3, .policy = {.preferred = route}}), Route::kAll);
+    EXPECT_EQ(Of(CollectiveOp::kAllReduce, kSmall, {.groups = 3, .policy = {.preferred = route}}), route);
+    EXPECT_EQ(Of(CollectiveOp::kAllToAll, kSmall, {.groups = 3, .policy = {.preferred = route}}), Route::kPair);
+    EXPECT_EQ(Of(CollectiveOp::kBarrier, 0, {.groups = 3, .policy = {.preferred = route}}), Route::kAll);
   }
-  EXPECT_EQ(Of(Opcode::kReduceScatter, kLarge, {.groups = 3, .policy = {.preferred = Route::kHalving}}), Route::kOwner);
+  EXPECT_EQ(Of(CollectiveOp::kReduceScatter, kLarge, {.groups = 3, .policy = {.preferred = Route::kHalving}}),
+            Route::kOwner);
   const RouteOptions ordered{
       .groups = 3, .largest_group = 2, .in_rank_order = true, .policy = {.preferred = Route::kRing}};
-  EXPECT_EQ(Of(Opcode::kAllReduce, kLarge, ordered), Route::kChain);
+  EXPECT_EQ(Of(CollectiveOp::kAllReduce, kLarge, ordered), Route::kChain);
   RouteOptions measured = ordered;
   measured.policy.in_any_order = true;
-  EXPECT_EQ(Of(Opcode::kAllReduce, kLarge, measured), Route::kRing);
+  EXPECT_EQ(Of(CollectiveOp::kAllReduce, kLarge, measured), Route::kRing);
 }
 
 TEST(RouteOf, CopiesGoFromTheirSourceAndLargeOnesOfOneAlongTheChain) {
-  EXPECT_EQ(Of(Opcode::kAllGather, kLarge, {.groups = 16}), Route::kAll);
-  EXPECT_EQ(Of(Opcode::kBroadcast, kSmall, {.groups = 4}), Route::kAll);
-  EXPECT_EQ(Of(Opcode::kBroadcast, kLarge, {.groups = 2}), Route::kAll);
-  EXPECT_EQ(Of(Opcode::kBroadcast, kLarge, {.groups = 4}), Route::kChain) << "its source sends it once";
+  EXPECT_EQ(Of(CollectiveOp::kAllGather, kLarge, {.groups = 16}), Route::kAll);
+  EXPECT_EQ(Of(CollectiveOp::kBroadcast, kSmall, {.groups = 4}), Route::kAll);
+  EXPECT_EQ(Of(CollectiveOp::kBroadcast, kLarge, {.groups = 2}), Route::kAll);
+  EXPECT_EQ(Of(CollectiveOp::kBroadcast, kLarge, {.groups = 4}), Route::kChain) << "its source sends it once";
 }
 
 TEST(RouteOf, WhatOneRankHasForAnotherGoesThereAlone) {
-  for (const Opcode opcode : {Opcode::kAllToAll, Opcode::kPermute, Opcode::kGather, Opcode::kScatter})
-    EXPECT_EQ(Of(opcode, kLarge, {.groups = 4, .largest_group = 2, .in_rank_order = true}), Route::kPair);
+  for (const CollectiveOp op :
+       {CollectiveOp::kAllToAll, CollectiveOp::kPermute, CollectiveOp::kGather, CollectiveOp::kScatter})
+    EXPECT_EQ(Of(op, kLarge, {.groups = 4, .largest_group = 2, .in_rank_order = true}), Route::kPair);
 }
 
 TEST(RouteOf, WhatMovesNothingIsSaidToAllUnlessTheyAreMany) {
-  OpDescription compared = F32(Opcode::kAllReduce, kLarge);
-  compared.compared_only = true;
-  for (const OpDescription& d : {F32(Opcode::kBarrier, 0), F32(Opcode::kAllReduce, 0), compared}) {
-    EXPECT_EQ(RouteOf(d, 16, {.groups = 16}), Route::kAll);
-    EXPECT_EQ(RouteOf(d, 1024, {.groups = 1024}), Route::kChain);
+  for (const CollectiveOp op : {CollectiveOp::kBarrier, CollectiveOp::kAllReduce}) {
+    EXPECT_EQ(RouteOf(F32(op, 0), 16, {.groups = 16}), Route::kAll);
+    EXPECT_EQ(RouteOf(F32(op, 0), 1024, {.groups = 1024}), Route::kChain);
   }
 }
 
 TEST(RoutesBySize, BeginWhereTheRouteChanges) {
   const RouteOptions options{.groups = 16};
-  const std::vector<RouteRange> ranges = RoutesBySize(Opcode::kAllReduce, options);
+  const std::vector<RouteRange> ranges = RoutesBySize(CollectiveOp::kAllReduce, options);
   ASSERT_GE(ranges.size(), 2u);
   EXPECT_EQ(ranges[0].from, 0u);
   for (size_t i = 1; i < ranges.size(); ++i) {
-    EXPECT_EQ(Of(Opcode::kAllReduce, static_cast<int64_t>(ranges[i].from), options), ranges[i].route);
-    EXPECT_EQ(Of(Opcode::kAllReduce, static_cast<int64_t>(ranges[i].from) - 4, options), ranges[i - 1].route);
+    EXPECT_EQ(Of(CollectiveOp::kAllReduce, static_cast<int64_t>(ranges[i].from), options), ranges[i].route);
+    EXPECT_EQ(Of(CollectiveOp::kAllReduce, static_cast<int64_t>(ranges[i].from) - 4, options), ranges[i - 1].route);
   }
-  EXPECT_EQ(RoutesBySize(Opcode::kAllReduce, {.groups = 2}).size(), 1u);
+  EXPECT_EQ(RoutesBySize(CollectiveOp::kAllReduce, {.groups = 2}).size(), 1u);
 }
 
 // Else groups of which each hears of others alone that do the same would wait instead of learning it.
@@ -166,24 +167,25 @@ MATCHER_P2(Takes, messages, bytes, "") { return arg.messages == messages && arg.
 
 TEST(TravelOf, IsWhatTheTableSays) {
   constexpr uint64_t kBytes = 4000;
-  EXPECT_THAT(TravelOf(Route::kAll, Opcode::kAllReduce, kBytes, 4), Takes(1, 3 * kBytes));
-  EXPECT_THAT(TravelOf(Route::kOwner, Opcode::kAllReduce, kBytes, 4), Takes(2, 2 * kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kOwner, Opcode::kReduceScatter, kBytes, 4), Takes(1, kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kChain, Opcode::kAllReduce, kBytes, 4), Takes(6, 2 * kBytes));
-  EXPECT_THAT(TravelOf(Route::kChain, Opcode::kAllReduce, kBytes, 2), Takes(2, kBytes)) << "nobody is in the middle";
-  EXPECT_THAT(TravelOf(Route::kChain, Opcode::kBroadcast, kBytes, 4), Takes(3, kBytes));
-  EXPECT_THAT(TravelOf(Route::kRing, Opcode::kAllReduce, kBytes, 4), Takes(6, 2 * kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kRing, Opcode::kReduceScatter, kBytes, 4), Takes(3, kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kRing, Opcode::kAllGather, kBytes, 4), Takes(3, kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kHalving, Opcode::kAllReduce, kBytes, 4), Takes(4, 2 * kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kHalving, Opcode::kAllReduce, kBytes, 5), Takes(6, 2 * kBytes * 3 / 4 + kBytes));
-  EXPECT_THAT(TravelOf(Route::kAll, Opcode::kAllGather, kBytes, 4), Takes(1, kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kAll, Opcode::kBarrier, 0, 4), Takes(1, 0));
-  EXPECT_THAT(TravelOf(Route::kPair, Opcode::kAllToAll, kBytes, 4, 2), Takes(1, 2 * kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kPair, Opcode::kPermute, kBytes, 4, 2), Takes(1, 2 * kBytes));
-  EXPECT_THAT(TravelOf(Route::kPair, Opcode::kGather, kBytes, 4, 2), Takes(1, kBytes / 4));
-  EXPECT_THAT(TravelOf(Route::kPair, Opcode::kScatter, kBytes, 4, 2), Takes(1, kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kAll, Opcode::kAllReduce, kBytes, 1), Takes(0, 0)) << "a host alone";
+  EXPECT_THAT(TravelOf(Route::kAll, CollectiveOp::kAllReduce, kBytes, 4), Takes(1, 3 * kBytes));
+  EXPECT_THAT(TravelOf(Route::kOwner, CollectiveOp::kAllReduce, kBytes, 4), Takes(2, 2 * kBytes * 3 / 4));
+  EXPECT_THAT(TravelOf(Route::kOwner, CollectiveOp::kReduceScatter, kBytes, 4), Takes(1, kBytes * 3 / 4));
+  EXPECT_THAT(TravelOf(Route::kChain, CollectiveOp::kAllReduce, kBytes, 4), Takes(6, 2 * kBytes));
+  EXPECT_THAT(TravelOf(Route::kChain, CollectiveOp::kAllReduce, kBytes, 2), Takes(2, kBytes))
+      << "nobody is in the middle";
+  EXPECT_THAT(TravelOf(Route::kChain, CollectiveOp::kBroadcast, kBytes, 4), Takes(3, kBytes));
+  EXPECT_THAT(TravelOf(Route::kRing, CollectiveOp::kAllReduce, kBytes, 4), Takes(6, 2 * kBytes * 3 / 4));
+  EXPECT_THAT(TravelOf(Route::kRing, CollectiveOp::kReduceScatter, kBytes, 4), Takes(3, kBytes * 3 / 4));
+  EXPECT_THAT(TravelOf(Route::kRing, CollectiveOp::kAllGather, kBytes, 4), Takes(3, kBytes * 3 / 4));
+  EXPECT_THAT(TravelOf(Route::kHalving, CollectiveOp::kAllReduce, kBytes, 4), Takes(4, 2 * kBytes * 3 / 4));
+  EXPECT_THAT(TravelOf(Route::kHalving, CollectiveOp::kAllReduce, kBytes, 5), Takes(6, 2 * kBytes * 3 / 4 + kBytes));
+  EXPECT_THAT(TravelOf(Route::kAll, CollectiveOp::kAllGather, kBytes, 4), Takes(1, kBytes * 3 / 4));
+  EXPECT_THAT(TravelOf(Route::kAll, CollectiveOp::kBarrier, 0, 4), Takes(1, 0));
+  EXPECT_THAT(TravelOf(Route::kPair, CollectiveOp::kAllToAll, kBytes, 4, 2), Takes(1, 2 * kBytes * 3 / 4));
+  EXPECT_THAT(TravelOf(Route::kPair, CollectiveOp::kPermute, kBytes, 4, 2), Takes(1, 2 * kBytes));
+  EXPECT_THAT(TravelOf(Route::kPair, CollectiveOp::kGather, kBytes, 4, 2), Takes(1, kBytes / 4));
+  EXPECT_THAT(TravelOf(Route::kPair, CollectiveOp::kScatter, kBytes, 4, 2), Takes(1, kBytes * 3 / 4));
+  EXPECT_THAT(TravelOf(Route::kAll, CollectiveOp::kAllReduce, kBytes, 1), Takes(0, 0)) << "a host alone";
 }
 
 // What a choice between routes goes by, beside the bytes: how many messages the busiest rank sends, and along a chain
@@ -191,15 +193,16 @@ TEST(TravelOf, IsWhatTheTableSays) {
 TEST(TravelOf, CountsTheMessagesThatARankSendsAndTheFillingOfAChain) {
   constexpr uint64_t kBytes = 16 << 20;
   const double share = 3.0 / 4, chunks = static_cast<double>(kBytes) / ChunkLimitsOf(Route::kRing, kBytes, 4, 1).most;
-  EXPECT_DOUBLE_EQ(TravelOf(Route::kRing, Opcode::kReduceScatter, kBytes, 4).sent, share * chunks);
-  EXPECT_DOUBLE_EQ(TravelOf(Route::kRing, Opcode::kAllReduce, kBytes, 4).sent, 2 * share * chunks);
-  EXPECT_DOUBLE_EQ(TravelOf(Route::kOwner, Opcode::kReduceScatter, kBytes, 4).sent, share * chunks);
-  EXPECT_DOUBLE_EQ(TravelOf(Route::kOwner, Opcode::kAllReduce, kBytes, 4).sent, 2 * share * chunks);
-  EXPECT_DOUBLE_EQ(TravelOf(Route::kAll, Opcode::kAllReduce, 4, 4).sent, 3);
+  EXPECT_DOUBLE_EQ(TravelOf(Route::kRing, CollectiveOp::kReduceScatter, kBytes, 4).sent, share * chunks);
+  EXPECT_DOUBLE_EQ(TravelOf(Route::kRing, CollectiveOp::kAllReduce, kBytes, 4).sent, 2 * share * chunks);
+  EXPECT_DOUBLE_EQ(TravelOf(Route::kOwner, CollectiveOp::kReduceScatter, kBytes, 4).sent, share * chunks);
+  EXPECT_DOUBLE_EQ(TravelOf(Route::kOwner, CollectiveOp::kAllReduce, kBytes, 4).sent, 2 * share * chunks);
+  EXPECT_DOUBLE_EQ(TravelOf(Route::kAll, CollectiveOp::kAllReduce, 4, 4).sent, 3);
   const uint64_t chunk = ChunkLimitsOf(Route::kChain, kBytes, 4, 1).most;
-  EXPECT_EQ(TravelOf(Route::kChain, Opcode::kBroadcast, kBytes, 2).filling, 0u) << "both have the chunk at once";
-  EXPECT_EQ(TravelOf(Route::kChain, Opcode::kBroadcast, kBytes, 4).filling, 2 * chunk);
-  EXPECT_EQ(TravelOf(Route::kChain, Opcode::kBroadcast, 100, 4).filling, 200u) << "which is no larger than all of it";
+  EXPECT_EQ(TravelOf(Route::kChain, CollectiveOp::kBroadcast, kBytes, 2).filling, 0u) << "both have the chunk at once";
+  EXPECT_EQ(TravelOf(Route::kChain, CollectiveOp::kBroadcast, kBytes, 4).filling, 2 * chunk);
+  EXPECT_EQ(TravelOf(Route::kChain, CollectiveOp::kBroadcast, 100, 4).filling, 200u)
+      << "which is no larger than all of it";
 }
 
 TEST(Seconds, OfThreeGroupsManySendToOne) {
@@ -214,7 +217,7 @@ TEST(TravelOf, PartialResultsAreWiderWhereTheyAreNotRounded) {
   EXPECT_EQ(PartialSize(Route::kOwner, DType::kBF16, ReduceKind::kSum), 2u);
   EXPECT_EQ(PartialSize(Route::kRing, DType::kBF16, ReduceKind::kSum), 4u);
   EXPECT_EQ(PartialSize(Route::kOwner, DType::kF16, ReduceKind::kSum), 4u);
-  EXPECT_THAT(TravelOf(Route::kRing, Opcode::kAllReduce, 4000, 4, 1, 2), Takes(6, 3 * 4000 * 3 / 4));
+  EXPECT_THAT(TravelOf(Route::kRing, CollectiveOp::kAllReduce, 4000, 4, 1, 2), Takes(6, 3 * 4000 * 3 / 4));
 }
 
 }  // namespace

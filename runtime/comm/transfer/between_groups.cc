@@ -211,21 +211,20 @@ std::vector<int> BetweenGroups::FirstRanks(Route route) const {
   return ranks;
 }
 
-BetweenGroups::Plan BetweenGroups::PlanOf(const CollectiveCall& collective) const {
+BetweenGroups::Plan BetweenGroups::PlanOf(const Collective& collective) const {
   const int world_size = notices_.begins().back();
-  const Route route = RouteOf(collective.description, world_size, options_);
+  const Route route = RouteOf(collective, world_size, options_);
   const uint64_t bytes = std::max(InputBytes(collective, world_size), OutputBytes(collective, world_size));
   const ChunkLimits limits = ChunkLimitsOf(route, bytes, options_.groups, options_.largest_group);
   return {route, Chunks(collective, world_size, 2 * world_size, limits.most, limits.least)};
 }
 
-absl::Status BetweenGroups::Run(uint64_t sequence, const Operands& operands, const Plan& plan, const std::string& label,
-                                absl::FunctionRef<void()> on_met) {
-  const OpDescription& d = operands.description;
-  const std::string what = Describe(d, label);
+absl::Status BetweenGroups::Run(uint64_t sequence, const OpDescription& description, const Operands& operands,
+                                const Plan& plan, const std::string& label, absl::FunctionRef<void()> on_met) {
+  const std::string what = Describe(description, label);
   const bool compares = group_.index() == 0;
   Slot& slot = group_.slot(sequence);
-  Headers headers(group_, FirstRanks(plan.route), sequence, d, label);
+  Headers headers(group_, FirstRanks(plan.route), sequence, description, label);
   Carriage carriage({.group = group_, .links = links_, .notices = notices_, .operands = operands}, plan.route,
                     plan.chunks, sequence);
   if (compares) RETURN_IF_ERROR(headers.Begin(links_));

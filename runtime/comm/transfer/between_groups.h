@@ -37,15 +37,15 @@ class BetweenGroups {
     Route route;
     Chunks chunks;
   };
-  Plan PlanOf(const CollectiveCall& collective) const;
+  Plan PlanOf(const Collective& collective) const;
 
   // Does this rank's share of collective `sequence`: its chunks, counted in the slot's `finished`; and if it is the
   // first of its group, the comparison with the groups with which this one exchanges data, or, for what moves none,
-  // such as a barrier, with all, after which the slot's `linked` is 1. To be called after AwaitPosted. Of `operands` a
-  // rank that has no chunks needs the description alone. Calls `on_met` once, when the other groups are known to have
+  // such as a barrier, with all, after which the slot's `linked` is 1. To be called after AwaitPosted. A rank that has
+  // no chunks needs no addresses in `operands`. Calls `on_met` once, when the other groups are known to have
   // come.
-  absl::Status Run(uint64_t sequence, const Operands& operands, const Plan& plan, const std::string& label,
-                   absl::FunctionRef<void()> on_met);
+  absl::Status Run(uint64_t sequence, const OpDescription& description, const Operands& operands, const Plan& plan,
+                   const std::string& label, absl::FunctionRef<void()> on_met);
 
   // See Notices.
   absl::Status Poll() { return notices_.Poll(); }

@@ -7,12 +7,11 @@
 namespace lockstep {
 
 absl::Status ChainTransfer::Begin() {
-  const OpDescription& d = description();
   const int last_group = context_.notices.groups() - 1;
   result_ = std::make_shared<MessageBytes>(result_bytes());
-  if (IsReduction(d)) {
+  if (traits().reduces) {
     source_ = last_up_ = last_group;
-    last_down_ = TraitsOf(d.opcode).scatters ? context_.notices.GroupOf(chunk_.share) : 0;
+    last_down_ = traits().scatters ? context_.notices.GroupOf(chunk_.share) : 0;
     partial_ = std::make_shared<MessageBytes>(partial_bytes());
     if (here_ == 0) {
       RETURN_IF_ERROR(HavePrefix());

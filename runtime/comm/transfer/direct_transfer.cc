@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-absl::Status DirectTransfer::Begin() { return IsReduction(description()) ? BeginReduction() : BeginCopy(); }
+absl::Status DirectTransfer::Begin() { return traits().reduces ? BeginReduction() : BeginCopy(); }
 
 absl::Status DirectTransfer::BeginReduction() {
   const int groups = context_.notices.groups();
@@ -24,7 +24,7 @@ absl::Status DirectTransfer::BeginReduction() {
     ASSIGN_OR_RETURN(auto request, Receive(other, Stage::kPartial, partials_[other]));
     receives_.push_back({other, std::move(request)});
   }
-  if (is_owner || TraitsOf(description().opcode).scatters) return absl::OkStatus();
+  if (is_owner || traits().scatters) return absl::OkStatus();
   result_ = std::make_shared<MessageBytes>(result_bytes());
   ASSIGN_OR_RETURN(auto request, Receive(owner_, Stage::kResult, result_));
   receives_.push_back({owner_, std::move(request)});
@@ -93,10 +93,10 @@ std::vector<int> DirectTransfer::Missing() const {
 // What this group waited for is there: the result, or the partial results of all groups.
 absl::Status DirectTransfer::HaveAll() {
   const bool is_owner = owner_ < 0 || owner_ == here_;
-  if (!IsReduction(description()) || !is_owner) return CopyToOutputs(result_->data());
+  if (!traits().reduces || !is_owner) return CopyToOutputs(result_->data());
   std::vector<std::byte*> outputs;
   ChunkOutputs(context_.operands, chunk_, &outputs);
-  const bool has_readers = owner_ >= 0 && !TraitsOf(description().opcode).scatters;
+  const bool has_readers = owner_ >= 0 && !traits().scatters;
   if (has_readers) {
     result_ = std::make_shared<MessageBytes>(result_bytes());
     outputs.push_back(result_->data());

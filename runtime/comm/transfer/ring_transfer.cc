@@ -13,16 +13,15 @@ RingTransfer::RingTransfer(const Context& context, uint32_t index, const Chunk& 
       previous_((here_ + context.notices.groups() - 1) % context.notices.groups()) {}
 
 absl::Status RingTransfer::Begin() {
-  const OpDescription& d = description();
   const bool is_owner = here_ == owner_;
-  if (IsReduction(d)) {
+  if (traits().reduces) {
     partial_ = std::make_shared<MessageBytes>(partial_bytes());
     if (previous_ == owner_) {
       RETURN_IF_ERROR(HavePrefix());
     } else {
       RETURN_IF_ERROR(AwaitPrefix(previous_));
     }
-    if (is_owner || TraitsOf(d.opcode).scatters) return absl::OkStatus();
+    if (is_owner || traits().scatters) return absl::OkStatus();
   }
   result_ = std::make_shared<MessageBytes>(result_bytes());
   if (!is_owner) return AwaitResult(previous_);
@@ -33,7 +32,7 @@ absl::Status RingTransfer::Begin() {
 }
 
 absl::Status RingTransfer::HavePrefix() {
-  const bool is_owner = here_ == owner_, has_readers = !TraitsOf(description().opcode).scatters;
+  const bool is_owner = here_ == owner_, has_readers = !traits().scatters;
   if (is_owner && has_readers) result_ = std::make_shared<MessageBytes>(result_bytes());
   RETURN_IF_ERROR(AddThisGroup(previous_ == owner_, is_owner));
   if (!is_owner) return Send(next_, Stage::kPartial, partial_);

@@ -142,9 +142,11 @@ template <typename T>
 absl::Status Reduces(Communicator& c, Route route, const Sizes& sizes, int64_t count, DType dtype) {
   std::vector<T> input(count), output(count), again(count);
   for (int64_t i = 0; i < count; ++i) input[i] = static_cast<T>(RouteInput(c.rank(), i));
-  RETURN_IF_ERROR(c.AllReduce(input.data(), output.data(), count, dtype, ReduceKind::kSum, {.label = "once"}));
+  RETURN_IF_ERROR(
+      c.Run(Collective::AllReduce(count, dtype, ReduceKind::kSum), input.data(), output.data(), {.label = "once"}));
   again = input;
-  RETURN_IF_ERROR(c.AllReduce(again.data(), again.data(), count, dtype, ReduceKind::kSum, {.label = "in place"}));
+  RETURN_IF_ERROR(
+      c.Run(Collective::AllReduce(count, dtype, ReduceKind::kSum), again.data(), again.data(), {.label = "in place"}));
   const size_t bytes = static_cast<size_t>(count) * sizeof(T);
   if (std::memcmp(output.data(), again.data(), bytes) != 0) return Internal() << "other bits in place";
   ASSIGN_OR_RETURN(const std::vector<std::string> all,
@@ -160,7 +162,8 @@ absl::Status Reduces(Communicator& c, Route route, const Sizes& sizes, int64_t c
   if (route == Route::kAll) return absl::OkStatus();
   const int64_t share = count / c.size();
   std::vector<T> slice(share);
-  RETURN_IF_ERROR(c.ReduceScatter(input.data(), slice.data(), share, dtype, ReduceKind::kSum, {.label = "slices"}));
+  RETURN_IF_ERROR(c.Run(Collective::ReduceScatter(share, dtype, ReduceKind::kSum), input.data(), slice.data(),
+                        {.label = "slices"}));
   return dtype == DType::kF32 ? ExpectAllowed(slice, share * c.rank(), route, sizes) : absl::OkStatus();
 }
 
@@ -188,7 +191,8 @@ TEST(Routes, RoundBf16OnceWhereTheySendF32) {
       std::vector<BFloat16> x(kCount);
       for (int64_t i = 0; i < kCount; ++i) x[i] = static_cast<BFloat16>(static_cast<float>((i * (c.rank() + 1)) % 256));
       // Sums of whole numbers below 2^24 are exact in f32, in any order.
-      RETURN_IF_ERROR(c.AllReduce(x.data(), x.data(), kCount, DType::kBF16, ReduceKind::kSum, {.label = "bf16"}));
+      RETURN_IF_ERROR(
+          c.Run(Collective::AllReduce(kCount, DType::kBF16, ReduceKind::kSum), x.data(), x.data(), {.label = "bf16"}));
       for (int64_t i = 0; i < kCount; ++i) {
         float sum = 0;
         for (int r = 0; r < 4; ++r) sum += static_cast<float>((i * (r + 1)) % 256);
@@ -219,24 +223,29 @@ TEST(Routes, KeepRankOrderWhereItIsAskedFor) {
 }
 
 // One collective of `bytes`, of the operand or the result, whichever is larger.
-absl::Status RouteCall(Communicator& c, Opcode opcode, int64_t bytes) {
+absl::Status RouteCall(Communicator& c, CollectiveOp op, int64_t bytes) {
   const int64_t count = bytes / 4, share = count / c.size();
   std::vector<float> input(count, 1.f), output(count);
-  switch (opcode) {
-    case Opcode::kAllReduce:
-      return c.AllReduce(input.data(), output.data(), count, DType::kF32, ReduceKind::kSum, {.label = "x"});
-    case Opcode::kReduceScatter:
-      return c.ReduceScatter(input.data(), output.data(), share, DType::kF32, ReduceKind::kSum, {.label = "x"});
-    case Opcode::kAllGather: return c.AllGather(input.data(), output.data(), share, DType::kF32, {.label = "x"});
-    case Opcode::kBroadcast: return c.Broadcast(input.data(), output.data(), count, DType::kF32, 0, {.label = "x"});
-    case Opcode::kAllToAll: return c.AllToAll(input.data(), output.data(), share, DType::kF32, {.label = "x"});
+  switch (op) {
+    case CollectiveOp::kAllReduce:
+      return c.Run(Collective::AllReduce(count, DType::kF32, ReduceKind::kSum), input.data(), output.data(),
+                   {.label = "x"});
+    case CollectiveOp::kReduceScatter:
+      return c.Run(Collective::ReduceScatter(share, DType::kF32, ReduceKind::kSum), input.data(), output.data(),
+                   {.label = "x"});
+    case CollectiveOp::kAllGather:
+      return c.Run(Collective::AllGather(share, DType::kF32), input.data(), output.data(), {.label = "x"});
+    case CollectiveOp::kBroadcast:
+      return c.Run(Collective::Broadcast(count, DType::kF32, 0), input.data(), output.data(), {.label = "x"});
+    case CollectiveOp::kAllToAll:
+      return c.Run(Collective::AllToAll(share, DType::kF32), input.data(), output.data(), {.label = "x"});
     default: return Internal() << "not in this test";
   }
 }
 
 // The messages and bytes of a collective are those of TravelOf.
-void ExpectTravel(const Sizes& sizes, Route route, Opcode opcode, int64_t bytes) {
-  SCOPED_TRACE(NameOfRouteRow(sizes) + " " + std::string(RouteName(route)) + " " + std::string(TraitsOf(opcode).name) +
+void ExpectTravel(const Sizes& sizes, Route route, CollectiveOp op, int64_t bytes) {
+  SCOPED_TRACE(NameOfRouteRow(sizes) + " " + std::string(RouteName(route)) + " " + std::string(TraitsOf(op).name) +
                " of " + std::to_string(bytes));
   std::vector<Watched> watched(Ranks(sizes));
   const auto watch = [&](int rank, std::unique_ptr<Links> links) {
@@ -246,7 +255,7 @@ void ExpectTravel(const Sizes& sizes, Route route, Opcode opcode, int64_t bytes)
     RETURN_IF_ERROR(c.Barrier("before"));
     watched[c.rank()].Reset();
     RETURN_IF_ERROR(c.Barrier("all are reset"));
-    return RouteCall(c, opcode, bytes);
+    return RouteCall(c, op, bytes);
   });
   uint64_t most = 0, messages = 0;
   for (size_t g = 0; g < sizes.size(); ++g) {
@@ -257,7 +266,7 @@ void ExpectTravel(const Sizes& sizes, Route route, Opcode opcode, int64_t bytes)
     }
     most = std::max(most, sent);
   }
-  const Travel travel = TravelOf(route, opcode, static_cast<uint64_t>(bytes), static_cast<int>(sizes.size()), sizes[0]);
+  const Travel travel = TravelOf(route, op, static_cast<uint64_t>(bytes), static_cast<int>(sizes.size()), sizes[0]);
   EXPECT_EQ(messages, static_cast<uint64_t>(travel.messages));
   EXPECT_LE(static_cast<double>(most), 1.01 * static_cast<double>(travel.bytes) + 64);
   EXPECT_GE(static_cast<double>(most), 0.99 * static_cast<double>(travel.bytes));
@@ -267,12 +276,12 @@ TEST(Routes, TravelAsTheTableSays) {
   const Sizes worlds[] = {{1, 1, 1}, {2, 2}, Sizes(5, 1), Sizes(16, 1), Sizes(4, 4)};
   for (const Sizes& sizes : worlds) {
     for (const Route route : kRoutes) {
-      for (const Opcode opcode :
-           {Opcode::kAllReduce, Opcode::kReduceScatter, Opcode::kAllGather, Opcode::kBroadcast, Opcode::kAllToAll}) {
-        if (!CanGo(route, TraitsOf(opcode))) continue;
+      for (const CollectiveOp op : {CollectiveOp::kAllReduce, CollectiveOp::kReduceScatter, CollectiveOp::kAllGather,
+                                    CollectiveOp::kBroadcast, CollectiveOp::kAllToAll}) {
+        if (!CanGo(route, TraitsOf(op))) continue;
         // Along the chain to the last group, and of slices that stop on their way, less goes down.
-        if (route == Route::kChain && (opcode == Opcode::kReduceScatter || opcode == Opcode::kAllGather)) continue;
-        ExpectTravel(sizes, route, opcode, 1 << 18);
+        if (route == Route::kChain && (op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllGather)) continue;
+        ExpectTravel(sizes, route, op, 1 << 18);
       }
     }
   }
@@ -280,8 +289,8 @@ TEST(Routes, TravelAsTheTableSays) {
 
 TEST(Routes, OwnersShareSmallTensorsToo) {
   for (const Route route : {Route::kOwner, Route::kRing}) {
-    ExpectTravel(Sizes(16, 1), route, Opcode::kAllReduce, 16 << 10);
-    ExpectTravel({4, 4, 4, 4}, route, Opcode::kAllReduce, 16 << 10);
+    ExpectTravel(Sizes(16, 1), route, CollectiveOp::kAllReduce, 16 << 10);
+    ExpectTravel({4, 4, 4, 4}, route, CollectiveOp::kAllReduce, 16 << 10);
   }
 }
 
@@ -305,7 +314,7 @@ TEST(Routes, OfRanksThatDisagreeAreOneError) {
   // all, halving and ring, by size
   const NetworkCosts costs{.latency = 1e-6, .message = 1e-5, .byte_to_all = 1e-8, .byte_to_neighbour = 1e-9};
   const RouteOptions options{.groups = 8, .policy = {.costs = costs}};
-  const auto ranges = RoutesBySize(Opcode::kAllReduce, options);
+  const auto ranges = RoutesBySize(CollectiveOp::kAllReduce, options);
   ASSERT_GE(ranges.size(), 2u);
   for (size_t i = 0; i + 1 < ranges.size(); ++i) {
     for (const int other : {0, 3, 7}) {
@@ -316,7 +325,7 @@ TEST(Routes, OfRanksThatDisagreeAreOneError) {
       for (auto& communicator : *world) {
         threads.emplace_back([&, c = std::move(communicator)] {
           const uint64_t bytes = ranges[i + 1].from * (c->rank() == other ? 2 : 1) / (c->rank() == other ? 1 : 2);
-          results[c->rank()] = RouteCall(*c, Opcode::kAllReduce, static_cast<int64_t>(bytes));
+          results[c->rank()] = RouteCall(*c, CollectiveOp::kAllReduce, static_cast<int64_t>(bytes));
         });
       }
       for (std::thread& thread : threads) thread.join();

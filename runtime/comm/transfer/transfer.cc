@@ -14,7 +14,7 @@ namespace {
 
 // The group that has a chunk's result first, or from whose source it is copied.
 int OwnerOf(const Transfer::Context& context, uint32_t index, const Chunk& chunk) {
-  const OpcodeTraits traits = TraitsOf(context.operands.description.opcode);
+  const CollectiveTraits traits = TraitsOf(context.operands.collective->op);
   if (!traits.reduces) return context.notices.GroupOf(SourceRank(context.operands, chunk));
   if (traits.scatters) return context.notices.GroupOf(chunk.share);
   // In turn, and so that each of a group's ranks carries chunks of all owners.

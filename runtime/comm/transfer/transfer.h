@@ -50,9 +50,9 @@ class Transfer {
 
   // The rank of a group that carries this chunk.
   int Carrier(int group) const;
-  const OpDescription& description() const { return context_.operands.description; }
-  DType dtype() const { return static_cast<DType>(description().dtype); }
-  ReduceKind kind() const { return static_cast<ReduceKind>(description().kind); }
+  CollectiveTraits traits() const { return TraitsOf(context_.operands.collective->op); }
+  DType dtype() const { return context_.operands.collective->dtype; }
+  ReduceKind kind() const { return context_.operands.collective->kind; }
   size_t result_bytes() const { return chunk_.count * SizeOf(dtype()); }
   size_t partial_bytes() const { return chunk_.count * PartialSize(route_, dtype(), kind()); }
 
