@@ -2,7 +2,7 @@
 
 namespace lockstep {
 
-// Without a default, so that a collective that is missing is an error of the compiler.
+// The switch has no default, so that the C++ compiler reports a missing collective.
 CollectiveTraits TraitsOf(CollectiveOp op) {
   switch (op) {
     case CollectiveOp::kAllReduce:

@@ -1,5 +1,5 @@
-// What ranks do together: the collectives that a communicator offers (runtime/communicator.h), and what the compiler
-// has to know of each. Plain values; any thread.
+// The collectives that a communicator offers (runtime/communicator.h), and their properties that the compiler needs.
+// Plain values; any thread.
 
 #pragma once
 
@@ -20,23 +20,23 @@ enum class CollectiveOp : uint8_t {
 };
 
 struct CollectiveTraits {
-  std::string_view name;   // "all_reduce": what steps and messages call it
+  std::string_view name;   // the name in steps and messages, such as "all_reduce"
   bool reduces = false;    // has a kind
-  bool has_root = false;   // that is, a coordinate along the axis
-  bool has_pairs = false;  // of a rank that sends and the one that it sends to
-  bool in_place = false;   // the result takes the operand's place
-  // Takes several operands, side by side in a bucket, and gives a result for each; the others take and give one.
+  bool has_root = false;   // a coordinate along the axis
+  bool has_pairs = false;  // pairs of a sending and a receiving rank
+  bool in_place = false;   // the result overwrites the operand
+  // Takes several operands, adjacent in a bucket, and has a result for each. Others have one operand and one result.
   bool is_in_bucket = false;
   bool scatters = false;  // the operand holds a slice for each rank
   bool gathers = false;   // the result holds a slice of each rank
-  // The communicator counts the elements of a rank's slice.
+  // True if the count given to the communicator is the number of elements of one rank's slice.
   bool counts_slices() const { return scatters || gathers; }
 };
 CollectiveTraits TraitsOf(CollectiveOp op);
 
 inline std::string_view CollectiveOpName(CollectiveOp op) { return TraitsOf(op).name; }
 
-// Of a permutation: rank `source` sends to rank `target`.
+// One pair of a permutation: rank `source` sends to rank `target`.
 struct RankPair {
   int source = 0, target = 0;
   bool operator==(const RankPair&) const = default;

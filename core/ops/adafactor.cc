@@ -1,4 +1,4 @@
-// Adafactor: one op for matrices, whose second moments are kept as means of rows and of columns, and one for vectors.
+// Adafactor: one op for matrices, which keeps second moments as means of rows and of columns, and one for vectors.
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@ namespace {
 
 using ops::Term;
 
-// epsilon1, or what stands for it: the distance of 1 from the next number in the variable's dtype.
+// epsilon1, or if that is 0 the distance of 1 from the next number in the variable's dtype.
 Term Least(const ops::Update& u) {
   const Term least = u.option("epsilon1");
   if (!least.Is(0)) return least;
@@ -23,12 +23,12 @@ Term Least(const ops::Update& u) {
   }
 }
 
-// The root of the mean of the squares.
+// The root mean square of x.
 Term RootMeanSquare(const ops::Update& u, const Term& x) {
   return Norm(x) / std::sqrt(static_cast<double>(std::max<int64_t>(u.shape().num_elements(), 1)));
 }
 
-// Where `square` estimates the mean of g^2.
+// The next value of the variable. `square` is the estimate of the mean of g^2.
 Term NextVariable(ops::Update& u, const Term& square) {
   const Term rate = u.option("learning_rate"), least = Least(u);
   const Term relative = Min(rate, Rsqrt(u.step()));
@@ -38,7 +38,7 @@ Term NextVariable(ops::Update& u, const Term& square) {
   return (1 - rate * u.option("weight_decay")) * u.w() - clipped * update;
 }
 
-// x, moved towards y by the share that the number of the step says.
+// The average of x and y, with the weight step^beta2_decay for y.
 Term Averaged(ops::Update& u, const Term& x, const Term& y) {
   const Term share = u.Power(u.step(), u.option("beta2_decay"));
   return (1 - share) * x + share * y;

@@ -1,4 +1,4 @@
-// Attention: a softmax of scaled products of queries and keys, by which values are weighted, and its gradients.
+// Attention and its gradients: values weighted by a softmax of the scaled products of queries and keys.
 
 #include "core/ops/attention.h"
 
@@ -139,8 +139,8 @@ absl::Status InferAttentionMaskGrad(InferContext& c) {
   return c.SetResult(c.operand(ops::kGradOperands.mask));
 }
 
-// With P the softmax, dS = P * (dy V^T - delta), where delta is the sum of dy * y over a row; what flows back through
-// the logarithm of the sum adds P times that.
+// With the softmax P, dS = P * (dy V^T - delta), where delta is the sum of dy * y over a row less the gradient of
+// log_sum_exp, which adds P times itself to dS.
 void AttentionVjp(VjpContext& c) {
   if (!c.grad(0) && !c.grad(1)) return;
   Builder& b = c.b();
@@ -161,34 +161,34 @@ void AttentionVjp(VjpContext& c) {
     c.Contribute(ops::kForwardOperands.mask, b.Op("attention_mask_grad", operands, c.attributes()));
 }
 
-// Queries times the keys that they may see, of all heads: masks are not looked at.
+// The number of pairs of a query and a key that it may see, in all heads. Masks are ignored.
 double Pairs(const Node& node) {
   const ops::AttentionDims dims(node.attributes(), node.operand(0).shape(), node.operand(1).shape(),
                                 node.operand(2).shape(), nullptr);
-  int64_t some = 0, all = 0;  // the first queries that see a key, and all keys
+  int64_t some = 0, all = 0;  // the first query that sees a key, and the first that sees all keys
   if (dims.causal) {
     some = std::clamp<int64_t>(-dims.past, 0, dims.queries);
     all = std::clamp<int64_t>(dims.keys - 1 - dims.past, some, dims.queries);
   }
-  // Between them each sees one more than the one before.
+  // Between the two, each query sees one key more than the query before.
   const auto count = [](int64_t value) { return static_cast<double>(value); };
   const double rising = count(all - some) * (count(some + dims.past + 1) + count(all + dims.past)) / 2;
   return count(dims.heads) * (rising + count(dims.queries - all) * count(dims.keys));
 }
 
-// `by_size` products of a pair over the size of a key, `by_value` over that of a value, of a multiplication and an
-// addition for each element.
+// The operations of `by_size` products over the size of a key and `by_value` products over the size of a value for each
+// pair. Each element of a product is a multiplication and an addition.
 double Products(const Node& node, double by_size, double by_value) {
   const auto last = [&](size_t i) { return static_cast<double>(node.operand(i).shape().dims().back()); };
   return 2 * Pairs(node) * (by_size * last(0) + by_value * last(2));
 }
 
 double AttentionFlops(const Node& node) { return Products(node, 1, 1); }
-// The scaled products again, and dq and dk of them; dy v^T and dv.
+// By size: the scaled products again, dq and dk. By value: dy v^T and dv.
 double AttentionGradFlops(const Node& node) { return Products(node, 3, 2); }
 double AttentionMaskGradFlops(const Node& node) { return Products(node, 1, 1); }
 
-// What the three ops have in common.
+// The attributes and constraints of all three ops.
 OpDef WithAttributes(OpDef def) {
   return def.Attr<double>("scale", "what products of queries and keys are multiplied by")
       .OptionalAttr<bool>("causal", false, "query i sees the keys [0, i + past] alone")

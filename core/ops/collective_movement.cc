@@ -1,5 +1,4 @@
-// Collectives that move data, and the ops that depend on which rank they run on. See collective.cc for what gradients
-// mean.
+// Collectives that move data, and ops whose results depend on the rank. See collective.cc for the meaning of gradients.
 
 #include <cstring>
 
@@ -15,7 +14,7 @@ using Ints = std::vector<int64_t>;
 
 // --- Inference -------------------------------------------------------------------------------------------------------
 
-// Without a mesh there is one rank.
+// There is a part for each rank of the axis; without a mesh, and in a local graph, there is one.
 absl::Status InferParts(InferContext& c) {
   const Ints& shape = c.attr<Ints>("shape");
   if (shape.empty() || Shape(Ints(shape.begin() + 1, shape.end())) != c.shape(0))
@@ -33,7 +32,7 @@ absl::Status InferParts(InferContext& c) {
 // --- Reference meaning -----------------------------------------------------------------------------------------------
 
 absl::Status EvalCollectiveBroadcast(RanksEvalContext& c) {
-  // The one rank of the one-rank program is all of them.
+  // In the one-rank program the one rank stands for all.
   const size_t ranks = c.num_ranks(), root_rank = ranks == 1 ? 0 : static_cast<size_t>(c.attr<int64_t>("root"));
   const Tensor& root = c.operand(root_rank, 0);
   for (size_t rank = 0; rank < c.num_ranks(); ++rank) c.result(rank) = root;
@@ -50,7 +49,7 @@ absl::Status EvalAllGather(RanksEvalContext& c) {
   return absl::OkStatus();
 }
 
-// The one rank of the one-rank program has all of the sum, and nothing is left for others.
+// In the one-rank program the first part is the whole sum, and the others are zero.
 absl::Status EvalParts(EvalContext& c) {
   const Tensor& x = c.operand(0);
   if (x.num_bytes() > 0) std::memcpy(c.result().mutable_bytes(), x.bytes(), x.num_bytes());
@@ -81,8 +80,8 @@ void CollectiveBroadcastVjp(VjpContext& c) {
   c.Contribute(0, b.Select(b.Broadcast(is_root, g.shape(), {}), g, b.SplatLike(0.0, g)));
 }
 
-// A rank's loss depends on its own slice alone: the gradient is g in that place, and zero elsewhere. As the place
-// depends on the rank, g is repeated for all ranks and kept where the repetition is the rank's own.
+// A rank's loss depends on its own slice only: the gradient is g in that slice and zero elsewhere. The position of the
+// slice depends on the rank, so g is repeated for all ranks, and only the copy of this rank is kept.
 void ShardVjp(VjpContext& c) {
   Builder& b = c.b();
   const int64_t dim = c.attr<int64_t>("dim");
@@ -122,7 +121,7 @@ void PlaceAllGather(PlacementContext& c) {
   }
 }
 
-// All ranks hold the same afterwards, also of what differed; of shares or slices nothing whole would come.
+// The result is replicated, also if the operand is local. Partial and split operands must be replicated first.
 void PlaceCollectiveBroadcast(PlacementContext& c) {
   if (!ops::IsOwnAxis(c)) return c.Result(c.operand(0));
   if (c.operand(0).is_at()) c.Require(0, Placement::At(c.attr<int64_t>("root")));
