@@ -1,5 +1,4 @@
-// Elementwise ops on bits: logic of truth values, which for integers is that of each bit; shifts; and the bits of one
-// dtype read as another.
+// Elementwise ops on bits: logical ops, which are bitwise for integers; shifts; and the bitcast to another dtype.
 
 #include <cstring>
 
@@ -12,7 +11,7 @@ namespace {
 
 constexpr char kDiscrete[] = "its operands are truth values or integers";
 
-// Calls f(tag) with the C++ type of `dtype`, which is no float: inference has seen to that.
+// Calls f(tag) with the C++ type of `dtype`, which is not a float: inference checks that.
 template <typename F>
 void DispatchBits(DType dtype, const F& f) {
   DispatchDType(dtype, [&](auto tag) {
@@ -22,7 +21,7 @@ void DispatchBits(DType dtype, const F& f) {
   });
 }
 
-// What not, and, or and xor share.
+// The common part of not, and, or and xor.
 OpDef Logic(const char* name, const char* doc) {
   return OpDef(name)
       .Doc(doc)
@@ -88,7 +87,7 @@ absl::Status EvalNot(EvalContext& c) {
   return absl::OkStatus();
 }
 
-// Whether a T can be shifted by so many bits and something of it is left. Negative numbers are none of those.
+// True if `bits` is at least 0 and less than the number of bits of T.
 template <typename T>
 bool IsWithin(T bits) {
   return static_cast<uint64_t>(bits) < sizeof(T) * 8;

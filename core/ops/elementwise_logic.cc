@@ -1,4 +1,4 @@
-// Elementwise ops that decide: comparison and selection; and conversion between dtypes.
+// Elementwise comparison, selection, range check, and conversion between dtypes.
 
 #include <utility>
 
@@ -63,7 +63,7 @@ absl::Status EvalSelect(EvalContext& c) {
 }
 
 void PlaceSelect(PlacementContext& c) {
-  // All ranks choose alike, so shares of whatever reduction stay shares.
+  // The condition is equal on all ranks, so a selection between two values of equal partial placement is partial.
   if (c.operand(0).is_replicated() && c.operand(1).is_partial() && c.operand(1) == c.operand(2)) {
     c.Result(c.operand(1));
     return;
@@ -99,8 +99,8 @@ absl::Status EvalWithin(EvalContext& c) {
   });
 }
 
-// A wider float holds what a narrower one does, so that the parts of a sum may be converted one by one: they are then
-// added in the wider one. To a narrower one they are if somebody wants that.
+// The terms of a partial sum may be converted one by one to a wider float, which is exact; they are then added in the
+// wider dtype. They may be rounded to a narrower float only with `rounds_parts`.
 void PlaceConvert(PlacementContext& c) {
   const DType from = c.dtype(0), to = c.result_type().dtype;
   const bool is_exact = IsFloat(from) && IsFloat(to) && SizeOf(from) < SizeOf(to);
@@ -193,8 +193,7 @@ const OpDef& ConvertOp() {
           })
           .Precision(PrecisionRule::kWritten)
           .Vjp([](VjpContext& c) {
-            // Between floats it is the identity. What comes from integers has nothing to pass a
-            // gradient on to.
+            // Between floats the gradient is only converted. Integers have no gradient.
             if (IsFloat(c.operand(0).dtype())) c.Contribute(0, c.b().Convert(c.grad(), c.operand(0).dtype()));
           })
           .Place(PlaceConvert);

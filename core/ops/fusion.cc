@@ -1,4 +1,4 @@
-// The op that the pass FuseElementwise makes: several nodes as one, which a backend compiles to one loop.
+// The op that the pass FuseElementwise makes of several nodes, and that a backend compiles to one loop.
 
 #include "core/builder.h"
 #include "core/interpreter.h"
@@ -58,8 +58,8 @@ std::vector<Value> DecomposeFusion(DecomposeContext& c) {
   return results;
 }
 
-// A fusion is made of nodes that are placed, and its body says where the values in it are. (A graph that is yet to be
-// distributed has its fusions taken apart, so that collectives can come between their ops.)
+// Fusions are made of placed nodes, and the body has the placements of its values. (Fusions in a graph without a mesh
+// are decomposed before it is distributed, so that collectives can be inserted between their ops.)
 void PlaceFusion(PlacementContext& c) {
   const Graph& body = BodyOf(c);
   const std::string& axis = c.mesh_axis().name;

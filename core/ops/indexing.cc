@@ -1,4 +1,4 @@
-// Reading from, and adding up at, positions that are data: embeddings, and everything that picks elements.
+// Reads and sums at positions given by data, as in embeddings.
 
 #include "core/ops/indexing.h"
 
@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// Of the element `at` in row-major order.
+// The coordinates of the element at the row-major position `at`.
 std::vector<int64_t> CoordinatesOf(const Shape& shape, int64_t at) {
   std::vector<int64_t> index(static_cast<size_t>(shape.rank()));
   for (size_t i = index.size(); i-- > 0;) {
@@ -123,8 +123,8 @@ void GatherVjp(VjpContext& c) {
                c.b().ScatterSum(c.operand(1), c.grad(), dim, c.attr<int64_t>("batch_dims"), c.operand(0).shape()[dim]));
 }
 
-// Rows of x that each rank holds whole, read at the indices that it holds. Where x and the indices are split in
-// different dimensions it is x that is made whole: ranks have indices of their own.
+// A rank reads whole rows of x at the indices that it holds. If x and the indices are split along different dimensions,
+// the split of the indices is kept, and x is gathered.
 void PlaceGather(PlacementContext& c) {
   if (ops::PlaceLocal(c)) return;
   const ops::IndexedDims dims = DimsOf(c, c.shape(1));
@@ -146,7 +146,7 @@ void PlaceGather(PlacementContext& c) {
 
 // --- scatter_sum -----------------------------------------------------------------------------------------------------
 
-// The shape of the result: that of the updates with one dimension of extent `size` for those of the indices.
+// The result has the shape of the updates, with the indices' dimensions replaced by one of extent `size`.
 absl::Status InferScatterSum(InferContext& c) {
   const Shape &indices = c.shape(0), &updates = c.shape(1);
   const int64_t dim = c.attr<int64_t>("dim"), batch_dims = c.attr<int64_t>("batch_dims"),
@@ -201,7 +201,7 @@ void ScatterSumVjp(VjpContext& c) {
   c.Contribute(1, c.b().Gather(c.grad(), c.operand(0), c.attr<int64_t>("dim"), c.attr<int64_t>("batch_dims")));
 }
 
-// Linear in the updates. Ranks that have indices of their own each have a share of the sum.
+// The op is linear in the updates. If a dimension of the indices is split, the result is a partial sum.
 void PlaceScatterSum(PlacementContext& c) {
   if (ops::PlaceLocal(c)) return;
   const ops::IndexedDims dims = DimsOf(c, c.shape(0));

@@ -8,8 +8,8 @@ namespace {
 
 using ops::Term;
 
-// Algorithm 2 of the paper, whose phi is the identity, as in NVIDIA's FusedLAMB. Where one of the norms is zero the
-// ratio is 1.
+// Algorithm 2 of the paper with the identity as phi, as in NVIDIA's FusedLAMB. If one of the norms is zero, the ratio
+// is 1.
 std::vector<Term> Lamb(ops::Update& u) {
   const Term beta1 = u.option("beta1"), beta2 = u.option("beta2");
   const Term m = beta1 * u.state(0) + (1 - beta1) * u.g();

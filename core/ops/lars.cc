@@ -8,8 +8,8 @@ namespace {
 
 using ops::Term;
 
-// Algorithm 1 of the paper; the learning rate stands outside of v, as in PyTorch's SGD, and not within it, which is the
-// same as long as the rate is. Where one of the norms is zero the ratio is 1.
+// Algorithm 1 of the paper, but the learning rate multiplies v, as in PyTorch's SGD, and not the terms added to v. Both
+// are equal while the rate is constant. If one of the norms is zero, the ratio is 1.
 std::vector<Term> Lars(ops::Update& u) {
   const Term momentum = u.option("momentum"), decay = u.option("weight_decay");
   const Term of_w = Norm(u.w()), of_g = Norm(u.g());

@@ -11,11 +11,12 @@ namespace {
 
 using ops::Term;
 
-// About U V^T of the x = U S V^T, by a polynomial that brings the singular values of a matrix with norm 1 near to 1.
+// Approximates U V^T for x = U S V^T, by iterating a polynomial that moves the singular values of a matrix of norm 1
+// close to 1.
 Term Orthogonalized(const ops::Update& u, Term x) {
   const Term a = u.option("ns_a"), b = u.option("ns_b"), c = u.option("ns_c");
   const bool is_tall = u.shape()[0] > u.shape()[1];
-  if (is_tall) x = Transposed(x);  // the smaller products
+  if (is_tall) x = Transposed(x);  // makes the products smaller
   x = x / Max(Norm(x), u.option("epsilon"));
   for (int64_t i = 0; i < u.attr<int64_t>("ns_steps"); ++i) {
     const Term gram = Product(x, Transposed(x));
@@ -24,7 +25,7 @@ Term Orthogonalized(const ops::Update& u, Term x) {
   return is_tall ? Transposed(x) : x;
 }
 
-// What the learning rate of the update is multiplied by, so that one suits matrices of all shapes.
+// The factor of the learning rate that makes one rate suit matrices of all shapes.
 double Adjustment(const ops::Update& u) {
   const auto rows = static_cast<double>(u.shape()[0]), columns = static_cast<double>(u.shape()[1]);
   if (u.attr<std::string>("adjust_lr_fn") == "match_rms_adamw") return 0.2 * std::sqrt(std::max(rows, columns));
@@ -39,7 +40,7 @@ std::vector<Term> Muon(ops::Update& u) {
   return {w - rate * Adjustment(u) * Orthogonalized(u, direction), m};
 }
 
-// The products of each step: two of the smaller extent squared, and one back to the matrix.
+// Each iteration has two products of small * small * large multiplications and one of small * small * small.
 double MuonFlops(const Node& node) {
   const Shape& shape = node.operand(0).shape();
   const auto small = static_cast<double>(std::min(shape[0], shape[1]));

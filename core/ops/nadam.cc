@@ -8,8 +8,8 @@ namespace {
 
 using ops::Term;
 
-// The momentum of step t grows with t. Of the product of those so far the state keeps what is missing to 1, which
-// starts as 0, and from which the divisors follow without a difference of numbers that are close.
+// The momentum mu_t grows with the step t. The state `missing` is 1 - mu_1 * … * mu_t and starts as 0. The divisors are
+// computed from it without cancellation.
 std::vector<Term> Nadam(ops::Update& u) {
   const Term rate = u.option("learning_rate"), decay = u.option("weight_decay");
   const Term beta1 = u.option("beta1"), beta2 = u.option("beta2");

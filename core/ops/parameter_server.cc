@@ -1,6 +1,6 @@
-// What workers say to parameter servers (decisions/0047): a gradient goes there, and a variable comes back after its
-// update. Both mean what they mean without servers, a sum over ranks and an optimizer's step, so that any target can
-// run them, and that synchronous servers compute the same bits.
+// The ops by which workers use parameter servers (docs/decisions/0047): `push` sends a gradient, and `pull` receives
+// the variable after its update. Their meanings do not depend on servers: a sum over ranks, and an optimizer's step.
+// Any target can therefore run them, and synchronous servers compute the same bits.
 
 #include "core/builder.h"
 #include "core/interpreter.h"
@@ -27,7 +27,7 @@ absl::Status InferPush(InferContext& c) {
   return c.SetResult(c.operand(0));
 }
 
-// What all_reduce adds, in the same order.
+// The sum of all_reduce, in the same order.
 absl::Status EvalPush(RanksEvalContext& c) {
   std::vector<std::vector<const Tensor*>> operands(c.num_ranks());
   std::vector<std::vector<Tensor>> results(c.num_ranks());
@@ -43,7 +43,7 @@ absl::Status EvalPush(RanksEvalContext& c) {
   return absl::OkStatus();
 }
 
-// Servers add up what the ranks push: shares of a sum, of which each rank has one.
+// Servers add what the ranks push, so the operand must be a partial sum.
 void PlacePush(PlacementContext& c) {
   const Placement& x = c.operand(0);
   const bool is_own = c.mesh_axis().name == c.attr<std::string>("axis");
@@ -99,8 +99,8 @@ absl::Status EvalPull(EvalContext& c) {
   return absl::OkStatus();
 }
 
-// Servers keep whole variables. (A variable that ranks share is gathered here, and then no longer that state: who
-// compiles for servers refuses it.)
+// Servers keep whole variables. (A variable that is split would be gathered here, and the operand would no longer be
+// the state. Compilation for servers refuses such a program.)
 void PlacePull(PlacementContext& c) {
   if (!ops::PlaceLocal(c)) c.RequireAll(Placement::Replicated());
 }

@@ -1,4 +1,4 @@
-// Randomness: the bits from which everything that is drawn follows, and dropout, which draws when a model is trained.
+// Random bits, of which all random numbers are made, and dropout, which draws random numbers in training.
 
 #include "core/builder.h"
 #include "core/ops/op_list.h"
@@ -46,7 +46,7 @@ absl::Status EvalDropout(EvalContext& c) {
   return absl::OkStatus();
 }
 
-// As an elementwise op, with a ratio that all ranks need.
+// Placed like an elementwise op, with a replicated ratio.
 void PlaceDropout(PlacementContext& c) {
   if (ops::PlaceLocal(c)) return;
   const Placement placement = c.operand(0).is_split() ? c.operand(0) : Placement::Replicated();

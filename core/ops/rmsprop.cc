@@ -1,4 +1,4 @@
-// RMSprop, of which momentum and centering are options: four ops, each with the states that it needs.
+// RMSprop. Momentum and centering are options, so there are four ops, each with the states that it needs.
 
 #include "core/ops/op_list.h"
 #include "core/ops/optimizer.h"
@@ -8,7 +8,7 @@ namespace {
 
 using ops::Term;
 
-// Which states there are, in this order: `square`, `mean` if it is centered, `v` if it has momentum.
+// The optional states. All states in order: `square`, `mean` if centered, `v` with momentum.
 enum Parts : unsigned { kPlain = 0, kCentered = 1, kMomentum = 2 };
 
 std::vector<Term> Rmsprop(ops::Update& u, unsigned parts) {
@@ -18,7 +18,7 @@ std::vector<Term> Rmsprop(ops::Update& u, unsigned parts) {
   Term variance = square;
   if (parts & kCentered) {
     const Term& mean = states.emplace_back(alpha * u.state(1) + (1 - alpha) * d);
-    variance = Max(square - mean * mean, 0);  // which rounding can make negative
+    variance = Max(square - mean * mean, 0);  // rounding can make the difference negative
   }
   Term direction = d / (Sqrt(variance) + u.option("epsilon"));
   if (parts & kMomentum) {

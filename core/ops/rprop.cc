@@ -8,9 +8,9 @@ namespace {
 
 using ops::Term;
 
-// The step sizes start at the learning rate, and the state as zeros.
+// The step sizes start as the learning rate, which is used in the first step instead of the state, which is zeros.
 std::vector<Term> Rprop(ops::Update& u) {
-  const Term agreement = Sign(u.g()) * Sign(u.state(0));  // the product of small gradients would be 0
+  const Term agreement = Sign(u.g()) * Sign(u.state(0));  // the product of small gradients itself would be 0
   const Term before = IfGreater(u.step(), 1, u.state(1), u.option("learning_rate"));
   const Term factor = IfGreater(agreement, 0, u.option("growth"), IfGreater(0, agreement, u.option("shrinkage"), 1));
   const Term size = Min(Max(factor * before, u.option("smallest")), u.option("largest"));

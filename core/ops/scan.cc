@@ -102,7 +102,7 @@ absl::Status InferScan(InferContext& c) {
 
 // --- Meaning ---------------------------------------------------------------------------------------------------------
 
-// What is scanned and stacked, one iteration's part of it.
+// The part of a scanned operand at one position.
 Tensor PartOf(const Tensor& all, const TensorType& type, int64_t position) {
   Tensor part(type);
   if (part.num_bytes() == 0) return part;
@@ -110,7 +110,7 @@ Tensor PartOf(const Tensor& all, const TensorType& type, int64_t position) {
   return part;
 }
 
-// Sums of floats are in double, or integers in 64 bits, and rounded once.
+// A sum over iterations. Floats are summed in double, integers in 64 bits, and rounded once.
 class Sum {
  public:
   explicit Sum(const TensorType& type) : type_(type) {}
@@ -170,12 +170,13 @@ absl::Status EvalScan(EvalContext& c) {
 
 // --- Placement -------------------------------------------------------------------------------------------------------
 
-// Of all that a stack holds.
+// The placement of a stack of values with the placement `of_part`.
 Placement OfStack(const Placement& of_part) {
   return of_part.is_split() ? Placement::Split(of_part.dim() + 1) : of_part;
 }
 
-// An error names the value that would have to move between iterations.
+// Returns the reason why the body's values cannot be placed so, or "". It names the value that would have to move
+// between iterations.
 std::string WhyNotPlaced(const ScanForm& form, const std::string& axis) {
   for (size_t i = 0; i < form.num_results(); ++i) {
     const Value result = form.body->results()[i].value;
@@ -193,9 +194,9 @@ std::string WhyNotPlaced(const ScanForm& form, const std::string& axis) {
   return "";
 }
 
-// The body says where its values are: distribute places it (passes/distribute/place_bodies.h). Iterations are in order
-// on each rank, so what is scanned and stacked is never split along that dimension; and ranks meet after the loop, not
-// within.
+// The body has the placements of its values, which distribute determines (passes/distribute/place_bodies.h). Each rank
+// runs all iterations in order, so scanned and stacked values are never split along the dimension of iterations. Ranks
+// communicate after the loop, never within it.
 void PlaceScan(PlacementContext& c) {
   if (ops::PlaceLocal(c)) return;
   const ScanForm form(c.attributes());
@@ -218,7 +219,7 @@ void PlaceScan(PlacementContext& c) {
   }
 }
 
-// Those of an iteration, each time.
+// The operations of one iteration, times the number of iterations.
 double ScanFlops(const Node& node) {
   double each = 0;
   for (const Node& inner : node.attr<Region>("body").graph().nodes()) each += FlopsOf(inner);

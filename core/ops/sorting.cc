@@ -1,4 +1,4 @@
-// Positions by size: of the largest and the smallest element, and of the k first ones in order.
+// The positions of the largest and smallest elements, and the k first elements in sorted order with their positions.
 
 #include <algorithm>
 #include <numeric>
@@ -25,14 +25,15 @@ absl::Status InferArg(InferContext& c) {
   return c.SetResult(c.attr<DType>("dtype"), c.shape(0).Without({dim}));
 }
 
-// Which of two elements is found: NaN before any number, then the larger or the smaller.
+// True if a is preferred to b: NaN to any number, else the smaller or the larger number.
 template <typename T>
 bool IsFoundBefore(T a, T b, bool smallest) {
   if (a != a || b != b) return b == b;
   return smallest ? a < b : b < a;
 }
 
-// The position of the extreme one of `extent` elements that are `stride` apart: the first, or the last, of equal ones.
+// The position of the extreme one of `extent` elements that are `stride` apart. Of equal ones it is the first, or the
+// last.
 template <typename T>
 int64_t Extreme(const T* x, int64_t extent, int64_t stride, bool smallest, bool last) {
   using Wide = Accumulator<T>;
@@ -70,7 +71,7 @@ void PlaceArg(PlacementContext& c) {
       c, [dim](int64_t d) { return d == dim ? -1 : d - (d > dim); }, [dim](int64_t d) { return d + (d >= dim); });
 }
 
-// What both share.
+// The common part of argmax and argmin.
 OpDef Arg(const char* name, const char* doc, bool smallest) {
   return OpDef(name)
       .Doc(doc)
@@ -138,7 +139,7 @@ Ints LastSwappedWith(int64_t dim, int64_t rank) {
   return permutation;
 }
 
-// Each gradient goes to where its value came from.
+// Each gradient is added at the position of its value in x.
 void TopKVjp(VjpContext& c) {
   if (!c.grad(0)) return;
   Builder& b = c.b();

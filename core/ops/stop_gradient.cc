@@ -1,4 +1,4 @@
-// Where gradients end: what PyTorch calls detach().
+// The op at which gradients end: detach() of PyTorch.
 
 #include "core/ops/op_list.h"
 #include "core/ops/rules.h"

@@ -1,5 +1,5 @@
-// Sliding windows as dimensions, and their transpose, which adds windows up where they overlap. Each is the other's
-// gradient.
+// Sliding windows as dimensions, and the transposed op, which adds windows where they overlap. They are each other's
+// gradients.
 
 #include "core/builder.h"
 #include "core/ops/combine.h"
@@ -12,7 +12,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// The extents of the dimensions from `dim` on that windows run along.
+// Checks the windows, where `extents` are those of the dimensions from `dim` on along which they slide.
 absl::Status CheckWindows(const InferContext& c, const Ints& extents, const Ints& window) {
   const Ints &stride = c.attr<Ints>("stride"), &dilation = c.attr<Ints>("dilation");
   if (stride.size() != window.size() || dilation.size() != window.size()) {
@@ -35,7 +35,7 @@ absl::Status CheckWindows(const InferContext& c, const Ints& extents, const Ints
   return absl::OkStatus();
 }
 
-// How often each window fits.
+// The number of positions of each window.
 Ints Positions(const NodeContext& c, const Ints& extents, const Ints& window) {
   const Ints &stride = c.attr<Ints>("stride"), &dilation = c.attr<Ints>("dilation");
   Ints positions;
@@ -48,7 +48,7 @@ Ints Part(const Ints& dims, int64_t begin, int64_t count) {
   return {dims.begin() + begin, dims.begin() + begin + count};
 }
 
-// `dims` with `count` of them from `at` on replaced.
+// `dims` with `count` of them from `at` on replaced by `by`.
 Ints Replaced(Ints dims, int64_t at, int64_t count, const Ints& by) {
   dims.erase(dims.begin() + at, dims.begin() + at + count);
   dims.insert(dims.begin() + at, by.begin(), by.end());
@@ -120,7 +120,8 @@ void WindowsVjp(VjpContext& c) {
   c.Contribute(0, c.b().Op("overlap_add", {c.grad()}, std::move(attributes)));
 }
 
-// Whether windows along dimension `dim` of x lie in blocks of their own that together are all of x.
+// True if windows along dimension `dim` of x do not overlap and each is in its own block of `stride` elements, and
+// these blocks are all of x.
 bool IsBlocked(const NodeContext& c, const Shape& x, int64_t dim) {
   const size_t i = At(dim - c.attr<int64_t>("dim"));
   const int64_t stride = c.attr<Ints>("stride")[i];
@@ -128,7 +129,7 @@ bool IsBlocked(const NodeContext& c, const Shape& x, int64_t dim) {
   return span <= stride && x[dim] % stride == 0;
 }
 
-// Along what windows run, x is needed whole, unless each is in a block of its own.
+// A split along a dimension of windows must be replicated, unless each window is in its own block.
 void PlaceWindows(PlacementContext& c) {
   const int64_t dim = c.attr<int64_t>("dim"), count = static_cast<int64_t>(c.attr<Ints>("window").size());
   const auto to_result = [&](int64_t d) {
@@ -199,7 +200,7 @@ void PlaceOverlapAdd(PlacementContext& c) {
                                                 : d + count; });
 }
 
-// What the two ops have in common.
+// The attributes and constraints of both ops.
 OpDef WithSteps(OpDef def) {
   return def.Attr<int64_t>("dim", "the first dimension that windows run along")
       .Attr<Ints>("stride", "steps of the window, one per dimension that it runs along")
