@@ -141,8 +141,8 @@ class Reverse {
     const ValueSet dependent = DependentValues(builder_.graph(), {value});
     for (const Node* step : steps_) {
       if (!dependent.contains(step->operand(0))) continue;
-      return InvalidArgument() << "the gradient with respect to %" << value.name() << " is zero everywhere, as "
-                               << step->Describe() << " is on its only way: " << step->op().no_gradient();
+      return InvalidArgument() << "the gradient with respect to %" << value.name() << " is zero everywhere, because "
+                               << step->Describe() << " is on its only path: " << step->op().no_gradient();
     }
     return absl::OkStatus();
   }

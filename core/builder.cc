@@ -41,7 +41,7 @@ Value Builder::Constant(Tensor value) { return Op("constant", {}, {{"value", std
 Value Builder::Splat(double value, const TensorType& type) {
   Tensor scalar = Tensor::Scalar(type.dtype, value);
   if (!IsFloat(type.dtype) && scalar.At(0) != value) {
-    Fail(InvalidArgument() << "there is no " << type.dtype << " of value " << DoubleToString(value)
+    Fail(InvalidArgument() << type.dtype << " cannot represent the value " << DoubleToString(value)
                            << (source_.empty() ? "" : ", at ") << source_);
     return Value();
   }

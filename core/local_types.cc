@@ -60,9 +60,8 @@ class Rescaling {
     for (size_t i = 0; i < node.num_results(); ++i) {
       const TensorType expected = Rescaled(node.type(i), node.placements(i), mesh_, direction_);
       if (copy->type(i) != expected) {
-        return Internal() << node.Describe() << ": the placement of %" << node.result_name(i) << " makes "
-                          << node.type(i) << " to " << expected << " on the other side, but the op infers "
-                          << copy->type(i);
+        return Internal() << node.Describe() << ": the placement of %" << node.result_name(i) << " converts "
+                          << node.type(i) << " to " << expected << ", but the op infers " << copy->type(i);
       }
       map_[const_cast<Node&>(node).result(i)] = copy->result(i);
     }

@@ -43,7 +43,7 @@ absl::Status CheckOperandRefs(const InferContext& context, size_t own) {
     if (i < own || i >= context.num_operands() || !names[i - own].empty()) {
       return context.Error(kOperandConstraint)
              << name << " is " << AttributeToString(value) << " of " << context.num_operands()
-             << ", expected one of its own after the first " << own;
+             << ", expected an operand after the first " << own << " that no other attribute has";
     }
     names[i - own] = name;
     const TensorType expected{DType::kF64, Shape()};

@@ -182,7 +182,7 @@ absl::Status Parser::ParseInput(Graph& graph, Scope& scope) {
   if (is_setting) {
     ASSIGN_OR_RETURN(const Setting setting, ParseSetting());
     if (type != TensorType{DType::kF64, Shape()} || !placements.empty())
-      return lexer_.Error(here) << "setting %" << name << " is not an f64[] that all ranks share";
+      return lexer_.Error(here) << "setting %" << name << " is not a replicated f64[]";
     value = graph.AddSetting(name, setting);
   } else {
     value = graph.AddInput(name, type, is_state, placements);
@@ -212,7 +212,7 @@ absl::StatusOr<Graph> Parser::ParseGraphDefinition() {
   RETURN_IF_ERROR(Expect("@"));
   ASSIGN_OR_RETURN(const std::string name, lexer_.NextName());
   Graph graph(name);
-  if (is_local && mesh.empty()) return lexer_.Error() << "a local graph has no mesh";
+  if (is_local && mesh.empty()) return lexer_.Error() << "a local graph needs a mesh";
   graph.set_mesh(std::move(mesh), is_local);
   Scope scope;
   RETURN_IF_ERROR(Expect("("));
@@ -339,7 +339,7 @@ absl::StatusOr<Attribute> Parser::ParseAttribute(NodeSpec& spec, const Scope& sc
   if (token.kind == Token::Kind::kString) return Attribute(lexer_.Next().text);
   if (token.Is("graph")) {
     // A region contains no collective, is the same on every rank, and has no mesh.
-    if (depth_ == kMaxDepth) return lexer_.Error() << "more than " << kMaxDepth << " graphs within each other";
+    if (depth_ == kMaxDepth) return lexer_.Error() << "more than " << kMaxDepth << " nested graphs";
     ++depth_;
     ASSIGN_OR_RETURN(Graph graph, ParseGraphDefinition());
     --depth_;
@@ -422,8 +422,7 @@ absl::StatusOr<Tensor> Parser::ParseTensor() {
     if (elements.size() != size) {
       if (elements.size() != 1) return lexer_.Error() << elements.size() << " elements for " << type;
       if (type.num_bytes() > kMaxRepeatedBytes - repeated_bytes_)
-        return lexer_.Error() << type
-                              << " is too large for a constant; an op broadcast makes large values of small ones";
+        return lexer_.Error() << type << " is too large for a constant; use the op broadcast to repeat a small one";
       repeated_bytes_ += type.num_bytes();
     }
     tensor = Tensor(type);
@@ -440,7 +439,7 @@ absl::StatusOr<Tensor> Parser::ParseTensor() {
 absl::StatusOr<Graph> ParseGraph(std::string_view text) {
   const size_t invalid = FindInvalidText(text);
   if (invalid == std::string_view::npos) return Parser(text).ParseAll();
-  return Lexer(text).Error(invalid) << "a byte that is no text (UTF-8 without NUL)";
+  return Lexer(text).Error(invalid) << "a byte that is not valid text (UTF-8 without NUL)";
 }
 
 }  // namespace lockstep

@@ -41,8 +41,7 @@ absl::Status CheckRuling(const PlacementRuling& ruling, std::span<const Value> o
         std::find_if(ruling.operands.begin(), ruling.operands.end(), [](const Placement& p) { return p.is_local(); });
     if (local != ruling.operands.end()) {
       const Value other = operands[static_cast<size_t>(local - ruling.operands.begin())];
-      return error << ", and %" << other.name() << " is local: " << is
-                   << " goes only with what is placed alike or replicated";
+      return error << ", and %" << other.name() << " is local: " << is << " cannot be combined with a local value";
     }
     const std::string missing = MissingCollective(is, must);
     return error << (missing.empty() ? "" : ": ") << missing;
@@ -297,7 +296,7 @@ absl::StatusOr<Value> PlacedLike(Graph& graph, Value value, const PlacementMap& 
   for (const MeshAxis& axis : graph.mesh().axes()) {
     if (axis.size == 1) continue;
     PlacementMover mover(graph, axis, before);
-    ASSIGN_OR_RETURN(value, mover.Move(value, PlacementAlong(to, axis.name), "what takes its place"));
+    ASSIGN_OR_RETURN(value, mover.Move(value, PlacementAlong(to, axis.name), "the replacement of a value"));
   }
   return value;
 }

@@ -24,7 +24,7 @@ absl::StatusOr<Value> FindState(const Graph& graph, std::string_view name) {
   if (input == nullptr) return Value();
   if (!input->is_state || input->value.type() != kCount) {
     return InvalidArgument() << (input->is_state ? "state" : "input") << " %" << name << " is " << input->value.type()
-                             << "; what is drawn at random needs a state of that name, " << kCount;
+                             << "; random numbers need a state of that name, " << kCount;
   }
   return input->value;
 }

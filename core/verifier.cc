@@ -51,7 +51,7 @@ absl::Status CheckResult(const Graph& graph, const Result& result, std::string_v
   ErrorStream error = InvalidArgument() << "state %" << result.name << " is " << state << " along axis " << axis
                                         << ", but its next value, made by " << result.value.node->Describe() << ", is "
                                         << is << Missing(is, state);
-  if (state.is_local()) return error << "; the next value of a local state is local";
+  if (state.is_local()) return error << "; the next value of a local state must be local";
   return error << "; state %" << result.name << " would diverge between ranks";
 }
 
@@ -75,7 +75,7 @@ absl::Status CheckPlaced(const Graph& graph, const TensorType& type, const Place
   if (!graph.is_local() || placements.empty()) return absl::OkStatus();
   const TensorType global = GlobalType(type, placements, graph.mesh());
   if (IsAddressable(global)) return absl::OkStatus();
-  return InvalidArgument() << who() << " is a share of " << global << ", which is too large to address";
+  return InvalidArgument() << who() << " is a part of " << global << ", which is too large to address";
 }
 
 // Checks the same for a node's results and for all values of its regions, which are placed on the outer graph's mesh.

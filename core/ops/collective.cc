@@ -187,7 +187,7 @@ void PlaceReductionOverRanks(PlacementContext& c, size_t i, Placement result) {
   const bool keeps_equal = kind != ReduceKind::kSum && kind != ReduceKind::kProd;
   if (!x.is_partial(kind) && !x.is_local() && !(x.is_replicated() && keeps_equal)) {
     c.Fail("operand " + std::to_string(i) + " is " + x.ToString() + ", which kind=" + c.attr<std::string>("kind") +
-           " does not make whole");
+           " cannot reduce to the whole value");
   }
   c.Result(i, result);
 }

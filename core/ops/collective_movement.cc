@@ -142,7 +142,7 @@ void PlaceParts(PlacementContext& c) {
   }
   const Placement& x = c.operand(0);
   if (!x.is_partial(ReduceKind::kSum) && !x.is_local())
-    c.Fail("the operand is " + x.ToString() + ": its parts are no parts of a sum");
+    c.Fail("the operand is " + x.ToString() + ": its parts are not terms of a sum");
   c.Result(Placement::Split(0));
 }
 
@@ -249,7 +249,7 @@ const OpDef& PartsOp() {
           .Infer(InferParts)
           .Eval(EvalParts)
           .Precision(PrecisionRule::kFollows)
-          .NoGradient("it is for what comes after gradients")
+          .NoGradient("it is used only after differentiation")
           .Place(PlaceParts);
   return def;
 }

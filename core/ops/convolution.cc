@@ -48,7 +48,7 @@ absl::Status InferConvolutionGradient(InferContext& c, const TensorType& x, cons
                                       const TensorType& result) {
   ASSIGN_OR_RETURN(const TensorType y, ConvolutionType(c, x, filter));
   if (c.operand(1) != y)
-    return c.Error("C8") << "dy is " << c.operand(1) << ", expected " << y << ", what the convolution gives";
+    return c.Error("C8") << "dy is " << c.operand(1) << ", expected " << y << ", the type of the convolution's result";
   return c.SetResult(result);
 }
 

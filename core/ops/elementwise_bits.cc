@@ -213,7 +213,7 @@ const OpDef& BitcastOp() {
                                    std::memcpy(c.result().mutable_bytes(), x.bytes(), x.num_bytes());
                                  return absl::OkStatus();
                                })
-                               .NoGradient("how a number moves with the bits of another one is no derivative")
+                               .NoGradient("a number is not a differentiable function of the bits of another")
                                .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
   return def;
 }

@@ -170,7 +170,7 @@ const OpDef& WithinOp() {
           .Infer(InferWithin)
           .Eval(EvalWithin)
           .Precision(PrecisionRule::kFollows)
-          .NoGradient("it is of integers")
+          .NoGradient("its operand is integers")
           .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
   return def;
 }

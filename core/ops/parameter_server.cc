@@ -21,9 +21,9 @@ absl::Status InferPush(InferContext& c) {
     return c.Error("C1") << "there is no axis '" << axis << "' in the mesh " << c.mesh().ToString();
   if (!IsFloat(c.dtype(0))) return c.Error("C2") << "x is " << c.operand(0) << ", expected floats";
   if (!c.attr<bool>("synchronous") && has_axis && *c.mesh().axis_size(axis) > 1)
-    return c.Error("C3") << "it is not synchronous, in a program of the mesh " << c.mesh().ToString();
+    return c.Error("C3") << "an asynchronous push in a program with the mesh " << c.mesh().ToString();
   if (c.attr<bool>("synchronous") && c.attr<int64_t>("max_staleness") >= 0)
-    return c.Error("C4") << "max_staleness is " << c.attr<int64_t>("max_staleness") << ", and it is synchronous";
+    return c.Error("C4") << "max_staleness is " << c.attr<int64_t>("max_staleness") << " for a synchronous push";
   return c.SetResult(c.operand(0));
 }
 
@@ -51,8 +51,8 @@ void PlacePush(PlacementContext& c) {
   const bool is_fine = is_own ? is_share || (x.is_replicated() && c.axis_size() == 1) : x.is_replicated();
   if (!is_fine) {
     return c.Fail("the gradient for %" + c.attr<std::string>("key") + " is " + x.ToString() +
-                  ", and parameter servers add up what each rank has of a sum over the batch; what looks at the sum of "
-                  "all ranks before the optimizer does, such as clipping (clip) and micro-batches (accumulate), needs "
+                  ", but parameter servers add each rank's term of a sum over the batch; steps that use the sum of all "
+                  "ranks before the optimizer, such as clipping (clip) and micro-batches (accumulate), need "
                   "strategy=\"all_reduce\"");
   }
   c.Result(Placement::Replicated());

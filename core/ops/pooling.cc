@@ -39,7 +39,7 @@ absl::Status InferPool(InferContext& c) {
 
 absl::Status InferPoolGradient(InferContext& c, const TensorType& x, const TensorType& dy) {
   ASSIGN_OR_RETURN(const TensorType y, PooledType(c, x));
-  if (dy != y) return c.Error("C7") << "dy is " << dy << ", expected " << y << ", what the pooling gives";
+  if (dy != y) return c.Error("C7") << "dy is " << dy << ", expected " << y << ", the type of the pooling's result";
   return c.SetResult(x);
 }
 

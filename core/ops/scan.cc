@@ -68,13 +68,13 @@ absl::Status CheckBody(const InferContext& c, const ScanForm& form) {
   }
   for (const Node& node : form.body->nodes()) {
     if (node.op().ranks_eval() || node.op().has_trait(kCollective))
-      return c.Error("C6") << "the body holds " << node.Describe() << ", which is about ranks";
+      return c.Error("C6") << "the body holds " << node.Describe() << ", which depends on ranks";
   }
   for (size_t i = 0; i < form.carried; ++i) {
     const Value input = form.body->inputs()[i].value, result = form.body->results()[i].value;
     if (input.type() == result.type()) continue;
-    return c.Error("C5") << "%" << input.name() << " of the body is " << input.type() << ", and is carried on as %"
-                         << result.name() << " of " << result.type();
+    return c.Error("C5") << "%" << input.name() << " of the body is " << input.type() << ", but its next value %"
+                         << result.name() << " is " << result.type();
   }
   for (size_t i = form.first_summed(); i < form.num_results(); ++i) {
     const Value result = form.body->results()[i].value;
@@ -185,8 +185,8 @@ std::string WhyNotPlaced(const ScanForm& form, const std::string& axis) {
       const Value input = form.body->inputs()[i].value;
       const Placement was = input.placement(axis);
       if (is == was && !is.is_partial()) continue;
-      return "%" + input.name() + " of its body is " + was.ToString() + ", and is carried on as %" + result.name() +
-             ", which is " + is.ToString();
+      return "%" + input.name() + " of its body is " + was.ToString() + ", and its next value %" + result.name() +
+             " is " + is.ToString();
     }
     if (i >= form.first_summed() && is.is_partial() && !ops::IsLinearPartial(is, result.dtype()))
       return "%" + result.name() + " of its body is summed, and is " + is.ToString();

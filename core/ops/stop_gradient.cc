@@ -26,7 +26,7 @@ const OpDef& StopGradientOp() {
             return absl::OkStatus();
           })
           .Precision(PrecisionRule::kFollows)
-          .NoGradient("gradients end there; what it is computed from takes no part in training by this way")
+          .NoGradient("gradients end at this op; its operand gets none through it")
           .Place([](PlacementContext& c) { ops::PlaceElementwise(c, ops::Linearity::kAll); })
           .Decompose([](DecomposeContext& c) -> std::vector<Value> { return {c.operand(0)}; });
   return def;

@@ -24,6 +24,6 @@ OpDef::DomainFn Between(double low, double high);
 
 // The NoGradient reason of step functions (kSteps).
 inline constexpr char kStepFunction[] =
-    "it is a step function, whose derivative is zero wherever it exists; gradients take the other ways";
+    "it is a step function, whose derivative is zero wherever it exists; gradients flow through other paths only";
 
 }  // namespace lockstep::ops
