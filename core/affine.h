@@ -1,5 +1,5 @@
-// Affine functions of indices. Ops that move elements give the origin of each element as such functions
-// (core/op_def.h); loops, the elements that they read and write (backends/loops/). Plain values; any thread.
+// Affine functions of indices. Ops that move elements describe the origin of each element by them (core/op_def.h).
+// Loops describe the elements that they read and write by them (backends/loops/). Plain values; any thread.
 
 #pragma once
 

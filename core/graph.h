@@ -173,7 +173,8 @@ class Graph {
   bool is_local() const { return is_local_; }
   bool is_placed() const { return !mesh_.empty() && !is_local_; }
   void set_mesh(Mesh mesh, bool is_local = false);
-  // The mesh of a local graph; else the same axes with one rank each, because types are global.
+  // The mesh of a local graph; else the same axes with one rank each, because types are global. num_ranks() is its
+  // number of ranks.
   const Mesh& type_mesh() const { return type_mesh_; }
   int64_t num_ranks() const { return type_mesh_.num_ranks(); }
 

@@ -18,8 +18,7 @@ TensorType GlobalType(const TensorType& type, const PlacementMap& placements, co
 // placement rule and an op's type inference contradict each other.
 absl::StatusOr<Graph> ToLocalTypes(const Graph& graph);
 
-// The placed graph of a local one; any other is copied. Returns an error if the local types do not follow from global
-// ones.
+// The placed graph of a local one; any other is copied. Returns an error if no global types have these local types.
 absl::StatusOr<Graph> ToGlobalTypes(const Graph& graph);
 
 }  // namespace lockstep

@@ -309,8 +309,8 @@ class OpDef {
   // The error bound of an elementwise op in f32: the greatest difference of any backend's results from the reference
   // meaning for the same operands, in units in the last place (default: 0). Other ops have no such bound.
   OpDef& F32Error(int64_t ulps) { return f32_ulps_ = ulps, *this; }
-  // Tells if an elementwise op of one or two floats is defined, and not steep, for operands in the given ranges. Tests
-  // draw operands within its domain.
+  // The domain of an elementwise op of one or two floats: `fn` returns true if the op is defined, and not steep, for
+  // operands in the given ranges. Tests draw operands within the domain.
   OpDef& Domain(DomainFn fn) { return domain_ = std::move(fn), *this; }
   // The error of an elementwise op that has no result for some operands, such as "integer division by zero". It does
   // not name the operands, because a loop does not know them. Evaluation fails with the same text.

@@ -50,7 +50,7 @@ std::string PrintGraph(const Graph& graph, const PrintOptions& options = {});
 std::string PrintNode(const Node& node, const PrintOptions& options = {});
 
 // Errors are InvalidArgument with "line 3, column 7: " before the message. Among them are text that is not UTF-8,
-// graphs nested more than 16 deep, and constants whose elements are written once of more than 1 GiB in total.
+// graphs nested more than 16 deep, and more than 1 GiB of constants whose elements are written once.
 absl::StatusOr<Graph> ParseGraph(std::string_view text);
 
 }  // namespace lockstep

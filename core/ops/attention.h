@@ -16,8 +16,7 @@ namespace lockstep::ops {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Positions of the operands of attention, attention_grad and attention_mask_grad. Each has q, k and v as the first
-// three.
+// Positions of the operands of attention, attention_grad and attention_mask_grad. The first three are q, k and v.
 struct AttentionOperands {
   size_t log_sum_exp = 0, dy = 0, delta = 0;  // only of the gradients
   size_t mask;                                // the last operand, if the node has a mask

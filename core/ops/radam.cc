@@ -8,8 +8,7 @@ namespace {
 
 using ops::Term;
 
-// The length of the approximated moving average is that of the paper. As in PyTorch, steps are rectified if it is above
-// 5.
+// The length of the approximated moving average is that of the paper. As in PyTorch, steps are rectified above 5.
 std::vector<Term> Radam(ops::Update& u) {
   const Term beta1 = u.option("beta1"), step = u.step();
   const double beta2 = u.attr<double>("beta2");
