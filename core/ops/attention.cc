@@ -190,17 +190,17 @@ double AttentionMaskGradFlops(const Node& node) { return Products(node, 1, 1); }
 
 // The attributes and constraints of all three ops.
 OpDef WithAttributes(OpDef def) {
-  return def.Attr<double>("scale", "what products of queries and keys are multiplied by")
-      .OptionalAttr<bool>("causal", false, "query i sees the keys [0, i + past] alone")
-      .OptionalAttr<int64_t>("past", 0, "of a causal one: the number of keys before that of the first query")
+  return def.Attr<double>("scale", "the factor of the products of queries and keys")
+      .OptionalAttr<bool>("causal", false, "query i sees only the keys [0, i + past]")
+      .OptionalAttr<int64_t>("past", 0, "if causal: the number of keys before that of the first query")
       .OptionalAttr<double>("softcap", 0.0, "if not 0: a scaled product s becomes softcap * tanh(s / softcap)")
       .In(AtLeast(0.0))
       .Constraint("C1", "q, k and v have the same floating-point dtype")
       .Constraint("C2", "q, k and v have the same rank, at least 2")
-      .Constraint("C3", "the leading dimensions are equal, but that the last of them in q may be a multiple")
+      .Constraint("C3", "the leading dimensions are equal, except that the last of them may be a multiple in q")
       .Constraint("C4", "q and k have the same last dimension; there are as many values as keys")
       .Constraint("C5", "there is at most one mask, of bool or the dtype of q")
-      .Constraint("C6", "the mask has the shape of q with the keys last; each dimension but the last may be 1 instead")
+      .Constraint("C6", "the mask has the shape of q with the keys last; each dimension except the last may be 1")
       .Constraint("C7", "scale is finite, past is at most 2^40 or at least -2^40");
 }
 
@@ -226,15 +226,13 @@ const OpDef& AttentionOp() {
       WithAttributes(OpDef("attention").Operand("q").Operand("k").Operand("v").VariadicOrNone("mask"))
           .Doc(
               "y = softmax(scale * q k^T + mask) v for each index of the leading dimensions: q is [..., queries, "
-              "size], "
-              "k [..., keys, size], v [..., keys, value size]. The last leading dimension, the heads, may be a "
-              "multiple "
-              "in q: neighbours then share a head of k and v. Where a mask of bools is false, or `causal` says so, a "
-              "query does not see a key; a mask of floats is added. A query that sees no key, as it is masked or minus "
-              "infinity is added to all, has y = 0. The softmax is in f32, of f64 in f64; log_sum_exp is the logarithm "
-              "of its denominator, minus infinity where no key is seen. NaN or an infinity where no query looks may "
-              "make NaN "
-              "of results all the same.")
+              "size], k [..., keys, size], v [..., keys, value size]. The last leading dimension is the heads. Their "
+              "number in q may be a multiple of that in k and v: consecutive heads of q then share a head of k and v. "
+              "A query does not see a key where a bool mask is false or `causal` excludes it; a float mask is added. A "
+              "query that sees no key, because all are masked or minus infinity is added to all, has y = 0. The "
+              "softmax is computed in f32, or in f64 if q is f64. log_sum_exp is the logarithm of its denominator, "
+              "minus infinity if no key is seen. NaN or an infinity in keys and values that no query sees may still "
+              "make results NaN.")
           .Result("y")
           .Result("log_sum_exp")
           .Trait(kOpaque)
@@ -253,11 +251,10 @@ const OpDef& AttentionGradOp() {
   static const OpDef def =
       WithGradOperands(OpDef("attention_grad"))
           .Doc(
-              "The gradients of attention(q, k, v, mask), dy being that of its result y, and delta the sum of dy * y "
-              "over the last dimension, less the gradient of log_sum_exp. With P = exp(scale * q k^T + mask - "
+              "The gradients of attention(q, k, v, mask). dy is the gradient of its result y, and delta the sum of dy "
+              "* y over the last dimension less the gradient of log_sum_exp. With P = exp(scale * q k^T + mask - "
               "log_sum_exp), which is 0 where a key is not seen or log_sum_exp is minus infinity, and dS = P * (dy v^T "
-              "- delta): dq = scale * dS k, "
-              "dk = scale * dS^T q, dv = P^T dy.")
+              "- delta): dq = scale * dS k, dk = scale * dS^T q, dv = P^T dy.")
           .Result("dq")
           .Result("dk")
           .Result("dv")
@@ -274,8 +271,8 @@ const OpDef& AttentionMaskGradOp() {
   static const OpDef def =
       WithGradOperands(OpDef("attention_mask_grad"))
           .Doc(
-              "The gradient of attention with respect to a mask that is added: the dS of attention_grad, summed over "
-              "what shares an element of the mask. An op of its own, as masks are seldom learnt.")
+              "The gradient of attention with respect to a float mask: the dS of attention_grad, summed over all "
+              "elements that share an element of the mask. A separate op, because masks are seldom trained.")
           .Constraint("C9", "there is a mask, of the dtype of q")
           .Infer(InferAttentionMaskGrad)
           .Eval(ops::EvalAttentionMaskGrad)

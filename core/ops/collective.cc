@@ -229,19 +229,19 @@ const OpDef& AllReduceOp() {
       OpDef("all_reduce")
           .Doc(
               "Each operand reduced over the ranks of a mesh axis, elementwise and in rank order; one result for each "
-              "operand. With a wire, operands and results are rounded to that dtype, and added in f32; of one rank "
-              "nothing travels. As int8, 256 elements share a scale, a 127th of the largest; where one of them is not "
-              "finite, all of them become NaN.")
+              "operand. With a wire, operands and results are rounded to that dtype and added in f32; with one rank "
+              "nothing is rounded. With int8, each block of 256 elements has a scale, its largest magnitude / 127; if "
+              "an element of a block is not finite, the whole block becomes NaN.")
           .Variadic("xs")
           .Attr<std::string>("axis", "of the mesh")
           .Attr<std::string>("kind", "sum, min, max, prod or mean")
           .OptionalAttr<int64_t>("bucket", -1, ops::kBucketDoc)
-          .OptionalAttr<std::string>("wire", "", "the dtype that travels; empty: that of the operands")
+          .OptionalAttr<std::string>("wire", "", "the dtype on the wire; empty: that of the operands")
           .Communicates(CollectiveOp::kAllReduce)
           .Constraint("C1", ops::kAxisConstraint)
           .Constraint("C2", "kind is one of sum, min, max, prod, mean")
           .Constraint("C3", "the kind of bool operands is min or max")
-          .Constraint("C4", "a wire is bf16 or int8; then operands are f32, and the kind is sum, or as bf16 mean")
+          .Constraint("C4", "a wire is bf16 or int8; then operands are f32, and the kind is sum, or mean if bf16")
           .Infer(InferAllReduce)
           .EvalAcrossRanks(EvalAllReduce)
           .Vjp(AllReduceVjp)
@@ -258,7 +258,7 @@ const OpDef& ReduceScatterOp() {
               "slice along dim. One result for each operand.")
           .Variadic("xs")
           .Attr<std::string>("axis", "of the mesh")
-          .Attr<int64_t>("dim", "along which the ranks share the results")
+          .Attr<int64_t>("dim", "the dimension of the slices")
           .Attr<std::string>("kind", "sum, min, max, prod or mean")
           .OptionalAttr<int64_t>("bucket", -1, ops::kBucketDoc)
           .Communicates(CollectiveOp::kReduceScatter)

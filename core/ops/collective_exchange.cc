@@ -168,12 +168,12 @@ const OpDef& AllToAllOp() {
   static const OpDef def =
       OpDef("all_to_all")
           .Doc(
-              "x cut along split_dim into a slice for each rank of a mesh axis; a rank's result is the slices that the "
-              "ranks have for it, one after the other along concat_dim, in rank order.")
+              "x is split along split_dim into a slice for each rank of a mesh axis. A rank's result is its slices "
+              "from all ranks, concatenated along concat_dim in rank order.")
           .Operand("x")
           .Attr<std::string>("axis", "of the mesh")
-          .Attr<int64_t>("split_dim", "along which x is cut")
-          .Attr<int64_t>("concat_dim", "along which to concatenate")
+          .Attr<int64_t>("split_dim", "the dimension along which x is split")
+          .Attr<int64_t>("concat_dim", "the dimension along which slices are concatenated")
           .Communicates(CollectiveOp::kAllToAll)
           .Trait(kMovement)
           .Constraint("C1", ops::kAxisConstraint)
@@ -199,7 +199,7 @@ const OpDef& CollectivePermuteOp() {
           .Attr<Ints>("targets", "coordinates along axis, one for each source")
           .Communicates(CollectiveOp::kPermute)
           .Constraint("C1", ops::kAxisConstraint)
-          .Constraint("C2", "there are as many sources as targets, one at least")
+          .Constraint("C2", "there are as many sources as targets, at least one")
           .Constraint("C3", "sources and targets are at least 0 and below the size of axis")
           .Constraint("C4", "no rank is twice a source, or twice a target")
           .Infer(InferPermute)
@@ -215,11 +215,11 @@ const OpDef& CollectiveGatherOp() {
   static const OpDef def =
       OpDef("collective_gather")
           .Doc(
-              "On the rank whose coordinate along a mesh axis is root the x of all ranks, one after the other along "
-              "dim, in rank order; on the others zeros.")
+              "The x of all ranks, concatenated along dim in rank order, on the rank whose coordinate along a mesh "
+              "axis is root; zeros on the others.")
           .Operand("x")
           .Attr<std::string>("axis", "of the mesh")
-          .Attr<int64_t>("dim", "along which to concatenate")
+          .Attr<int64_t>("dim", "the dimension along which to concatenate")
           .Attr<int64_t>("root", "a coordinate along axis")
           .Communicates(CollectiveOp::kGather)
           .Constraint("C1", ops::kAxisConstraint)
@@ -245,11 +245,11 @@ const OpDef& CollectiveScatterOp() {
   static const OpDef def =
       OpDef("collective_scatter")
           .Doc(
-              "Of n equal slices along dim of the x of the rank whose coordinate along a mesh axis is root, each rank "
-              "gets the one at its own coordinate.")
+              "The x of the rank whose coordinate along a mesh axis is root is split along dim into equal slices. Each "
+              "rank gets the slice at its own coordinate.")
           .Operand("x")
           .Attr<std::string>("axis", "of the mesh")
-          .Attr<int64_t>("dim", "along which to slice")
+          .Attr<int64_t>("dim", "the dimension of the slices")
           .Attr<int64_t>("root", "a coordinate along axis")
           .Communicates(CollectiveOp::kScatter)
           .Trait(kMovement)

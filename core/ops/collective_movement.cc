@@ -14,7 +14,7 @@ using Ints = std::vector<int64_t>;
 
 // --- Inference -------------------------------------------------------------------------------------------------------
 
-// There is a part for each rank of the axis; without a mesh, and in a local graph, there is one.
+// There is a part for each rank of the axis; in a local graph, and without a mesh, one.
 absl::Status InferParts(InferContext& c) {
   const Ints& shape = c.attr<Ints>("shape");
   if (shape.empty() || Shape(Ints(shape.begin() + 1, shape.end())) != c.shape(0))
@@ -176,11 +176,11 @@ const OpDef& AllGatherOp() {
   static const OpDef def =
       OpDef("all_gather")
           .Doc(
-              "Each operand of all ranks of a mesh axis, one after the other along dim, in rank order; one result for "
-              "each operand.")
+              "Each operand of all ranks of a mesh axis, concatenated along dim in rank order; one result for each "
+              "operand.")
           .Variadic("xs")
           .Attr<std::string>("axis", "of the mesh")
-          .Attr<int64_t>("dim", "along which to concatenate")
+          .Attr<int64_t>("dim", "the dimension along which to concatenate")
           .OptionalAttr<int64_t>("bucket", -1, ops::kBucketDoc)
           .Communicates(CollectiveOp::kAllGather)
           .Trait(kMovement)
@@ -209,11 +209,11 @@ const OpDef& ShardOp() {
   static const OpDef def =
       OpDef("shard")
           .Doc(
-              "This rank's slice of x along dim: of n equal slices the one at the rank's coordinate along a mesh axis. "
+              "This rank's slice of x: the one at the rank's coordinate along a mesh axis, of equal slices along dim. "
               "No communication. Its gradient on a rank is zero outside of that slice.")
           .Operand("x")
           .Attr<std::string>("axis", "of the mesh")
-          .Attr<int64_t>("dim", "along which to slice")
+          .Attr<int64_t>("dim", "the dimension of the slices")
           .Trait(kMovement)
           .Trait(kOneRankIdentity)
           .Constraint("C1", ops::kAxisConstraint)
@@ -235,8 +235,8 @@ const OpDef& PartsOp() {
   static const OpDef def =
       OpDef("parts")
           .Doc(
-              "The parts of a sum, of which each rank of a mesh axis has one, x: one after the other along a new first "
-              "dimension, along which their sum is the whole. A rank's slice of it is its x. No communication.")
+              "The terms of a sum, of which each rank of a mesh axis has one, x, stacked along a new first dimension. "
+              "Their sum along it is the whole value. A rank's slice of the result is its x. No communication.")
           .Operand("x")
           .Attr<std::string>("axis", "of the mesh")
           .Attr<Ints>("shape", "of the result")
@@ -244,8 +244,8 @@ const OpDef& PartsOp() {
           .Trait(kMovement)
           .Trait(kKeepsOrder)
           .Constraint("C1", ops::kAxisConstraint)
-          .Constraint("C2", "shape is that of x after one more extent")
-          .Constraint("C3", "that extent is the size of axis; of a rank's own types it is 1")
+          .Constraint("C2", "shape is one extent followed by the shape of x")
+          .Constraint("C3", "that extent is the size of axis; in a local graph it is 1")
           .Infer(InferParts)
           .Eval(EvalParts)
           .Precision(PrecisionRule::kFollows)

@@ -10,7 +10,7 @@ namespace lockstep::ops {
 
 inline constexpr char kAxisConstraint[] = "axis is an axis of the mesh";
 inline constexpr char kRootConstraint[] = "root is at least 0 and below the size of axis";
-inline constexpr char kBucketDoc[] = "the bucket in which the operands lie side by side; -1: not yet decided";
+inline constexpr char kBucketDoc[] = "the bucket in which the operands are adjacent; -1: not yet decided";
 
 // The size of the axis that the attribute `axis` names, or error C1.
 absl::StatusOr<int64_t> CheckAxis(const InferContext& c);

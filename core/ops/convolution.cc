@@ -318,7 +318,7 @@ OpDef WithConvolutionWindow(OpDef def) {
       .Attr<std::vector<int64_t>>("padding_low", "zeros before x, one per spatial dimension")
       .Attr<std::vector<int64_t>>("padding_high", "zeros after x, one per spatial dimension")
       .Attr<std::vector<int64_t>>("dilation", "distances of the filter's taps, one per spatial dimension")
-      .OptionalAttr<int64_t>("groups", 1, "filters and channels are split into this many groups that do not meet")
+      .OptionalAttr<int64_t>("groups", 1, "filters and channels are split into this many independent groups")
       .Constraint("C1", "x and filter have the same floating-point dtype")
       .Constraint("C2",
                   "x is [N, C, spatial...] and filter [O, C / groups, spatial...] with one to three spatial dimensions")
@@ -343,10 +343,10 @@ const OpDef& ConvolutionOp() {
   static const OpDef def =
       WithConvolutionWindow(
           OpDef("convolution")
-              .Doc("Cross-correlation of x with each filter: y[n,o,p] is the sum over channels c and taps "
-                   "k of x[n,c,p*stride + k*dilation - padding_low] * filter[o,c,k], x being zero outside. Kernels "
-                   "leave out a tap over such a zero, or multiply: where filter is infinite "
-                   "or NaN there, what it adds is nothing or NaN.")
+              .Doc(
+                  "Cross-correlation of x with each filter: y[n,o,p] is the sum over channels c and taps "
+                  "k of x[n,c,p*stride + k*dilation - padding_low] * filter[o,c,k], x being zero outside. Kernels may "
+                  "skip such a zero or multiply by it: an infinite or NaN element of filter adds nothing or NaN there.")
               .Operand("x")
               .Operand("filter"))
           .Trait(kOpaque)
@@ -365,9 +365,8 @@ const OpDef& ConvolutionGradInputOp() {
       WithGradientConstraints(
           OpDef("convolution_grad_input")
               .Doc("The gradient of convolution(x, filter) with respect to x, of shape input_shape, where dy is "
-                   "the gradient of its result: a transposed convolution of dy. Beside dy, and between its elements "
-                   "where "
-                   "stride is above 1, are zeros, over which taps are as those of convolution.")
+                   "the gradient of its result: a transposed convolution of dy. Zeros surround dy, and are between its "
+                   "elements if stride is above 1; kernels may skip them or multiply by them, as in convolution.")
               .Operand("filter")
               .Operand("dy")
               .Attr<std::vector<int64_t>>("input_shape", "the shape of x")
@@ -389,8 +388,8 @@ const OpDef& ConvolutionGradFilterOp() {
       WithGradientConstraints(
           OpDef("convolution_grad_filter")
               .Doc("The gradient of convolution(x, filter) with respect to filter, of shape filter_shape, where "
-                   "dy is the gradient of its result: a sum over the batch. Taps over padding are as those of "
-                   "convolution, with dy as the other factor.")
+                   "dy is the gradient of its result: a sum over the batch. Kernels may skip the zeros of the padding "
+                   "or multiply dy by them, as in convolution.")
               .Operand("x")
               .Operand("dy")
               .Attr<std::vector<int64_t>>("filter_shape", "the shape of filter")

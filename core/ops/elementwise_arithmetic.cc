@@ -191,8 +191,7 @@ void RestVjp(VjpContext& c) {
   c.Contribute(1, b.Neg(b.Mul(c.grad(), q)));
 }
 
-// The domain in which x / y, rounded by `whole`, is the same number for all x and y, even with a rounding error of x /
-// y.
+// The domain in which x / y, rounded by `whole`, is the same number for all x and y, even with an inexact quotient.
 OpDef::DomainFn OneQuotient(double (*whole)(double)) {
   return [whole](std::span<const ValueRange> operands) {
     const ValueRange &x = operands[0], &y = operands[1];
@@ -254,8 +253,8 @@ const OpDef& DivOp() {
 const OpDef& FmodOp() {
   static const OpDef def =
       Arithmetic<Fmod>("fmod",
-                       "What is left of x when x / y, truncated toward zero, times y is taken away: it has the sign of "
-                       "x. NaN where y is 0 or x is infinite; of integers, y = 0 is an error.")
+                       "x - y * q, where q is x / y truncated toward zero. It has the sign of x. NaN where y is 0 or x "
+                       "is infinite; for integers, y = 0 is an error.")
           .Trait(kHeavy)
           .Domain(OneQuotient(std::trunc))
           .Trait(kRefuses)
@@ -268,8 +267,8 @@ const OpDef& FmodOp() {
 const OpDef& RemainderOp() {
   static const OpDef def =
       Arithmetic<Remainder>("remainder",
-                            "What is left of x when x / y, rounded down, times y is taken away: it has the sign of y. "
-                            "NaN where y is 0 or x is infinite; of integers, y = 0 is an error.")
+                            "x - y * q, where q is x / y rounded down. It has the sign of y. NaN where y is 0 or x is "
+                            "infinite; for integers, y = 0 is an error.")
           .Trait(kHeavy)
           .Domain(OneQuotient(std::floor))
           .Trait(kRefuses)
@@ -281,8 +280,8 @@ const OpDef& RemainderOp() {
 //===-- max -------------------------------------------------------------------------------------------------------===//
 const OpDef& MaxOp() {
   static const OpDef def =
-      Arithmetic<Maximum>("max",
-                          "The larger of x and y; NaN if one is. The gradient of equal operands goes half to each.")
+      Arithmetic<Maximum>(
+          "max", "The larger of x and y; NaN if one is NaN. For equal operands each gets half of the gradient.")
           .Trait(kCommutative)
           .Vjp([](VjpContext& c) {
             c.Contribute(0, WhereAhead(c, c.operand(0), c.operand(1), "gt"));
@@ -294,8 +293,8 @@ const OpDef& MaxOp() {
 //===-- min -------------------------------------------------------------------------------------------------------===//
 const OpDef& MinOp() {
   static const OpDef def =
-      Arithmetic<Minimum>("min",
-                          "The smaller of x and y; NaN if one is. The gradient of equal operands goes half to each.")
+      Arithmetic<Minimum>(
+          "min", "The smaller of x and y; NaN if one is NaN. For equal operands each gets half of the gradient.")
           .Trait(kCommutative)
           .Vjp([](VjpContext& c) {
             c.Contribute(0, WhereAhead(c, c.operand(0), c.operand(1), "lt"));
@@ -307,7 +306,9 @@ const OpDef& MinOp() {
 //===-- pow -------------------------------------------------------------------------------------------------------===//
 const OpDef& PowOp() {
   static const OpDef def =
-      Arithmetic<Pow>("pow", "x to the power y. An integer to a negative power is truncated; that of zero is an error.")
+      Arithmetic<Pow>("pow",
+                      "x to the power y. For integers, a negative power is truncated toward zero, and a negative power "
+                      "of zero is an error.")
           .Trait(kHeavy)
           .F32Error(1)
           .Domain([](std::span<const ValueRange> operands) {

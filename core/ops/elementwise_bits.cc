@@ -156,32 +156,32 @@ absl::Status InferBitcast(InferContext& c) {
 //===-- not -------------------------------------------------------------------------------------------------------===//
 const OpDef& NotOp() {
   static const OpDef def =
-      Logic("not", "True where x is false; of integers, each bit.").Operand("x").Trait(kInvolution).Eval(EvalNot);
+      Logic("not", "True where x is false; bitwise for integers.").Operand("x").Trait(kInvolution).Eval(EvalNot);
   return def;
 }
 
 //===-- and -------------------------------------------------------------------------------------------------------===//
 const OpDef& AndOp() {
-  static const OpDef def = BinaryLogic<And>("and", "True where x and y are; of integers, each bit.");
+  static const OpDef def = BinaryLogic<And>("and", "True where x and y are true; bitwise for integers.");
   return def;
 }
 
 //===-- or --------------------------------------------------------------------------------------------------------===//
 const OpDef& OrOp() {
-  static const OpDef def = BinaryLogic<Or>("or", "True where x or y is; of integers, each bit.");
+  static const OpDef def = BinaryLogic<Or>("or", "True where x or y is true; bitwise for integers.");
   return def;
 }
 
 //===-- xor -------------------------------------------------------------------------------------------------------===//
 const OpDef& XorOp() {
-  static const OpDef def = BinaryLogic<Xor>("xor", "True where one of x and y is; of integers, each bit.");
+  static const OpDef def = BinaryLogic<Xor>("xor", "True where exactly one of x and y is true; bitwise for integers.");
   return def;
 }
 
 //===-- shift_left ------------------------------------------------------------------------------------------------===//
 const OpDef& ShiftLeftOp() {
   static const OpDef def = Shift<ShiftLeft>("shift_left",
-                                            "The bits of x moved up by y, those beyond the highest lost. 0 where y is "
+                                            "x shifted left by y bits. Bits beyond the highest are lost. 0 where y is "
                                             "negative or at least the number of bits.");
   return def;
 }
@@ -190,8 +190,8 @@ const OpDef& ShiftLeftOp() {
 const OpDef& ShiftRightOp() {
   static const OpDef def = Shift<ShiftRight>(
       "shift_right",
-      "The bits of x moved down by y, with zeros from above, or, if x is signed, copies of its sign bit. Nothing but "
-      "these where y is negative or at least the number of bits.");
+      "x shifted right by y bits. The new high bits are zeros, or copies of the sign bit if x is signed. All bits are "
+      "new where y is negative or at least the number of bits.");
   return def;
 }
 
@@ -200,7 +200,7 @@ const OpDef& BitcastOp() {
   static const OpDef def = OpDef("bitcast")
                                .Doc(
                                    "The bits of x read as another dtype of the same width. A NaN of 16 bits stays a "
-                                   "NaN, but its other bits are open.")
+                                   "NaN, but its other bits are unspecified.")
                                .Operand("x")
                                .Attr<DType>("dtype", "of the result")
                                .Trait(kElementwise)

@@ -114,8 +114,8 @@ void PlaceConvert(PlacementContext& c) {
 const OpDef& CompareOp() {
   static const OpDef def = OpDef("compare")
                                .Doc(
-                                   "True where x stands in the given relation to y. NaN is unequal to everything, and "
-                                   "in no order with anything; false is below true.")
+                                   "True where x has the given relation to y. NaN is unequal to everything, and all "
+                                   "its other comparisons are false; false is less than true.")
                                .Operand("x")
                                .Operand("y")
                                .Attr<std::string>("direction", "eq, ne, lt, le, gt or ge")
@@ -156,11 +156,11 @@ const OpDef& SelectOp() {
 const OpDef& WithinOp() {
   static const OpDef def =
       OpDef("within")
-          .Doc("x, every element of which has to be in [low, high): for what points to something else, as labels do.")
+          .Doc("x, after a check that every element is in [low, high). For labels and other indices.")
           .Operand("x")
-          .Attr<int64_t>("low", "the least that an element may be")
-          .Attr<int64_t>("high", "one more than the greatest")
-          .Attr<std::string>("what", "what an element is called when it is not")
+          .Attr<int64_t>("low", "the least value of an element")
+          .Attr<int64_t>("high", "one more than the greatest value of an element")
+          .Attr<std::string>("what", "the name of an element in the error")
           .Trait(kElementwise)
           .Constraint("C1", "x has an integer dtype")
           .Constraint("C2", "low is at most high")
@@ -184,7 +184,7 @@ const OpDef& ConvertOp() {
               "gives 0); anything to bool is x != 0.")
           .Operand("x")
           .Attr<DType>("dtype", "of the result")
-          .OptionalAttr<bool>("rounds_parts", false, "whether each rank's part of a sum may be rounded by itself")
+          .OptionalAttr<bool>("rounds_parts", false, "each rank's term of a partial sum may be rounded separately")
           .Trait(kElementwise)
           .Infer([](InferContext& c) { return c.SetResult(c.attr<DType>("dtype"), c.shape(0)); })
           .Eval([](EvalContext& c) {

@@ -79,9 +79,8 @@ void PlaceFusion(PlacementContext& c) {
 const OpDef& FusionOp() {
   static const OpDef def = OpDef("fusion")
                                .Doc(
-                                   "The results of the graph `body` for the operands as its inputs. Made after "
-                                   "differentiation and distribution, for a "
-                                   "backend to compile as one loop.")
+                                   "The results of the graph `body` with the operands as its inputs. Made after "
+                                   "differentiation and distribution. A backend compiles it to one loop.")
                                .VariadicOrNone("inputs")
                                .Attr<Region>("body", "a graph without state and collectives")
                                .Constraint("C1", "the operands have the types of the body's inputs, in order")

@@ -230,12 +230,12 @@ const OpDef& GatherOp() {
       OpDef("gather")
           .Doc(
               "Slices of x along dimension dim, at the indices; negative indices count from the end. The result is x "
-              "with dimension dim replaced by the dimensions of the indices; the first batch_dims dimensions of x and "
-              "of the indices are the same, and each slice there has indices of its own.")
+              "with dimension dim replaced by the dimensions of the indices. The first batch_dims dimensions of x and "
+              "of the indices are equal, and each of their positions has its own indices.")
           .Operand("x")
           .Operand("indices")
           .Attr<int64_t>("dim", "the dimension of x that is indexed")
-          .OptionalAttr<int64_t>("batch_dims", 0, "how many leading dimensions x and the indices have in common")
+          .OptionalAttr<int64_t>("batch_dims", 0, "the number of leading dimensions that x and the indices share")
           .Trait(kMovement)
           .Trait(kRefuses)
           .Constraint("C1", "the indices have dtype i64 or i32")
@@ -257,13 +257,13 @@ const OpDef& ScatterSumOp() {
   static const OpDef def =
       OpDef("scatter_sum")
           .Doc(
-              "What gather is transposed: the result has dimension dim, of extent size, for the dimensions of the "
-              "indices in the updates, and each of its slices is the sum of the updates with that index, in their "
-              "order; 0 without any. Negative indices count from the end. Integers wrap around.")
+              "The transpose of gather. The result is the updates with the dimensions of the indices replaced by "
+              "dimension dim, of extent size. Each of its slices along dim is the sum of the updates with that index, "
+              "in their order, or 0 if there are none. Negative indices count from the end. Integers wrap around.")
           .Operand("indices")
           .Operand("updates")
           .Attr<int64_t>("dim", "the dimension of the result that is indexed")
-          .OptionalAttr<int64_t>("batch_dims", 0, "how many leading dimensions updates and indices have in common")
+          .OptionalAttr<int64_t>("batch_dims", 0, "the number of leading dimensions that updates and indices share")
           .Attr<int64_t>("size", "the extent of dimension dim")
           .Trait(kOpaque)
           .Trait(kRefuses)

@@ -38,7 +38,7 @@ const OpDef& LarsOp() {
           .OptionalAttr<double>("weight_decay", 0.0, "weight of the L2 penalty")
           .In(AtLeast(0))
           .OrOperand()
-          .OptionalAttr<double>("trust_coefficient", 1e-3, "the norm of d as a share of that of the variable")
+          .OptionalAttr<double>("trust_coefficient", 1e-3, "the ratio of the norm of d to that of the variable")
           .In(Above(0))
           .OrOperand()
           .OptionalAttr<double>("epsilon", 1e-8, "added to the divisor, against division by zero")
@@ -46,10 +46,10 @@ const OpDef& LarsOp() {
           .KnownAs({.name = "LARS",
                     .doc =
                         "LARS (You, Gitman and Ginsburg, 2017), for large batches: SGD with momentum, whose gradient "
-                        "is scaled by the norm of the variable over its own. The learning rate multiplies what has "
-                        "been added up, as PyTorch's SGD and NVIDIA's LARC have it.\n\n"
-                        "Biases and what normalises are usually left out of it: `groups` of `train_step` give them "
-                        "SGD."});
+                        "is scaled by the ratio of the variable's norm to its own. The learning rate multiplies the "
+                        "accumulated momentum, as in PyTorch's SGD and NVIDIA's LARC.\n\n"
+                        "Biases and the parameters of normalisations are usually excluded: `groups` of `train_step` "
+                        "give them SGD."});
   return def;
 }
 

@@ -172,15 +172,15 @@ const OpDef& MatMulOp() {
       OpDef("matmul")
           .Doc(
               "Matrix product of the last two dimensions of x and y, for each index of the leading (batch) dimensions. "
-              "If y is a matrix and x has more dimensions, all of them but the last hold rows: a linear layer of a "
-              "batch of sequences, wherever the batch is.")
+              "If y is a matrix and x has more dimensions, all of them except the last hold rows: a linear layer of a "
+              "batch of sequences, whichever dimension is the batch.")
           .Operand("x")
           .Operand("y")
           .OptionalAttr<bool>("transpose_a", false, "x is given transposed in its last two dimensions")
           .OptionalAttr<bool>("transpose_b", false, "y is given transposed in its last two dimensions")
           .OptionalAttr<bool>("sum_batch", false,
-                              "the products of the batch are summed up to one matrix: the gradient of the weights of a "
-                              "linear layer")
+                              "the products of the batch are summed to one matrix, as in the gradient of the weights "
+                              "of a linear layer")
           .OptionalAttr<bool>("wide_result", false, ops::kWideResult)
           .Constraint("C1", "x and y have the same dtype")
           .Constraint("C2",

@@ -56,12 +56,11 @@ const OpDef& MuonOp() {
       ops::Optimizer("muon", {{"m", "muon_momentum"}}, Muon, ops::Steps::kNotCounted, ops::Elements::kTogether)
           .Doc(
               "One step of Muon (Jordan et al., \"Muon: an optimizer for hidden layers in neural networks\", 2024), as "
-              "PyTorch has it: next_m = momentum * m + (1 - momentum) * g; x = nesterov ? (1 - momentum) * g + "
-              "momentum "
-              "* next_m : next_m, divided by max(|x|, epsilon); then ns_steps times x = ns_a * x + (ns_b * y + ns_c * "
+              "in PyTorch: next_m = momentum * m + (1 - momentum) * g; x = nesterov ? (1 - momentum) * g + momentum * "
+              "next_m : next_m, divided by max(|x|, epsilon); then ns_steps times x = ns_a * x + (ns_b * y + ns_c * "
               "y^2) x with y = x x^T; next_w = (1 - learning_rate * weight_decay) * w - learning_rate * r * x, where r "
               "is sqrt(max(1, rows / columns)), or 0.2 * sqrt(max(rows, columns)) if adjust_lr_fn is match_rms_adamw. "
-              "PyTorch computes x in bf16, this op in the dtype of w, or f32 where that is a half. m starts as zeros.")
+              "PyTorch computes x in bf16, this op in the dtype of w, or in f32 if w has 16 bits. m starts as zeros.")
           .OptionalAttr<double>("weight_decay", 0.1, "weight of the decay of the variable itself")
           .In(AtLeast(0))
           .OrOperand()
@@ -69,26 +68,27 @@ const OpDef& MuonOp() {
           .In(AtLeast(0, 1))
           .OrOperand()
           .OptionalAttr<bool>("nesterov", true, "look ahead by one step")
-          .OptionalAttr<double>("ns_a", 3.4445, "the first coefficient of Newton and Schulz' iteration")
+          .OptionalAttr<double>("ns_a", 3.4445, "the first coefficient of the Newton-Schulz iteration")
           .In(AnyFinite())
           .OptionalAttr<double>("ns_b", -4.775, "the second coefficient")
           .In(AnyFinite())
           .OptionalAttr<double>("ns_c", 2.0315, "the third coefficient")
           .In(AnyFinite())
-          .OptionalAttr<double>("epsilon", 1e-7, "the least norm that x is divided by")
+          .OptionalAttr<double>("epsilon", 1e-7, "the lower bound of the norm by which x is divided")
           .In(Above(0))
-          .OptionalAttr<int64_t>("ns_steps", 5, "how often the iteration is done")
+          .OptionalAttr<int64_t>("ns_steps", 5, "the number of iterations")
           .In(Between(1, 99))
-          .OptionalAttr<std::string>("adjust_lr_fn", "original", "how the learning rate follows the matrix' shape")
+          .OptionalAttr<std::string>("adjust_lr_fn", "original",
+                                     "the adjustment of the learning rate to the shape of the matrix")
           .OneOf({"original", "match_rms_adamw"})
           .Updates({.least = 2, .most = 2})
           .Flops(MuonFlops)
           .KnownAs({.name = "Muon",
                     .doc =
                         "Muon (Jordan et al., 2024), for the matrices of hidden layers: momentum, made orthogonal.\n\n"
-                        "It updates states of two dimensions. `groups` of `train_step` give the others, and "
-                        "embeddings and the last layer, AdamW. PyTorch's `ns_coefficients` are ns_a, ns_b and ns_c; "
-                        "the iteration is computed in f32, or f64 for states of f64, where PyTorch has bf16.",
+                        "It updates only states of two dimensions. `groups` of `train_step` give AdamW to the others, "
+                        "and to embeddings and the last layer. PyTorch's `ns_coefficients` are ns_a, ns_b and ns_c. "
+                        "The iteration is computed in f32, or in f64 for states of f64; PyTorch uses bf16.",
                     .defaults = {{"learning_rate", 1e-3}}});
   return def;
 }

@@ -421,12 +421,12 @@ OpDef WithEpsilon(OpDef def) {
 OpDef WithStatistics(OpDef def) {
   return std::move(def)
       .OptionalAttr<std::string>("statistics", "global",
-                                 "global: of the whole batch on any number of ranks; rank: of each rank's share of it, "
-                                 "which is a group for each rank")
+                                 "global: over the whole batch on any number of ranks; rank: over each rank's part of "
+                                 "it, which is one group for each rank")
       .OptionalAttr<int64_t>(
           "groups", 1,
-          "the batch falls into so many equal parts, in order, each normalised by its own statistics "
-          "(ghost batch normalisation: Hoffer et al., 2017); mean and variance are the means of theirs")
+          "the number of equal parts of the batch, in order, each normalised by its own statistics "
+          "(ghost batch normalisation: Hoffer et al., 2017); mean and variance are the means of all parts")
       .Constraint("C5", "statistics is global or rank")
       .Constraint("C6", "x has at least one element")
       .Constraint("C7", "groups is at least 1 and divides the batch");
@@ -464,9 +464,8 @@ const OpDef& BatchNormTrainingOp() {
   static const OpDef def =
       WithStatistics(WithEpsilon(OpDef("batch_norm_training").Operand("x").Operand("scale").Operand("bias")))
           .Doc(
-              "batch_norm_inference with the mean and the (biased) variance of each channel of x "
-              "itself, which are results as "
-              "well, for running statistics; no gradient flows through these two.")
+              "batch_norm_inference with the mean and the (biased) variance of each channel of x itself. These are "
+              "results too, for running statistics; no gradient flows through them.")
           .Result("y")
           .Result("mean")
           .Result("variance")
@@ -487,9 +486,8 @@ const OpDef& BatchNormGradOp() {
           WithEpsilon(
               OpDef("batch_norm_grad").Operand("x").Operand("scale").Operand("mean").Operand("variance").Operand("dy")))
           .Doc(
-              "The gradients of batch_norm_training(x, scale, bias), dy being that of its result y; mean and variance "
-              "are its "
-              "other results.")
+              "The gradients of batch_norm_training(x, scale, bias). dy is the gradient of its result y; mean and "
+              "variance are its other results.")
           .Result("dx")
           .Result("dscale")
           .Result("dbias")
@@ -509,9 +507,9 @@ const OpDef& UnbiasedVarianceOp() {
   static const OpDef def =
       WithStatistics(WithChannels(OpDef("unbiased_variance").Operand("x").Operand("variance")))
           .Doc(
-              "variance * n / (n - 1), n being the number of values per channel of a group of x: the unbiased estimate "
-              "(Bessel's correction) that running statistics follow, of the variance that "
-              "batch_norm_training(x) with these statistics and groups has as a result. Of x only the shape counts.")
+              "variance * n / (n - 1), where n is the number of values per channel in a group of x: the unbiased "
+              "estimate (Bessel's correction) for running statistics, of the variance that is a result of "
+              "batch_norm_training(x) with these statistics and groups. Only the shape of x is used.")
           .Trait(kOpaque)
           .Constraint("C8", "each group has at least 2 values per channel")
           .Infer(InferUnbiasedVariance)

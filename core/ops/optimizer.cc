@@ -169,7 +169,7 @@ OpDef Optimizer(std::string name, const std::vector<OptimizerState>& states, For
   }
   if (steps == Steps::kCounted) def.Operand("step");
   def.Operand("g")
-      .Attr<double>("learning_rate", "how far a step goes")
+      .Attr<double>("learning_rate", "the size of a step")
       .In(AtLeast(0))
       .OrOperand()
       .Trait(kOptimizer)

@@ -129,25 +129,26 @@ const OpDef& PushOp() {
   static const OpDef def =
       OpDef("push")
           .Doc(
-              "Gives the gradient x to the parameter servers that keep `key`. The result is what they update it by: "
-              "the sum over all ranks of a mesh axis, in rank order; x itself in a program without a mesh, such as "
-              "that of a worker of asynchronous servers. Only `pull` takes it where there are servers.")
+              "Sends the gradient x to the parameter servers that keep `key`. The result is the gradient of their "
+              "update: the sum over all ranks of a mesh axis, in rank order; x itself in a program without a mesh, "
+              "such as that of a worker of asynchronous servers. With servers, only `pull` can use it.")
           .Operand("x")
-          .Attr<std::string>("axis", "the mesh axis over whose ranks it is summed")
-          .Attr<std::string>("key", "what servers know the variable by: the name of its state")
+          .Attr<std::string>("axis", "the mesh axis over whose ranks x is summed")
+          .Attr<std::string>("key", "the servers' name of the variable: the name of its state")
           .OptionalAttr<bool>("synchronous", true, "an update waits for the gradients of all workers")
           .OptionalAttr<int64_t>("max_staleness", -1,
-                                 "else: how many updates a worker may be ahead of the slowest one; -1: any number")
+                                 "if not synchronous: the number of updates that a worker may be ahead of the slowest "
+                                 "one; -1: any number")
           .In(AtLeast(-1))
           .OptionalAttr<int64_t>("bigarray_bound", 1'000'000,
-                                 "a variable of more elements is cut evenly over all servers, if its update takes "
-                                 "elements apart")
+                                 "a variable with more elements is split evenly between all servers, if its update is "
+                                 "elementwise")
           .In(AtLeast(1))
           .Trait(kOpaque)
           .Constraint("C1", "axis is an axis of the mesh, if there is one")
           .Constraint("C2", "x is of floats")
-          .Constraint("C3", "what is not synchronous is in a program of one rank")
-          .Constraint("C4", "what is synchronous has no max_staleness")
+          .Constraint("C3", "an asynchronous push is in a program of one rank")
+          .Constraint("C4", "a synchronous push has no max_staleness")
           .Infer(InferPush)
           .EvalAcrossRanks(EvalPush)
           .Precision(PrecisionRule::kWritten)
@@ -162,12 +163,12 @@ const OpDef& PullOp() {
   static const OpDef def =
       OpDef("pull")
           .Doc(
-              "The variable `key` after the servers' update by what was pushed. `update` is the graph that they "
-              "compile; the operands are its inputs: what was pushed, the variable, then states that the servers keep, "
-              "and settings. The results are its results, the variable first.")
+              "The variable `key` after the servers' update by the pushed gradient. `update` is the graph that they "
+              "compile. The operands are its inputs: the pushed gradient, the variable, then states that the servers "
+              "keep, and settings. The results are its results, the variable first.")
           .Operand("pushed")
           .Variadic("states")
-          .Attr<std::string>("key", "what servers know the variable by")
+          .Attr<std::string>("key", "the servers' name of the variable")
           .Attr<Region>("update", "the graph of the update")
           .Trait(kOpaque)
           .Constraint("C1", "the operands have the types of the update's inputs, in order")

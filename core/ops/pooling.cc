@@ -73,8 +73,7 @@ void ForEachTap(const std::array<ops::WindowAxis, 3>& axes, int64_t d, int64_t h
   }
 }
 
-// Calls window(x_plane, y_at, d, h, w) for each window, in row-major order of y. x_plane is the offset of the plane of
-// x.
+// Calls window(x_plane, y_at, d, h, w) for each window, in row-major order of y. x_plane is the offset of x's plane.
 template <typename Window>
 void ForEachWindow(const std::array<ops::WindowAxis, 3>& axes, const Shape& x, Window window) {
   const int64_t plane = axes[0].input * axes[1].input * axes[2].input;
@@ -248,8 +247,8 @@ const OpDef& MaxPoolGradOp() {
   static const OpDef def =
       WithDilation(WithPoolWindow(OpDef("max_pool_grad").Operand("x").Operand("dy")))
           .Doc(
-              "The gradient of max_pool(x), dy being that of its result: it goes to the first maximum of each window, "
-              "in row-major order.")
+              "The gradient of max_pool(x), where dy is the gradient of its result. It is added at the first maximum "
+              "of each window, in row-major order.")
           .Constraint("C7", "dy has the type of the pooling's result")
           .Trait(kOpaque)
           .Infer(InferMaxPoolGrad)
@@ -279,9 +278,8 @@ const OpDef& AvgPoolOp() {
 const OpDef& AvgPoolGradOp() {
   static const OpDef def = WithDivisor(WithPoolWindow(OpDef("avg_pool_grad").Operand("dy")))
                                .Doc(
-                                   "The gradient of avg_pool(x), x being of shape input_shape and dy the gradient of "
-                                   "its result: each window spreads its "
-                                   "share evenly.")
+                                   "The gradient of avg_pool(x), where x has the shape input_shape and dy is the "
+                                   "gradient of its result. Each window distributes its gradient evenly.")
                                .Attr<Ints>("input_shape", "the shape of x")
                                .PerDim("input_shape")
                                .Constraint("C7", "dy has the type of the pooling's result")

@@ -120,9 +120,10 @@ void ProductVjp(VjpContext& c) {
 //===-- reduce_sum ------------------------------------------------------------------------------------------------===//
 const OpDef& ReduceSumOp() {
   static const OpDef def =
-      Reduction("reduce_sum", "The sum of x over dims; 0 over nothing.", ReduceKind::kSum).Vjp([](VjpContext& c) {
-        c.Contribute(0, c.b().BroadcastOver(c.grad(), c.operand(0).shape(), c.attr<Ints>("dims")));
-      });
+      Reduction("reduce_sum", "The sum of x over dims; 0 if there are no elements.", ReduceKind::kSum)
+          .Vjp([](VjpContext& c) {
+            c.Contribute(0, c.b().BroadcastOver(c.grad(), c.operand(0).shape(), c.attr<Ints>("dims")));
+          });
   return def;
 }
 
@@ -130,8 +131,8 @@ const OpDef& ReduceSumOp() {
 const OpDef& ReduceMaxOp() {
   static const OpDef def =
       Reduction("reduce_max",
-                "The largest element of x over dims; NaN if there is one; over nothing -inf or the lowest integer. "
-                "The gradient is shared equally among equal largest elements.",
+                "The largest element of x over dims; NaN if there is a NaN; -inf or the lowest integer if there are no "
+                "elements. The gradient is shared equally between equal largest elements.",
                 ReduceKind::kMax)
           .Precision(PrecisionRule::kFollows)
           .Vjp(ExtremumVjp);
@@ -142,8 +143,8 @@ const OpDef& ReduceMaxOp() {
 const OpDef& ReduceMinOp() {
   static const OpDef def =
       Reduction("reduce_min",
-                "The smallest element of x over dims; NaN if there is one; over nothing inf or the highest integer. "
-                "The gradient is shared equally among equal smallest elements.",
+                "The smallest element of x over dims; NaN if there is a NaN; inf or the highest integer if there are "
+                "no elements. The gradient is shared equally between equal smallest elements.",
                 ReduceKind::kMin)
           .Precision(PrecisionRule::kFollows)
           .Vjp(ExtremumVjp);
@@ -153,7 +154,8 @@ const OpDef& ReduceMinOp() {
 //===-- reduce_prod -----------------------------------------------------------------------------------------------===//
 const OpDef& ReduceProdOp() {
   static const OpDef def =
-      Reduction("reduce_prod", "The product of x over dims; 1 over nothing.", ReduceKind::kProd).Vjp(ProductVjp);
+      Reduction("reduce_prod", "The product of x over dims; 1 if there are no elements.", ReduceKind::kProd)
+          .Vjp(ProductVjp);
   return def;
 }
 

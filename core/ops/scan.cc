@@ -234,36 +234,36 @@ const OpDef& ScanOp() {
       OpDef("scan")
           .Doc(
               "Runs the graph `body` `length` times, one iteration after the other. The operands, and the body's "
-              "inputs, are in this order: the first values that are carried from one iteration to the next; what is "
-              "scanned, of which iteration i gets element i along dimension 0, or the i-th from the end if reverse; "
+              "inputs, are in this order: the initial values that are carried from iteration to iteration; scanned "
+              "values, of which iteration i gets element i along dimension 0, or the i-th from the end if reverse; "
               "and constants, which each iteration gets whole. The results, and the body's, are in this order: the "
-              "last carried values; what is stacked, along a new dimension 0, where what is scanned was; and sums "
-              "over all iterations. Sums of floats are in f64 and rounded once, but for those that a backend makes. "
-              "With length 0 the carried values are the operands, and the sums are zero.")
+              "final carried values; stacked values, along a new dimension 0, at the positions of the scanned ones; "
+              "and sums over all iterations. Sums of floats are computed in f64 and rounded once, but a backend may "
+              "differ. With length 0 the carried values are the operands, and the sums are zero.")
           .VariadicOrNone("inputs")
           .Attr<Region>("body", "one iteration: a graph without state and collectives")
           .Attr<int64_t>("length", "the number of iterations")
-          .OptionalAttr<int64_t>("carried", 0, "how many of the operands, and of the results, are carried")
-          .OptionalAttr<int64_t>("scanned", 0, "how many of the operands are scanned")
-          .OptionalAttr<int64_t>("summed", 0, "how many of the results are sums")
+          .OptionalAttr<int64_t>("carried", 0, "the number of carried operands, and of carried results")
+          .OptionalAttr<int64_t>("scanned", 0, "the number of scanned operands")
+          .OptionalAttr<int64_t>("summed", 0, "the number of results that are sums")
           .OptionalAttr<bool>("reverse", false, "scan and stack from the end")
           .OptionalAttr<bool>("one_at_a_time", false,
-                              "what an iteration computes, and is no result, is in memory for that iteration alone; "
-                              "otherwise a backend may compute for all iterations at once what it can")
+                              "values of an iteration that are not results are in memory only during that iteration; "
+                              "otherwise a backend may compute them for all iterations at once")
           .Constraint("C1",
                       "there is an operand for each input of the body; carried and scanned are at least 0, and "
                       "together at most the number of operands")
           .Constraint("C2",
                       "the body has a result; summed is at least 0; the body has a result for each carried and "
                       "each summed value")
-          .Constraint("C3", "length is 0 to 2^31, and what is stacked is small enough to be addressed")
+          .Constraint("C3", "length is 0 to 2^31, and stacked values are small enough to be addressed")
           .Constraint("C4",
-                      "the operands have the types of the body's inputs; what is scanned has a dimension 0 of "
-                      "extent length before that")
-          .Constraint("C5", "a value is carried on with the type that it has")
+                      "the operands have the types of the body's inputs; scanned ones have an additional dimension 0 "
+                      "of extent length")
+          .Constraint("C5", "a carried value keeps its type")
           .Constraint("C6",
-                      "no input of the body is a state, and the body holds no collective and no op of the "
-                      "rank's place")
+                      "no input of the body is a state, and the body holds no collective and no op that depends on "
+                      "the rank")
           .Constraint("C7", "no bool is summed")
           .Trait(kOpaque)
           .Infer(InferScan)

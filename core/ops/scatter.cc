@@ -181,15 +181,15 @@ const OpDef& ScatterOp() {
   static const OpDef def =
       OpDef("scatter")
           .Doc(
-              "x with the updates written along dimension dim, at the indices, in their order: of several at one place "
-              "the last one stays, or all are combined with what is there if kind is min, max or prod. Negative "
-              "indices count from the end. The updates have the shape that gather gives. For sums there is "
+              "x with the updates written along dimension dim, at the indices, in their order. Of several updates at "
+              "one position the last one stays; if kind is min, max or prod, all are combined with the element of x. "
+              "Negative indices count from the end. The updates have the shape of gather's result. The op for sums is "
               "scatter_sum.")
           .Operand("x")
           .Operand("indices")
           .Operand("updates")
           .Attr<int64_t>("dim", "the dimension of x that is indexed")
-          .OptionalAttr<int64_t>("batch_dims", 0, "how many leading dimensions x and the indices have in common")
+          .OptionalAttr<int64_t>("batch_dims", 0, "the number of leading dimensions that x and the indices share")
           .OptionalAttr<std::string>("kind", "replace", "replace, min, max or prod")
           .Trait(kOpaque)
           .Trait(kRefuses)

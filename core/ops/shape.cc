@@ -51,8 +51,7 @@ absl::Status EvalIota(EvalContext& c) {
 Affine CountOfIota(const IndexContext& c) { return Affine::Index(At(c.result().rank()), At(c.attr<int64_t>("dim"))); }
 
 void PlaceIota(PlacementContext& c) {
-  // A slice along another dimension is a smaller iota. A slice along `dim` depends on the rank: the caller uses a
-  // shard.
+  // A slice along another dimension is a smaller iota. A slice along `dim` depends on the rank and needs a shard.
   if (!c.wanted() || !c.wanted()->is_split() || c.wanted()->is_split(c.attr<int64_t>("dim"))) return;
   c.Result(*c.wanted());
 }
@@ -291,13 +290,12 @@ const OpDef& BroadcastOp() {
   static const OpDef def =
       OpDef("broadcast")
           .Doc(
-              "Dimension i of x becomes dimension dims[i] of the result; along the other dimensions of the result x "
-              "repeats. "
-              "Extents are equal: a dimension of extent 1 is not stretched.")
+              "Dimension i of x becomes dimension dims[i] of the result; x is repeated along the other dimensions of "
+              "the result. Extents are equal: a dimension of extent 1 is not repeated.")
           .Operand("x")
           .Attr<Ints>("shape", "of the result")
           .PerDim("shape")
-          .Attr<Ints>("dims", "where the dimensions of x go")
+          .Attr<Ints>("dims", "the dimensions of the result that the dimensions of x become")
           .MovesFrom(SourceOfBroadcast)
           .Trait(kRematerialised)
           .Constraint("C1", "the extents of shape are at least 0, and not too large")

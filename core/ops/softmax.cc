@@ -247,9 +247,8 @@ const OpDef& SoftmaxCrossEntropyOp() {
       OpDef("softmax_cross_entropy")
           .Doc(
               "loss = scale * the sum over all samples of -log_softmax(logits)[label], and its gradient dlogits = "
-              "scale * "
-              "(softmax(logits) - one_hot(labels)). With scale = 1 / samples of the global batch the loss is the mean "
-              "over the global batch, on any number of ranks.")
+              "scale * (softmax(logits) - one_hot(labels)). If scale is 1 / the number of samples in the global batch, "
+              "the loss is the mean over the global batch, on any number of ranks.")
           .Operand("logits")
           .Operand("labels")
           .Result("loss")

@@ -32,7 +32,7 @@ bool IsFoundBefore(T a, T b, bool smallest) {
   return smallest ? a < b : b < a;
 }
 
-// The position of the extreme one of `extent` elements that are `stride` apart. Of equal ones it is the first, or the
+// The position of the smallest or largest of `extent` elements that are `stride` apart; of equal ones the first or
 // last.
 template <typename T>
 int64_t Extreme(const T* x, int64_t extent, int64_t stride, bool smallest, bool last) {
@@ -78,7 +78,7 @@ OpDef Arg(const char* name, const char* doc, bool smallest) {
       .Operand("x")
       .Attr<int64_t>("dim", "the dimension to search; it is removed")
       .OptionalAttr<DType>("dtype", DType::kI64, "of the result")
-      .OptionalAttr<bool>("last", false, "of several equal elements the last one, not the first")
+      .OptionalAttr<bool>("last", false, "take the last of equal elements, not the first")
       .Trait(kOpaque)
       .Constraint("C1", "dim is a dimension of x")
       .Constraint("C2", "the dimension is not empty")
@@ -185,13 +185,13 @@ const OpDef& TopKOp() {
   static const OpDef def =
       OpDef("top_k")
           .Doc(
-              "The k largest elements along dim in decreasing order, or the k smallest in increasing order, and where "
-              "they are in x; of equal elements those at lower positions come first. NaN is the largest.")
+              "The k largest elements along dim in decreasing order, or the k smallest in increasing order, and their "
+              "positions in x. Equal elements are in order of their positions. NaN is the largest.")
           .Operand("x")
           .Result("values")
           .Result("indices")
           .Attr<int64_t>("dim", "the dimension that is searched")
-          .Attr<int64_t>("k", "how many; the whole extent sorts x")
+          .Attr<int64_t>("k", "the number of elements; the whole extent sorts x")
           .OptionalAttr<bool>("largest", true)
           .Trait(kOpaque)
           .Constraint("C1", "dim is a dimension of x")

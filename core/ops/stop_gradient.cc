@@ -10,9 +10,9 @@ const OpDef& StopGradientOp() {
   static const OpDef def =
       OpDef("stop_gradient")
           .Doc(
-              "x itself, at which gradients on their way back end: what x is computed from has none by this way. It is "
-              "for the target of a loss that the model computes, a straight-through estimator, or rows of a table that "
-              "are not trained. The pass inference-mode takes it out, once there are gradients.")
+              "x itself, through which no gradient flows back to x. For the target of a loss that the model computes, "
+              "a straight-through estimator, or rows of a table that are not trained. The pass inference-mode removes "
+              "it after differentiation.")
           .Operand("x")
           .Trait(kOpaque)
           .Trait(kEndsGradients)

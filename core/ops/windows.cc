@@ -202,12 +202,12 @@ void PlaceOverlapAdd(PlacementContext& c) {
 
 // The attributes and constraints of both ops.
 OpDef WithSteps(OpDef def) {
-  return def.Attr<int64_t>("dim", "the first dimension that windows run along")
-      .Attr<Ints>("stride", "steps of the window, one per dimension that it runs along")
+  return def.Attr<int64_t>("dim", "the first dimension along which windows slide")
+      .Attr<Ints>("stride", "steps of the window, one per dimension along which it slides")
       .Attr<Ints>("dilation", "distances of the window's elements, one per dimension")
       .Constraint("C2", "window, stride and dilation have one entry per dimension")
       .Constraint("C3", "they are at least 1 and at most 2^30")
-      .Constraint("C4", "the window, dilated, fits into what it runs along");
+      .Constraint("C4", "the window, dilated, fits into the dimensions along which it slides");
 }
 
 }  // namespace
@@ -216,15 +216,15 @@ OpDef WithSteps(OpDef def) {
 const OpDef& WindowsOp() {
   static const OpDef def =
       WithSteps(OpDef("windows")
-                    .Doc("All windows of x that slide along its dimensions from dim on: these become the dimensions of "
-                         "a window and then its positions. Position p of a window has at k what x has at p * stride + "
-                         "k * dilation.")
+                    .Doc("All positions of a window that slides along the dimensions of x from dim on. These "
+                         "dimensions are replaced by those of the window and then those of its positions. Element k of "
+                         "the window at position p is the element of x at p * stride + k * dilation.")
                     .Operand("x")
-                    .Attr<Ints>("window", "extents of the window, one per dimension that it runs along"))
+                    .Attr<Ints>("window", "extents of the window, one per dimension along which it slides"))
           .MovesFrom([](const IndexContext& c) {
             return SourceOf(c, c.operand().rank(), c.result().rank() - c.operand().rank());
           })
-          .Constraint("C1", "x has the dimensions that windows run along")
+          .Constraint("C1", "x has the dimensions along which windows slide")
           .Constraint("C5", "the result is not too large")
           .Infer(InferWindows)
           .Eval(EvalWindows)
@@ -238,11 +238,11 @@ const OpDef& WindowsOp() {
 const OpDef& OverlapAddOp() {
   static const OpDef def =
       WithSteps(OpDef("overlap_add")
-                    .Doc("What windows is transposed: x has the dimensions of a window and then its positions from dim "
-                         "on, for which the result has those of extents size, each element the sum of what windows "
-                         "have there; 0 without any. Integers wrap around.")
+                    .Doc("The transpose of windows. From dim on x has the dimensions of a window and then those of its "
+                         "positions, which the result replaces by dimensions of the extents size. Each element is the "
+                         "sum of the windows' elements at its position, or 0 if there are none. Integers wrap around.")
                     .Operand("x")
-                    .Attr<Ints>("size", "extents of the dimensions that windows run along"))
+                    .Attr<Ints>("size", "extents of the dimensions along which windows slide"))
           .Trait(kOpaque)
           .Constraint("C1", "x has the dimensions of a window and of its positions")
           .Constraint("C5", "there are as many positions as fit into size")
