@@ -1,5 +1,5 @@
-// Affine functions of indices: how ops that move elements say where each comes from (core/op_def.h), and where loops
-// read and write (backends/loops/). Plain values; any thread.
+// Affine functions of indices. Ops that move elements describe the origin of each element by them (core/op_def.h).
+// Loops describe the elements that they read and write by them (backends/loops/). Plain values; any thread.
 
 #pragma once
 
@@ -20,7 +20,7 @@ struct Affine {
   }
   // this + factor * other
   Affine Plus(const Affine& other, int64_t factor) const;
-  // Of as many indices as strides.
+  // The value of the function. Requires as many indices as strides.
   int64_t At(const std::vector<int64_t>& index) const;
 
   static Affine Zero(size_t num_dims) { return {0, std::vector<int64_t>(num_dims, 0)}; }
@@ -28,8 +28,8 @@ struct Affine {
   static Affine Index(size_t num_dims, size_t dim, int64_t stride = 1, int64_t constant = 0);
 };
 
-// Where the elements of a result come from: for each dimension of the operand the index there, as a function of the
-// indices in the result.
+// The origin of each element of a result: for each dimension of the operand, the index along it as a function of the
+// indices of the result.
 using IndexMap = std::vector<Affine>;
 
 }  // namespace lockstep

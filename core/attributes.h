@@ -1,5 +1,5 @@
-// The attributes of a node: a small closed set of types, so that printing, parsing, hashing, comparing and cloning are
-// written once for all ops. Plain values; any thread.
+// The attributes of a node. Their types are a small closed set, so that printing, parsing, hashing, comparing and
+// cloning are written once for all ops. Plain values; any thread.
 
 #pragma once
 
@@ -20,12 +20,12 @@ namespace lockstep {
 class Graph;
 
 // A graph inside a node, such as the body of a fusion. Immutable, and therefore shared between the clones of its node.
-// Two regions are equal if their text is.
+// Two regions are equal if their texts are equal.
 class Region {
  public:
   Region() = default;
   explicit Region(Graph graph);
-  const Graph& graph() const { return *graph_; }  // requires that there is one
+  const Graph& graph() const { return *graph_; }  // requires a region made with a graph
   bool operator==(const Region& other) const;
   std::string ToString() const;
 
@@ -33,8 +33,8 @@ class Region {
   std::shared_ptr<const Graph> graph_;
 };
 
-// Stands for a number that is an operand of the node, an f64 scalar, where the op lets an attribute be one
-// (OpDef::OrOperand). Such operands come after the op's own.
+// The value of an attribute whose number is an operand of the node, an f64 scalar. Only attributes with
+// OpDef::OrOperand may have it. Such operands come after the op's own.
 struct OperandRef {
   int64_t index = 0;  // among the node's operands
   bool operator==(const OperandRef&) const = default;
@@ -47,21 +47,21 @@ using Attribute =
 // Ordered, so that what is printed and hashed does not depend on the order of insertion.
 using AttributeMap = std::map<std::string, Attribute, std::less<>>;
 
-// "bool", "int", "float", "string", "ints", "dtype", "tensor", "region", "operand": the name of the alternative that is
-// held.
+// The name of the alternative that the attribute holds: "bool", "int", "float", "string", "ints", "dtype", "tensor",
+// "region" or "operand".
 std::string_view AttributeTypeName(const Attribute& attribute);
 template <typename T>
 std::string_view AttributeTypeName() {
   return AttributeTypeName(Attribute(T()));
 }
 
-// "true", "3", "0.1", "sum", "\"a b\"", "[1, 2]", "f32", "dense<f32[]: 1.0>".
+// The text form: "true", "3", "0.1", "sum", "\"a b\"", "[1, 2]", "f32", "dense<f32[]: 1.0>".
 std::string AttributeToString(const Attribute& attribute);
 
 // `text` in double quotes, with `"`, `\\` and newlines escaped.
 std::string Quoted(std::string_view text);
 
-// How many are operands.
+// The number of attributes that are operands.
 size_t NumOperandRefs(const AttributeMap& attributes);
 
 // "{axis=data, kind=sum}", or "" for an empty map.

@@ -28,8 +28,8 @@ ValueSet DependentValues(Graph& graph, const std::vector<Value>& wrt) {
   return dependent;
 }
 
-// Of two results of `pad` with zeros, of which the elements of the one follow those of the other along one dimension,
-// and that are alike in all others: that dimension. Else -1.
+// Returns the dimension along which the operand of `second` directly follows that of `first`, if both are `pad`s with
+// zeros and equal along all other dimensions; else -1.
 int64_t DimInWhichTheyMeet(const Node& first, const Node& second) {
   using Ints = std::vector<int64_t>;
   if (!first.Is("pad") || !second.Is("pad") || first.type() != second.type()) return -1;
@@ -45,7 +45,8 @@ int64_t DimInWhichTheyMeet(const Node& first, const Node& second) {
   return meets;
 }
 
-// The gradients of slices of one value, side by side: less than a sum of what is mostly zeros. Null where they are not.
+// Joins the gradients of two adjacent slices of one value. This is cheaper than the sum of two tensors that are mostly
+// zeros. Returns null if `x` and `y` are not such gradients.
 Value SideBySide(Builder& b, Value x, Value y) {
   using Ints = std::vector<int64_t>;
   int64_t dim = DimInWhichTheyMeet(*x.node, *y.node);
@@ -73,7 +74,7 @@ class Reverse {
   Reverse(Graph& graph, const std::vector<Value>& wrt) : dependent_(DependentValues(graph, wrt)), builder_(graph) {}
 
   absl::StatusOr<std::vector<Value>> Run(const std::vector<GradientOf>& known, const std::vector<Value>& wrt) {
-    // The nodes there are now, last first; what is built meanwhile is appended and not visited.
+    // Only the nodes that exist now are visited, in reverse order. Nodes built meanwhile are appended and not visited.
     std::vector<Node*> nodes;
     for (Node& node : builder_.graph().nodes()) nodes.push_back(&node);
     for (const GradientOf& one : known) {
@@ -112,7 +113,7 @@ class Reverse {
     }
     if (!any_grad) return absl::OkStatus();
     if (node.op().has_trait(kSteps)) {
-      steps_.push_back(&node);  // its derivative is zero; CheckNotZero says where nothing else is left
+      steps_.push_back(&node);  // its derivative is zero; CheckNotZero fails if no other path gives a gradient
       return absl::OkStatus();
     }
     if (!node.op().vjp()) {
@@ -134,19 +135,19 @@ class Reverse {
     return builder_.status();
   }
 
-  // Of a value that has no gradient: an error if a step function is on the way to it.
+  // Returns an error if `value`, which has no gradient, reaches the loss through a step function.
   absl::Status CheckNotZero(Value value) {
     if (steps_.empty()) return absl::OkStatus();
     const ValueSet dependent = DependentValues(builder_.graph(), {value});
     for (const Node* step : steps_) {
       if (!dependent.contains(step->operand(0))) continue;
-      return InvalidArgument() << "the gradient with respect to %" << value.name() << " is zero everywhere, as "
-                               << step->Describe() << " is on its only way: " << step->op().no_gradient();
+      return InvalidArgument() << "the gradient with respect to %" << value.name() << " is zero everywhere, because "
+                               << step->Describe() << " is on its only path: " << step->op().no_gradient();
     }
     return absl::OkStatus();
   }
 
-  // At the end, as values are found by the addresses of their nodes until then.
+  // Called at the end, because until then values are found by the addresses of their nodes.
   void EraseReplaced(const std::vector<Value>& wrt, const std::vector<Value>& results) {
     for (Node* node : replaced_) {
       bool is_used = false;
@@ -160,7 +161,7 @@ class Reverse {
   }
 
   ValueSet dependent_;
-  std::vector<const Node*> steps_;  // that a gradient arrived at
+  std::vector<const Node*> steps_;  // step functions that a gradient reached
   Builder builder_;
   std::unordered_map<Value, Value, ValueHash> gradients_;
   std::vector<Node*> replaced_;

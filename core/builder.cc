@@ -41,7 +41,7 @@ Value Builder::Constant(Tensor value) { return Op("constant", {}, {{"value", std
 Value Builder::Splat(double value, const TensorType& type) {
   Tensor scalar = Tensor::Scalar(type.dtype, value);
   if (!IsFloat(type.dtype) && scalar.At(0) != value) {
-    Fail(InvalidArgument() << "there is no " << type.dtype << " of value " << DoubleToString(value)
+    Fail(InvalidArgument() << type.dtype << " cannot represent the value " << DoubleToString(value)
                            << (source_.empty() ? "" : ", at ") << source_);
     return Value();
   }
@@ -123,7 +123,7 @@ Value Builder::ReduceMean(Value x, const std::vector<int64_t>& dims) {
   if (!x) return x;
   int64_t count = 1;
   for (int64_t dim : dims) count *= x.shape()[dim];
-  // In 16 bits 1 / count has few digits, and the sum may be too large.
+  // In 16 bits 1 / count is inexact, and the sum may overflow.
   const bool is_half = IsFloat(x.dtype()) && SizeOf(x.dtype()) == 2;
   const Value sum = ReduceSum(is_half ? Convert(x, DType::kF32) : x, dims);
   return sum ? Convert(Scale(sum, 1.0 / static_cast<double>(count)), x.dtype()) : sum;

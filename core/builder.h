@@ -1,9 +1,9 @@
-// Makes nodes by name: the language in which gradients, decompositions, frontends and passes write graphs. A Builder
-// holds the first error and from then on returns null Values and takes them as operands, so that an expression need not
-// check each step; whoever made the builder looks at status() before using what was built.
+// Builds nodes by name. Gradients, decompositions, frontends and passes write graphs with it. A Builder keeps the first
+// error. From then on it returns null Values and accepts them as operands, so that an expression need not check each
+// step. The caller checks status() before it uses the results.
 //
-// In a placed graph new nodes are placed by their ops' rules; where one wants a slice of what all ranks hold, it is
-// taken. A node that would need communication is an error.
+// In a placed graph new nodes are placed by their ops' rules. If a rule requires a slice of a replicated operand, the
+// builder inserts the slice. A node that would need communication is an error.
 //
 // Elementwise functions require equal types; there is no implicit broadcasting.
 
@@ -29,7 +29,7 @@ class Builder {
   void Fail(absl::Status status) {
     if (status_.ok()) status_ = std::move(status);
   }
-  // For who has undone what failed, and goes another way.
+  // Clears the error so that the caller can continue after undoing the failed part.
   void ForgetError() { status_ = absl::OkStatus(); }
   void set_source(std::string source) { source_ = std::move(source); }
   const std::string& source() const { return source_; }
@@ -39,12 +39,13 @@ class Builder {
   std::vector<Value> Ops(std::string_view op, std::vector<Value> operands, AttributeMap attributes = {});
   Value Op(std::string_view op, std::vector<Value> operands, AttributeMap attributes = {});  // the first result
 
-  // A node like `node`, of this graph or another, with its operands through `map`, to which its results are added.
+  // Copies `node`, of this graph or another. Its operands are mapped by `map`, and its results are added to `map`.
   void Copy(const Node& node, ValueMap& map);
 
   // --- Constants and shapes ------------------------------------------------------------------------------------------
   Value Constant(Tensor value);
-  // A scalar constant, broadcast. A float dtype rounds the value; it is an error if an integer dtype does not have it.
+  // A scalar constant, broadcast. A float dtype rounds the value. A value that an integer dtype cannot represent is an
+  // error.
   Value Splat(double value, const TensorType& type);
   Value SplatLike(double value, Value like) { return like ? Splat(value, like.type()) : Value(); }
   Value Iota(const TensorType& type, int64_t dim);
@@ -52,9 +53,9 @@ class Builder {
   Value Transpose(Value x, std::vector<int64_t> permutation);  // result dimension i is x's dimension permutation[i]
   // x's dimension i becomes dimension dims[i] of the result (dims increasing); the other dimensions repeat x.
   Value Broadcast(Value x, Shape shape, std::vector<int64_t> dims);
-  // The same, with x's only dimension becoming `dim`: a bias or a per-channel scale.
+  // Broadcasts a vector, such as a bias or a per-channel scale. Its only dimension becomes `dim`.
   Value BroadcastAlong(Value x, const Shape& shape, int64_t dim) { return Broadcast(x, shape, {dim}); }
-  // Undoes a reduction over `dims`: x has shape.Without(dims).
+  // Repeats x along `dims`, which a reduction removed: x has the shape shape.Without(dims).
   Value BroadcastOver(Value x, const Shape& shape, const std::vector<int64_t>& dims);
   Value Convert(Value x, DType dtype);  // x itself if it has that dtype
   Value Concat(std::vector<Value> xs, int64_t dim);
@@ -62,11 +63,11 @@ class Builder {
   Value Pad(Value x, std::vector<int64_t> low, std::vector<int64_t> high, double value = 0.0);
 
   Value Reverse(Value x, std::vector<int64_t> dims);  // x itself if dims is empty
-  // What the ops gather, scatter_sum and scatter say.
+  // See the ops gather, scatter_sum and scatter.
   Value Gather(Value x, Value indices, int64_t dim, int64_t batch_dims = 0);
   Value ScatterSum(Value indices, Value updates, int64_t dim, int64_t batch_dims, int64_t size);
-  // For each index the element of x along `dim` that it names, or 0 if it names none: indices have the shape of x
-  // without `dim`. By a comparison, so that loops fuse it and its gradient.
+  // For each index, the element of x at that index along `dim`, or 0 if the index is out of range. `indices` has the
+  // shape of x without `dim`. Computed by a comparison, so that loops fuse it and its gradient.
   Value Pick(Value x, Value indices, int64_t dim);
   Value Scatter(Value x, Value indices, Value updates, int64_t dim, int64_t batch_dims, std::string kind);
 

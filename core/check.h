@@ -1,5 +1,5 @@
-// CHECK ends the process with a message when an invariant of our own code is broken. It is never reached by user input:
-// whatever a user, a file or another rank can cause is an absl::Status. Any thread may call it.
+// LOCKSTEP_CHECK ends the process with a message when an invariant of our own code is broken. User input never reaches
+// it: errors that a user, a file or another rank can cause are absl::Status. Any thread may call it.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// How the op `compare` compares: the enum of its attribute `direction`. Plain values; any thread.
+// The comparisons of the op `compare`: the enum of its attribute `direction`. Plain values; any thread.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// The element types of tensors, their C++ types, and a dispatch from the one to the other. Plain values; any thread.
+// The element types of tensors, their C++ types, and a dispatch from a DType to its C++ type. Plain values; any thread.
 
 #pragma once
 
@@ -38,7 +38,7 @@ struct Float16 {
   uint16_t bits = 0;
   Float16() = default;
   explicit Float16(float value);
-  operator float() const;  // NOLINT: implicit by intent, so that templates read like those of float
+  operator float() const;  // NOLINT: implicit by intent, so that templates for float also compile for it
 };
 
 struct BFloat16 {
@@ -74,7 +74,7 @@ constexpr DType DTypeOf() {
   }
 }
 
-// Calls f(TypeTag<T>()) with the C++ type of `dtype` and returns what it returns.
+// Calls f(TypeTag<T>()) with the C++ type T of `dtype` and returns the result.
 template <typename F>
 decltype(auto) DispatchDType(DType dtype, F&& f) {
   switch (dtype) {

@@ -5,11 +5,12 @@
 // and inference is verification: a node that exists is well-typed.
 //
 // A program has three forms (docs/decisions/0007):
-//  * without a mesh: what a user writes, the one-rank program over the global batch;
-//  * placed: a mesh, and for every value where it is along each axis. Types are still those of the one-rank program,
-//    and a collective is a node that changes where a value is, not what it is. New nodes are placed by their ops'
+//  * without a mesh: the one-rank program over the global batch, as a user writes it;
+//  * placed: with a mesh, and a placement of every value along each axis. Types are still those of the one-rank
+//    program, and a collective changes the placement of a value, not the value. New nodes are placed by their ops'
 //    rules;
-//  * local: the same with the types of what one rank holds, which is what runs (core/local_types.h goes both ways).
+//  * local: a placed program with the types of the part that one rank holds. This form runs. core/local_types.h
+//    converts in both directions.
 
 #pragma once
 
@@ -36,7 +37,7 @@ class Graph;
 class Node;
 class OpDef;
 
-// One result of a node: a borrowed handle, valid while the node is in its graph. The null Value has no node.
+// A handle to one result of a node, valid while the node is in its graph. The null Value has no node.
 struct Value {
   Node* node = nullptr;
   int index = 0;
@@ -47,7 +48,7 @@ struct Value {
   const Shape& shape() const { return type().shape; }
   DType dtype() const { return type().dtype; }
   const std::string& name() const;         // unique in the graph, without the '%'
-  const PlacementMap& placements() const;  // where it is; axes along which it is replicated are left out
+  const PlacementMap& placements() const;  // without the axes along which the value is replicated
   Placement placement(std::string_view axis) const { return PlacementAlong(placements(), axis); }
 };
 
@@ -69,10 +70,10 @@ class Node {
   const OpDef& op() const { return *op_; }
   const std::string& op_name() const;
   bool Is(std::string_view op_name) const { return this->op_name() == op_name; }
-  bool is_input() const;  // of the graph: no node that computes
+  bool is_input() const;  // true for an input of the graph, which computes nothing
   bool is_constant() const;
 
-  // Grows with creation within one graph: a deterministic key where a pointer would not be one.
+  // Increases in order of creation within one graph. A deterministic key, unlike the node's address.
   int64_t id() const { return id_; }
 
   const std::vector<Value>& operands() const { return operands_; }
@@ -91,15 +92,14 @@ class Node {
   const PlacementMap& placements(size_t i = 0) const { return result_placements_[i]; }
   const std::string& result_name(size_t i = 0) const { return result_names_[i]; }
 
-  // Where the node comes from in the model, such as "onnx:/fc1/MatMul" or "torch:encoder.0.fc1/node_MatMul_3"; may be
+  // The origin of the node in the model, such as "onnx:/fc1/MatMul" or "torch:encoder.0.fc1/node_MatMul_3"; may be
   // empty.
   const std::string& source() const { return source_; }
 
-  // The nodes that have a result of this one as an operand, once for each such operand. Results of the graph are not
-  // users.
+  // The nodes that use a result of this node, once for each operand that is one. Results of the graph are not users.
   const std::vector<Node*>& users() const { return users_; }
 
-  // "matmul %z" or "matmul %z (at onnx:/fc1/MatMul)": how messages name a node.
+  // The name of the node in messages: "matmul %z" or "matmul %z (at onnx:/fc1/MatMul)".
   std::string Describe() const;
 
  private:
@@ -120,15 +120,16 @@ inline const TensorType& Value::type() const { return node->type(static_cast<siz
 inline const std::string& Value::name() const { return node->result_name(static_cast<size_t>(index)); }
 inline const PlacementMap& Value::placements() const { return node->placements(static_cast<size_t>(index)); }
 
-// An input of a graph. Data inputs are given at each call; state inputs (trained variables, optimizer state) live with
-// the executable, which updates those that have a next value among the results; settings hold until they are set.
+// An input of a graph. Data inputs are given at each call. State inputs (trained variables, optimizer state) live with
+// the executable, which updates those that have a next value among the results. Settings keep their value until it is
+// set again.
 struct Input {
-  Value value;  // of a node of op `input` that is not in nodes()
+  Value value;  // the result of a node of op `input`, which is not in nodes()
   bool is_state = false;
   std::optional<Setting> setting = {};
   bool is_data() const { return !is_state && !setting; }
   const std::string& name() const { return value.name(); }
-  // Without a mesh: where it is to be. split(0) on the data axis: dimension 0 is the batch.
+  // In a graph without a mesh, the placements that it will have. split(0) on the data axis: dimension 0 is the batch.
   const PlacementMap& placements() const { return value.placements(); }
 };
 
@@ -140,22 +141,22 @@ struct Result {
   PlacementMap placements;
 };
 
-// What Insert needs of a node. Names default to fresh ones, the attributes to the op's defaults.
+// The description of a node for Insert. Names default to new ones, attributes to the op's defaults.
 struct NodeSpec {
   const OpDef* op = nullptr;
   std::vector<Value> operands;
   AttributeMap attributes;
   std::string source;
   std::vector<std::string> names;
-  // Where the results are, one entry for each, as a parser or a pass that knows says it; Verify checks it. Empty: in a
-  // placed graph the op's rule decides, in others they are replicated.
+  // The placements of the results, one entry for each, from a parser or a pass that knows them. Verify checks them. If
+  // empty, the op's rule decides in a placed graph; in other graphs results are replicated.
   std::vector<PlacementMap> placements = {};
 };
 
-// From values of one graph to values of another, or to others of the same.
+// Maps values of a graph to values of another graph, or to other values of the same graph.
 using ValueMap = std::unordered_map<Value, Value, ValueHash>;
 
-// A node like `node` for another place: its operands through `map`, which has all of them; everything else as it is.
+// The description of a copy of `node`. Operands are mapped by `map`, which must have all of them.
 NodeSpec CopyOf(const Node& node, const ValueMap& map);
 
 class Graph {
@@ -168,20 +169,21 @@ class Graph {
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
   const Mesh& mesh() const { return mesh_; }
-  // Whether types are those of what one rank holds. Never without a mesh.
+  // True if types are those of the part that one rank holds. False without a mesh.
   bool is_local() const { return is_local_; }
   bool is_placed() const { return !mesh_.empty() && !is_local_; }
   void set_mesh(Mesh mesh, bool is_local = false);
-  // The mesh as types see it, the axes having one rank where types are global; and its number of ranks.
+  // The mesh of a local graph; else the same axes with one rank each, because types are global. num_ranks() is its
+  // number of ranks.
   const Mesh& type_mesh() const { return type_mesh_; }
   int64_t num_ranks() const { return type_mesh_.num_ranks(); }
 
   // --- Inputs and results --------------------------------------------------------------------------------------------
   absl::StatusOr<Value> AddInput(std::string name, TensorType type, bool is_state = false,
                                  PlacementMap placements = {});
-  // A scalar f64 that is replicated. An error if the range does not have the value.
+  // Adds a replicated f64 scalar. A value outside of the range is an error.
   absl::StatusOr<Value> AddSetting(std::string name, Setting setting);
-  // Like `input`, of another graph, of another type or elsewhere.
+  // Adds an input like `input`, which is of another graph, with another type and other placements.
   absl::StatusOr<Value> AddInputLike(const Input& input, TensorType type, PlacementMap placements);
   const std::vector<Input>& inputs() const { return inputs_; }
   const Input* FindInput(std::string_view name) const;  // null if there is none
@@ -198,16 +200,16 @@ class Graph {
   void RemoveResult(size_t i) { results_.erase(results_.begin() + static_cast<std::ptrdiff_t>(i)); }
 
   // --- Nodes ---------------------------------------------------------------------------------------------------------
-  // In execution order. Changing the list goes through the members below.
+  // In execution order. The list is changed only by the members below.
   const std::list<Node>& nodes() const { return *nodes_; }
   std::list<Node>& nodes() { return *nodes_; }
 
-  // Inserts a node before `before` (at the end if null), inferring its result types. The error is the op's, with the
-  // source.
+  // Inserts a node before `before` (at the end if null) and infers its result types. An error is the op's, with the
+  // source added.
   absl::StatusOr<Node*> Insert(NodeSpec spec, Node* before = nullptr);
   // Inserts CopyOf(node, map), and adds its results to the map.
   absl::StatusOr<Node*> InsertCopy(const Node& node, ValueMap& map, Node* before = nullptr);
-  void Erase(Node* node);                              // requires that nobody uses it
+  void Erase(Node* node);                              // requires that no result is used
   void MoveBefore(Node* node, Node* before);           // to the end if null; the caller keeps the order valid
   void SetOperand(Node* node, size_t i, Value value);  // requires a value of the same type
   absl::Status SetAttribute(Node* node, std::string_view name, Attribute value);  // result types must stay
@@ -229,7 +231,7 @@ class Graph {
   bool is_local_ = false;
   std::vector<Input> inputs_;
   std::vector<Result> results_;
-  // Behind pointers so that moving a Graph moves no node.
+  // Behind pointers, so that moving a Graph does not move its nodes.
   std::unique_ptr<std::list<Node>> input_nodes_ = std::make_unique<std::list<Node>>();
   std::unique_ptr<std::list<Node>> nodes_ = std::make_unique<std::list<Node>>();
   std::unordered_set<std::string> names_;

@@ -24,14 +24,14 @@ std::vector<Tensor> AllocateResults(const Node& node) {
   return results;
 }
 
-// Whether another rank alone computes the node.
+// True if the node is placed at a rank other than `rank`.
 bool IsElsewhere(const Node& node, const Mesh& mesh, int64_t rank) {
   return std::any_of(node.placements().begin(), node.placements().end(), [&](const auto& along) {
     return along.second.is_at() && !along.second.is_at(mesh.Coordinate(rank, along.first));
   });
 }
 
-// What a rank has in the place of what it does not compute: no number, where there is such a thing.
+// The results on a rank that does not compute the node: NaN for floats, else zeros.
 std::vector<Tensor> Nothing(const Node& node) {
   std::vector<Tensor> results = AllocateResults(node);
   for (Tensor& result : results) {
@@ -40,7 +40,7 @@ std::vector<Tensor> Nothing(const Node& node) {
   return results;
 }
 
-// Without the axis, which only a push can do without, the one rank is a group.
+// The groups of ranks along `axis`. Without such an axis, which only the op push allows, the one rank is a group.
 std::vector<std::vector<int64_t>> GroupsAlong(const Mesh& mesh, const std::string& axis) {
   if (mesh.has_axis(axis)) return mesh.Groups(axis);
   return {{0}};

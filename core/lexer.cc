@@ -21,7 +21,7 @@ Token Lexer::Next() {
 }
 
 absl::StatusOr<std::string> Lexer::NextName() {
-  // Names may look like numbers, "12.1" or even "3e", so they are read from the text again rather than from the token.
+  // Names may look like numbers, "12.1" or even "3e". They are therefore read from the text again, not from the token.
   if (token_.kind == Token::Kind::kString) return Next().text;
   at_ = token_.offset;
   const size_t begin = at_;
@@ -36,7 +36,7 @@ ErrorStream Lexer::Error(size_t offset) const {
   size_t line = 1, column = 1;
   for (char c : text_.substr(0, std::min(offset, text_.size()))) {
     const bool continues =
-        (static_cast<unsigned char>(c) & 0xc0) == 0x80;  // a character of several bytes is one column
+        (static_cast<unsigned char>(c) & 0xc0) == 0x80;  // a UTF-8 character of several bytes is one column
     column = c == '\n' ? 1 : column + !continues;
     line += c == '\n';
   }

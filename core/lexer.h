@@ -27,12 +27,12 @@ class Lexer {
   const Token& peek() const { return token_; }
   Token Next();
 
-  // After '%': a name, which may also be digits or start with them.
+  // Reads a name after '%'. It may start with digits, or be all digits.
   absl::StatusOr<std::string> NextName();
 
-  // InvalidArgument with the position of the current token: "line 3, column 7: ".
+  // Returns InvalidArgument that starts with the position of the current token: "line 3, column 7: ".
   ErrorStream Error() const { return Error(token_.offset); }
-  ErrorStream Error(size_t offset) const;  // with the position of the token that begins there
+  ErrorStream Error(size_t offset) const;  // the same for the position `offset`
 
  private:
   void Advance();

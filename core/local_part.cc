@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-// Of a dimension: the elements that a rank holds, of those that there are.
+// The elements of one dimension that a rank holds: `extent` of `of` elements, from `begin`.
 struct Range {
   int64_t begin = 0, extent = 0, of = 0;
 };
@@ -28,7 +28,7 @@ std::vector<Range> RangesOf(const Shape& whole, const PlacementMap& placements, 
 template <typename Copy>
 void ForEachRun(DType dtype, const std::vector<Range>& ranges, const Copy& copy) {
   size_t run = SizeOf(dtype), whole_run = run, runs = 1;
-  size_t outer = ranges.size();  // the dimensions before the last one that is cut, after which all are whole
+  size_t outer = ranges.size();  // becomes the index of the last dimension that is split; all after it are whole
   while (outer > 0) {
     const Range& range = ranges[--outer];
     run *= static_cast<size_t>(range.extent);

@@ -16,7 +16,7 @@ Tensor Counting(Shape shape, DType dtype = DType::kI32) {
   return tensor.Converted(dtype);
 }
 
-// Every rank's part, put into a tensor of ones in all bits.
+// Puts every rank's part into a tensor whose bits are all ones.
 Tensor PutTogether(const Tensor& whole, const PlacementMap& placements, const Mesh& mesh) {
   Tensor result(whole.type());
   std::memset(result.mutable_bytes(), 0xff, result.num_bytes());
@@ -35,7 +35,7 @@ TEST(LocalPart, IsCutAlongTheDimensionsThatAreSplit) {
             Tensor::Of<int32_t>({4, 2}, {2, 3, 8, 9, 14, 15, 20, 21}));
   const PlacementMap both = {{"data", Placement::Split(0)}, {"model", Placement::Split(1)}};
   EXPECT_EQ(LocalPart(whole, both, kGrid, 5), Tensor::Of<int32_t>({2, 2}, {16, 17, 22, 23}));
-  // One dimension along both axes: first by the axis that the mesh names first.
+  // A dimension that both axes split is split first by the mesh's first axis.
   const PlacementMap twice = {{"data", Placement::Split(1)}, {"model", Placement::Split(1)}};
   EXPECT_EQ(LocalPart(whole, twice, kGrid, 4), Tensor::Of<int32_t>({4, 1}, {4, 10, 16, 22}));
   EXPECT_EQ(LocalPart(whole, {}, kGrid, 5), whole);

@@ -9,7 +9,7 @@ using Ints = std::vector<int64_t>;
 
 enum class Direction { kToLocal, kToGlobal };
 
-// `extents` of a value that is placed so, in the other types.
+// Converts the `extents` of a value with these placements to the other form.
 Ints Rescaled(Ints extents, const PlacementMap& placements, const Mesh& mesh, Direction direction) {
   for (const auto& [name, placement] : placements) {
     if (!placement.is_split() || !mesh.has_axis(name)) continue;
@@ -24,8 +24,7 @@ TensorType Rescaled(const TensorType& type, const PlacementMap& placements, cons
   return {type.dtype, Shape(Rescaled(type.shape.dims(), placements, mesh, direction))};
 }
 
-// Copies a graph, with the types of the other form. `mesh` is the graph's, or that of the graph in which it is a
-// region.
+// Copies a graph with the types of the other form. `mesh` is the graph's, or for a region that of the enclosing graph.
 class Rescaling {
  public:
   Rescaling(const Graph& from, const Mesh& mesh, Direction direction)
@@ -61,9 +60,8 @@ class Rescaling {
     for (size_t i = 0; i < node.num_results(); ++i) {
       const TensorType expected = Rescaled(node.type(i), node.placements(i), mesh_, direction_);
       if (copy->type(i) != expected) {
-        return Internal() << node.Describe() << ": the placement of %" << node.result_name(i) << " makes "
-                          << node.type(i) << " to " << expected << " on the other side, but the op infers "
-                          << copy->type(i);
+        return Internal() << node.Describe() << ": the placement of %" << node.result_name(i) << " converts "
+                          << node.type(i) << " to " << expected << ", but the op infers " << copy->type(i);
       }
       map_[const_cast<Node&>(node).result(i)] = copy->result(i);
     }

@@ -1,5 +1,6 @@
-// From types of the one-rank program to types of what one rank holds, and back. Placements say all that is needed, so
-// both directions are exact, and each undoes the other. Mechanical: no rule is asked, nothing is decided.
+// Converts a graph between global types, those of the one-rank program, and local types, those of the part that one
+// rank holds. Placements determine the result, so each direction is the inverse of the other. No placement rule is
+// used.
 
 #pragma once
 
@@ -8,16 +9,16 @@
 
 namespace lockstep {
 
-// What a rank holds of a value of the global `type` that is placed so. Requires SplitsEvenly.
+// The type of the part that a rank holds of a value of the global `type`. Requires SplitsEvenly.
 TensorType LocalType(const TensorType& type, const PlacementMap& placements, const Mesh& mesh);
-// The type of the value of which ranks hold `type`.
+// The global type of a value whose parts on the ranks have the type `type`.
 TensorType GlobalType(const TensorType& type, const PlacementMap& placements, const Mesh& mesh);
 
-// The program that a rank runs, of a placed graph; a graph without a mesh, or that is local, is copied. The error is
-// Internal: a placement rule, or an op's inference, that contradicts the other.
+// The local program of a placed graph. A graph without a mesh and a local graph are copied. The error is Internal: a
+// placement rule and an op's type inference contradict each other.
 absl::StatusOr<Graph> ToLocalTypes(const Graph& graph);
 
-// The placed graph of a local one; any other is copied. An error if the local types are no share of global ones.
+// The placed graph of a local one; any other is copied. Returns an error if no global types have these local types.
 absl::StatusOr<Graph> ToGlobalTypes(const Graph& graph);
 
 }  // namespace lockstep

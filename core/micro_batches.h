@@ -1,6 +1,6 @@
-// The axis of time. A loop over micro-batches is made as a program is for ranks: what is placed along this axis is cut
-// into micro-batches, each of which an iteration computes as a rank would (passes/training/accumulate.h). It is never
-// an axis of a mesh that runs, and no mesh that a user names has it: '%' begins no name.
+// The mesh axis of micro-batches. A loop over micro-batches is made like a program for ranks: a value that is split
+// along this axis is cut into micro-batches, and an iteration computes one as a rank would
+// (passes/training/accumulate.h). No mesh that runs has this axis, and users cannot name it: no name begins with '%'.
 
 #pragma once
 

@@ -15,7 +15,7 @@ bool IsNumber(const Attribute& value) {
   return std::holds_alternative<double>(value) || std::holds_alternative<int64_t>(value);
 }
 
-// Whether it is in its range, or among its choices.
+// Checks that the value is in the attribute's range, or among its choices.
 absl::Status CheckValue(const InferContext& context, const OpDef::AttributeDef& attribute, const Attribute& value) {
   if (attribute.range && IsNumber(value)) {
     const auto* const whole = std::get_if<int64_t>(&value);
@@ -33,7 +33,7 @@ absl::Status CheckValue(const InferContext& context, const OpDef::AttributeDef& 
   return error;
 }
 
-// Each operand after the first `own` is that of exactly one attribute, and a scalar.
+// Checks that each operand after the first `own` is an f64 scalar and belongs to exactly one attribute.
 absl::Status CheckOperandRefs(const InferContext& context, size_t own) {
   std::vector<std::string_view> names(context.num_operands() - own);
   for (const auto& [name, value] : context.attributes()) {
@@ -43,7 +43,7 @@ absl::Status CheckOperandRefs(const InferContext& context, size_t own) {
     if (i < own || i >= context.num_operands() || !names[i - own].empty()) {
       return context.Error(kOperandConstraint)
              << name << " is " << AttributeToString(value) << " of " << context.num_operands()
-             << ", expected one of its own after the first " << own;
+             << ", expected an operand after the first " << own << " that no other attribute has";
     }
     names[i - own] = name;
     const TensorType expected{DType::kF64, Shape()};
@@ -60,7 +60,7 @@ ErrorStream NodeContext::Error(std::string_view constraint) const {
 }
 
 void VjpContext::Contribute(size_t i, Value value) {
-  if (!value) return;  // after an error, which the builder holds
+  if (!value) return;  // the builder has an error
   LOCKSTEP_CHECK(value.type() == operand(i).type())
       << "gradient of operand " << i << " of " << node_.Describe() << " has type " << value.type().ToString();
   contributions_[i].push_back(value);

@@ -1,6 +1,6 @@
-// What an op is: one OpDef, written as one block in core/ops/<family>.cc. It is the single source for the documentation
-// (docs/ops.md), inference and verification, reference meaning, gradient, placement rule and decomposition.
-// OpDefs are immutable once made; any thread may use them.
+// The definition of an op: one OpDef, written as one block in core/ops/<family>.cc. It is the single source of the op's
+// documentation (docs/ops.md), inference and verification, reference meaning, gradient, placement rule and
+// decomposition. OpDefs are immutable once made; any thread may use them.
 
 #pragma once
 
@@ -26,7 +26,7 @@ namespace lockstep {
 class Builder;
 class OpDef;
 
-// What every context knows of a node: the op and the attributes, with defaults filled in.
+// The common part of all contexts of a node: the op and the attributes, with defaults filled in.
 class NodeContext {
  public:
   NodeContext(const OpDef& op, const AttributeMap& attributes) : op_(op), attributes_(attributes) {}
@@ -38,7 +38,7 @@ class NodeContext {
     LOCKSTEP_CHECK(it != attributes_.end() && std::holds_alternative<T>(it->second)) << "attribute " << name;
     return std::get<T>(it->second);
   }
-  // Starts a message "<op> (C1): ". The source of the node is appended by the caller of the rule.
+  // Starts the message of an error: "<op> (C1): ". The caller of the rule appends the source of the node.
   ErrorStream Error(std::string_view constraint) const;
 
  protected:
@@ -59,7 +59,7 @@ class InferContext : public NodeContext {
   const Mesh& mesh() const { return mesh_; }
   // The size of the mesh axis that the attribute `axis` names.
   absl::StatusOr<int64_t> axis_size() const { return mesh_.axis_size(attr<std::string>("axis")); }
-  // Whether types are those of one rank: global types say what all ranks hold, and a collective does not change them.
+  // True if types are those of the part that one rank holds. Else types are global, and collectives do not change them.
   bool is_local() const { return is_local_; }
 
   absl::Status SetResult(TensorType type) { return SetResults({std::move(type)}); }
@@ -77,7 +77,7 @@ class InferContext : public NodeContext {
   std::vector<TensorType> results_;
 };
 
-// Reference meaning on one rank: operand tensors in, result tensors (allocated, zero) out. Clarity before speed.
+// Reference meaning on one rank: operand tensors in, result tensors (allocated, zero) out. Clear rather than fast.
 class EvalContext : public NodeContext {
  public:
   EvalContext(const OpDef& op, const AttributeMap& attributes, std::span<const Tensor* const> operands,
@@ -92,8 +92,8 @@ class EvalContext : public NodeContext {
   std::span<Tensor> results_;
 };
 
-// Reference meaning of a collective: the tensors of all ranks of one group along the mesh axis, in order of the
-// coordinate.
+// Reference meaning of a collective: the tensors of all ranks of one group along the mesh axis, in order of their
+// coordinates.
 class RanksEvalContext : public NodeContext {
  public:
   RanksEvalContext(const OpDef& op, const AttributeMap& attributes,
@@ -109,12 +109,12 @@ class RanksEvalContext : public NodeContext {
   std::span<std::vector<Tensor>> results_;
 };
 
-// Gradient (vector-Jacobian product). grad(i) is the gradient of the loss with respect to result i, of the result's
-// type; it is null where nothing flows back through that result. Contribute(i, v) adds v to the gradient of operand i.
-// Errors stay in the builder.
+// Gradient (vector-Jacobian product). grad(i) is the gradient of the loss with respect to result i and has the result's
+// type. It is null if no gradient flows back through that result. Contribute(i, v) adds v to the gradient of operand i.
+// Errors are kept in the builder.
 class VjpContext : public NodeContext {
  public:
-  // `needed` says of which operands the gradient is wanted; empty: of all.
+  // `needed[i]` is true if the gradient of operand i is wanted. If empty, all are wanted.
   VjpContext(Node& node, std::span<const Value> grads, Builder& builder, std::vector<std::vector<Value>>& contributions,
              std::vector<bool> needed = {})
       : NodeContext(node.op(), node.attributes()),
@@ -128,14 +128,15 @@ class VjpContext : public NodeContext {
   Value result(size_t i = 0) const { return node_.result(i); }
   Value grad(size_t i = 0) const { return grads_[i]; }
   Builder& b() const { return builder_; }
-  // Whether the gradient of operand i is wanted: others may be contributed, and are dropped.
+  // True if the gradient of operand i is wanted. Contributions to other operands are allowed and dropped.
   bool is_needed(size_t i) const { return needed_.empty() || needed_[i]; }
-  // `value` must have the type of operand i.
+  // Requires that `value` is null or has the type of operand i.
   void Contribute(size_t i, Value value);
-  // Puts a node that keeps more for its gradient in the place of this one: `results` are its, for each of this node's.
+  // Replaces this node by the new node `spec`, which has more results, for use by the gradient. Result i of this node
+  // is replaced by result results[i] of the new one.
   absl::StatusOr<Node*> Replace(NodeSpec spec, const std::vector<size_t>& results);
   bool is_replaced() const { return is_replaced_; }
-  // Says that the gradient cannot be derived for this node and why, e.g. for an unusual attribute.
+  // Reports that this node has no gradient, and the reason, such as the value of an attribute.
   void Fail(std::string reason);
 
  private:
@@ -161,16 +162,18 @@ class DecomposeContext : public NodeContext {
   Builder& builder_;
 };
 
-// Placement rule, for one mesh axis at a time. Given where the operands are, the rule says where the op needs them
-// (default: where they are) and where its results then are (default: replicated). Types are those of the one-rank
-// program, whoever asks: the distribute pass, which moves operands to where they are required; a placed graph, when a
-// node is inserted; the verifier, which refuses a node whose operands are elsewhere.
+// Placement rule, for one mesh axis at a time. Given the placements of the operands, the rule sets the placements that
+// the op requires of them (default: as they are) and the resulting placements of its results (default: replicated).
+// Types are always those of the one-rank program. The rule is used by the distribute pass, which moves operands as
+// required; by a placed graph, when a node is inserted; and by the verifier, which refuses a node whose operands are
+// not placed as required.
 //
-// wanted() is set when a consumer wants the result split although all operands are replicated: a cheap op such as
-// `broadcast` then may produce just its slice by Require and Result; an op that ignores it gets a `shard` after it.
+// wanted() is set if a consumer wants the result split although all operands are replicated. A cheap op such as
+// `broadcast` can then compute only its slice by calling Require and Result. After an op that ignores it a `shard` is
+// inserted.
 class PlacementContext : public NodeContext {
  public:
-  // All that is given is borrowed, and outlives the context.
+  // All arguments are borrowed and must outlive the context.
   PlacementContext(const OpDef& op, const AttributeMap& attributes, std::span<const TensorType> operand_types,
                    std::span<const TensorType> result_types, std::span<const Placement> operands,
                    const MeshAxis& mesh_axis, std::optional<Placement> wanted);
@@ -188,8 +191,8 @@ class PlacementContext : public NodeContext {
   void RequireAll(Placement placement) { required_.assign(required_.size(), placement); }
   void Result(size_t i, Placement placement) { results_[i] = placement; }
   void Result(Placement placement) { results_.assign(results_.size(), placement); }
-  // The op cannot be placed like this as a whole: distribute its decomposition, with these attributes changed before,
-  // of operands that are where they are required.
+  // The op as a whole cannot be placed like this. Its decomposition is distributed instead, with the attributes `with`
+  // changed before and the operands placed as required.
   void Decompose(AttributeMap with = {}) {
     decompose_ = true;
     decompose_with_ = std::move(with);
@@ -214,8 +217,8 @@ class PlacementContext : public NodeContext {
   std::string failure_;
 };
 
-// What the index functions of an op are asked about: its attributes, and the shapes of its first operand, if it has
-// one, and of its first result.
+// The arguments of an op's index functions: its attributes, the shape of its first operand, if it has one, and the
+// shape of its first result.
 class IndexContext : public NodeContext {
  public:
   explicit IndexContext(const Node& node);
@@ -241,7 +244,7 @@ class OpDef {
     bool is_per_dim = false;
     std::optional<NumberRange> range = {};  // of a float or an int
     bool may_be_operand = false;            // of a float
-    std::vector<std::string> choices = {};  // of a string: those that it may be; any if empty
+    std::vector<std::string> choices = {};  // allowed values of a string; any if empty
   };
   struct ConstraintDef {
     std::string id, text;
@@ -260,14 +263,14 @@ class OpDef {
 
   explicit OpDef(std::string name) : name_(std::move(name)) {}
 
-  // --- Writing an op. Every setter returns *this by value-friendly reference, for one chained block. -----------------
+  // --- Writing an op. Every setter returns *this, so that an op is one chained expression. ---------------------------
   OpDef& Doc(std::string text) { return doc_ = std::move(text), *this; }
   OpDef& Operand(std::string name) { return operands_.push_back(std::move(name)), *this; }
   OpDef& Variadic(std::string name) {
     return variadic_ = true, Operand(std::move(name));
-  }  // the last operand: one or more
+  }  // the last operand, repeated once or more
   OpDef& VariadicOrNone(std::string name) { return may_be_none_ = true, Variadic(std::move(name)); }
-  OpDef& Result(std::string name) { return results_.push_back(std::move(name)), *this; }  // default: one, "result"
+  OpDef& Result(std::string name) { return results_.push_back(std::move(name)), *this; }  // default: one named "result"
   template <typename T>
   OpDef& Attr(std::string name, std::string doc = "") {
     attributes_.push_back({std::move(name), Attribute(T()), true, std::move(doc)});
@@ -278,41 +281,41 @@ class OpDef {
     attributes_.push_back({std::move(name), Attribute(std::move(default_value)), false, std::move(doc)});
     return *this;
   }
-  // Entry d of the attribute, a list, counts elements along dimension d of the first result, such as a broadcast's
-  // `shape`: where types are local it says the rank's share.
+  // Entry d of the attribute, a list, is a number of elements along dimension d of the first result, as in the `shape`
+  // of a broadcast. In a local graph it counts the elements of one rank's part.
   OpDef& PerDim(std::string_view attribute);
-  // Which numbers the attribute before it, a float or an int, may be. InferTypes refuses others: the constraint
+  // The range of the attribute declared last, a float or an int. InferTypes refuses other numbers by the constraint
   // (range).
   OpDef& In(NumberRange range);
-  // Which strings the attribute before it may be. InferTypes refuses others: the constraint (choice).
+  // The allowed strings of the attribute declared last. InferTypes refuses others by the constraint (choice).
   OpDef& OneOf(std::vector<std::string> choices);
-  // The attribute before it, a float, may be an operand instead: an OperandRef to an f64 scalar after the op's own
-  // operands. Whoever computes such a number keeps it within the range.
+  // The attribute declared last, a float, may be an operand instead: an OperandRef to an f64 scalar after the op's own
+  // operands. The producer of such a number must keep it within the range.
   OpDef& OrOperand();
   OpDef& Trait(OpTrait trait) { return traits_ |= trait, *this; }
   OpDef& Precision(PrecisionRule rule) { return precision_ = rule, *this; }  // without this, kFull
-  // A movement of one operand: result element i is the operand's element at this map of i. Loops then fuse the op by
-  // themselves.
+  // A movement of one operand: result element i is the operand's element at the index that the map gives for i. Such an
+  // op is fused into loops without further code.
   OpDef& MovesFrom(MoveFn fn) { return index_map_ = std::move(fn), Trait(kMovement); }
-  // A generator: result element i is this number, in the result's dtype.
+  // A generator: result element i is the value of this function at i, in the result's dtype.
   OpDef& Counts(CountFn fn) { return count_ = std::move(fn), Trait(kGenerator); }
-  // Combines by `kind`, which is no mean, the elements of its one operand along the dimensions of the attribute
-  // `dims`, a list that increases, and removes these.
+  // A reduction by `kind`, which must not be kMean, of its one operand over the dimensions in the attribute `dims`, an
+  // increasing list. The result does not have these dimensions.
   OpDef& Reduces(ReduceKind kind);
-  // What the communicator has to do for it. Its attribute `axis` names the mesh axis; a reduction's `kind`, the `root`,
-  // the `dim` of what gathers or scatters (`split_dim` and `concat_dim` of what does both), the `sources` and `targets`
-  // of pairs, and the `bucket` of what may be in one are attributes too.
+  // A collective, which the communicator runs as `op`. Its attribute `axis` names the mesh axis. Further attributes, as
+  // CollectiveTraits require: `kind` of a reduction, `root`, `dim` if it gathers or scatters (`split_dim` and
+  // `concat_dim` if it does both), `sources` and `targets` of pairs, and `bucket` if it may be in one.
   OpDef& Communicates(CollectiveOp op) { return collective_ = op, Trait(kCollective).Trait(kOneRankIdentity); }
-  // Of an elementwise op: in f32 the results of any backend are at most so many units in the last place from those of
-  // the reference meaning for the same operands; without this, none. Of other ops nothing as exact is said.
+  // The error bound of an elementwise op in f32: the greatest difference of any backend's results from the reference
+  // meaning for the same operands, in units in the last place (default: 0). Other ops have no such bound.
   OpDef& F32Error(int64_t ulps) { return f32_ulps_ = ulps, *this; }
-  // Whether the op, an elementwise one of one or two floats, is defined, and not steep, for operands in these ranges:
-  // tests that draw operands stay where it is.
+  // The domain of an elementwise op of one or two floats: `fn` returns true if the op is defined, and not steep, for
+  // operands in the given ranges. Tests draw operands within the domain.
   OpDef& Domain(DomainFn fn) { return domain_ = std::move(fn), *this; }
-  // Of an elementwise op that has no result for some operands: what is wrong with them, without the operands themselves
-  // ("integer division by zero"). Evaluation refuses them with the same; a loop knows no more than this.
+  // The error of an elementwise op that has no result for some operands, such as "integer division by zero". It does
+  // not name the operands, because a loop does not know them. Evaluation fails with the same text.
   OpDef& Refuses(RefusalFn fn) { return refusal_ = std::move(fn), *this; }
-  // How many operations on numbers the node needs, for people; without this, what FlopsOf says of its traits.
+  // The number of arithmetic operations of a node, for reports. Default: by its traits, see FlopsOf.
   OpDef& Flops(FlopsFn fn) { return flops_ = std::move(fn), *this; }
   OpDef& Constraint(std::string id, std::string text) {
     return constraints_.push_back({std::move(id), std::move(text)}), *this;
@@ -324,15 +327,15 @@ class OpDef {
   OpDef& NoGradient(std::string reason) { return no_gradient_ = std::move(reason), *this; }
   OpDef& Place(PlaceFn fn) { return place_ = std::move(fn), *this; }
   OpDef& Decompose(DecomposeFn fn) { return decompose_ = std::move(fn), *this; }
-  // Of an optimizer (core/optimizer.h): a state, in order of the operands; the variables that it updates, if not all;
-  // and a name by which users ask for it.
+  // The data of an optimizer (core/optimizer.h): a state, in order of the operands; the ranks of the variables that it
+  // updates, if not all; and a name by which users choose it.
   OpDef& State(OptimizerState state) { return optimizer_.states.push_back(std::move(state)), *this; }
   OpDef& Updates(VariableRanks ranks) {
     return optimizer_.ranks = ranks, Constraint("rank", "w has " + ranks.ToString());
   }
   OpDef& KnownAs(OptimizerName name) { return optimizer_.names.push_back(std::move(name)), *this; }
 
-  // --- Reading it. ---------------------------------------------------------------------------------------------------
+  // --- Reading an op. ------------------------------------------------------------------------------------------------
   const std::string& name() const { return name_; }
   const std::string& doc() const { return doc_; }
   const std::vector<std::string>& operand_names() const { return operands_; }
@@ -347,7 +350,8 @@ class OpDef {
   PrecisionRule precision() const { return precision_; }
   const MoveFn& index_map() const { return index_map_; }  // empty for an op that is not MovesFrom; see IndexMapOf
   const CountFn& count() const { return count_; }         // empty for an op that is not Counts; see CountOf
-  // Whether each result element is one of the one operand, of which others can say where it is.
+  // True if each result element is an element of the one operand whose index is known: by index_map(), or by the
+  // row-major order that kKeepsOrder keeps.
   bool is_mover() const { return index_map_ || has_trait(kKeepsOrder); }
   std::optional<ReduceKind> reduction() const { return reduction_; }
   std::optional<CollectiveOp> collective() const { return collective_; }
@@ -358,17 +362,18 @@ class OpDef {
   const FlopsFn& flops() const { return flops_; }        // empty for most; see FlopsOf
   const EvalFn& eval() const { return eval_; }
   const RanksEvalFn& ranks_eval() const { return ranks_eval_; }
-  const VjpFn& vjp() const { return vjp_; }  // empty: see no_gradient()
+  const VjpFn& vjp() const { return vjp_; }  // empty for an op without a gradient; see no_gradient()
   const std::string& no_gradient() const { return no_gradient_; }
   const PlaceFn& place() const { return place_; }
   const DecomposeFn& decompose() const { return decompose_; }  // empty for a primitive op
   const OptimizerInfo& optimizer() const { return optimizer_; }
 
-  // Fills in defaults; refuses unknown, missing or mistyped attributes (an int where a float is due is converted).
-  // Whether an attribute refers to an operand that there is, InferTypes says.
+  // Fills in defaults. Unknown, missing or mistyped attributes are errors, but an int is converted if a float is
+  // expected. InferTypes checks that the operands to which attributes refer exist.
   absl::StatusOr<AttributeMap> CompleteAttributes(AttributeMap attributes) const;
 
-  // Number of operands, ranges and choices of attributes, then the op's own rule. `attributes` must be complete.
+  // Checks the number of operands and the ranges and choices of attributes, then applies the op's own rule.
+  // `attributes` must be complete.
   absl::StatusOr<std::vector<TensorType>> InferTypes(std::span<const TensorType> operands,
                                                      const AttributeMap& attributes, const Mesh& mesh = {},
                                                      bool is_local = false) const;
@@ -399,22 +404,23 @@ class OpDef {
   OptimizerInfo optimizer_;
 };
 
-// The functions of the node's op, for this node. They require that it has them.
+// The index map and the count of the node's op, for this node. Require that the op has them.
 IndexMap IndexMapOf(const Node& node);
 Affine CountOf(const Node& node);
 
-// How many operations on numbers the node needs: an addition, a comparison or a function such as exp is one, a product
-// that is added to a sum two. Matrix products, convolutions and pools say it; otherwise an elementwise op has one for
-// each element of its result, what moves elements, generates or communicates has none, and every other op, such as a
-// reduction or a normalisation, one for each element of its largest operand or result.
+// The number of arithmetic operations of the node. An addition, a comparison or a function such as exp counts as one, a
+// multiplication followed by an addition as two. Ops such as matrix products, convolutions and pools define the number
+// by Flops. Otherwise an elementwise op has one operation for each element of its result. Movements, generators and
+// collectives have none. Every other op, such as a reduction or a normalisation, has one for each element of its
+// largest operand or result.
 double FlopsOf(const Node& node);
 
-// The list of all ops, in the order of docs/ops.md; one line each in core/ops/op_list.h.
+// All ops, in the order of docs/ops.md. Each is one line in core/ops/op_list.h.
 const std::vector<const OpDef*>& AllOps();
 const OpDef* FindOp(std::string_view name);  // null if there is none
 const OpDef& GetOp(std::string_view name);   // requires that there is one
 
-// The pseudo-op of a graph's inputs; it is in no list and cannot be inserted.
+// The pseudo-op of a graph's inputs. It is not in AllOps() and cannot be inserted.
 const OpDef& InputOp();
 
 }  // namespace lockstep

@@ -76,14 +76,14 @@ class Parser {
   template <typename T>
   absl::Status ParseElement(T& element);
 
-  // Limits on what a short text can ask for: a graph in a graph takes stack, equal elements that are written once take
-  // memory.
+  // Limits on the resources that a short text can take: nested graphs take stack, and equal elements that are written
+  // once take memory.
   static constexpr int kMaxDepth = 16;
   static constexpr size_t kMaxRepeatedBytes = size_t{1} << 30;
 
   Lexer lexer_;
-  int depth_ = 0;              // of the graph that is being parsed, in graphs
-  size_t repeated_bytes_ = 0;  // of all constants so far whose elements are written once
+  int depth_ = 0;              // nesting depth of the graph that is being parsed
+  size_t repeated_bytes_ = 0;  // total size of the constants so far whose elements are written once
 };
 
 absl::StatusOr<Mesh> Parser::ParseMesh() {
@@ -182,7 +182,7 @@ absl::Status Parser::ParseInput(Graph& graph, Scope& scope) {
   if (is_setting) {
     ASSIGN_OR_RETURN(const Setting setting, ParseSetting());
     if (type != TensorType{DType::kF64, Shape()} || !placements.empty())
-      return lexer_.Error(here) << "setting %" << name << " is not an f64[] that all ranks share";
+      return lexer_.Error(here) << "setting %" << name << " is not a replicated f64[]";
     value = graph.AddSetting(name, setting);
   } else {
     value = graph.AddInput(name, type, is_state, placements);
@@ -212,7 +212,7 @@ absl::StatusOr<Graph> Parser::ParseGraphDefinition() {
   RETURN_IF_ERROR(Expect("@"));
   ASSIGN_OR_RETURN(const std::string name, lexer_.NextName());
   Graph graph(name);
-  if (is_local && mesh.empty()) return lexer_.Error() << "a local graph has no mesh";
+  if (is_local && mesh.empty()) return lexer_.Error() << "a local graph needs a mesh";
   graph.set_mesh(std::move(mesh), is_local);
   Scope scope;
   RETURN_IF_ERROR(Expect("("));
@@ -310,7 +310,7 @@ absl::Status Parser::ParseReturn(Graph& graph, const Scope& scope, const std::ve
   return absl::OkStatus();
 }
 
-// After the operands.
+// Operands that are values of attributes are appended to spec.operands, after the op's own.
 absl::Status Parser::ParseAttributes(NodeSpec& spec, const Scope& scope) {
   if (!Accept("{")) return absl::OkStatus();
   while (!Accept("}")) {
@@ -319,7 +319,7 @@ absl::Status Parser::ParseAttributes(NodeSpec& spec, const Scope& scope) {
     RETURN_IF_ERROR(Expect("="));
     ASSIGN_OR_RETURN(Attribute value, ParseAttribute(spec, scope));
     const OpDef::AttributeDef* def = spec.op->FindAttribute(name);
-    // Names of dtypes and of other things share one alphabet: the op says which is meant.
+    // A word such as `f32` may be a dtype or a string; the op's definition of the attribute decides.
     if (def && std::holds_alternative<std::string>(def->example) && std::holds_alternative<DType>(value)) {
       value = std::string(DTypeName(std::get<DType>(value)));
     }
@@ -338,8 +338,8 @@ absl::StatusOr<Attribute> Parser::ParseAttribute(NodeSpec& spec, const Scope& sc
   }
   if (token.kind == Token::Kind::kString) return Attribute(lexer_.Next().text);
   if (token.Is("graph")) {
-    // A region holds no collective: it is the same on every rank, and has no mesh.
-    if (depth_ == kMaxDepth) return lexer_.Error() << "more than " << kMaxDepth << " graphs within each other";
+    // A region contains no collective, is the same on every rank, and has no mesh.
+    if (depth_ == kMaxDepth) return lexer_.Error() << "more than " << kMaxDepth << " nested graphs";
     ++depth_;
     ASSIGN_OR_RETURN(Graph graph, ParseGraphDefinition());
     --depth_;
@@ -387,7 +387,8 @@ absl::Status Parser::ParseElement(T& element) {
       return lexer_.Error() << "expected true or false, found '" << token.text << "'";
     element = token.Is("true");
   } else {
-    // A float reads its shortest decimal text back exactly; the 16-bit floats go through float, which holds them all.
+    // The shortest decimal text of a float reads back exactly. 16-bit floats are read as float, which represents them
+    // exactly.
     using Parsed = std::conditional_t<std::is_integral_v<T> || std::is_same_v<T, double>, T, float>;
     Parsed value{};
     const auto [end, error] = std::from_chars(token.text.data(), token.text.data() + token.text.size(), value);
@@ -405,7 +406,7 @@ absl::StatusOr<Tensor> Parser::ParseTensor() {
   RETURN_IF_ERROR(Expect("<"));
   ASSIGN_OR_RETURN(const TensorType type, ParseType());
   RETURN_IF_ERROR(Expect(":"));
-  // The tensor is allocated when it is known how many elements the text has: its length bounds the memory.
+  // The tensor is allocated after its elements are read, so that the length of the text bounds the memory.
   Tensor tensor;
   RETURN_IF_ERROR(DispatchDType(type.dtype, [&](auto tag) -> absl::Status {
     using T = typename decltype(tag)::type;
@@ -421,8 +422,7 @@ absl::StatusOr<Tensor> Parser::ParseTensor() {
     if (elements.size() != size) {
       if (elements.size() != 1) return lexer_.Error() << elements.size() << " elements for " << type;
       if (type.num_bytes() > kMaxRepeatedBytes - repeated_bytes_)
-        return lexer_.Error() << type
-                              << " is too large for a constant; an op broadcast makes large values of small ones";
+        return lexer_.Error() << type << " is too large for a constant; use the op broadcast to repeat a small one";
       repeated_bytes_ += type.num_bytes();
     }
     tensor = Tensor(type);
@@ -439,7 +439,7 @@ absl::StatusOr<Tensor> Parser::ParseTensor() {
 absl::StatusOr<Graph> ParseGraph(std::string_view text) {
   const size_t invalid = FindInvalidText(text);
   if (invalid == std::string_view::npos) return Parser(text).ParseAll();
-  return Lexer(text).Error(invalid) << "a byte that is no text (UTF-8 without NUL)";
+  return Lexer(text).Error(invalid) << "a byte that is not valid text (UTF-8 without NUL)";
 }
 
 }  // namespace lockstep

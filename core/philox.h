@@ -1,7 +1,7 @@
-// Random words by counting: Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2,
-// 3" (SC 2011). A word follows from a key and a counter alone, so that any rank computes the words of any element, in
-// any order, and needs no state. The reference meaning of the op random_bits; backends/codegen/emit_random.cc has the
-// same for loops. Pure functions; any thread.
+// A counter-based random number generator: Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
+// easy as 1, 2, 3" (SC 2011). A word depends on a key and a counter only, so that any rank can compute the words of any
+// element in any order without state. This is the reference meaning of the op random_bits;
+// backends/codegen/emit_random.cc generates the same for loops. Pure functions; any thread.
 
 #pragma once
 
@@ -12,7 +12,7 @@ namespace lockstep {
 
 struct Philox {
   static constexpr uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
-  static constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;  // what the key grows by in each round
+  static constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;  // added to the key in each round
   static constexpr int kRounds = 10;
 
   // The four words for a counter.
@@ -29,8 +29,8 @@ struct Philox {
   static constexpr uint32_t High(uint64_t x) { return static_cast<uint32_t>(x >> 32); }
 };
 
-// How the op random_bits counts. The key is the seed; the counter has 64 bits of the element's index, 40 of the step,
-// and 24 of the stream, which tells the draws of a program apart. So a program draws the same again after 2^40 steps.
+// The counter of the op random_bits. The key is the seed. The counter has 64 bits for the element's index, 40 for the
+// step, and 24 for the stream, which distinguishes the draws of a program. A program's draws repeat after 2^40 steps.
 inline constexpr int64_t kMaxRandomStreams = int64_t{1} << 24;
 
 constexpr std::array<uint32_t, 4> RandomWords(int64_t seed, int64_t step, int64_t index, int64_t stream) {

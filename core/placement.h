@@ -1,11 +1,10 @@
-// Where the elements of a value live: a mesh of ranks with named axes, and per axis a placement. Plain values; any
-// thread.
+// A mesh of ranks with named axes, and the placement of a value along each axis. Plain values; any thread.
 //
 //   replicated   every rank along the axis holds the whole value
 //   split(d)     rank i holds the i-th of n equal slices of dimension d
-//   partial(k)   the value is the reduction (sum, min, max, prod, mean) of what the ranks hold
+//   partial(k)   the value is the reduction (sum, min, max, prod, mean) of the ranks' terms
 //   local        the ranks' values differ and have no global meaning
-//   at(k)        rank k alone holds the whole value; what other ranks have in its place means nothing
+//   at(k)        only rank k holds the value; the contents on other ranks are undefined
 
 #pragma once
 
@@ -67,10 +66,10 @@ std::ostream& operator<<(std::ostream& out, const Placement& placement);
 // The placement along each axis of a mesh; an axis that is not named is replicated.
 using PlacementMap = std::map<std::string, Placement, std::less<>>;
 Placement PlacementAlong(const PlacementMap& placements, std::string_view axis);
-// The same, with the axes along which it says `replicated` left out: equal maps then mean equal placements.
+// Removes the axes along which the placement is `replicated`. Afterwards equal placements have equal maps.
 PlacementMap WithoutReplicated(PlacementMap placements);
 
-// The axis along which a batch is split unless somebody says otherwise.
+// The axis along which a batch is split by default.
 inline constexpr std::string_view kDataAxis = "data";
 // The axis whose ranks are the stages of a pipeline.
 inline constexpr std::string_view kStageAxis = "stage";
@@ -90,14 +89,14 @@ class Mesh {
   const std::vector<MeshAxis>& axes() const { return axes_; }
   bool empty() const { return axes_.empty(); }
   bool has_axis(std::string_view name) const;
-  absl::StatusOr<int64_t> axis_size(std::string_view name) const;  // NotFound names the axis and those there are
+  absl::StatusOr<int64_t> axis_size(std::string_view name) const;  // else NotFound, which names the existing axes
   int64_t num_ranks() const;
   Mesh Without(std::string_view axis) const;  // the other axes
 
   // The coordinate of `rank` along `axis`. Requires has_axis(axis) and 0 <= rank < num_ranks().
   int64_t Coordinate(int64_t rank, std::string_view axis) const;
 
-  // The ranks that differ from each other along `axis` alone, each group in order of that coordinate. Requires
+  // The groups of ranks that differ along `axis` only. Each group is in order of that coordinate. Requires
   // has_axis(axis).
   std::vector<std::vector<int64_t>> Groups(std::string_view axis) const;
 

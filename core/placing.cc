@@ -21,7 +21,8 @@ bool AllReplicated(const std::vector<Placement>& placements) {
   return std::all_of(placements.begin(), placements.end(), [](const Placement& p) { return p.is_replicated(); });
 }
 
-// Whether the op can stand as it is, with its operands where they are. `name` is how the message calls the node.
+// Checks that the op can be placed as a whole, with its operands placed as they are. `name` names the node in the
+// message.
 absl::Status CheckRuling(const PlacementRuling& ruling, std::span<const Value> operands, const std::string& name,
                          const std::string& axis) {
   if (!ruling.failure.empty()) {
@@ -40,8 +41,7 @@ absl::Status CheckRuling(const PlacementRuling& ruling, std::span<const Value> o
         std::find_if(ruling.operands.begin(), ruling.operands.end(), [](const Placement& p) { return p.is_local(); });
     if (local != ruling.operands.end()) {
       const Value other = operands[static_cast<size_t>(local - ruling.operands.begin())];
-      return error << ", and %" << other.name() << " is local: " << is
-                   << " goes only with what is placed alike or replicated";
+      return error << ", and %" << other.name() << " is local: " << is << " cannot be combined with a local value";
     }
     const std::string missing = MissingCollective(is, must);
     return error << (missing.empty() ? "" : ": ") << missing;
@@ -49,8 +49,9 @@ absl::Status CheckRuling(const PlacementRuling& ruling, std::span<const Value> o
   return absl::OkStatus();
 }
 
-// What one rank holds, it computes with alone: all operands are there, or on all ranks. Where all are on all ranks, one
-// may still compute it alone, if that is wanted. Collectives along the axis have rules for it.
+// Places a node on one rank alone: if an operand is at that rank and the others are there or replicated, or if all are
+// replicated and `wanted` is at a rank. Returns false if neither holds, and for collectives along the axis, whose rules
+// decide.
 bool PlaceAtOneRank(const NodeToPlace& node, const MeshAxis& axis, const std::optional<Placement>& wanted,
                     PlacementRuling& ruling) {
   const auto at =
@@ -67,7 +68,7 @@ bool PlaceAtOneRank(const NodeToPlace& node, const MeshAxis& axis, const std::op
   return true;
 }
 
-// The op that makes of a value that is `from` one that is `to` along an axis; empty where no one op does.
+// The op that moves a value from the placement `from` to `to` along an axis; empty if no single op does.
 std::string_view MovingOp(const Placement& from, const Placement& to) {
   if (from.is_partial() && to.is_replicated()) return "all_reduce";
   if (from.is_partial() && to.is_split()) return "reduce_scatter";
@@ -224,7 +225,7 @@ bool PlacementMover::CanMove(Value value, const Placement& to) const {
   const Placement from = value.placement(axis_.name);
   if (from == to) return true;
   if (from.is_replicated()) {
-    // Move takes this way if it is there.
+    // Move prefers to compute the slice.
     if (const auto operands = OperandsOfSlice(value, to)) {
       for (size_t i = 0; i < operands->size(); ++i) {
         if (!CanMove(value.node->operand(i), (*operands)[i])) return false;
@@ -280,7 +281,7 @@ absl::Status SliceOperands(Graph& graph, const OpDef& op, const AttributeMap& at
   for (const MeshAxis& axis : graph.mesh().axes()) {
     if (axis.size == 1) continue;
     const PlacementRuling ruling = AskPlacementRule({op, complete, operands, types}, axis);
-    if (ruling.decompose || !ruling.failure.empty()) continue;  // inserting it says so
+    if (ruling.decompose || !ruling.failure.empty()) continue;  // inserting the node returns the error
     PlacementMover mover(graph, axis, before);
     for (size_t i = 0; i < operands.size(); ++i) {
       if (!ruling.operands[i].is_replicated() || !ruling.required[i].is_split()) continue;
@@ -295,7 +296,7 @@ absl::StatusOr<Value> PlacedLike(Graph& graph, Value value, const PlacementMap& 
   for (const MeshAxis& axis : graph.mesh().axes()) {
     if (axis.size == 1) continue;
     PlacementMover mover(graph, axis, before);
-    ASSIGN_OR_RETURN(value, mover.Move(value, PlacementAlong(to, axis.name), "what takes its place"));
+    ASSIGN_OR_RETURN(value, mover.Move(value, PlacementAlong(to, axis.name), "the replacement of a value"));
   }
   return value;
 }

@@ -48,14 +48,14 @@ std::string BriefRegion(const Region& region) {
 std::string BriefTensor(const Tensor& tensor) {
   constexpr int64_t kShown = 4;
   if (tensor.num_elements() <= kShown || tensor.AllElementsEqual()) return tensor.ToString();
-  // As many elements as are shown, in a tensor of their own.
+  // A tensor of only the elements that are shown.
   Tensor first(TensorType{tensor.dtype(), Shape({kShown})});
   std::memcpy(first.mutable_bytes(), tensor.bytes(), first.num_bytes());
   const std::string text = first.ToString();
   return "dense<" + tensor.type().ToString() + text.substr(text.find(':'), text.size() - text.find(':') - 1) + ", …>";
 }
 
-// Those that are not the op's defaults; "" if there are none.
+// The attributes that differ from the op's defaults; "" if there are none.
 std::string Attributes(const Node& node, bool brief) {
   std::string text;
   for (const auto& [name, value] : node.attributes()) {
@@ -80,7 +80,7 @@ std::string PrintInput(const Input& input) {
   return "setting " + text + " in " + input.setting->range.Brief() + " = " + DoubleToString(input.setting->value);
 }
 
-// The parts with ", " between them: in a line of its own each, indented, where `broken`.
+// The parts with ", " between them, or if `broken` each on its own indented line.
 std::string Listed(const std::vector<std::string>& parts, bool broken) {
   std::string text;
   for (const std::string& part : parts) {

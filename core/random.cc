@@ -24,12 +24,12 @@ absl::StatusOr<Value> FindState(const Graph& graph, std::string_view name) {
   if (input == nullptr) return Value();
   if (!input->is_state || input->value.type() != kCount) {
     return InvalidArgument() << (input->is_state ? "state" : "input") << " %" << name << " is " << input->value.type()
-                             << "; what is drawn at random needs a state of that name, " << kCount;
+                             << "; random numbers need a state of that name, " << kCount;
   }
   return input->value;
 }
 
-// %random/step, which is one more in the next run.
+// Adds the state %random/step, whose next value is one more.
 absl::StatusOr<Value> AddStep(Builder& b) {
   Graph& graph = b.graph();
   ASSIGN_OR_RETURN(const Value step, graph.AddInput(std::string(kRandomStep), kCount, /*is_state=*/true));
@@ -60,7 +60,7 @@ absl::StatusOr<States> FindOrAddStates(Builder& b) {
   return states;
 }
 
-// One more than the largest stream in `graph` and in bodies in it.
+// One more than the largest stream in `graph` and its regions.
 int64_t NextStream(const Graph& graph) {
   int64_t next = 0;
   for (const Node& node : graph.nodes()) {
@@ -72,10 +72,10 @@ int64_t NextStream(const Graph& graph) {
   return next;
 }
 
-// --- Places ----------------------------------------------------------------------------------------------------------
+// --- Positions -------------------------------------------------------------------------------------------------------
 
-// The row-major place of each element in the whole tensor. Made of counts along one dimension, so that a rank that has
-// a slice of the tensor computes the places of that slice, with a slice of such a count.
+// The row-major position of each element in the whole tensor. Built of an iota for each dimension, so that a rank that
+// holds a slice of the tensor computes the positions of that slice from a slice of the iota.
 Value PlacesOf(Builder& b, const Shape& shape) {
   const TensorType type = {DType::kI64, shape};
   const std::vector<int64_t> strides = shape.Strides();
@@ -93,7 +93,7 @@ Value PlacesOf(Builder& b, const Shape& shape) {
 
 // --- Numbers ---------------------------------------------------------------------------------------------------------
 
-// What is drawn for `dtype` is computed in.
+// The dtype in which draws for `dtype` are computed.
 DType WideOf(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
 // The largest number of `dtype` below `bound`, but at least `low`.
@@ -161,7 +161,7 @@ Value RandomDraw::Above0(DType dtype, int64_t word) {
 Value RandomUniform(Builder& b, const TensorType& type, double low, double high, uint64_t salt) {
   const DType wide = WideOf(type.dtype);
   RandomDraw draw(b, type.shape, salt);
-  // low + (high - low) u, as a mixture, which cannot overflow.
+  // low + (high - low) * u, written as low * (1 - u) + high * u, which cannot overflow.
   const Value u = draw.Unit(wide, 0);
   const Value rest = b.Sub(b.SplatLike(1.0, u), u);
   const Value mixed = b.Add(b.Scale(rest, low), b.Scale(u, high));
@@ -192,8 +192,8 @@ Value RandomMultinomial(Builder& b, Value logits, int64_t samples, uint64_t salt
   const Value likely = b.Op("softmax", {b.Convert(logits, wide)}, {{"dim", int64_t{1}}});
   const Value up_to = b.Op("cumulative_sum", {likely}, {{"dim", int64_t{1}}});
   if (!b.status().ok()) return Value();
-  // The class is the number of classes up to which the sum is at most u times that of all. As u is at most 1 - 2^-24,
-  // that is less than the sum of all, also when rounded: there is always such a class.
+  // The drawn class is the number of classes whose cumulative sum is at most u times the total. u is at most 1 - 2^-24,
+  // so the product is less than the total even when rounded, and the class is always valid.
   RandomDraw draw(b, {rows, samples}, salt);
   const Value all = b.Reshape(b.Slice(up_to, {0, classes - 1}, {rows, classes}), {rows});
   const Value u = draw.Unit(wide, 0);
@@ -211,7 +211,7 @@ Dropped RandomDropout(Builder& b, Value x, Value ratio, uint64_t salt) {
   const Value nan = b.SplatLike(std::numeric_limits<double>::quiet_NaN(), ratio);
   const Value is_valid = b.Op("and", {b.Compare(ratio, zero, "ge"), b.Compare(ratio, one, "le")});
   const Value valid = b.Select(is_valid, ratio, nan);
-  // Where everything is dropped, and in the gradient too, infinity times zero would be no zero.
+  // For a ratio of 1 the scale is 0, not infinity: infinity times zero would be NaN, also in the gradient.
   const Value scale = b.Select(b.Compare(valid, one, "eq"), zero, b.Div(one, b.Sub(one, valid)));
   RandomDraw draw(b, x.shape(), salt);
   const Value u = draw.Unit(dtype, 0);

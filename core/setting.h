@@ -1,6 +1,5 @@
-// A setting: a number of a program that may change between runs without compiling it anew, such as a learning rate. It
-// is an input, an f64 scalar that all ranks share, with a value that holds until another is set, and a range. Plain
-// values; any thread.
+// A setting: a number of a program that may change between runs without recompilation, such as a learning rate. It is a
+// replicated f64 scalar input with a range. It keeps its value until another is set. Plain values; any thread.
 
 #pragma once
 
@@ -9,7 +8,7 @@
 
 namespace lockstep {
 
-// Which numbers a setting or a float attribute may be; never NaN or an infinity.
+// The allowed numbers of a setting or a float attribute. Never includes NaN or an infinity.
 struct NumberRange {
   double low = -HUGE_VAL;
   bool includes_low = true;
@@ -30,8 +29,8 @@ inline NumberRange AtMost(double high) { return {-HUGE_VAL, true, high, true}; }
 inline NumberRange AnyFinite() { return {}; }
 
 struct Setting {
-  double value = 0;   // until another is set
-  NumberRange range;  // has the value
+  double value = 0;   // the initial value
+  NumberRange range;  // contains `value`
 };
 
 }  // namespace lockstep

@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// A dimension, an extent or a position as an index of a vector. Requires i >= 0.
+// Converts a dimension, an extent or a position to an index of a vector. Requires i >= 0.
 inline size_t At(int64_t i) { return static_cast<size_t>(i); }
 
 // The extents of a tensor, outermost first; the empty shape is a scalar. Every extent is at least 0.
@@ -34,7 +34,7 @@ class Shape {
   // This shape without the given dimensions.
   Shape Without(const std::vector<int64_t>& dims) const;
 
-  // Whether slices along `dim` are contiguous in row-major order.
+  // True if slices along `dim` are contiguous in row-major order.
   bool IsOutermost(int64_t dim) const;
 
   // Row-major strides in elements.
@@ -57,8 +57,8 @@ struct TensorType {
   std::string ToString() const;  // "f32[2,3]"
 };
 
-// Whether the elements and bytes of a tensor of this type can be counted: no more than 2^47 bytes, whatever the order
-// in which extents are multiplied.
+// True if a tensor of this type has at most 2^47 bytes, with empty dimensions counted as 1, so that no product of its
+// extents overflows.
 bool IsAddressable(const TensorType& type);
 
 std::ostream& operator<<(std::ostream& out, const Shape& shape);

@@ -1,5 +1,5 @@
-// How our code reports causes outside the code: absl::Status, with messages streamed into an ErrorStream, and two
-// macros that pass errors on. A message names the op, its source in the model, what was expected and what was found.
+// Errors whose cause is outside the code: absl::Status, with messages streamed into an ErrorStream, and two macros that
+// propagate errors. A message names the op, its source in the model, what was expected and what was found.
 
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-// Collects a message and turns into an absl::Status or an absl::StatusOr<T>:  return InvalidArgument() << "dim " <<
-// dim;
+// Collects a message and converts to an absl::Status or an absl::StatusOr<T>:
+//   return InvalidArgument() << "dim " << dim;
 class ErrorStream {
  public:
   explicit ErrorStream(absl::StatusCode code) : code_(code) {}
@@ -46,7 +46,7 @@ inline ErrorStream Unimplemented() { return ErrorStream(absl::StatusCode::kUnimp
 inline ErrorStream FailedPrecondition() { return ErrorStream(absl::StatusCode::kFailedPrecondition); }
 inline ErrorStream Internal() { return ErrorStream(absl::StatusCode::kInternal); }
 
-// `status` with `context` and ": " before its message; OK stays OK.
+// Returns `status` with `context` and ": " before its message. An OK status is returned unchanged.
 inline absl::Status Annotate(const absl::Status& status, const std::string& context) {
   if (status.ok()) return status;
   return absl::Status(status.code(), context + ": " + std::string(status.message()));

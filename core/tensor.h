@@ -1,6 +1,6 @@
-// A dense row-major tensor in host memory: the values of constants, of the interpreter, and of parameters at the edges
-// of the system. The compiled program works on buffers of runtime/ instead. A Tensor is a value: copies are
-// independent. Any thread may read a Tensor; writing needs exclusive use of that copy.
+// A dense row-major tensor in host memory, for constants, for the interpreter, and for parameters at the edges of the
+// system. Compiled programs use the buffers of runtime/ instead. A Tensor is a value: copies are independent. Any
+// thread may read a Tensor; writing needs exclusive use of that copy.
 
 #pragma once
 
@@ -39,8 +39,8 @@ class Tensor {
   int64_t num_elements() const { return type_.num_elements(); }
   size_t num_bytes() const { return type_.num_bytes(); }
 
-  // The elements; T must be the C++ type of dtype(). mutable_data() and mutable_bytes() first make the storage this
-  // copy's own.
+  // The elements. T must be the C++ type of dtype(). mutable_data() and mutable_bytes() copy the storage first if other
+  // tensors share it.
   template <typename T>
   std::span<const T> data() const {
     LOCKSTEP_CHECK(DTypeOf<T>() == dtype()) << "data of " << type_.ToString();
@@ -54,7 +54,7 @@ class Tensor {
   const std::byte* bytes() const { return storage_.get(); }
   std::byte* mutable_bytes();
 
-  // Element `i` in row-major order as a double (f64 exact for all but large 64-bit integers).
+  // Element `i` in row-major order as a double, which is exact except for large 64-bit integers.
   double At(int64_t i) const;
 
   // The same elements under another shape with as many elements.
@@ -65,23 +65,23 @@ class Tensor {
   bool AllElementsEqual() const;               // bitwise; true for an empty tensor
   bool operator==(const Tensor& other) const;  // same type and same bits
 
-  // "dense<f32[2]: 1.0, 2.5>", or "dense<f32[2,3]: 0.0>" when all elements are equal. Parses back to the same bits,
-  // but for the payload of a NaN.
+  // "dense<f32[2]: 1.0, 2.5>", or "dense<f32[2,3]: 0.0>" if all elements are equal. Parses back to the same bits,
+  // except for the payload of a NaN.
   std::string ToString() const;
 
  private:
   TensorType type_;
-  // Shared so that cloning a graph does not copy its constants; mutable_bytes() copies when the storage is not its own.
+  // Shared, so that cloning a graph does not copy its constants; mutable_bytes() copies storage that is shared.
   std::shared_ptr<std::byte> storage_;
 };
 
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 
-// An error, which begins with `what`, if a tensor of this type is larger than this machine's memory. Running out of
-// what is left of the memory is no error that can be reported.
+// Returns an error that begins with `what` if a tensor of this type is larger than this machine's memory. Running out
+// of the free memory cannot be reported as an error.
 absl::Status CheckFitsInMemory(const TensorType& type, std::string_view what);
 
-// Value conversion of the op `convert`: floats to integers truncate toward zero and saturate, anything to bool is != 0.
+// The conversion of the op `convert`: floats to integers truncate toward zero and saturate, any type to bool is != 0.
 template <typename To, typename From>
 To ConvertElement(From from);
 

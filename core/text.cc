@@ -5,14 +5,14 @@
 namespace lockstep {
 namespace {
 
-// The number of bytes of the well-formed character at the beginning of `text`, which is not empty; 0 if there is none.
+// The number of bytes of the first character of `text`; 0 if it is not well-formed. Requires that `text` is not empty.
 size_t WellFormedBytes(std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
   const auto in = [](uint8_t value, uint8_t low, uint8_t high) { return low <= value && value <= high; };
   const uint8_t first = byte(0);
   if (in(first, 0x01, 0x7f)) return 1;
   if (in(first, 0xc2, 0xdf)) return in(byte(1), 0x80, 0xbf) ? 2 : 0;
-  // The second byte is limited so that no character has two forms, is a surrogate, or lies after U+10FFFF.
+  // The range of the second byte excludes overlong forms, surrogates, and code points after U+10FFFF.
   if (in(first, 0xe0, 0xef)) {
     const uint8_t low = first == 0xe0 ? 0xa0 : 0x80, high = first == 0xed ? 0x9f : 0xbf;
     return in(byte(1), low, high) && in(byte(2), 0x80, 0xbf) ? 3 : 0;

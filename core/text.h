@@ -1,4 +1,5 @@
-// What text may leave or enter: UTF-8 without NUL, which every other language can read. Plain functions; any thread.
+// Valid text, at every interface: UTF-8 without NUL, which all programming languages can read. Plain functions; any
+// thread.
 
 #pragma once
 
@@ -7,15 +8,14 @@
 
 namespace lockstep {
 
-// The offset of the first byte that is NUL or no part of a well-formed UTF-8 character (Unicode 15, table 3-7); npos if
-// none is.
+// The offset of the first byte that is NUL or not part of a well-formed UTF-8 character (Unicode 15, table 3-7); npos
+// if there is none.
 size_t FindInvalidText(std::string_view text);
 
-// `text` with U+FFFD in place of every such byte.
+// `text` with every such byte replaced by U+FFFD.
 std::string ToValidText(std::string_view text);
 
-// How many bytes the character at the beginning of `text` has; 1 if it is no well-formed one. Requires that text is not
-// empty.
+// The number of bytes of the first character of `text`; 1 if it is not well-formed. Requires that `text` is not empty.
 size_t CharacterBytes(std::string_view text);
 
 }  // namespace lockstep

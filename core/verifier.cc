@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int64_t kMaxRanks = 1 << 15;  // of a mesh: products with an extent, at most 2^47, stay within 63 bits
+constexpr int64_t kMaxRanks = 1 << 15;  // of a mesh, so that its product with an extent (at most 2^47) fits in 63 bits
 
 // "state %w" or "result loss": the first state, else the first result, that depends on `value`; "" if none does.
 std::string Downstream(const Graph& graph, const Node& from) {
@@ -51,12 +51,12 @@ absl::Status CheckResult(const Graph& graph, const Result& result, std::string_v
   ErrorStream error = InvalidArgument() << "state %" << result.name << " is " << state << " along axis " << axis
                                         << ", but its next value, made by " << result.value.node->Describe() << ", is "
                                         << is << Missing(is, state);
-  if (state.is_local()) return error << "; the next value of a local state is local";
+  if (state.is_local()) return error << "; the next value of a local state must be local";
   return error << "; state %" << result.name << " would diverge between ranks";
 }
 
-// Of one value: axes exist, dimensions that are split exist, and the global type of a local one can be computed. who()
-// begins the message.
+// Checks the placements of one value: their axes exist, dimensions that are split exist, and the global type of a local
+// value is addressable. The message begins with who().
 template <typename Who>
 absl::Status CheckPlaced(const Graph& graph, const TensorType& type, const PlacementMap& placements, Who who) {
   for (const auto& [axis, placement] : placements) {
@@ -75,10 +75,10 @@ absl::Status CheckPlaced(const Graph& graph, const TensorType& type, const Place
   if (!graph.is_local() || placements.empty()) return absl::OkStatus();
   const TensorType global = GlobalType(type, placements, graph.mesh());
   if (IsAddressable(global)) return absl::OkStatus();
-  return InvalidArgument() << who() << " is a share of " << global << ", which is too large to address";
+  return InvalidArgument() << who() << " is a part of " << global << ", which is too large to address";
 }
 
-// The same of a node's results, and of all values of a graph within it, which are placed on the outer graph's mesh.
+// Checks the same for a node's results and for all values of its regions, which are placed on the outer graph's mesh.
 absl::Status CheckPlaced(const Graph& graph, const Node& node) {
   for (size_t i = 0; i < node.num_results(); ++i) {
     RETURN_IF_ERROR(CheckPlaced(graph, node.type(i), node.placements(i), [&] { return node.Describe(); }));

@@ -39,9 +39,8 @@ const OpDef& AdadeltaOp() {
           .In(AtLeast(0))
           .OrOperand()
           .KnownAs({.name = "Adadelta",
-                    .doc =
-                        "Adadelta (Zeiler, 2012): the gradient in units of its own root mean square, times that of the "
-                        "changes so far.",
+                    .doc = "Adadelta (Zeiler, 2012): the gradient divided by its own root mean square, times the root "
+                           "mean square of the changes so far.",
                     .defaults = {{"learning_rate", 1.0}}});
   return def;
 }

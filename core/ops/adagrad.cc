@@ -27,12 +27,14 @@ const OpDef& AdagradOp() {
               "next_w = w - learning_rate / (1 + (step - 1) * lr_decay) * d / "
               "(sqrt(initial_accumulator_value + next_sum) + epsilon). sum starts as zeros; step counts this step, 1 "
               "for the first.")
-          .OptionalAttr<double>("lr_decay", 0.0, "how fast the learning rate falls: by 1 / (1 + steps * lr_decay)")
+          .OptionalAttr<double>("lr_decay", 0.0,
+                                "the decay of the learning rate: its factor is 1 / (1 + steps * lr_decay)")
           .In(AtLeast(0))
           .OptionalAttr<double>("weight_decay", 0.0, "weight of the L2 penalty")
           .In(AtLeast(0))
           .OrOperand()
-          .OptionalAttr<double>("initial_accumulator_value", 0.0, "added to the sum of squares, which leaves it out")
+          .OptionalAttr<double>("initial_accumulator_value", 0.0,
+                                "added to the sum of squares; the state does not contain it")
           .In(AtLeast(0))
           .OptionalAttr<double>("epsilon", 1e-10, "added to the root, against division by zero")
           .In(Above(0))

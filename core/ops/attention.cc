@@ -1,4 +1,4 @@
-// Attention: a softmax of scaled products of queries and keys, by which values are weighted, and its gradients.
+// Attention and its gradients: values weighted by a softmax of the scaled products of queries and keys.
 
 #include "core/ops/attention.h"
 
@@ -139,8 +139,8 @@ absl::Status InferAttentionMaskGrad(InferContext& c) {
   return c.SetResult(c.operand(ops::kGradOperands.mask));
 }
 
-// With P the softmax, dS = P * (dy V^T - delta), where delta is the sum of dy * y over a row; what flows back through
-// the logarithm of the sum adds P times that.
+// With the softmax P, dS = P * (dy V^T - delta), where delta is the sum of dy * y over a row less the gradient of
+// log_sum_exp, which adds P times itself to dS.
 void AttentionVjp(VjpContext& c) {
   if (!c.grad(0) && !c.grad(1)) return;
   Builder& b = c.b();
@@ -161,46 +161,46 @@ void AttentionVjp(VjpContext& c) {
     c.Contribute(ops::kForwardOperands.mask, b.Op("attention_mask_grad", operands, c.attributes()));
 }
 
-// Queries times the keys that they may see, of all heads: masks are not looked at.
+// The number of pairs of a query and a key that it may see, in all heads. Masks are ignored.
 double Pairs(const Node& node) {
   const ops::AttentionDims dims(node.attributes(), node.operand(0).shape(), node.operand(1).shape(),
                                 node.operand(2).shape(), nullptr);
-  int64_t some = 0, all = 0;  // the first queries that see a key, and all keys
+  int64_t some = 0, all = 0;  // the first query that sees a key, and the first that sees all keys
   if (dims.causal) {
     some = std::clamp<int64_t>(-dims.past, 0, dims.queries);
     all = std::clamp<int64_t>(dims.keys - 1 - dims.past, some, dims.queries);
   }
-  // Between them each sees one more than the one before.
+  // Between the two, each query sees one key more than the query before.
   const auto count = [](int64_t value) { return static_cast<double>(value); };
   const double rising = count(all - some) * (count(some + dims.past + 1) + count(all + dims.past)) / 2;
   return count(dims.heads) * (rising + count(dims.queries - all) * count(dims.keys));
 }
 
-// `by_size` products of a pair over the size of a key, `by_value` over that of a value, of a multiplication and an
-// addition for each element.
+// The operations of `by_size` products over the size of a key and `by_value` products over the size of a value for each
+// pair. Each element of a product is a multiplication and an addition.
 double Products(const Node& node, double by_size, double by_value) {
   const auto last = [&](size_t i) { return static_cast<double>(node.operand(i).shape().dims().back()); };
   return 2 * Pairs(node) * (by_size * last(0) + by_value * last(2));
 }
 
 double AttentionFlops(const Node& node) { return Products(node, 1, 1); }
-// The scaled products again, and dq and dk of them; dy v^T and dv.
+// By size: the scaled products again, dq and dk. By value: dy v^T and dv.
 double AttentionGradFlops(const Node& node) { return Products(node, 3, 2); }
 double AttentionMaskGradFlops(const Node& node) { return Products(node, 1, 1); }
 
-// What the three ops have in common.
+// The attributes and constraints of all three ops.
 OpDef WithAttributes(OpDef def) {
-  return def.Attr<double>("scale", "what products of queries and keys are multiplied by")
-      .OptionalAttr<bool>("causal", false, "query i sees the keys [0, i + past] alone")
-      .OptionalAttr<int64_t>("past", 0, "of a causal one: the number of keys before that of the first query")
+  return def.Attr<double>("scale", "the factor of the products of queries and keys")
+      .OptionalAttr<bool>("causal", false, "query i sees only the keys [0, i + past]")
+      .OptionalAttr<int64_t>("past", 0, "if causal: the number of keys before that of the first query")
       .OptionalAttr<double>("softcap", 0.0, "if not 0: a scaled product s becomes softcap * tanh(s / softcap)")
       .In(AtLeast(0.0))
       .Constraint("C1", "q, k and v have the same floating-point dtype")
       .Constraint("C2", "q, k and v have the same rank, at least 2")
-      .Constraint("C3", "the leading dimensions are equal, but that the last of them in q may be a multiple")
+      .Constraint("C3", "the leading dimensions are equal, except that the last of them may be a multiple in q")
       .Constraint("C4", "q and k have the same last dimension; there are as many values as keys")
       .Constraint("C5", "there is at most one mask, of bool or the dtype of q")
-      .Constraint("C6", "the mask has the shape of q with the keys last; each dimension but the last may be 1 instead")
+      .Constraint("C6", "the mask has the shape of q with the keys last; each dimension except the last may be 1")
       .Constraint("C7", "scale is finite, past is at most 2^40 or at least -2^40");
 }
 
@@ -226,15 +226,13 @@ const OpDef& AttentionOp() {
       WithAttributes(OpDef("attention").Operand("q").Operand("k").Operand("v").VariadicOrNone("mask"))
           .Doc(
               "y = softmax(scale * q k^T + mask) v for each index of the leading dimensions: q is [..., queries, "
-              "size], "
-              "k [..., keys, size], v [..., keys, value size]. The last leading dimension, the heads, may be a "
-              "multiple "
-              "in q: neighbours then share a head of k and v. Where a mask of bools is false, or `causal` says so, a "
-              "query does not see a key; a mask of floats is added. A query that sees no key, as it is masked or minus "
-              "infinity is added to all, has y = 0. The softmax is in f32, of f64 in f64; log_sum_exp is the logarithm "
-              "of its denominator, minus infinity where no key is seen. NaN or an infinity where no query looks may "
-              "make NaN "
-              "of results all the same.")
+              "size], k [..., keys, size], v [..., keys, value size]. The last leading dimension is the heads. Their "
+              "number in q may be a multiple of that in k and v: consecutive heads of q then share a head of k and v. "
+              "A query does not see a key where a bool mask is false or `causal` excludes it; a float mask is added. A "
+              "query that sees no key, because all are masked or minus infinity is added to all, has y = 0. The "
+              "softmax is computed in f32, or in f64 if q is f64. log_sum_exp is the logarithm of its denominator, "
+              "minus infinity if no key is seen. NaN or an infinity in keys and values that no query sees may still "
+              "make results NaN.")
           .Result("y")
           .Result("log_sum_exp")
           .Trait(kOpaque)
@@ -253,11 +251,10 @@ const OpDef& AttentionGradOp() {
   static const OpDef def =
       WithGradOperands(OpDef("attention_grad"))
           .Doc(
-              "The gradients of attention(q, k, v, mask), dy being that of its result y, and delta the sum of dy * y "
-              "over the last dimension, less the gradient of log_sum_exp. With P = exp(scale * q k^T + mask - "
+              "The gradients of attention(q, k, v, mask). dy is the gradient of its result y, and delta the sum of dy "
+              "* y over the last dimension less the gradient of log_sum_exp. With P = exp(scale * q k^T + mask - "
               "log_sum_exp), which is 0 where a key is not seen or log_sum_exp is minus infinity, and dS = P * (dy v^T "
-              "- delta): dq = scale * dS k, "
-              "dk = scale * dS^T q, dv = P^T dy.")
+              "- delta): dq = scale * dS k, dk = scale * dS^T q, dv = P^T dy.")
           .Result("dq")
           .Result("dk")
           .Result("dv")
@@ -274,8 +271,8 @@ const OpDef& AttentionMaskGradOp() {
   static const OpDef def =
       WithGradOperands(OpDef("attention_mask_grad"))
           .Doc(
-              "The gradient of attention with respect to a mask that is added: the dS of attention_grad, summed over "
-              "what shares an element of the mask. An op of its own, as masks are seldom learnt.")
+              "The gradient of attention with respect to a float mask: the dS of attention_grad, summed over all "
+              "elements that share an element of the mask. A separate op, because masks are seldom trained.")
           .Constraint("C9", "there is a mask, of the dtype of q")
           .Infer(InferAttentionMaskGrad)
           .Eval(ops::EvalAttentionMaskGrad)

@@ -1,5 +1,5 @@
-// What the ops of attention have in common: how their operands lie in memory, their reference meanings,
-// decompositions and placement rules. For the authors of op blocks and of their kernels.
+// The common parts of the attention ops: the layout of their operands, their reference meanings, decompositions and
+// placement rules. For the authors of op blocks and of kernels.
 
 #pragma once
 
@@ -16,20 +16,20 @@ namespace lockstep::ops {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Where the operands of attention, attention_grad and attention_mask_grad are. The first three are q, k and v of all.
+// Positions of the operands of attention, attention_grad and attention_mask_grad. The first three are q, k and v.
 struct AttentionOperands {
-  size_t log_sum_exp = 0, dy = 0, delta = 0;  // of the gradients alone
-  size_t mask;                                // the last one, if there are so many
+  size_t log_sum_exp = 0, dy = 0, delta = 0;  // only of the gradients
+  size_t mask;                                // the last operand, if the node has a mask
 };
 inline constexpr AttentionOperands kForwardOperands = {.mask = 3};
 inline constexpr AttentionOperands kGradOperands = {.log_sum_exp = 3, .dy = 4, .delta = 5, .mask = 6};
 
-// Operands as matrices: q is [heads, queries, size], k [heads / group, keys, size], v [heads / group, keys,
-// value_size], where `heads` counts those of all the batch; head h of q meets head h / group of k and v.
+// The operands as matrices: q is [heads, queries, size], k [heads / group, keys, size], v [heads / group, keys,
+// value_size]. `heads` is the number of heads in the whole batch. Head h of q uses head h / group of k and v.
 struct AttentionDims {
   int64_t heads = 1, group = 1, queries, keys, size, value_size;
-  // Of the mask: where the rows of each head of q begin, and the distance of two rows, which is 0 if all queries share
-  // one. Empty without a mask.
+  // The offsets in the mask of the rows of each head of q, empty without a mask; and the distance of two rows, 0 if all
+  // queries share one row.
   std::vector<int64_t> mask_offsets;
   int64_t mask_row = 0;
   bool causal = false;
@@ -40,7 +40,7 @@ struct AttentionDims {
   AttentionDims(const AttributeMap& attributes, const Shape& q, const Shape& k, const Shape& v, const Shape* mask);
 
   int64_t key_heads() const { return heads / group; }
-  // How many keys, the first ones, query i may see. The mask may hide others.
+  // The number of keys that `query` may see: the first ones. The mask may hide some of them.
   int64_t KeysOf(int64_t query) const {
     if (!causal) return keys;
     return query >= keys - past ? keys : std::max<int64_t>(query + past + 1, 0);
@@ -51,7 +51,7 @@ absl::Status EvalAttention(EvalContext& c);
 absl::Status EvalAttentionGrad(EvalContext& c);
 absl::Status EvalAttentionMaskGrad(EvalContext& c);
 
-// Of the op with these operands.
+// The decompositions and placement rules of the three ops.
 std::vector<Value> DecomposeAttention(DecomposeContext& c);
 std::vector<Value> DecomposeAttentionGrad(DecomposeContext& c);
 std::vector<Value> DecomposeAttentionMaskGrad(DecomposeContext& c);

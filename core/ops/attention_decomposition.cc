@@ -1,5 +1,5 @@
-// Attention as matrix products and loops, for targets without a kernel of it. The scores of all queries and keys exist
-// at once, a number for each in f32, and two or three times that in the gradients: a kernel goes block by block.
+// Attention as matrix products and loops, for targets without a kernel for it. Unlike a kernel, which works in blocks,
+// it stores the scores of all queries and keys at once, in f32, and two or three such tensors in the gradients.
 
 #include <algorithm>
 #include <limits>
@@ -12,8 +12,8 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// What forward and backward compute alike, in the dtype of the softmax: f32, or f64 of f64. With q of 16 bits, what is
-// multiplied with v, k and q afterwards is rounded to these.
+// The common part of the forward and backward decompositions, in the dtype of the softmax: f64 if q is f64, else f32.
+// If q has 16 bits, the factors that are later multiplied with v, k and q are rounded to 16 bits.
 struct Scores {
   Builder& b;
   int64_t rank, last;  // of q; its last dimension
@@ -40,7 +40,7 @@ struct Scores {
     if (c.attr<bool>("causal")) Hide(Future(c.attr<int64_t>("past")));
   }
 
-  // x has dimensions of extent 1 where `shape` may have others.
+  // Broadcasts x to `shape`. Dimensions of x have the extent of `shape` or 1.
   Value Stretched(Value x, const Shape& shape) const {
     if (!x) return x;
     Ints kept, dims;
@@ -52,7 +52,7 @@ struct Scores {
     return b.Broadcast(b.Reshape(x, Shape(kept)), shape, dims);
   }
 
-  // Of k or v, each head as often as heads of q share it.
+  // Repeats each head of x, which is k or v, for each head of q that uses it.
   Value Repeated(Value x) const {
     if (!x || rank == 2 || x.shape()[rank - 3] == q.shape()[rank - 3]) return x;
     Ints apart = x.shape().dims(), dims, together = apart;
@@ -61,11 +61,11 @@ struct Scores {
       if (i != rank - 2) dims.push_back(i);
     }
     together[static_cast<size_t>(rank - 3)] = q.shape()[rank - 3];
-    // Ranks cannot share what a reshape makes of nothing.
+    // The reshape of an empty tensor cannot be split between ranks.
     if (x.type().num_elements() == 0) return b.Splat(0.0, {x.dtype(), Shape(together)});
     return b.Reshape(b.Broadcast(x, Shape(apart), dims), Shape(together));
   }
-  // Of the gradient of what Repeated gave for x: summed over the heads that share one.
+  // The inverse of Repeated for a gradient: sums it over the heads of q that use the same head of x.
   Value Shared(Value gradient, const Shape& x) const {
     if (!gradient || gradient.shape() == x) return gradient;
     if (x.num_elements() == 0) return b.Splat(0.0, {gradient.dtype(), x});
@@ -82,7 +82,7 @@ struct Scores {
  private:
   void Hide(Value hidden) { scores = b.Select(hidden, b.SplatLike(-kInfinity, scores), scores); }
 
-  // A key that is not seen counts nothing, whatever it holds.
+  // A hidden key does not contribute, even if its score is NaN.
   void AddMask(Value mask) {
     if (!scores || scores.type().num_elements() == 0) return;
     if (mask.dtype() == DType::kBool) return Hide(b.Op("not", {Stretched(mask, scores.shape())}));
@@ -91,7 +91,7 @@ struct Scores {
     Hide(IsMinusInfinity(added));
   }
 
-  // Whether a key comes after those that a causal query sees.
+  // True where a key comes after those that a causal query sees.
   Value Future(int64_t past) const {
     if (!scores) return {};
     const TensorType positions{DType::kI64, {scores.shape()[last - 1], scores.shape()[last]}};
@@ -123,7 +123,7 @@ std::vector<Value> DecomposeAttention(DecomposeContext& c) {
   Builder& b = c.b();
   const Scores s(c, kForwardOperands.mask);
   const Value largest = b.ReduceMax(s.scores, {s.last});
-  // No key is seen: the scores are minus infinity still.
+  // If no key is seen, the largest score is minus infinity; subtracting 0 keeps the scores at minus infinity.
   const Value max = b.Select(s.IsMinusInfinity(largest), b.SplatLike(0.0, largest), largest);
   const Value e = b.Exp(b.Sub(s.scores, s.OverKeys(max)));
   const Value sum = b.ReduceSum(e, {s.last});
@@ -138,7 +138,7 @@ std::vector<Value> DecomposeAttentionGrad(DecomposeContext& c) {
   const ScoreGradients g(c);
   Value dproduct = b.Scale(g.ds, c.attr<double>("scale"));
   if (g.s.slopes) dproduct = b.Mul(dproduct, g.s.slopes);
-  // Products of the operands' dtype: ranks may each have a share of these sums, which no conversion takes.
+  // The products have the operands' dtype: their results may be partial sums, to which no conversion can be applied.
   const DType dtype = c.operand(0).dtype();
   dproduct = b.Convert(dproduct, dtype);
   return {b.MatMul(dproduct, g.s.Repeated(c.operand(1))),
@@ -155,7 +155,7 @@ std::vector<Value> DecomposeAttentionMaskGrad(DecomposeContext& c) {
   for (int64_t i = 0; i < g.s.rank; ++i) (mask.shape()[i] == g.ds.shape()[i] ? kept : shared).push_back(i);
   const Value sum = b.ReduceSum(b.Convert(g.ds, mask.dtype()), shared);
   if (!sum || sum.type().num_elements() > 0) return {b.Reshape(sum, mask.shape())};
-  // Ranks cannot share what a reshape makes of nothing, and a broadcast takes no shares of a sum.
+  // The reshape of an empty tensor cannot be split between ranks, and a broadcast does not accept partial sums.
   const bool is_partial = std::any_of(sum.placements().begin(), sum.placements().end(),
                                       [](const auto& axis) { return axis.second.is_partial(); });
   return {is_partial ? b.Reshape(sum, mask.shape()) : b.Broadcast(sum, mask.shape(), kept)};

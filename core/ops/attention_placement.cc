@@ -1,5 +1,5 @@
-// Where attention and its gradients can be computed without communication: in slices of the batch or of the heads, of
-// the queries, and for the gradients of the keys; and shares of what they are linear in.
+// The placements in which attention and its gradients are computed without communication: split along the batch, the
+// heads or the queries, for the gradients also along the keys; and partial sums of operands in which they are linear.
 
 #include "core/ops/attention.h"
 #include "core/ops/rules.h"
@@ -7,7 +7,7 @@
 namespace lockstep::ops {
 namespace {
 
-// A way to share the work: where each operand is then needed, and where the results are.
+// A way to divide the work between ranks: the required placements of the operands, and the placements of the results.
 struct Way {
   std::vector<Placement> operands, results;
 };
@@ -15,13 +15,13 @@ struct Way {
 const Placement kWhole = Placement::Replicated();
 const Placement kShare = Placement::Partial(ReduceKind::kSum);
 
-// What an op has as operands and results: which dimensions of them are those of q, [batch..., queries, size], and of k.
+// Makes and chooses the ways for one op. Dimensions are those of q, [batch..., queries, size], and of k.
 class Ways {
  public:
   // `mask` is the position of the mask's operand.
   Ways(const PlacementContext& c, size_t mask) : c_(c), mask_(mask), rank_(c.shape(0).rank()) {}
 
-  // Along leading dimension `dim`: each operand and each result has it, but a mask of extent 1 there.
+  // Splits the leading dimension `dim` of all operands and results, except a mask whose extent is 1 there.
   Way Batch(int64_t dim) const {
     Way way{std::vector<Placement>(c_.num_operands(), Placement::Split(dim)),
             std::vector<Placement>(c_.num_results(), Placement::Split(dim))};
@@ -30,11 +30,11 @@ class Ways {
   }
 
   bool has_mask() const { return c_.num_operands() > mask_; }
-  // Of the mask: split along `dim`, if it has it.
+  // The mask's placement: split along `dim`, unless its extent is 1 there.
   Placement Mask(int64_t dim) const { return c_.shape(mask_)[dim] > 1 ? Placement::Split(dim) : kWhole; }
 
-  // Whether operands can be moved so: each dimension that is to be split has as many equal parts as there are ranks,
-  // and nothing becomes a share that is none.
+  // True if operands can be moved as the way requires: the ranks can divide each split dimension evenly, and no operand
+  // becomes partial that is not.
   bool IsPossible(const Way& way) const {
     for (size_t i = 0; i < way.operands.size(); ++i) {
       const Placement& placement = way.operands[i];
@@ -44,7 +44,7 @@ class Ways {
     return true;
   }
 
-  // The way in which the fewest operands have to move, the first of those; whole if there is none.
+  // Chooses the first of the possible ways in which the fewest operands move; all replicated is the last candidate.
   void Choose(PlacementContext& c, const std::vector<Way>& ways) const {
     const Way whole{std::vector<Placement>(c.num_operands(), kWhole), std::vector<Placement>(c.num_results(), kWhole)};
     const Way* best = nullptr;
@@ -71,7 +71,7 @@ class Ways {
     return ways;
   }
 
-  // A way from what it says of all operands but the mask, and of the mask.
+  // A way from the placements of all operands except the mask, of the mask, and of the results.
   Way Of(std::vector<Placement> operands, Placement mask, std::vector<Placement> results) const {
     if (has_mask()) operands.push_back(mask);
     return {std::move(operands), std::move(results)};
@@ -106,7 +106,7 @@ void PlaceAttentionGrad(PlacementContext& c) {
   const Ways of(c, kGradOperands.mask);
   std::vector<Way> ways = of.Batches();
   const Placement queries = of.queries(), keys = of.keys(), last = of.last();
-  // In the order q, k, v, log_sum_exp, dy, delta.
+  // Operands are in the order q, k, v, log_sum_exp, dy, delta.
   if (!c.attr<bool>("causal")) {
     ways.push_back(of.Of({queries, kWhole, kWhole, queries, queries, queries}, of.MaskAlong(queries.dim()),
                          {queries, kShare, kShare}));
@@ -121,7 +121,7 @@ void PlaceAttentionMaskGrad(PlacementContext& c) {
   if (PlaceLocal(c)) return;
   const Ways of(c, kGradOperands.mask);
   std::vector<Way> ways = of.Batches();
-  // Where the mask is shared by what is split, each rank has a share of its gradient.
+  // If the dimension that is split has extent 1 in the mask, the mask's gradient is a partial sum.
   const auto result = [&](int64_t dim) { return of.Mask(dim).is_split() ? of.Mask(dim) : kShare; };
   for (Way& way : ways) way.results = {result(way.operands[0].dim())};
   const Placement queries = of.queries(), keys = of.keys(), last = of.last();

@@ -1,4 +1,4 @@
-// The reference meanings of attention and its gradients: a query at a time, in f64.
+// The reference meanings of attention and its gradients, one query at a time, in f64.
 
 #include <cmath>
 #include <limits>
@@ -12,12 +12,12 @@ const Shape* MaskShape(const EvalContext& c, size_t mask) {
   return c.num_operands() > mask ? &c.operand(mask).shape() : nullptr;
 }
 
-// The operands as f64, and scores of a query with all keys.
+// The operands as f64, and the scores of one query with all keys.
 struct ReferenceScores {
   AttentionDims dims;
   Tensor q, k, v;
-  Tensor mask;  // f64: 0 and minus infinity, if it is of bools
-  // Of the query that was scored last: what goes into the softmax, and the derivative of the softcap there.
+  Tensor mask;  // f64; a bool mask becomes 0 and minus infinity
+  // The operands of the softmax for the query of the last Score, and the derivatives of the softcap there.
   std::vector<double> scores, slopes;
 
   ReferenceScores(const EvalContext& c, size_t mask_operand)
@@ -61,7 +61,7 @@ struct ReferenceScores {
       const double added = mask.num_elements() > 0 && !dims.mask_offsets.empty()
                                ? mask.data<double>()[static_cast<size_t>(MaskAt(head, i, j))]
                                : 0;
-      // A key that is not seen counts nothing, whatever it holds.
+      // A hidden key does not contribute, even if its score is NaN.
       score = j >= dims.KeysOf(i) || added == -kInfinity ? -kInfinity : score + added;
       scores[static_cast<size_t>(j)] = score;
       slopes[static_cast<size_t>(j)] = slope;
@@ -78,11 +78,11 @@ struct Result {
   }
 };
 
-// Calls f(j, p, ds) for the keys j of query i that are seen: P and dS as attention_grad has them.
+// Calls f(j, p, ds) for each key j that query i sees, with the elements of P and dS of attention_grad.
 template <typename F>
 void ForEachScoreGradient(const EvalContext& c, ReferenceScores& s, const Tensor& dy, int64_t head, int64_t i, F f) {
   const int64_t row = head * s.dims.queries + i;
-  if (c.operand(kGradOperands.log_sum_exp).At(row) == -kInfinity) return;  // it sees no key
+  if (c.operand(kGradOperands.log_sum_exp).At(row) == -kInfinity) return;  // the query sees no key
   s.Score(head, i);
   const double log_sum_exp = c.operand(kGradOperands.log_sum_exp).At(row),
                delta = c.operand(kGradOperands.delta).At(row);

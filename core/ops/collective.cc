@@ -1,10 +1,10 @@
-// Collectives that compute. Collectives are ops in which all ranks of one mesh axis take part. Their reference meaning
-// is a function of all ranks' tensors. Reductions run in rank order, in float for halves and else in the dtype itself,
-// so that replicas are bitwise equal.
+// Collectives that reduce. Collectives are ops in which all ranks of one mesh axis take part. Their reference meaning
+// is a function of all ranks' tensors. Reductions run in rank order, in float for 16-bit floats and else in the dtype
+// itself, so that replicas are bitwise equal.
 //
-// Gradients are those of the sum of all ranks' losses: what a rank receives as the gradient of its operand counts the
-// losses of its peers too. passes/distribute runs after autodiff, so these serve graphs that hold collectives when they
-// are differentiated.
+// Gradients are those of the sum of all ranks' losses: the gradient of a rank's operand includes the losses of its
+// peers. passes/distribute runs after autodiff, so these gradients are used only for graphs that contain collectives
+// when they are differentiated.
 
 #include "core/builder.h"
 #include "core/ops/collective_rules.h"
@@ -55,14 +55,14 @@ absl::Status InferAllReduce(InferContext& c) {
 
 template <typename Context>
 ReduceKind KindOf(const Context& c) {
-  return *ReduceKindFromName(c.template attr<std::string>("kind"));  // inference has checked it
+  return *ReduceKindFromName(c.template attr<std::string>("kind"));  // valid, because inference checks it
 }
 
 // The type in which ranks' elements are combined.
 template <typename T>
 using RankAccumulator = std::conditional_t<std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>, float, T>;
 
-// One element over all ranks, in rank order: get(rank) is the rank's element.
+// Reduces one element over all ranks, in rank order. get(rank) returns the rank's element.
 template <typename T, typename A, typename F>
 T ReduceElement(ReduceKind kind, size_t ranks, F get) {
   A sum = static_cast<A>(get(0));
@@ -71,14 +71,14 @@ T ReduceElement(ReduceKind kind, size_t ranks, F get) {
   return ConvertElement<T>(sum);
 }
 
-// As the element travels.
+// The element as it is rounded on the wire.
 template <typename T>
 T OnWire(T element, bool as_bf16) {
   if constexpr (std::is_same_v<T, float>) return as_bf16 ? static_cast<float>(BFloat16(element)) : element;
   else return element;
 }
 
-// Operand i reduced over all ranks; if `as_bf16`, elements and results travel so.
+// Operand i reduced over all ranks. If `as_bf16`, elements and results are rounded to bf16 on the wire.
 Tensor ReduceRanks(const RanksEvalContext& c, size_t i, bool as_bf16 = false) {
   const ReduceKind kind = KindOf(c);
   Tensor reduced(c.operand(0, i).type());
@@ -97,7 +97,7 @@ Tensor ReduceRanks(const RanksEvalContext& c, size_t i, bool as_bf16 = false) {
   return reduced;
 }
 
-// The sum of operand i, of f32, over all ranks; elements and results travel as int8_wire.h says.
+// The sum of operand i, of f32, over all ranks. Elements and results are rounded on the wire as in int8_wire.h.
 Tensor SumInt8(const RanksEvalContext& c, size_t i) {
   Tensor sum(c.operand(0, i).type());
   const auto out = sum.mutable_data<float>();
@@ -135,11 +135,11 @@ absl::Status EvalReduceScatter(RanksEvalContext& c) {
 Value NonlinearAllReduceGradient(Builder& b, std::string_view axis, ReduceKind kind, Value x, Value y, Value g) {
   const Value one = b.SplatLike(1.0, x), zero = b.SplatLike(0.0, x);
   if (kind != ReduceKind::kProd) {
-    // To the ranks that hold the extremum, in equal shares.
+    // The gradient is shared equally between the ranks that hold the extremum.
     const Value mask = b.Convert(b.Compare(x, y, "eq"), x.dtype());
     return b.Div(b.Mul(mask, g), b.AllReduce(mask, axis, ReduceKind::kSum));
   }
-  // The product of the other ranks' factors: see the gradient of reduce_prod.
+  // The derivative is the product of the other ranks' factors: see the gradient of reduce_prod.
   const Value is_zero = b.Compare(x, zero, "eq");
   const Value nonzero = b.Select(is_zero, one, x);
   const Value zeros = b.AllReduce(b.Convert(is_zero, x.dtype()), axis, ReduceKind::kSum);
@@ -179,21 +179,21 @@ void ReduceScatterVjp(VjpContext& c) {
 
 bool IsLinear(ReduceKind kind) { return kind == ReduceKind::kSum || kind == ReduceKind::kMean; }
 
-// Along its own axis a reduction of operand i gives `result`: what was shares of that reduction, or differed between
-// ranks. What all ranks hold may be reduced by a kind that leaves it as it is.
+// Places a reduction of operand i along its own axis as `result`. The operand must be partial of the same kind, or
+// local. It may be replicated if the kind leaves equal values unchanged (min, max, mean).
 void PlaceReductionOverRanks(PlacementContext& c, size_t i, Placement result) {
   const Placement& x = c.operand(i);
   const ReduceKind kind = KindOf(c);
   const bool keeps_equal = kind != ReduceKind::kSum && kind != ReduceKind::kProd;
   if (!x.is_partial(kind) && !x.is_local() && !(x.is_replicated() && keeps_equal)) {
     c.Fail("operand " + std::to_string(i) + " is " + x.ToString() + ", which kind=" + c.attr<std::string>("kind") +
-           " does not make whole");
+           " cannot reduce to the whole value");
   }
   c.Result(i, result);
 }
 
-// Along another axis it is elementwise: shares of one reduction may pass another that it commutes with. The truncated
-// mean of integers commutes with nothing, itself included.
+// Along another axis the op is elementwise. A partial operand stays partial if its kind commutes with the op's kind.
+// The truncated mean of integers commutes with no kind, including itself.
 void PlaceReductionAlongOtherAxis(PlacementContext& c, size_t i) {
   const Placement& x = c.operand(i);
   const auto truncates = [&](ReduceKind kind) { return kind == ReduceKind::kMean && !IsFloat(c.dtype(i)); };
@@ -229,19 +229,19 @@ const OpDef& AllReduceOp() {
       OpDef("all_reduce")
           .Doc(
               "Each operand reduced over the ranks of a mesh axis, elementwise and in rank order; one result for each "
-              "operand. With a wire, operands and results are rounded to that dtype, and added in f32; of one rank "
-              "nothing travels. As int8, 256 elements share a scale, a 127th of the largest; where one of them is not "
-              "finite, all of them become NaN.")
+              "operand. With a wire, operands and results are rounded to that dtype and added in f32; with one rank "
+              "nothing is rounded. With int8, each block of 256 elements has a scale, its largest magnitude / 127; if "
+              "an element of a block is not finite, the whole block becomes NaN.")
           .Variadic("xs")
           .Attr<std::string>("axis", "of the mesh")
           .Attr<std::string>("kind", "sum, min, max, prod or mean")
           .OptionalAttr<int64_t>("bucket", -1, ops::kBucketDoc)
-          .OptionalAttr<std::string>("wire", "", "the dtype that travels; empty: that of the operands")
+          .OptionalAttr<std::string>("wire", "", "the dtype on the wire; empty: that of the operands")
           .Communicates(CollectiveOp::kAllReduce)
           .Constraint("C1", ops::kAxisConstraint)
           .Constraint("C2", "kind is one of sum, min, max, prod, mean")
           .Constraint("C3", "the kind of bool operands is min or max")
-          .Constraint("C4", "a wire is bf16 or int8; then operands are f32, and the kind is sum, or as bf16 mean")
+          .Constraint("C4", "a wire is bf16 or int8; then operands are f32, and the kind is sum, or mean if bf16")
           .Infer(InferAllReduce)
           .EvalAcrossRanks(EvalAllReduce)
           .Vjp(AllReduceVjp)
@@ -258,7 +258,7 @@ const OpDef& ReduceScatterOp() {
               "slice along dim. One result for each operand.")
           .Variadic("xs")
           .Attr<std::string>("axis", "of the mesh")
-          .Attr<int64_t>("dim", "along which the ranks share the results")
+          .Attr<int64_t>("dim", "the dimension of the slices")
           .Attr<std::string>("kind", "sum, min, max, prod or mean")
           .OptionalAttr<int64_t>("bucket", -1, ops::kBucketDoc)
           .Communicates(CollectiveOp::kReduceScatter)

@@ -1,7 +1,9 @@
-// Collectives in which each rank sends other things to other ranks. See collective.cc for what gradients mean.
+// Collectives in which each rank sends different data to different ranks. See collective.cc for the meaning of
+// gradients.
 //
-// A rank to which nobody sends has zeros: every rank has a result, of the same type. What then differs between ranks
-// has no global meaning, and is placed `local`; all_to_all between two dimensions and collective_scatter have one.
+// Every rank has a result of the same type: a rank that receives nothing has zeros. A result that differs between ranks
+// without a global meaning is placed `local`. all_to_all between two dimensions and collective_scatter have a global
+// meaning.
 
 #include <algorithm>
 #include <string>
@@ -29,8 +31,8 @@ absl::Status InferAllToAll(InferContext& c) {
   return c.SetResult(std::move(result));
 }
 
-// Each of the ranks that the attribute `name` lists is a coordinate along the axis, and none is there twice. The list
-// bounds what this takes, not the axis: its size is whatever a text says.
+// Checks that each rank in the attribute `name` is a coordinate along the axis and occurs once. Time and memory depend
+// on the length of the list, not on the size of the axis, which may be any number in a text.
 absl::Status CheckRanks(const InferContext& c, std::string_view name, int64_t size) {
   std::unordered_set<int64_t> seen;
   for (const int64_t rank : c.attr<Ints>(name)) {
@@ -67,7 +69,7 @@ absl::Status EvalAllToAll(RanksEvalContext& c) {
 }
 
 absl::Status EvalPermute(RanksEvalContext& c) {
-  if (c.num_ranks() == 1) {  // the one rank of the one-rank program is all of them
+  if (c.num_ranks() == 1) {  // in the one-rank program the one rank stands for all
     c.result(0) = c.operand(0, 0);
     return absl::OkStatus();
   }
@@ -97,7 +99,7 @@ absl::Status EvalScatterAcrossRanks(RanksEvalContext& c) {
 
 // --- Gradients -------------------------------------------------------------------------------------------------------
 
-// What went from rank to rank comes back the same way.
+// The gradient takes the reverse way.
 void AllToAllVjp(VjpContext& c) {
   c.Contribute(0, c.b().Op("all_to_all", {c.grad()},
                            {{"axis", c.attr<std::string>("axis")},
@@ -112,13 +114,13 @@ void PermuteVjp(VjpContext& c) {
                             {"targets", c.attr<Ints>("sources")}}));
 }
 
-// Each of collective_gather and collective_scatter is the other's.
+// collective_gather and collective_scatter are each other's gradients.
 void TransposeTo(const char* op, VjpContext& c) { c.Contribute(0, c.b().Op(op, {c.grad()}, c.attributes())); }
 
 // --- Placement -------------------------------------------------------------------------------------------------------
 
-// Between two dimensions it moves a split from one to the other. Slices of one dimension that ranks swap have a meaning
-// for the ranks alone.
+// With two different dimensions it moves a split from one to the other. With equal dimensions ranks exchange slices,
+// and the result has no global meaning.
 void PlaceAllToAll(PlacementContext& c) {
   const int64_t split_dim = c.attr<int64_t>("split_dim"), concat_dim = c.attr<int64_t>("concat_dim");
   if (!ops::IsOwnAxis(c)) {
@@ -132,7 +134,8 @@ void PlaceAllToAll(PlacementContext& c) {
   c.Result(Placement::Split(split_dim));
 }
 
-// What a rank sends is what it has to itself, or what all have. From one rank alone to another one it moves a value.
+// Moves a value that is at one rank to another rank if there is one pair. Else the operand is local or replicated, and
+// the result local.
 void PlacePermute(PlacementContext& c) {
   if (!ops::IsOwnAxis(c)) return c.Result(c.operand(0));
   const Ints &sources = c.attr<Ints>("sources"), &targets = c.attr<Ints>("targets");
@@ -165,12 +168,12 @@ const OpDef& AllToAllOp() {
   static const OpDef def =
       OpDef("all_to_all")
           .Doc(
-              "x cut along split_dim into a slice for each rank of a mesh axis; a rank's result is the slices that the "
-              "ranks have for it, one after the other along concat_dim, in rank order.")
+              "x is split along split_dim into a slice for each rank of a mesh axis. A rank's result is its slices "
+              "from all ranks, concatenated along concat_dim in rank order.")
           .Operand("x")
           .Attr<std::string>("axis", "of the mesh")
-          .Attr<int64_t>("split_dim", "along which x is cut")
-          .Attr<int64_t>("concat_dim", "along which to concatenate")
+          .Attr<int64_t>("split_dim", "the dimension along which x is split")
+          .Attr<int64_t>("concat_dim", "the dimension along which slices are concatenated")
           .Communicates(CollectiveOp::kAllToAll)
           .Trait(kMovement)
           .Constraint("C1", ops::kAxisConstraint)
@@ -196,7 +199,7 @@ const OpDef& CollectivePermuteOp() {
           .Attr<Ints>("targets", "coordinates along axis, one for each source")
           .Communicates(CollectiveOp::kPermute)
           .Constraint("C1", ops::kAxisConstraint)
-          .Constraint("C2", "there are as many sources as targets, one at least")
+          .Constraint("C2", "there are as many sources as targets, at least one")
           .Constraint("C3", "sources and targets are at least 0 and below the size of axis")
           .Constraint("C4", "no rank is twice a source, or twice a target")
           .Infer(InferPermute)
@@ -212,11 +215,11 @@ const OpDef& CollectiveGatherOp() {
   static const OpDef def =
       OpDef("collective_gather")
           .Doc(
-              "On the rank whose coordinate along a mesh axis is root the x of all ranks, one after the other along "
-              "dim, in rank order; on the others zeros.")
+              "The x of all ranks, concatenated along dim in rank order, on the rank whose coordinate along a mesh "
+              "axis is root; zeros on the others.")
           .Operand("x")
           .Attr<std::string>("axis", "of the mesh")
-          .Attr<int64_t>("dim", "along which to concatenate")
+          .Attr<int64_t>("dim", "the dimension along which to concatenate")
           .Attr<int64_t>("root", "a coordinate along axis")
           .Communicates(CollectiveOp::kGather)
           .Constraint("C1", ops::kAxisConstraint)
@@ -242,11 +245,11 @@ const OpDef& CollectiveScatterOp() {
   static const OpDef def =
       OpDef("collective_scatter")
           .Doc(
-              "Of n equal slices along dim of the x of the rank whose coordinate along a mesh axis is root, each rank "
-              "gets the one at its own coordinate.")
+              "The x of the rank whose coordinate along a mesh axis is root is split along dim into equal slices. Each "
+              "rank gets the slice at its own coordinate.")
           .Operand("x")
           .Attr<std::string>("axis", "of the mesh")
-          .Attr<int64_t>("dim", "along which to slice")
+          .Attr<int64_t>("dim", "the dimension of the slices")
           .Attr<int64_t>("root", "a coordinate along axis")
           .Communicates(CollectiveOp::kScatter)
           .Trait(kMovement)

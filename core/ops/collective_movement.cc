@@ -1,5 +1,4 @@
-// Collectives that move data, and the ops that depend on which rank they run on. See collective.cc for what gradients
-// mean.
+// Collectives that move data, and ops whose results depend on the rank. See collective.cc for the meaning of gradients.
 
 #include <cstring>
 
@@ -15,7 +14,7 @@ using Ints = std::vector<int64_t>;
 
 // --- Inference -------------------------------------------------------------------------------------------------------
 
-// Without a mesh there is one rank.
+// There is a part for each rank of the axis; in a local graph, and without a mesh, one.
 absl::Status InferParts(InferContext& c) {
   const Ints& shape = c.attr<Ints>("shape");
   if (shape.empty() || Shape(Ints(shape.begin() + 1, shape.end())) != c.shape(0))
@@ -33,7 +32,7 @@ absl::Status InferParts(InferContext& c) {
 // --- Reference meaning -----------------------------------------------------------------------------------------------
 
 absl::Status EvalCollectiveBroadcast(RanksEvalContext& c) {
-  // The one rank of the one-rank program is all of them.
+  // In the one-rank program the one rank stands for all.
   const size_t ranks = c.num_ranks(), root_rank = ranks == 1 ? 0 : static_cast<size_t>(c.attr<int64_t>("root"));
   const Tensor& root = c.operand(root_rank, 0);
   for (size_t rank = 0; rank < c.num_ranks(); ++rank) c.result(rank) = root;
@@ -50,7 +49,7 @@ absl::Status EvalAllGather(RanksEvalContext& c) {
   return absl::OkStatus();
 }
 
-// The one rank of the one-rank program has all of the sum, and nothing is left for others.
+// In the one-rank program the first part is the whole sum, and the others are zero.
 absl::Status EvalParts(EvalContext& c) {
   const Tensor& x = c.operand(0);
   if (x.num_bytes() > 0) std::memcpy(c.result().mutable_bytes(), x.bytes(), x.num_bytes());
@@ -81,8 +80,8 @@ void CollectiveBroadcastVjp(VjpContext& c) {
   c.Contribute(0, b.Select(b.Broadcast(is_root, g.shape(), {}), g, b.SplatLike(0.0, g)));
 }
 
-// A rank's loss depends on its own slice alone: the gradient is g in that place, and zero elsewhere. As the place
-// depends on the rank, g is repeated for all ranks and kept where the repetition is the rank's own.
+// A rank's loss depends on its own slice only: the gradient is g in that slice and zero elsewhere. The position of the
+// slice depends on the rank, so g is repeated for all ranks, and only the copy of this rank is kept.
 void ShardVjp(VjpContext& c) {
   Builder& b = c.b();
   const int64_t dim = c.attr<int64_t>("dim");
@@ -122,7 +121,7 @@ void PlaceAllGather(PlacementContext& c) {
   }
 }
 
-// All ranks hold the same afterwards, also of what differed; of shares or slices nothing whole would come.
+// The result is replicated, also if the operand is local. Partial and split operands must be replicated first.
 void PlaceCollectiveBroadcast(PlacementContext& c) {
   if (!ops::IsOwnAxis(c)) return c.Result(c.operand(0));
   if (c.operand(0).is_at()) c.Require(0, Placement::At(c.attr<int64_t>("root")));
@@ -143,7 +142,7 @@ void PlaceParts(PlacementContext& c) {
   }
   const Placement& x = c.operand(0);
   if (!x.is_partial(ReduceKind::kSum) && !x.is_local())
-    c.Fail("the operand is " + x.ToString() + ": its parts are no parts of a sum");
+    c.Fail("the operand is " + x.ToString() + ": its parts are not terms of a sum");
   c.Result(Placement::Split(0));
 }
 
@@ -177,11 +176,11 @@ const OpDef& AllGatherOp() {
   static const OpDef def =
       OpDef("all_gather")
           .Doc(
-              "Each operand of all ranks of a mesh axis, one after the other along dim, in rank order; one result for "
-              "each operand.")
+              "Each operand of all ranks of a mesh axis, concatenated along dim in rank order; one result for each "
+              "operand.")
           .Variadic("xs")
           .Attr<std::string>("axis", "of the mesh")
-          .Attr<int64_t>("dim", "along which to concatenate")
+          .Attr<int64_t>("dim", "the dimension along which to concatenate")
           .OptionalAttr<int64_t>("bucket", -1, ops::kBucketDoc)
           .Communicates(CollectiveOp::kAllGather)
           .Trait(kMovement)
@@ -210,11 +209,11 @@ const OpDef& ShardOp() {
   static const OpDef def =
       OpDef("shard")
           .Doc(
-              "This rank's slice of x along dim: of n equal slices the one at the rank's coordinate along a mesh axis. "
+              "This rank's slice of x: the one at the rank's coordinate along a mesh axis, of equal slices along dim. "
               "No communication. Its gradient on a rank is zero outside of that slice.")
           .Operand("x")
           .Attr<std::string>("axis", "of the mesh")
-          .Attr<int64_t>("dim", "along which to slice")
+          .Attr<int64_t>("dim", "the dimension of the slices")
           .Trait(kMovement)
           .Trait(kOneRankIdentity)
           .Constraint("C1", ops::kAxisConstraint)
@@ -236,8 +235,8 @@ const OpDef& PartsOp() {
   static const OpDef def =
       OpDef("parts")
           .Doc(
-              "The parts of a sum, of which each rank of a mesh axis has one, x: one after the other along a new first "
-              "dimension, along which their sum is the whole. A rank's slice of it is its x. No communication.")
+              "The terms of a sum, of which each rank of a mesh axis has one, x, stacked along a new first dimension. "
+              "Their sum along it is the whole value. A rank's slice of the result is its x. No communication.")
           .Operand("x")
           .Attr<std::string>("axis", "of the mesh")
           .Attr<Ints>("shape", "of the result")
@@ -245,12 +244,12 @@ const OpDef& PartsOp() {
           .Trait(kMovement)
           .Trait(kKeepsOrder)
           .Constraint("C1", ops::kAxisConstraint)
-          .Constraint("C2", "shape is that of x after one more extent")
-          .Constraint("C3", "that extent is the size of axis; of a rank's own types it is 1")
+          .Constraint("C2", "shape is one extent followed by the shape of x")
+          .Constraint("C3", "that extent is the size of axis; in a local graph it is 1")
           .Infer(InferParts)
           .Eval(EvalParts)
           .Precision(PrecisionRule::kFollows)
-          .NoGradient("it is for what comes after gradients")
+          .NoGradient("it is used only after differentiation")
           .Place(PlaceParts);
   return def;
 }

@@ -1,4 +1,4 @@
-// What the collectives share: checks, slices of tensors, placement. For the authors of op blocks only.
+// The common parts of collectives: checks, slices of tensors, placement. For the authors of op blocks only.
 
 #pragma once
 
@@ -10,7 +10,7 @@ namespace lockstep::ops {
 
 inline constexpr char kAxisConstraint[] = "axis is an axis of the mesh";
 inline constexpr char kRootConstraint[] = "root is at least 0 and below the size of axis";
-inline constexpr char kBucketDoc[] = "the bucket in which the operands lie side by side; -1: not yet decided";
+inline constexpr char kBucketDoc[] = "the bucket in which the operands are adjacent; -1: not yet decided";
 
 // The size of the axis that the attribute `axis` names, or error C1.
 absl::StatusOr<int64_t> CheckAxis(const InferContext& c);
@@ -18,14 +18,14 @@ absl::StatusOr<int64_t> CheckAxis(const InferContext& c);
 absl::Status CheckDim(const InferContext& c, size_t i = 0, std::string_view name = "dim");
 // Error `id` unless the attribute `root` is a coordinate along the axis, which has `size` ranks.
 absl::Status CheckRoot(const InferContext& c, int64_t size, std::string_view id);
-// The type of one of `size` equal slices of `whole` along `dim`; error C3 if the extent is not divisible. In global
-// types the slices of all ranks have the type of the whole.
+// The type of one of `size` equal slices of `whole` along `dim`; error C3 if the extent is not divisible. With global
+// types it is the type of `whole`.
 absl::StatusOr<TensorType> SliceType(const InferContext& c, const TensorType& whole, int64_t dim, int64_t size);
-// The type of `size` slices like `slice` one after the other along `dim`; error `id` if it is too large. In global
-// types that of the slice.
+// The type of `size` slices like `slice`, concatenated along `dim`; error `id` if it is too large. With global types it
+// is the type of `slice`.
 absl::StatusOr<TensorType> WholeType(const InferContext& c, const TensorType& slice, int64_t dim, int64_t size,
                                      std::string_view id);
-// Of operand i along the attributes `axis` and `dim`: errors C1 and C2 besides.
+// SliceType of operand i for the attributes `axis` and `dim`. Also checks C1 and C2.
 absl::StatusOr<TensorType> InferSlice(const InferContext& c, size_t i = 0);
 
 // Copies `slice`, the `rank`-th of equal slices along `dim` of `whole`, into it or out of it.
@@ -36,14 +36,15 @@ class SliceCopy {
   void OutOf(const Tensor& whole, Tensor& slice, size_t rank) const;
 
  private:
-  size_t runs_ = 1, slice_bytes_, whole_bytes_;  // contiguous runs, and the bytes of each
+  size_t runs_ = 1, slice_bytes_, whole_bytes_;  // the number of contiguous runs, and their bytes in each tensor
 };
 
-// Whether the axis that is being placed is the one along which the collective works.
+// True if the axis that is being placed is the one along which the collective works.
 bool IsOwnAxis(const PlacementContext& c);
 
-// Along another axis, an op that moves data of operand i in dimension `dim`: all placements pass to result i but a
-// split of that dimension, whose slices would no longer be the global ones.
+// Places, along another axis, a collective that moves data of operand i along dimension `dim`. Result i has the
+// placement of the operand, except that a split of `dim` must be replicated first: its slices would not be those of the
+// global value.
 void PlaceMovementAlongOtherAxis(PlacementContext& c, size_t i, int64_t dim);
 
 }  // namespace lockstep::ops

@@ -1,5 +1,5 @@
-// How two elements combine in a reduction: over dimensions of one tensor, or over ranks. For the authors of op blocks
-// only.
+// The combination of two elements in a reduction over dimensions of a tensor or over ranks. For the authors of op
+// blocks only.
 
 #pragma once
 
@@ -11,7 +11,8 @@
 
 namespace lockstep::ops {
 
-// a and b as `kind` combines them; the mean is a sum until the end. NaN stays NaN; integers wrap around.
+// Combines a and b by `kind`. A mean combines as a sum; the caller divides at the end. NaN stays NaN; integers wrap
+// around.
 template <typename T>
 T Combine(ReduceKind kind, T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -26,7 +27,7 @@ T Combine(ReduceKind kind, T a, T b) {
   }
 }
 
-// What combines with any element of type T to that element; for all floats as a double.
+// The neutral element of `kind` for elements of type T. It is a double for all float types.
 template <typename T>
 auto Neutral(ReduceKind kind) {
   using A = std::conditional_t<std::is_integral_v<T>, T, double>;

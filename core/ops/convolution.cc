@@ -1,5 +1,6 @@
-// Convolution and its two gradients. The three are one trilinear form, y[n,o] = sum over c of x[n,c] * filter[o,c],
-// seen from each of its three sides: they share their checks, loops and placement rule, and are each other's gradients.
+// Convolution and its two gradients. All three derive from one trilinear form, y[n,o] = sum over c of x[n,c] *
+// filter[o,c]: each op computes one of x, filter and y from the other two. They share their checks, loops and placement
+// rule, and are each other's gradients.
 
 #include "core/builder.h"
 #include "core/ops/op_list.h"
@@ -11,7 +12,7 @@ namespace {
 
 // --- Inference ---------------------------------------------------------------------------------------------------
 
-// The type of convolution(x, filter), or the constraint that they or the attributes break.
+// The type of convolution(x, filter), or the error of the constraint that they or the attributes violate.
 absl::StatusOr<TensorType> ConvolutionType(const NodeContext& c, const TensorType& x, const TensorType& filter) {
   if (!IsFloat(x.dtype) || x.dtype != filter.dtype) {
     return c.Error("C1") << "x " << x << " and filter " << filter << ", expected one floating-point dtype";
@@ -47,7 +48,7 @@ absl::Status InferConvolutionGradient(InferContext& c, const TensorType& x, cons
                                       const TensorType& result) {
   ASSIGN_OR_RETURN(const TensorType y, ConvolutionType(c, x, filter));
   if (c.operand(1) != y)
-    return c.Error("C8") << "dy is " << c.operand(1) << ", expected " << y << ", what the convolution gives";
+    return c.Error("C8") << "dy is " << c.operand(1) << ", expected " << y << ", the type of the convolution's result";
   return c.SetResult(result);
 }
 
@@ -71,8 +72,8 @@ absl::Status InferConvolutionGradFilter(InferContext& c) {
 
 // The loops of the three evaluations. One image of one group is lowered to a matrix of columns: row (channel, tap) and
 // column (output position) hold the element of x under that tap, or zero in the padding. Each evaluation is then a
-// matrix product per image and group, in f64, as Accumulator<T> of every floating-point T is; this keeps the
-// interpreter quick enough for LeNet.
+// matrix product per image and group in f64, the Accumulator of all float types. This makes the interpreter fast enough
+// for LeNet.
 struct Loops {
   std::array<ops::WindowAxis, 3> axes;
   int64_t batch, groups, channels, filters;    // channels and filters of one group
@@ -90,7 +91,7 @@ struct Loops {
   }
   int64_t rows() const { return channels * taps; }
 
-  // Calls block(x_at, filter_at, y_at), where the operands of each image and group begin.
+  // Calls block(x_at, filter_at, y_at) with the offsets of the operands of each image and group.
   template <typename Block>
   void ForEachBlock(Block block) const {
     for (int64_t n = 0; n < batch; ++n) {
@@ -112,8 +113,8 @@ struct Loops {
     }
   }
 
-  // Of the row of columns that begins at `column`, for the channel of x that begins at `x`, and tap (i, j, k) of the
-  // filter.
+  // The same for the row of columns that begins at `column`, the channel of x that begins at `x`, and tap (i, j, k) of
+  // the filter.
   template <typename Run>
   void ForEachRunOfTap(int64_t column, int64_t x, int64_t i, int64_t j, int64_t k, Run& run) const {
     const auto& [depth, height, width] = axes;
@@ -147,7 +148,7 @@ void AddScaled(double* to, const double* from, double factor, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] += factor * from[i];
 }
 
-// With four sums, so that additions need not wait for each other.
+// Four independent sums, so that additions do not wait for each other.
 double Dot(const double* a, const double* b, int64_t count) {
   double sums[4] = {0, 0, 0, 0};
   int64_t i = 0;
@@ -267,17 +268,18 @@ void ConvolutionGradFilterVjp(VjpContext& c) {
 
 // --- Placement ---------------------------------------------------------------------------------------------------
 
-// The indices of dimensions 0 and 1 of the form's three sides: batch, output channel, input channel.
+// The indices of dimensions 0 and 1 of the form's three tensors: n is the batch, o the output channel, c the input
+// channel.
 constexpr std::string_view kX = "nc", kFilter = "oc", kY = "no";
 
-// Where the value with dimensions `dims` is when the index `index` of the form is split over the ranks.
+// The placement of the value with dimensions `dims` if the form's index `index` is split over the ranks.
 Placement PlacementOf(std::string_view dims, char index, Placement if_absent) {
   const size_t at = dims.find(index);
   return at == std::string_view::npos ? if_absent : Placement::Split(static_cast<int64_t>(at));
 }
 
-// An index that is split in one operand is split in the other that has it; the result is split along it, or is a
-// partial sum if it was summed over. Channels of a grouped convolution and spatial dimensions are never split.
+// An index that is split in one operand must be split in the other if that has it. The result is split along it, or is
+// a partial sum if the op sums over it. Channels of a grouped convolution and spatial dimensions are never split.
 void PlaceForm(PlacementContext& c, std::string_view a, std::string_view b, std::string_view result) {
   if (ops::PlaceLocal(c)) return;
   const bool grouped = c.attr<int64_t>("groups") != 1;
@@ -303,19 +305,20 @@ void PlaceForm(PlacementContext& c, std::string_view a, std::string_view b, std:
   }
 }
 
-// All three multiply each element of y with each tap of one filter, and add: those on the padding count too.
+// Each of the three ops has a multiplication and an addition for each element of y and each tap of one filter. Taps
+// over padding are counted too.
 double ConvolutionFlops(const TensorType& y, const TensorType& filter) {
   const int64_t filters = std::max<int64_t>(filter.shape[0], 1);
   return 2.0 * static_cast<double>(y.num_elements()) * static_cast<double>(filter.num_elements() / filters);
 }
 
-// What the three ops have in common.
+// The attributes and constraints of all three ops.
 OpDef WithConvolutionWindow(OpDef def) {
   return def.Attr<std::vector<int64_t>>("stride", "steps of the window, one per spatial dimension")
       .Attr<std::vector<int64_t>>("padding_low", "zeros before x, one per spatial dimension")
       .Attr<std::vector<int64_t>>("padding_high", "zeros after x, one per spatial dimension")
       .Attr<std::vector<int64_t>>("dilation", "distances of the filter's taps, one per spatial dimension")
-      .OptionalAttr<int64_t>("groups", 1, "filters and channels are split into this many groups that do not meet")
+      .OptionalAttr<int64_t>("groups", 1, "filters and channels are split into this many independent groups")
       .Constraint("C1", "x and filter have the same floating-point dtype")
       .Constraint("C2",
                   "x is [N, C, spatial...] and filter [O, C / groups, spatial...] with one to three spatial dimensions")
@@ -340,10 +343,10 @@ const OpDef& ConvolutionOp() {
   static const OpDef def =
       WithConvolutionWindow(
           OpDef("convolution")
-              .Doc("Cross-correlation of x with each filter: y[n,o,p] is the sum over channels c and taps "
-                   "k of x[n,c,p*stride + k*dilation - padding_low] * filter[o,c,k], x being zero outside. Kernels "
-                   "leave out a tap over such a zero, or multiply: where filter is infinite "
-                   "or NaN there, what it adds is nothing or NaN.")
+              .Doc(
+                  "Cross-correlation of x with each filter: y[n,o,p] is the sum over channels c and taps "
+                  "k of x[n,c,p*stride + k*dilation - padding_low] * filter[o,c,k], x being zero outside. Kernels may "
+                  "skip such a zero or multiply by it: an infinite or NaN element of filter adds nothing or NaN there.")
               .Operand("x")
               .Operand("filter"))
           .Trait(kOpaque)
@@ -362,9 +365,8 @@ const OpDef& ConvolutionGradInputOp() {
       WithGradientConstraints(
           OpDef("convolution_grad_input")
               .Doc("The gradient of convolution(x, filter) with respect to x, of shape input_shape, where dy is "
-                   "the gradient of its result: a transposed convolution of dy. Beside dy, and between its elements "
-                   "where "
-                   "stride is above 1, are zeros, over which taps are as those of convolution.")
+                   "the gradient of its result: a transposed convolution of dy. Zeros surround dy, and are between its "
+                   "elements if stride is above 1; kernels may skip them or multiply by them, as in convolution.")
               .Operand("filter")
               .Operand("dy")
               .Attr<std::vector<int64_t>>("input_shape", "the shape of x")
@@ -386,8 +388,8 @@ const OpDef& ConvolutionGradFilterOp() {
       WithGradientConstraints(
           OpDef("convolution_grad_filter")
               .Doc("The gradient of convolution(x, filter) with respect to filter, of shape filter_shape, where "
-                   "dy is the gradient of its result: a sum over the batch. Taps over padding are as those of "
-                   "convolution, with dy as the other factor.")
+                   "dy is the gradient of its result: a sum over the batch. Kernels may skip the zeros of the padding "
+                   "or multiply dy by them, as in convolution.")
               .Operand("x")
               .Operand("dy")
               .Attr<std::vector<int64_t>>("filter_shape", "the shape of filter")

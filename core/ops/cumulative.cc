@@ -1,4 +1,4 @@
-// Reductions of everything so far: along one dimension, which stays. Floats accumulate in double, integers in 64 bits.
+// Cumulative reductions along one dimension, which the result keeps. Floats accumulate in double, integers in 64 bits.
 
 #include "core/builder.h"
 #include "core/ops/combine.h"
@@ -39,7 +39,8 @@ absl::Status EvalCumulative(EvalContext& c, ReduceKind kind) {
   return absl::OkStatus();
 }
 
-// The sums that element j is in are those after it, so that what was summed from the front is summed from the end.
+// The gradient of a cumulative sum: element j is a term of the sums that follow it, so that the gradient is a
+// cumulative sum in the opposite direction.
 Value SummedBack(VjpContext& c, Value of_results) {
   AttributeMap back = c.attributes();
   back["reverse"] = !c.attr<bool>("reverse");
@@ -48,9 +49,9 @@ Value SummedBack(VjpContext& c, Value of_results) {
 
 void CumulativeSumVjp(VjpContext& c) { c.Contribute(0, SummedBack(c, c.grad())); }
 
-// With y the products, the gradient of x[j] is the sum over i after j of g[i] * y[i] / x[j]. That holds before the
-// first zero. After it no factor makes a difference; for the first zero itself the products are those of the others,
-// which are the products of x with a 1 in its place.
+// With the products y, the gradient of x[j] before the first zero is the sum of g[i] * y[i] / x[j] over the products i
+// that contain x[j]. After the first zero it is zero. For the first zero itself, the products of the other factors are
+// used: the products of x with that zero replaced by 1.
 void CumulativeProdVjp(VjpContext& c) {
   Builder& b = c.b();
   const Value x = c.operand(0), zero = b.SplatLike(0.0, x), one = b.SplatLike(1.0, x);
@@ -64,7 +65,7 @@ void CumulativeProdVjp(VjpContext& c) {
   c.Contribute(0, b.Select(b.Compare(zeros, zero, "eq"), of_factor, b.Select(is_first_zero, of_zero, zero)));
 }
 
-// Linear, and other dimensions than dim do not meet.
+// The sum is linear, and independent along all dimensions except dim.
 void PlaceCumulativeSum(PlacementContext& c) {
   const Placement& x = c.operand(0);
   if (x.is_partial() && !ops::IsLinearPartial(x, c.dtype(0))) return c.Require(0, Placement::Replicated());
@@ -79,7 +80,7 @@ void PlaceCumulativeProd(PlacementContext& c) {
   ops::PlaceDataMovement(c, same_but_dim, same_but_dim);
 }
 
-// What both share.
+// The common part of the two ops.
 OpDef Cumulative(const char* name, const char* doc, ReduceKind kind) {
   const std::string verb = kind == ReduceKind::kProd ? "multiply" : "sum",
                     neutral = kind == ReduceKind::kProd ? "1" : "0";

@@ -1,5 +1,6 @@
 // Elementwise arithmetic of two operands. Floats are computed in double and rounded to the dtype at the end. Integers
-// wrap around on overflow; division truncates toward zero, and division by zero is an error, for its rest too.
+// wrap around on overflow. Integer division truncates toward zero; division by zero is an error, also for fmod and
+// remainder.
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// Each op as a pair of functions. Integers are sign-extended and computed modulo 2^64: unsigned overflow is defined.
+// Each op is a pair of functions. Integers are sign-extended and computed modulo 2^64: unsigned overflow is defined.
 struct Add {
   static double OnFloats(double x, double y) { return x + y; }
   template <typename T>
@@ -41,7 +42,8 @@ struct Div {
   template <typename T>
   static T OnIntegers(T x, T y) {  // requires y != 0
     if constexpr (std::is_signed_v<T>) {
-      if (y == -1) return Sub::OnIntegers<T>(0, x);  // the lowest integer has no positive counterpart: it stays
+      if (y == -1)
+        return Sub::OnIntegers<T>(0, x);  // the lowest integer has no positive counterpart and stays as it is
     }
     return static_cast<T>(x / y);
   }
@@ -52,7 +54,7 @@ struct Fmod {
   template <typename T>
   static T OnIntegers(T x, T y) {  // requires y != 0
     if constexpr (std::is_signed_v<T>) {
-      if (y == -1) return 0;  // the lowest integer divided by it is no integer of the type
+      if (y == -1) return 0;  // the quotient of the lowest integer does not fit in the type
     }
     return static_cast<T>(x % y);
   }
@@ -92,7 +94,7 @@ struct Pow {
   template <typename T>
   static T OnIntegers(T x, T y) {  // requires x != 0 or y >= 0
     if constexpr (std::is_signed_v<T>) {
-      // 1 / x^-y, truncated: not zero only for x = 1 and -1.
+      // 1 / x^-y, truncated, is not zero only for x = 1 and -1.
       if (y < 0) return x == 1 ? T(1) : x == -1 ? T(y % 2 ? -1 : 1) : T(0);
     }
     T power = 1;
@@ -106,7 +108,7 @@ struct Pow {
 
 constexpr char kDivisionByZero[] = "integer division by zero";
 
-// Whether integers x and y are a division by zero.
+// True if the op F divides by zero for the integers x and y.
 template <typename F, typename T>
 bool DividesByZero(T x, T y) {
   if constexpr (std::is_same_v<F, Div> || std::is_same_v<F, Fmod> || std::is_same_v<F, Remainder>) return y == 0;
@@ -136,7 +138,7 @@ absl::Status EvalArithmetic(EvalContext& c) {
   return absl::OkStatus();
 }
 
-// What all ops of this file share; each adds its gradient.
+// The common part of all ops of this file. Each op adds its gradient.
 template <typename F>
 OpDef Arithmetic(const char* name, const char* doc, ops::Linearity linearity = ops::Linearity::kNone) {
   return OpDef(name)
@@ -180,16 +182,16 @@ void PowVjp(VjpContext& c) {
   c.Contribute(1, b.Mul(g, b.Mul(c.result(), b.Log(b.Select(vanishes, one, x)))));
 }
 
-// Of x - q y, where q is x / y rounded to a whole number in some way: dx = g, dy = -g q.
+// The gradient of x - q y, where q is x / y rounded to an integer: dx = g, dy = -g q.
 void RestVjp(VjpContext& c) {
   Builder& b = c.b();
   c.Contribute(0, c.grad());
-  // x / y itself may be rounded to the next whole number. Rounding what is almost q gives q.
+  // x / y itself may round to the next integer. (x - result) / y is close to q, and rounding it gives q.
   const Value q = b.Unary("round", b.Div(b.Sub(c.operand(0), c.result()), c.operand(1)));
   c.Contribute(1, b.Neg(b.Mul(c.grad(), q)));
 }
 
-// Where x / y, rounded by `whole`, is one number for all x and y, and no rounding of x / y makes it another.
+// The domain in which x / y, rounded by `whole`, is the same number for all x and y, even with an inexact quotient.
 OpDef::DomainFn OneQuotient(double (*whole)(double)) {
   return [whole](std::span<const ValueRange> operands) {
     const ValueRange &x = operands[0], &y = operands[1];
@@ -251,8 +253,8 @@ const OpDef& DivOp() {
 const OpDef& FmodOp() {
   static const OpDef def =
       Arithmetic<Fmod>("fmod",
-                       "What is left of x when x / y, truncated toward zero, times y is taken away: it has the sign of "
-                       "x. NaN where y is 0 or x is infinite; of integers, y = 0 is an error.")
+                       "x - y * q, where q is x / y truncated toward zero. It has the sign of x. NaN where y is 0 or x "
+                       "is infinite; for integers, y = 0 is an error.")
           .Trait(kHeavy)
           .Domain(OneQuotient(std::trunc))
           .Trait(kRefuses)
@@ -265,8 +267,8 @@ const OpDef& FmodOp() {
 const OpDef& RemainderOp() {
   static const OpDef def =
       Arithmetic<Remainder>("remainder",
-                            "What is left of x when x / y, rounded down, times y is taken away: it has the sign of y. "
-                            "NaN where y is 0 or x is infinite; of integers, y = 0 is an error.")
+                            "x - y * q, where q is x / y rounded down. It has the sign of y. NaN where y is 0 or x is "
+                            "infinite; for integers, y = 0 is an error.")
           .Trait(kHeavy)
           .Domain(OneQuotient(std::floor))
           .Trait(kRefuses)
@@ -278,8 +280,8 @@ const OpDef& RemainderOp() {
 //===-- max -------------------------------------------------------------------------------------------------------===//
 const OpDef& MaxOp() {
   static const OpDef def =
-      Arithmetic<Maximum>("max",
-                          "The larger of x and y; NaN if one is. The gradient of equal operands goes half to each.")
+      Arithmetic<Maximum>(
+          "max", "The larger of x and y; NaN if one is NaN. For equal operands each gets half of the gradient.")
           .Trait(kCommutative)
           .Vjp([](VjpContext& c) {
             c.Contribute(0, WhereAhead(c, c.operand(0), c.operand(1), "gt"));
@@ -291,8 +293,8 @@ const OpDef& MaxOp() {
 //===-- min -------------------------------------------------------------------------------------------------------===//
 const OpDef& MinOp() {
   static const OpDef def =
-      Arithmetic<Minimum>("min",
-                          "The smaller of x and y; NaN if one is. The gradient of equal operands goes half to each.")
+      Arithmetic<Minimum>(
+          "min", "The smaller of x and y; NaN if one is NaN. For equal operands each gets half of the gradient.")
           .Trait(kCommutative)
           .Vjp([](VjpContext& c) {
             c.Contribute(0, WhereAhead(c, c.operand(0), c.operand(1), "lt"));
@@ -304,7 +306,9 @@ const OpDef& MinOp() {
 //===-- pow -------------------------------------------------------------------------------------------------------===//
 const OpDef& PowOp() {
   static const OpDef def =
-      Arithmetic<Pow>("pow", "x to the power y. An integer to a negative power is truncated; that of zero is an error.")
+      Arithmetic<Pow>("pow",
+                      "x to the power y. For integers, a negative power is truncated toward zero, and a negative power "
+                      "of zero is an error.")
           .Trait(kHeavy)
           .F32Error(1)
           .Domain([](std::span<const ValueRange> operands) {

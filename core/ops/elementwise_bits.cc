@@ -1,5 +1,4 @@
-// Elementwise ops on bits: logic of truth values, which for integers is that of each bit; shifts; and the bits of one
-// dtype read as another.
+// Elementwise ops on bits: logical ops, which are bitwise for integers; shifts; and the bitcast to another dtype.
 
 #include <cstring>
 
@@ -12,7 +11,7 @@ namespace {
 
 constexpr char kDiscrete[] = "its operands are truth values or integers";
 
-// Calls f(tag) with the C++ type of `dtype`, which is no float: inference has seen to that.
+// Calls f(tag) with the C++ type of `dtype`, which is not a float: inference checks that.
 template <typename F>
 void DispatchBits(DType dtype, const F& f) {
   DispatchDType(dtype, [&](auto tag) {
@@ -22,7 +21,7 @@ void DispatchBits(DType dtype, const F& f) {
   });
 }
 
-// What not, and, or and xor share.
+// The common part of not, and, or and xor.
 OpDef Logic(const char* name, const char* doc) {
   return OpDef(name)
       .Doc(doc)
@@ -88,7 +87,7 @@ absl::Status EvalNot(EvalContext& c) {
   return absl::OkStatus();
 }
 
-// Whether a T can be shifted by so many bits and something of it is left. Negative numbers are none of those.
+// True if `bits` is at least 0 and less than the number of bits of T.
 template <typename T>
 bool IsWithin(T bits) {
   return static_cast<uint64_t>(bits) < sizeof(T) * 8;
@@ -157,32 +156,32 @@ absl::Status InferBitcast(InferContext& c) {
 //===-- not -------------------------------------------------------------------------------------------------------===//
 const OpDef& NotOp() {
   static const OpDef def =
-      Logic("not", "True where x is false; of integers, each bit.").Operand("x").Trait(kInvolution).Eval(EvalNot);
+      Logic("not", "True where x is false; bitwise for integers.").Operand("x").Trait(kInvolution).Eval(EvalNot);
   return def;
 }
 
 //===-- and -------------------------------------------------------------------------------------------------------===//
 const OpDef& AndOp() {
-  static const OpDef def = BinaryLogic<And>("and", "True where x and y are; of integers, each bit.");
+  static const OpDef def = BinaryLogic<And>("and", "True where x and y are true; bitwise for integers.");
   return def;
 }
 
 //===-- or --------------------------------------------------------------------------------------------------------===//
 const OpDef& OrOp() {
-  static const OpDef def = BinaryLogic<Or>("or", "True where x or y is; of integers, each bit.");
+  static const OpDef def = BinaryLogic<Or>("or", "True where x or y is true; bitwise for integers.");
   return def;
 }
 
 //===-- xor -------------------------------------------------------------------------------------------------------===//
 const OpDef& XorOp() {
-  static const OpDef def = BinaryLogic<Xor>("xor", "True where one of x and y is; of integers, each bit.");
+  static const OpDef def = BinaryLogic<Xor>("xor", "True where exactly one of x and y is true; bitwise for integers.");
   return def;
 }
 
 //===-- shift_left ------------------------------------------------------------------------------------------------===//
 const OpDef& ShiftLeftOp() {
   static const OpDef def = Shift<ShiftLeft>("shift_left",
-                                            "The bits of x moved up by y, those beyond the highest lost. 0 where y is "
+                                            "x shifted left by y bits. Bits beyond the highest are lost. 0 where y is "
                                             "negative or at least the number of bits.");
   return def;
 }
@@ -191,8 +190,8 @@ const OpDef& ShiftLeftOp() {
 const OpDef& ShiftRightOp() {
   static const OpDef def = Shift<ShiftRight>(
       "shift_right",
-      "The bits of x moved down by y, with zeros from above, or, if x is signed, copies of its sign bit. Nothing but "
-      "these where y is negative or at least the number of bits.");
+      "x shifted right by y bits. The new high bits are zeros, or copies of the sign bit if x is signed. All bits are "
+      "new where y is negative or at least the number of bits.");
   return def;
 }
 
@@ -201,7 +200,7 @@ const OpDef& BitcastOp() {
   static const OpDef def = OpDef("bitcast")
                                .Doc(
                                    "The bits of x read as another dtype of the same width. A NaN of 16 bits stays a "
-                                   "NaN, but its other bits are open.")
+                                   "NaN, but its other bits are unspecified.")
                                .Operand("x")
                                .Attr<DType>("dtype", "of the result")
                                .Trait(kElementwise)
@@ -214,7 +213,7 @@ const OpDef& BitcastOp() {
                                    std::memcpy(c.result().mutable_bytes(), x.bytes(), x.num_bytes());
                                  return absl::OkStatus();
                                })
-                               .NoGradient("how a number moves with the bits of another one is no derivative")
+                               .NoGradient("a number is not a differentiable function of the bits of another")
                                .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
   return def;
 }

@@ -1,4 +1,4 @@
-// Elementwise ops that decide: comparison and selection; and conversion between dtypes.
+// Elementwise comparison, selection, range check, and conversion between dtypes.
 
 #include <utility>
 
@@ -63,7 +63,7 @@ absl::Status EvalSelect(EvalContext& c) {
 }
 
 void PlaceSelect(PlacementContext& c) {
-  // All ranks choose alike, so shares of whatever reduction stay shares.
+  // The condition is equal on all ranks, so a selection between two values of equal partial placement is partial.
   if (c.operand(0).is_replicated() && c.operand(1).is_partial() && c.operand(1) == c.operand(2)) {
     c.Result(c.operand(1));
     return;
@@ -99,8 +99,8 @@ absl::Status EvalWithin(EvalContext& c) {
   });
 }
 
-// A wider float holds what a narrower one does, so that the parts of a sum may be converted one by one: they are then
-// added in the wider one. To a narrower one they are if somebody wants that.
+// The terms of a partial sum may be converted one by one to a wider float, which is exact; they are then added in the
+// wider dtype. They may be rounded to a narrower float only with `rounds_parts`.
 void PlaceConvert(PlacementContext& c) {
   const DType from = c.dtype(0), to = c.result_type().dtype;
   const bool is_exact = IsFloat(from) && IsFloat(to) && SizeOf(from) < SizeOf(to);
@@ -114,8 +114,8 @@ void PlaceConvert(PlacementContext& c) {
 const OpDef& CompareOp() {
   static const OpDef def = OpDef("compare")
                                .Doc(
-                                   "True where x stands in the given relation to y. NaN is unequal to everything, and "
-                                   "in no order with anything; false is below true.")
+                                   "True where x has the given relation to y. NaN is unequal to everything, and all "
+                                   "its other comparisons are false; false is less than true.")
                                .Operand("x")
                                .Operand("y")
                                .Attr<std::string>("direction", "eq, ne, lt, le, gt or ge")
@@ -156,11 +156,11 @@ const OpDef& SelectOp() {
 const OpDef& WithinOp() {
   static const OpDef def =
       OpDef("within")
-          .Doc("x, every element of which has to be in [low, high): for what points to something else, as labels do.")
+          .Doc("x, after a check that every element is in [low, high). For labels and other indices.")
           .Operand("x")
-          .Attr<int64_t>("low", "the least that an element may be")
-          .Attr<int64_t>("high", "one more than the greatest")
-          .Attr<std::string>("what", "what an element is called when it is not")
+          .Attr<int64_t>("low", "the least value of an element")
+          .Attr<int64_t>("high", "one more than the greatest value of an element")
+          .Attr<std::string>("what", "the name of an element in the error")
           .Trait(kElementwise)
           .Constraint("C1", "x has an integer dtype")
           .Constraint("C2", "low is at most high")
@@ -170,7 +170,7 @@ const OpDef& WithinOp() {
           .Infer(InferWithin)
           .Eval(EvalWithin)
           .Precision(PrecisionRule::kFollows)
-          .NoGradient("it is of integers")
+          .NoGradient("its operand is integers")
           .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
   return def;
 }
@@ -184,7 +184,7 @@ const OpDef& ConvertOp() {
               "gives 0); anything to bool is x != 0.")
           .Operand("x")
           .Attr<DType>("dtype", "of the result")
-          .OptionalAttr<bool>("rounds_parts", false, "whether each rank's part of a sum may be rounded by itself")
+          .OptionalAttr<bool>("rounds_parts", false, "each rank's term of a partial sum may be rounded separately")
           .Trait(kElementwise)
           .Infer([](InferContext& c) { return c.SetResult(c.attr<DType>("dtype"), c.shape(0)); })
           .Eval([](EvalContext& c) {
@@ -193,8 +193,7 @@ const OpDef& ConvertOp() {
           })
           .Precision(PrecisionRule::kWritten)
           .Vjp([](VjpContext& c) {
-            // Between floats it is the identity. What comes from integers has nothing to pass a
-            // gradient on to.
+            // Between floats the gradient is only converted. Integers have no gradient.
             if (IsFloat(c.operand(0).dtype())) c.Contribute(0, c.b().Convert(c.grad(), c.operand(0).dtype()));
           })
           .Place(PlaceConvert);

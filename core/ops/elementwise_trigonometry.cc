@@ -1,6 +1,5 @@
-// Trigonometric and hyperbolic functions, and their inverses. Angles are in radians.
-// The bounds of the errors in f32 are those of functions that are computed in f64 and rounded: of two neighbours almost
-// always the nearer one.
+// Trigonometric and hyperbolic functions, and their inverses. Angles are in radians. The error bounds in f32 are those
+// of functions that are computed in f64 and rounded, which is almost always the nearest f32.
 
 #include <cmath>
 
@@ -15,12 +14,12 @@ using ops::Unary;
 
 namespace {
 
-// Further out a rounding of the angle is too large a part of a period.
+// Beyond this angle, its rounding error is too large a part of a period.
 constexpr double kLargestAngle = 10;
 // Near 1 and -1 the inverses of sine, cosine and the hyperbolic tangent have no finite slope.
 constexpr double kNearOne = 0.9;
 
-// 1 - x^2, with all its digits near 1 and -1.
+// 1 - x^2, without loss of precision near 1 and -1.
 Value OneMinusSquare(Builder& b, Value x) {
   const Value one = b.SplatLike(1.0, x);
   return b.Mul(b.Sub(one, x), b.Add(one, x));
@@ -137,7 +136,7 @@ const OpDef& AcoshOp() {
           .Trait(kHeavy)
           .F32Error(1)
           .Domain(From(1.2))
-          .Vjp([](VjpContext& c) {  // 1 / sqrt(x^2 - 1), with all its digits near 1; infinite at 1
+          .Vjp([](VjpContext& c) {  // 1 / sqrt(x^2 - 1), without loss of precision near 1; infinite at 1
             Builder& b = c.b();
             const Value x = c.operand(0), one = b.SplatLike(1.0, x);
             Times(c, b.Rsqrt(b.Mul(b.Sub(x, one), b.Add(x, one))));

@@ -1,4 +1,4 @@
-// Elementwise arithmetic of one operand: signs, roots, exponentials, logarithms and their like, rounding.
+// Elementwise arithmetic of one operand: signs, roots, exponentials, logarithms, activations, rounding.
 
 #include <cmath>
 #include <numbers>
@@ -18,7 +18,7 @@ namespace {
 // Wraps around for the lowest integer, which has no positive counterpart.
 int64_t Negated(int64_t x) { return static_cast<int64_t>(0 - static_cast<uint64_t>(x)); }
 
-// What std::nearbyint gives in the usual rounding mode, whatever mode the process has set.
+// The result of std::nearbyint in the default rounding mode, independent of the mode that the process has set.
 double ToNearestEven(double x) {
   const double rounded = std::round(x);  // ties away from zero
   const bool is_tie = std::fabs(x - std::trunc(x)) == 0.5;
@@ -158,7 +158,7 @@ const OpDef& SoftsignOp() {
                                [](double x) { return x / (1.0 + std::fabs(x)); }, nullptr)
                                .F32Error(2)
                                .Vjp([](VjpContext& c) {  // g / (1 + |x|)^2
-                                 // From x: 1 - |y| would say the same, but has few digits where y is near 1.
+                                 // Computed from x, because 1 - |y| loses precision where |y| is near 1.
                                  Builder& b = c.b();
                                  const Value x = c.operand(0), one = b.SplatLike(1.0, x);
                                  const Value r = b.Div(one, b.Add(one, b.Unary("abs", x)));
@@ -189,7 +189,7 @@ const OpDef& ReluOp() {
                                [](double x) { return x < 0 ? 0.0 : x; }, nullptr)
                                .Trait(kIdempotent)
                                .Vjp([](VjpContext& c) {
-                                 // From the result, so that x need not be kept until the backward pass.
+                                 // Computed from the result, so that x need not be kept until the backward pass.
                                  Builder& b = c.b();
                                  const Value zero = b.SplatLike(0.0, c.result());
                                  c.Contribute(0, b.Select(b.Compare(c.result(), zero, "gt"), c.grad(), zero));

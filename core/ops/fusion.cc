@@ -1,4 +1,4 @@
-// The op that the pass FuseElementwise makes: several nodes as one, which a backend compiles to one loop.
+// The op that the pass FuseElementwise makes of several nodes, and that a backend compiles to one loop.
 
 #include "core/builder.h"
 #include "core/interpreter.h"
@@ -58,8 +58,8 @@ std::vector<Value> DecomposeFusion(DecomposeContext& c) {
   return results;
 }
 
-// A fusion is made of nodes that are placed, and its body says where the values in it are. (A graph that is yet to be
-// distributed has its fusions taken apart, so that collectives can come between their ops.)
+// Fusions are made of placed nodes, and the body has the placements of its values. (Fusions in a graph without a mesh
+// are decomposed before it is distributed, so that collectives can be inserted between their ops.)
 void PlaceFusion(PlacementContext& c) {
   const Graph& body = BodyOf(c);
   const std::string& axis = c.mesh_axis().name;
@@ -79,9 +79,8 @@ void PlaceFusion(PlacementContext& c) {
 const OpDef& FusionOp() {
   static const OpDef def = OpDef("fusion")
                                .Doc(
-                                   "The results of the graph `body` for the operands as its inputs. Made after "
-                                   "differentiation and distribution, for a "
-                                   "backend to compile as one loop.")
+                                   "The results of the graph `body` with the operands as its inputs. Made after "
+                                   "differentiation and distribution. A backend compiles it to one loop.")
                                .VariadicOrNone("inputs")
                                .Attr<Region>("body", "a graph without state and collectives")
                                .Constraint("C1", "the operands have the types of the body's inputs, in order")

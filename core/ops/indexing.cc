@@ -1,4 +1,4 @@
-// Reading from, and adding up at, positions that are data: embeddings, and everything that picks elements.
+// Reads and sums at positions given by data, as in embeddings.
 
 #include "core/ops/indexing.h"
 
@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// Of the element `at` in row-major order.
+// The coordinates of the element at the row-major position `at`.
 std::vector<int64_t> CoordinatesOf(const Shape& shape, int64_t at) {
   std::vector<int64_t> index(static_cast<size_t>(shape.rank()));
   for (size_t i = index.size(); i-- > 0;) {
@@ -123,8 +123,8 @@ void GatherVjp(VjpContext& c) {
                c.b().ScatterSum(c.operand(1), c.grad(), dim, c.attr<int64_t>("batch_dims"), c.operand(0).shape()[dim]));
 }
 
-// Rows of x that each rank holds whole, read at the indices that it holds. Where x and the indices are split in
-// different dimensions it is x that is made whole: ranks have indices of their own.
+// A rank reads whole rows of x at the indices that it holds. If x and the indices are split along different dimensions,
+// the split of the indices is kept, and x is gathered.
 void PlaceGather(PlacementContext& c) {
   if (ops::PlaceLocal(c)) return;
   const ops::IndexedDims dims = DimsOf(c, c.shape(1));
@@ -146,7 +146,7 @@ void PlaceGather(PlacementContext& c) {
 
 // --- scatter_sum -----------------------------------------------------------------------------------------------------
 
-// The shape of the result: that of the updates with one dimension of extent `size` for those of the indices.
+// The result has the shape of the updates, with the indices' dimensions replaced by one of extent `size`.
 absl::Status InferScatterSum(InferContext& c) {
   const Shape &indices = c.shape(0), &updates = c.shape(1);
   const int64_t dim = c.attr<int64_t>("dim"), batch_dims = c.attr<int64_t>("batch_dims"),
@@ -201,7 +201,7 @@ void ScatterSumVjp(VjpContext& c) {
   c.Contribute(1, c.b().Gather(c.grad(), c.operand(0), c.attr<int64_t>("dim"), c.attr<int64_t>("batch_dims")));
 }
 
-// Linear in the updates. Ranks that have indices of their own each have a share of the sum.
+// The op is linear in the updates. If a dimension of the indices is split, the result is a partial sum.
 void PlaceScatterSum(PlacementContext& c) {
   if (ops::PlaceLocal(c)) return;
   const ops::IndexedDims dims = DimsOf(c, c.shape(0));
@@ -230,12 +230,12 @@ const OpDef& GatherOp() {
       OpDef("gather")
           .Doc(
               "Slices of x along dimension dim, at the indices; negative indices count from the end. The result is x "
-              "with dimension dim replaced by the dimensions of the indices; the first batch_dims dimensions of x and "
-              "of the indices are the same, and each slice there has indices of its own.")
+              "with dimension dim replaced by the dimensions of the indices. The first batch_dims dimensions of x and "
+              "of the indices are equal, and each of their positions has its own indices.")
           .Operand("x")
           .Operand("indices")
           .Attr<int64_t>("dim", "the dimension of x that is indexed")
-          .OptionalAttr<int64_t>("batch_dims", 0, "how many leading dimensions x and the indices have in common")
+          .OptionalAttr<int64_t>("batch_dims", 0, "the number of leading dimensions that x and the indices share")
           .Trait(kMovement)
           .Trait(kRefuses)
           .Constraint("C1", "the indices have dtype i64 or i32")
@@ -257,13 +257,13 @@ const OpDef& ScatterSumOp() {
   static const OpDef def =
       OpDef("scatter_sum")
           .Doc(
-              "What gather is transposed: the result has dimension dim, of extent size, for the dimensions of the "
-              "indices in the updates, and each of its slices is the sum of the updates with that index, in their "
-              "order; 0 without any. Negative indices count from the end. Integers wrap around.")
+              "The transpose of gather. The result is the updates with the dimensions of the indices replaced by "
+              "dimension dim, of extent size. Each of its slices along dim is the sum of the updates with that index, "
+              "in their order, or 0 if there are none. Negative indices count from the end. Integers wrap around.")
           .Operand("indices")
           .Operand("updates")
           .Attr<int64_t>("dim", "the dimension of the result that is indexed")
-          .OptionalAttr<int64_t>("batch_dims", 0, "how many leading dimensions updates and indices have in common")
+          .OptionalAttr<int64_t>("batch_dims", 0, "the number of leading dimensions that updates and indices share")
           .Attr<int64_t>("size", "the extent of dimension dim")
           .Trait(kOpaque)
           .Trait(kRefuses)

@@ -1,4 +1,4 @@
-// What the blocks of gather, scatter_sum and scatter share. For them only.
+// The common part of the blocks of gather, scatter_sum and scatter. For them only.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace lockstep::ops {
 
-// Where the indices point to, with negative ones counted from the end. Error `id` if one is outside `extent`.
+// The indices, with negative ones replaced by their positions from the end. Error `id` if one is outside `extent`.
 absl::StatusOr<std::vector<int64_t>> PositionsOf(const EvalContext& c, std::string_view id, const Tensor& indices,
                                                  int64_t extent);
 

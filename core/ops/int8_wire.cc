@@ -13,7 +13,7 @@ void RoundBlock(std::span<float> block) {
   float largest = 0;
   for (const float x : block) largest = Combine(ReduceKind::kMax, largest, std::fabs(x));
   const float scale = largest / static_cast<float>(kLargestWireCode);
-  // What is no number, as of a scale that is 0 or none, has the code 0.
+  // A NaN quotient, which a scale of 0 or NaN gives, has the code 0.
   for (float& x : block) x = static_cast<float>(ConvertElement<int8_t>(std::nearbyint(x / scale))) * scale;
 }
 

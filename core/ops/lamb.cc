@@ -8,8 +8,7 @@ namespace {
 
 using ops::Term;
 
-// Algorithm 2 of the paper, whose phi is the identity, as in NVIDIA's FusedLAMB. Where one of the norms is zero the
-// ratio is 1.
+// Algorithm 2 of the paper with the identity as phi, as in NVIDIA's FusedLAMB. If a norm is zero, the ratio is 1.
 std::vector<Term> Lamb(ops::Update& u) {
   const Term beta1 = u.option("beta1"), beta2 = u.option("beta2");
   const Term m = beta1 * u.state(0) + (1 - beta1) * u.g();
@@ -42,16 +41,17 @@ const OpDef& LambOp() {
           .OrOperand()
           .OptionalAttr<double>("epsilon", 1e-6, "added to the root, against division by zero")
           .In(Above(0))
-          .OptionalAttr<double>("weight_decay", 0.01, "weight of the decay, a part of the update whose norm is taken")
+          .OptionalAttr<double>("weight_decay", 0.01,
+                                "weight of the decay, which is part of the update before its norm is taken")
           .In(AtLeast(0))
           .OrOperand()
           .KnownAs({.name = "LAMB",
                     .doc =
-                        "LAMB (You et al., 2020), for large batches: Adam's step, with the norm of the variable that "
-                        "it updates. Defaults are those of NVIDIA's FusedLAMB, without its clipping of gradients, "
-                        "which `train_step` has.\n\n"
-                        "Biases and what normalises are usually left out of it: `groups` of `train_step` give them "
-                        "AdamW.",
+                        "LAMB (You et al., 2020), for large batches: Adam's step, scaled to the norm of the variable. "
+                        "Defaults are those of NVIDIA's FusedLAMB, without its clipping of gradients, which "
+                        "`train_step` has.\n\n"
+                        "Biases and the parameters of normalisations are usually excluded: `groups` of `train_step` "
+                        "give them AdamW.",
                     .defaults = {{"learning_rate", 1e-3}}});
   return def;
 }

@@ -8,8 +8,8 @@ namespace {
 
 using ops::Term;
 
-// Algorithm 1 of the paper; the learning rate stands outside of v, as in PyTorch's SGD, and not within it, which is the
-// same as long as the rate is. Where one of the norms is zero the ratio is 1.
+// Algorithm 1 of the paper, but the learning rate multiplies v, as in PyTorch's SGD, and not the terms added to v. Both
+// are equal while the rate is constant. If one of the norms is zero, the ratio is 1.
 std::vector<Term> Lars(ops::Update& u) {
   const Term momentum = u.option("momentum"), decay = u.option("weight_decay");
   const Term of_w = Norm(u.w()), of_g = Norm(u.g());
@@ -38,7 +38,7 @@ const OpDef& LarsOp() {
           .OptionalAttr<double>("weight_decay", 0.0, "weight of the L2 penalty")
           .In(AtLeast(0))
           .OrOperand()
-          .OptionalAttr<double>("trust_coefficient", 1e-3, "the norm of d as a share of that of the variable")
+          .OptionalAttr<double>("trust_coefficient", 1e-3, "the ratio of the norm of d to that of the variable")
           .In(Above(0))
           .OrOperand()
           .OptionalAttr<double>("epsilon", 1e-8, "added to the divisor, against division by zero")
@@ -46,10 +46,10 @@ const OpDef& LarsOp() {
           .KnownAs({.name = "LARS",
                     .doc =
                         "LARS (You, Gitman and Ginsburg, 2017), for large batches: SGD with momentum, whose gradient "
-                        "is scaled by the norm of the variable over its own. The learning rate multiplies what has "
-                        "been added up, as PyTorch's SGD and NVIDIA's LARC have it.\n\n"
-                        "Biases and what normalises are usually left out of it: `groups` of `train_step` give them "
-                        "SGD."});
+                        "is scaled by the ratio of the variable's norm to its own. The learning rate multiplies the "
+                        "accumulated momentum, as in PyTorch's SGD and NVIDIA's LARC.\n\n"
+                        "Biases and the parameters of normalisations are usually excluded: `groups` of `train_step` "
+                        "give them SGD."});
   return def;
 }
 

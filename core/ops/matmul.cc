@@ -10,7 +10,7 @@ namespace lockstep {
 namespace ops {
 namespace {
 
-// All dimensions but the last as one.
+// Merges all dimensions except the last.
 Shape AsMatrix(const Shape& shape) {
   const int64_t columns = shape[shape.rank() - 1];
   int64_t rows = 1;
@@ -109,7 +109,7 @@ void PlaceMatMul(PlacementContext& c) {
   const bool transpose_a = c.attr<bool>("transpose_a"), transpose_b = c.attr<bool>("transpose_b");
   const bool sums_batch = c.attr<bool>("sum_batch");
   const int64_t last = sums_batch ? 1 : rank_a - 1;  // of the result
-  const int64_t batch = rank_b - 2;                  // dimensions that both have
+  const int64_t batch = rank_b - 2;                  // the number of batch dimensions, which both have
   const int64_t rows = transpose_a ? rank_a - 1 : rank_a - 2, columns = transpose_b ? rank_b - 2 : rank_b - 1;
   const int64_t summed_a = transpose_a ? rank_a - 2 : rank_a - 1, summed_b = transpose_b ? rank_b - 1 : rank_b - 2;
   const Placement &a = c.operand(0), &b = c.operand(1);
@@ -121,14 +121,14 @@ void PlaceMatMul(PlacementContext& c) {
   const auto is_in_batch = [&](const Placement& p) { return p.is_split() && p.dim() < batch; };
   const Placement whole = Placement::Replicated();
   if (a.is_split(summed_a) || b.is_split(summed_b)) {
-    // Each rank holds a slice of the sum.
+    // Each rank sums over its slice.
     require(Placement::Split(summed_a), Placement::Split(summed_b), Placement::Partial(ReduceKind::kSum));
   } else if (is_in_batch(a) || is_in_batch(b)) {
     const Placement split = is_in_batch(a) ? a : b;
     require(split, split, sums_batch ? Placement::Partial(ReduceKind::kSum) : split);
   } else if (a.is_split(rows)) {
     require(a, whole, Placement::Split(last - 1));
-  } else if (a.is_split()) {  // rows of a matrix that has them in several dimensions
+  } else if (a.is_split()) {  // x has several dimensions of rows, and one of the leading ones is split
     require(a, whole, a);
   } else if (b.is_split(columns)) {
     require(whole, b, Placement::Split(last));
@@ -150,7 +150,7 @@ void MatMulVjp(VjpContext& c) {
   const bool ta = c.attr<bool>("transpose_a"), tb = c.attr<bool>("transpose_b");
   Builder& b = c.b();
   const Value x = c.operand(0), y = c.operand(1), g = b.Convert(c.grad(), x.dtype());
-  // z = X Y with X = x or x^T: dX = g Y^T and dY = X^T g; a transposed operand takes the transposed product.
+  // z = X Y with X = x or x^T: dX = g Y^T and dY = X^T g. A transposed operand gets the transposed product.
   if (c.attr<bool>("sum_batch")) {
     c.Contribute(0, b.MatMul(y, g, false, true));
     c.Contribute(1, b.MatMul(x, g));
@@ -172,15 +172,15 @@ const OpDef& MatMulOp() {
       OpDef("matmul")
           .Doc(
               "Matrix product of the last two dimensions of x and y, for each index of the leading (batch) dimensions. "
-              "If y is a matrix and x has more dimensions, all of them but the last hold rows: a linear layer of a "
-              "batch of sequences, wherever the batch is.")
+              "If y is a matrix and x has more dimensions, all of them except the last hold rows: a linear layer of a "
+              "batch of sequences, whichever dimension is the batch.")
           .Operand("x")
           .Operand("y")
           .OptionalAttr<bool>("transpose_a", false, "x is given transposed in its last two dimensions")
           .OptionalAttr<bool>("transpose_b", false, "y is given transposed in its last two dimensions")
           .OptionalAttr<bool>("sum_batch", false,
-                              "the products of the batch are summed up to one matrix: the gradient of the weights of a "
-                              "linear layer")
+                              "the products of the batch are summed to one matrix, as in the gradient of the weights "
+                              "of a linear layer")
           .OptionalAttr<bool>("wide_result", false, ops::kWideResult)
           .Constraint("C1", "x and y have the same dtype")
           .Constraint("C2",

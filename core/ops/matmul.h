@@ -1,4 +1,4 @@
-// What a `matmul` computes with its operands as they lie in memory; for the op and for its kernels.
+// The matrix product that a `matmul` computes, in terms of its operands as they lie in memory. For the op and kernels.
 
 #pragma once
 
@@ -8,13 +8,13 @@
 
 namespace lockstep::ops {
 
-// y = a b for each index of the batch, where a, b and y have equal ranks: an operand whose leading dimensions are rows,
-// or are summed over with them, is seen as one matrix.
+// y = a b for each index of the batch. a, b and y have equal ranks. If the leading dimensions of x hold rows, or if
+// sum_batch sums over them, the operands are reshaped to one matrix each.
 struct MatMulForm {
   Shape a, b, y;
-  bool transpose_a, transpose_b;                      // whether a, b are given transposed in the last two dimensions
-  int64_t rows, columns, contracted_a, contracted_b;  // dimensions: of a, b, a and b
-  Shape result;                                       // of the node: y, with the rows as they are in x
+  bool transpose_a, transpose_b;                      // true if a, b are given transposed in the last two dimensions
+  int64_t rows, columns, contracted_a, contracted_b;  // dimensions of a, b, a and b
+  Shape result;                                       // the node's result: y with the leading dimensions of x
 
   MatMulForm(const AttributeMap& attributes, const Shape& x_shape, const Shape& y_shape);
   explicit MatMulForm(const Node& node);

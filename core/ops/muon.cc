@@ -11,11 +11,12 @@ namespace {
 
 using ops::Term;
 
-// About U V^T of the x = U S V^T, by a polynomial that brings the singular values of a matrix with norm 1 near to 1.
+// Approximates U V^T for x = U S V^T, by iterating a polynomial that moves the singular values of a matrix of norm 1
+// close to 1.
 Term Orthogonalized(const ops::Update& u, Term x) {
   const Term a = u.option("ns_a"), b = u.option("ns_b"), c = u.option("ns_c");
   const bool is_tall = u.shape()[0] > u.shape()[1];
-  if (is_tall) x = Transposed(x);  // the smaller products
+  if (is_tall) x = Transposed(x);  // makes the products smaller
   x = x / Max(Norm(x), u.option("epsilon"));
   for (int64_t i = 0; i < u.attr<int64_t>("ns_steps"); ++i) {
     const Term gram = Product(x, Transposed(x));
@@ -24,7 +25,7 @@ Term Orthogonalized(const ops::Update& u, Term x) {
   return is_tall ? Transposed(x) : x;
 }
 
-// What the learning rate of the update is multiplied by, so that one suits matrices of all shapes.
+// The factor of the learning rate that makes one rate suit matrices of all shapes.
 double Adjustment(const ops::Update& u) {
   const auto rows = static_cast<double>(u.shape()[0]), columns = static_cast<double>(u.shape()[1]);
   if (u.attr<std::string>("adjust_lr_fn") == "match_rms_adamw") return 0.2 * std::sqrt(std::max(rows, columns));
@@ -39,7 +40,7 @@ std::vector<Term> Muon(ops::Update& u) {
   return {w - rate * Adjustment(u) * Orthogonalized(u, direction), m};
 }
 
-// The products of each step: two of the smaller extent squared, and one back to the matrix.
+// Each iteration has two products of small * small * large multiplications and one of small * small * small.
 double MuonFlops(const Node& node) {
   const Shape& shape = node.operand(0).shape();
   const auto small = static_cast<double>(std::min(shape[0], shape[1]));
@@ -55,12 +56,11 @@ const OpDef& MuonOp() {
       ops::Optimizer("muon", {{"m", "muon_momentum"}}, Muon, ops::Steps::kNotCounted, ops::Elements::kTogether)
           .Doc(
               "One step of Muon (Jordan et al., \"Muon: an optimizer for hidden layers in neural networks\", 2024), as "
-              "PyTorch has it: next_m = momentum * m + (1 - momentum) * g; x = nesterov ? (1 - momentum) * g + "
-              "momentum "
-              "* next_m : next_m, divided by max(|x|, epsilon); then ns_steps times x = ns_a * x + (ns_b * y + ns_c * "
+              "in PyTorch: next_m = momentum * m + (1 - momentum) * g; x = nesterov ? (1 - momentum) * g + momentum * "
+              "next_m : next_m, divided by max(|x|, epsilon); then ns_steps times x = ns_a * x + (ns_b * y + ns_c * "
               "y^2) x with y = x x^T; next_w = (1 - learning_rate * weight_decay) * w - learning_rate * r * x, where r "
               "is sqrt(max(1, rows / columns)), or 0.2 * sqrt(max(rows, columns)) if adjust_lr_fn is match_rms_adamw. "
-              "PyTorch computes x in bf16, this op in the dtype of w, or f32 where that is a half. m starts as zeros.")
+              "PyTorch computes x in bf16, this op in the dtype of w, or in f32 if w has 16 bits. m starts as zeros.")
           .OptionalAttr<double>("weight_decay", 0.1, "weight of the decay of the variable itself")
           .In(AtLeast(0))
           .OrOperand()
@@ -68,26 +68,27 @@ const OpDef& MuonOp() {
           .In(AtLeast(0, 1))
           .OrOperand()
           .OptionalAttr<bool>("nesterov", true, "look ahead by one step")
-          .OptionalAttr<double>("ns_a", 3.4445, "the first coefficient of Newton and Schulz' iteration")
+          .OptionalAttr<double>("ns_a", 3.4445, "the first coefficient of the Newton-Schulz iteration")
           .In(AnyFinite())
           .OptionalAttr<double>("ns_b", -4.775, "the second coefficient")
           .In(AnyFinite())
           .OptionalAttr<double>("ns_c", 2.0315, "the third coefficient")
           .In(AnyFinite())
-          .OptionalAttr<double>("epsilon", 1e-7, "the least norm that x is divided by")
+          .OptionalAttr<double>("epsilon", 1e-7, "the lower bound of the norm by which x is divided")
           .In(Above(0))
-          .OptionalAttr<int64_t>("ns_steps", 5, "how often the iteration is done")
+          .OptionalAttr<int64_t>("ns_steps", 5, "the number of iterations")
           .In(Between(1, 99))
-          .OptionalAttr<std::string>("adjust_lr_fn", "original", "how the learning rate follows the matrix' shape")
+          .OptionalAttr<std::string>("adjust_lr_fn", "original",
+                                     "the adjustment of the learning rate to the shape of the matrix")
           .OneOf({"original", "match_rms_adamw"})
           .Updates({.least = 2, .most = 2})
           .Flops(MuonFlops)
           .KnownAs({.name = "Muon",
                     .doc =
                         "Muon (Jordan et al., 2024), for the matrices of hidden layers: momentum, made orthogonal.\n\n"
-                        "It updates states of two dimensions. `groups` of `train_step` give the others, and "
-                        "embeddings and the last layer, AdamW. PyTorch's `ns_coefficients` are ns_a, ns_b and ns_c; "
-                        "the iteration is computed in f32, or f64 for states of f64, where PyTorch has bf16.",
+                        "It updates only states of two dimensions. `groups` of `train_step` give AdamW to the others, "
+                        "and to embeddings and the last layer. PyTorch's `ns_coefficients` are ns_a, ns_b and ns_c. "
+                        "The iteration is computed in f32, or in f64 for states of f64; PyTorch uses bf16.",
                     .defaults = {{"learning_rate", 1e-3}}});
   return def;
 }

@@ -8,8 +8,8 @@ namespace {
 
 using ops::Term;
 
-// The momentum of step t grows with t. Of the product of those so far the state keeps what is missing to 1, which
-// starts as 0, and from which the divisors follow without a difference of numbers that are close.
+// The momentum mu_t grows with the step t. The state `missing` is 1 - mu_1 * … * mu_t and starts as 0. The divisors are
+// computed from it without cancellation.
 std::vector<Term> Nadam(ops::Update& u) {
   const Term rate = u.option("learning_rate"), decay = u.option("weight_decay");
   const Term beta1 = u.option("beta1"), beta2 = u.option("beta2");
@@ -39,15 +39,13 @@ const OpDef& NadamOp() {
                       {"missing", "nadam_missing", /*is_never_negative=*/true, StateShape::kScalar}},
                      Nadam, ops::Steps::kCounted)
           .Doc(
-              "One step of NAdam (Dozat, \"Incorporating Nesterov momentum into Adam\", 2016), as PyTorch has it: d = "
-              "g "
+              "One step of NAdam (Dozat, \"Incorporating Nesterov momentum into Adam\", 2016), as in PyTorch: d = g "
               "+ weight_decay * w, next_m = beta1 * m + (1 - beta1) * d, next_v = beta2 * v + (1 - beta2) * d^2; with "
               "mu(t) = beta1 * (1 - 0.5 * 0.96^(t * momentum_decay)), next_missing = 1 - (1 - missing) * mu(step) and "
               "next_w = w - learning_rate * ((1 - mu(step)) / next_missing * d + mu(step + 1) / (1 - (1 - "
               "next_missing) * mu(step + 1)) * next_m) / (sqrt(next_v / (1 - beta2^step)) + epsilon). With "
               "decoupled_weight_decay d = g, and w is first multiplied by 1 - learning_rate * weight_decay. m, v and "
-              "missing start as zeros: 1 - missing is what PyTorch calls mu_product; step counts this step, 1 for the "
-              "first.")
+              "missing start as zeros: 1 - missing is PyTorch's mu_product; step counts this step, 1 for the first.")
           .OptionalAttr<double>("beta1", 0.9, "the share of m that remains")
           .In(AtLeast(0, 1))
           .OrOperand()
@@ -59,7 +57,7 @@ const OpDef& NadamOp() {
           .OptionalAttr<double>("weight_decay", 0.0, "weight of the L2 penalty, or of the decay if decoupled")
           .In(AtLeast(0))
           .OrOperand()
-          .OptionalAttr<double>("momentum_decay", 4e-3, "how fast the momentum grows from beta1 / 2 to beta1")
+          .OptionalAttr<double>("momentum_decay", 4e-3, "the rate at which the momentum grows from beta1 / 2 to beta1")
           .In(AtLeast(0))
           .OrOperand()
           .OptionalAttr<bool>("decoupled_weight_decay", false, "decay the variable itself rather than by an L2 penalty")

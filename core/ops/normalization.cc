@@ -1,4 +1,4 @@
-// Batch normalisation over N,C,spatial values: statistics are per channel, over the batch and the spatial dimensions.
+// Batch normalisation of N,C,spatial values. Statistics are per channel, over the batch and the spatial dimensions.
 
 #include <cmath>
 
@@ -12,7 +12,7 @@ namespace {
 
 // --- Inference ---------------------------------------------------------------------------------------------------
 
-// Checks x, and that the operands from 1 to `last` are one value per channel.
+// Checks x, and that the operands from 1 to `last` have one value per channel.
 absl::Status CheckChannels(const InferContext& c, size_t last) {
   const TensorType& x = c.operand(0);
   if (!IsFloat(x.dtype)) return c.Error("C1") << "x is " << x << ", expected a floating-point dtype";
@@ -71,7 +71,7 @@ absl::Status InferBatchNormGrad(InferContext& c) {
   return c.SetResults({c.operand(0), c.operand(1), c.operand(1)});
 }
 
-// The values per channel of each group.
+// The number of values per channel in each group.
 int64_t Count(const Shape& x, int64_t groups) { return x.num_elements() / (x[1] * groups); }
 
 absl::Status InferUnbiasedVariance(InferContext& c) {
@@ -89,12 +89,12 @@ absl::Status InferUnbiasedVariance(InferContext& c) {
 
 // --- Evaluation --------------------------------------------------------------------------------------------------
 
-// A part of the batch: of `groups` equal ones the one at `index`.
+// Part `index` of the batch, which is divided into `groups` equal parts.
 struct Group {
   int64_t index = 0, groups = 1;
 };
 
-// Calls f(at) for every element of x, at being its position, of one channel of one group.
+// Calls f(i) for the row-major position i of each element of x in one channel of one group.
 template <typename F>
 void ForEachOfChannel(const Shape& x, int64_t channel, Group group, F f) {
   int64_t inner = 1;
@@ -106,7 +106,7 @@ void ForEachOfChannel(const Shape& x, int64_t channel, Group group, F f) {
   }
 }
 
-// A tensor of floats as f64, in which the evaluations work.
+// A float tensor converted to f64, in which evaluations compute.
 class F64 {
  public:
   explicit F64(const Tensor& tensor) : tensor_(tensor.Converted(DType::kF64)) {}
@@ -197,7 +197,7 @@ absl::Status EvalBatchNormGrad(EvalContext& c) {
   const auto count = static_cast<double>(Count(shape, groups));
   for (int64_t channel = 0; channel < shape[1]; ++channel) {
     for (Group group{0, groups}; group.index < groups; ++group.index) {
-      // The operands hold the means over the groups: those of one group are found again.
+      // The operands are the means over all groups; the moments of each group are computed again.
       const Moments moments =
           groups == 1 ? Moments{mean[channel], variance[channel]} : MomentsOf(x, shape, channel, group);
       const double rsqrt = 1 / std::sqrt(moments.variance + c.attr<double>("epsilon"));
@@ -219,13 +219,13 @@ absl::Status EvalBatchNormGrad(EvalContext& c) {
 
 // --- Decomposition and gradients ---------------------------------------------------------------------------------
 
-// Expressions over values of one N,C,spatial shape and values per channel [C]. With several groups the batch is two
-// dimensions, group and sample, and statistics are per group and channel [groups, C].
+// Expressions of values of one N,C,spatial shape and of values per channel [C]. With several groups the batch becomes
+// two dimensions, group and sample, and statistics are per group and channel [groups, C].
 struct ChannelMath {
   Builder& b;
-  Shape x, shape;  // of x, and with the groups
+  Shape x, shape;  // the shape of x, without and with the dimension of groups
   int64_t groups, channel;
-  std::vector<int64_t> others;  // every dimension of `shape` but groups and channels
+  std::vector<int64_t> others;  // the dimensions of `shape` except groups and channels
 
   ChannelMath(Builder& builder, const Shape& x_shape, int64_t num_groups = 1)
       : b(builder), x(x_shape), shape(x_shape), groups(num_groups), channel(num_groups == 1 ? 1 : 2) {
@@ -244,7 +244,7 @@ struct ChannelMath {
   Value Spread(Value v) {
     return v && v.shape().rank() == 2 ? b.BroadcastOver(v, shape, others) : b.BroadcastAlong(v, shape, channel);
   }
-  // A value per channel as one per group and channel.
+  // Broadcasts a value per channel to one per group and channel.
   Value PerGroup(Value v) { return groups == 1 ? v : b.BroadcastAlong(v, {groups, shape[channel]}, 1); }
   Value OverGroups(Value v) { return groups == 1 ? v : b.ReduceSum(v, {0}); }
   Value MeanOverGroups(Value v) { return groups == 1 ? v : b.ReduceMean(v, {0}); }
@@ -263,7 +263,7 @@ std::vector<Value> DecomposeBatchNormInference(DecomposeContext& c) {
   return {math.Affine(centered, math.Rsqrt(c.operand(4), c.attr<double>("epsilon")), c.operand(1), c.operand(2))};
 }
 
-// Two passes, as the difference of a mean of squares and a squared mean loses its digits where the mean is large.
+// Two passes, because the difference of a mean of squares and a squared mean loses precision if the mean is large.
 std::vector<Value> DecomposeBatchNormTraining(DecomposeContext& c) {
   ChannelMath math(c.b(), c.operand(0).shape(), c.attr<int64_t>("groups"));
   const Value x = math.InGroups(c.operand(0)), mean = math.Mean(x);
@@ -279,7 +279,8 @@ std::vector<Value> DecomposeBatchNormGrad(DecomposeContext& c) {
   const int64_t groups = c.attr<int64_t>("groups");
   ChannelMath math(b, c.operand(0).shape(), groups);
   const Value x = math.InGroups(c.operand(0)), scale = c.operand(1), dy = math.InGroups(c.operand(4));
-  // The operands hold the means over the groups: those of each group are what the forward pass computed, word for word.
+  // The operands are the means over all groups; the statistics of each group are computed again by exactly the ops of
+  // the forward pass.
   const Value x_centered = b.Sub(x, math.Spread(groups == 1 ? c.operand(2) : math.Mean(x)));
   const Value variance = groups == 1 ? c.operand(3) : math.Variance(x_centered);
   const Value rsqrt = math.Rsqrt(variance, c.attr<double>("epsilon"));
@@ -302,7 +303,7 @@ void BatchNormInferenceVjp(VjpContext& c) {
   ChannelMath math(b, x.shape());
   const Value rsqrt = math.Rsqrt(c.operand(4), c.attr<double>("epsilon"));
   const Value dbias = math.Sum(dy);
-  // The sum of dy * (x - mean) * rsqrt, what scale multiplies.
+  // The sum of dy * (x - mean) * rsqrt; y is (x - mean) * rsqrt * scale + bias.
   const Value dscale = b.Mul(math.Sum(b.Mul(dy, b.Sub(x, math.Spread(c.operand(3))))), rsqrt);
   const Value factor = b.Mul(scale, rsqrt);
   c.Contribute(0, b.Mul(dy, math.Spread(factor)));
@@ -326,7 +327,7 @@ void BatchNormTrainingVjp(VjpContext& c) {
 
 // --- Placement ---------------------------------------------------------------------------------------------------
 
-// The operands per channel are whole, and what has the shape of x is where x is; split channels split everything.
+// x and the result keep the split of x. The operands per channel are split if the channels of x are, else replicated.
 void PlaceBatchNormInference(PlacementContext& c) {
   if (ops::PlaceLocal(c)) return;
   const Placement& x = c.operand(0);
@@ -336,9 +337,9 @@ void PlaceBatchNormInference(PlacementContext& c) {
   c.Result(of_x);
 }
 
-// Of batch_norm_training and batch_norm_grad: places nothing split, channels split, and local values, which is the same
-// for both. Returns how x is split if it is otherwise. has_x_shape[i]: operand i has the shape of x, not a value per
-// channel.
+// The cases that batch_norm_training and batch_norm_grad place alike: no operand split, channels split, and local
+// values. In any other case returns the split of x, else nullopt. has_x_shape[i] is true if operand i has the shape of
+// x, and false if it has a value per channel.
 std::optional<Placement> SplitOverSamples(PlacementContext& c, const std::vector<bool>& has_x_shape) {
   if (ops::PlaceLocal(c)) return std::nullopt;
   std::optional<Placement> split;
@@ -355,24 +356,25 @@ std::optional<Placement> SplitOverSamples(PlacementContext& c, const std::vector
   return std::nullopt;
 }
 
-// Micro-batches have statistics of their own, whose means are the results; gradients per channel are sums.
+// Each micro-batch has its own statistics, and the results are their means. Gradients per channel are sums.
 void PlaceMicroBatches(PlacementContext& c, const Placement& split, const std::vector<bool>& has_x_shape) {
-  const bool has_statistics = has_x_shape.size() > 3;  // as operands: those of the micro-batch
+  const bool has_statistics = has_x_shape.size() > 3;  // true if the micro-batch's statistics are operands
   for (size_t i = 0; i < c.num_operands(); ++i)
     c.Require(i, has_x_shape[i] ? split : i == 1 || !has_statistics ? Placement::Replicated() : c.operand(i));
   c.Result(Placement::Partial(has_statistics ? ReduceKind::kSum : ReduceKind::kMean));
   c.Result(0, split);
 }
 
-// The decomposition is distributed: its sums become partial, and counts are of the global batch. Statistics of each
-// rank are those of as many groups as there are ranks, which need no communication.
+// Distributes the decomposition: its sums become partial, and its counts are those of the global batch. Statistics of
+// each rank become statistics of one group for each rank, which need no communication.
 void PlaceSplitSamples(PlacementContext& c, const std::vector<bool>& has_x_shape) {
   const std::optional<Placement> split = SplitOverSamples(c, has_x_shape);
   if (!split) return;
   if (c.mesh_axis().name == kMicroBatchAxis) return PlaceMicroBatches(c, *split, has_x_shape);
   if (c.attr<std::string>("statistics") == "global") return c.Decompose();
   if (split->dim() != 0) {
-    // Taken apart here, it would forget the groups of an axis that is placed later: planes are made whole instead.
+    // A decomposition at this point would lose the groups of an axis that is placed later. Operands are replicated
+    // instead.
     c.RequireAll(Placement::Replicated());
     return c.Result(Placement::Replicated());
   }
@@ -383,8 +385,8 @@ void PlaceBatchNormTraining(PlacementContext& c) { PlaceSplitSamples(c, {true, f
 
 void PlaceBatchNormGrad(PlacementContext& c) { PlaceSplitSamples(c, {true, false, false, false, true}); }
 
-// A positive multiple of the variance is where that is, but of a product. Of x only the shape counts, which says what a
-// group is.
+// The result is a positive multiple of the variance and has its placement, unless that is partial(prod). Only the shape
+// of x is used, which determines the size of a group.
 void PlaceUnbiasedVariance(PlacementContext& c) {
   if (ops::PlaceLocal(c)) return;
   const Placement &x = c.operand(0), &variance = c.operand(1);
@@ -403,7 +405,7 @@ void PlaceUnbiasedVariance(PlacementContext& c) {
   c.Result(c.required()[1]);
 }
 
-// What all ops here have in common.
+// The constraints of all ops of this file.
 OpDef WithChannels(OpDef def) {
   return def.Constraint("C1", "x has a floating-point dtype")
       .Constraint("C2", "x is [N, C, ...] with at least 2 dimensions")
@@ -419,12 +421,12 @@ OpDef WithEpsilon(OpDef def) {
 OpDef WithStatistics(OpDef def) {
   return std::move(def)
       .OptionalAttr<std::string>("statistics", "global",
-                                 "global: of the whole batch on any number of ranks; rank: of each rank's share of it, "
-                                 "which is a group for each rank")
+                                 "global: over the whole batch on any number of ranks; rank: over each rank's part of "
+                                 "it, which is one group for each rank")
       .OptionalAttr<int64_t>(
           "groups", 1,
-          "the batch falls into so many equal parts, in order, each normalised by its own statistics "
-          "(ghost batch normalisation: Hoffer et al., 2017); mean and variance are the means of theirs")
+          "the number of equal parts of the batch, in order, each normalised by its own statistics "
+          "(ghost batch normalisation: Hoffer et al., 2017); mean and variance are the means of all parts")
       .Constraint("C5", "statistics is global or rank")
       .Constraint("C6", "x has at least one element")
       .Constraint("C7", "groups is at least 1 and divides the batch");
@@ -462,9 +464,8 @@ const OpDef& BatchNormTrainingOp() {
   static const OpDef def =
       WithStatistics(WithEpsilon(OpDef("batch_norm_training").Operand("x").Operand("scale").Operand("bias")))
           .Doc(
-              "batch_norm_inference with the mean and the (biased) variance of each channel of x "
-              "itself, which are results as "
-              "well, for running statistics; no gradient flows through these two.")
+              "batch_norm_inference with the mean and the (biased) variance of each channel of x itself. These are "
+              "results too, for running statistics; no gradient flows through them.")
           .Result("y")
           .Result("mean")
           .Result("variance")
@@ -485,9 +486,8 @@ const OpDef& BatchNormGradOp() {
           WithEpsilon(
               OpDef("batch_norm_grad").Operand("x").Operand("scale").Operand("mean").Operand("variance").Operand("dy")))
           .Doc(
-              "The gradients of batch_norm_training(x, scale, bias), dy being that of its result y; mean and variance "
-              "are its "
-              "other results.")
+              "The gradients of batch_norm_training(x, scale, bias). dy is the gradient of its result y; mean and "
+              "variance are its other results.")
           .Result("dx")
           .Result("dscale")
           .Result("dbias")
@@ -507,9 +507,9 @@ const OpDef& UnbiasedVarianceOp() {
   static const OpDef def =
       WithStatistics(WithChannels(OpDef("unbiased_variance").Operand("x").Operand("variance")))
           .Doc(
-              "variance * n / (n - 1), n being the number of values per channel of a group of x: the unbiased estimate "
-              "(Bessel's correction) that running statistics follow, of the variance that "
-              "batch_norm_training(x) with these statistics and groups has as a result. Of x only the shape counts.")
+              "variance * n / (n - 1), where n is the number of values per channel in a group of x: the unbiased "
+              "estimate (Bessel's correction) for running statistics, of the variance that is a result of "
+              "batch_norm_training(x) with these statistics and groups. Only the shape of x is used.")
           .Trait(kOpaque)
           .Constraint("C8", "each group has at least 2 values per channel")
           .Infer(InferUnbiasedVariance)

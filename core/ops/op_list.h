@@ -1,5 +1,5 @@
-// Every op, listed once: an op is one name here and one block in core/ops/<family>.cc, which defines the function of
-// that name. A missing definition is a link error.
+// The list of all ops. An op is one name here and one block in core/ops/<family>.cc, which defines the function of that
+// name. A missing definition is a link error.
 
 #pragma once
 

@@ -6,14 +6,13 @@
 namespace lockstep::ops {
 namespace {
 
-// The variable, its states and the gradient are the operands but for `step`, if there is one, and for options, which
-// come last.
+// The operands are the variable, its states, `step` if there is one, the gradient, and then options.
 bool IsOption(const OpDef& op, size_t i) { return i >= op.operand_names().size(); }
 bool IsStep(const OpDef& op, size_t i) { return !IsOption(op, i) && op.operand_names()[i] == "step"; }
 
 // --- Inference ---------------------------------------------------------------------------------------------------
 
-// The type that operand i, which is no option, has beside the variable.
+// The type of operand i, which must not be an option, for this type of variable.
 TensorType TypeBeside(const OpDef& op, const TensorType& variable, size_t i) {
   if (IsStep(op, i)) return {DType::kI64, Shape()};
   const std::vector<OptimizerState>& states = op.optimizer().states;
@@ -41,7 +40,7 @@ absl::Status Infer(InferContext& c) {
   return c.SetResults(std::move(types));
 }
 
-// "g and the states have the type of w, but for rows, in which the last extent is 1".
+// The text of the constraint: "g and the states have the type of w, but for rows, in which the last extent is 1".
 std::string TypesConstraint(const std::vector<OptimizerState>& states) {
   std::string text = "g and the states have the type of w";
   for (const OptimizerState& state : states) {
@@ -54,7 +53,7 @@ std::string TypesConstraint(const std::vector<OptimizerState>& states) {
 
 // --- Evaluation --------------------------------------------------------------------------------------------------
 
-// What the formula makes of the node's operands, for a variable of the dtype.
+// The next values that the formula gives for the node's operands, for a variable of `dtype`.
 std::vector<Value> NextValues(DecomposeContext& c, const Formula& formula, DType dtype) {
   Update update(c, dtype);
   const std::vector<Term> terms = formula(update);
@@ -63,7 +62,7 @@ std::vector<Value> NextValues(DecomposeContext& c, const Formula& formula, DType
   return next;
 }
 
-// The formula on f64, interpreted, and rounded once.
+// Interprets the formula in f64 and rounds the results once.
 absl::Status Eval(EvalContext& c, const Formula& formula) {
   Graph graph(c.op().name());
   std::vector<Value> operands;
@@ -91,8 +90,8 @@ absl::Status Eval(EvalContext& c, const Formula& formula) {
 
 // --- Placement ---------------------------------------------------------------------------------------------------
 
-// Where the ranks have operand i, if they share the variable as `placement` says: what has one number for all slices is
-// replicated.
+// The placement of operand i if the update has `placement`. An operand without the dimension that is split, such as a
+// scalar, is replicated.
 Placement Beside(const PlacementContext& c, const Placement& placement, size_t i) {
   const bool is_number = IsStep(c.op(), i) || IsOption(c.op(), i) || c.shape(i).rank() != c.shape(0).rank();
   if (is_number || !placement.is_split()) return Placement::Replicated();
@@ -100,7 +99,7 @@ Placement Beside(const PlacementContext& c, const Placement& placement, size_t i
   return has_dim ? placement : Placement::Replicated();
 }
 
-// Where the update is computed: where the variable is; or, if all ranks have that, where they share its states.
+// The placement of the update: that of the variable, or if that is replicated, of a state that is split.
 Placement PlaceOfUpdate(const PlacementContext& c, size_t gradient) {
   if (!c.operand(0).is_replicated()) return c.operand(0);
   for (size_t i = 1; i < gradient; ++i) {
@@ -109,9 +108,9 @@ Placement PlaceOfUpdate(const PlacementContext& c, size_t gradient) {
   return c.operand(0);
 }
 
-// Everything is where the update is, so that a partial gradient is reduced first: this is what puts the all_reduce of
-// data-parallel training into the program, and where ranks share states its reduce_scatter, and an all_gather of the
-// next variable. What differs between ranks must not reach a variable.
+// All operands are required in the placement of the update, so that a partial gradient is reduced first. This inserts
+// the all_reduce of data-parallel training; if states are split, it inserts a reduce_scatter, and an all_gather of the
+// next variable. A value that differs between ranks must not reach a variable.
 void Place(PlacementContext& c, Elements elements) {
   const auto& names = c.op().operand_names();
   const size_t gradient = names.size() - 1;
@@ -170,7 +169,7 @@ OpDef Optimizer(std::string name, const std::vector<OptimizerState>& states, For
   }
   if (steps == Steps::kCounted) def.Operand("step");
   def.Operand("g")
-      .Attr<double>("learning_rate", "how far a step goes")
+      .Attr<double>("learning_rate", "the size of a step")
       .In(AtLeast(0))
       .OrOperand()
       .Trait(kOptimizer)

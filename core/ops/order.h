@@ -1,10 +1,10 @@
-// The order of elements that argmax, argmin and top_k go by, here and in kernels.
+// The order of elements for argmax, argmin and top_k, here and in kernels.
 
 #pragma once
 
 namespace lockstep::ops {
 
-// Whether a comes before b in increasing order. NaN is the largest, and all NaN are equal.
+// True if a comes before b in increasing order. NaN is the largest, and all NaN are equal.
 template <typename T>
 bool IsLess(T a, T b) {
   return b != b ? a == a : a < b;

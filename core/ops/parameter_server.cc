@@ -1,6 +1,6 @@
-// What workers say to parameter servers (decisions/0047): a gradient goes there, and a variable comes back after its
-// update. Both mean what they mean without servers, a sum over ranks and an optimizer's step, so that any target can
-// run them, and that synchronous servers compute the same bits.
+// The ops by which workers use parameter servers (docs/decisions/0047): `push` sends a gradient, and `pull` receives
+// the variable after its update. Their meanings do not depend on servers: a sum over ranks, and an optimizer's step.
+// Any target can therefore run them, and synchronous servers compute the same bits.
 
 #include "core/builder.h"
 #include "core/interpreter.h"
@@ -21,13 +21,13 @@ absl::Status InferPush(InferContext& c) {
     return c.Error("C1") << "there is no axis '" << axis << "' in the mesh " << c.mesh().ToString();
   if (!IsFloat(c.dtype(0))) return c.Error("C2") << "x is " << c.operand(0) << ", expected floats";
   if (!c.attr<bool>("synchronous") && has_axis && *c.mesh().axis_size(axis) > 1)
-    return c.Error("C3") << "it is not synchronous, in a program of the mesh " << c.mesh().ToString();
+    return c.Error("C3") << "an asynchronous push in a program with the mesh " << c.mesh().ToString();
   if (c.attr<bool>("synchronous") && c.attr<int64_t>("max_staleness") >= 0)
-    return c.Error("C4") << "max_staleness is " << c.attr<int64_t>("max_staleness") << ", and it is synchronous";
+    return c.Error("C4") << "max_staleness is " << c.attr<int64_t>("max_staleness") << " for a synchronous push";
   return c.SetResult(c.operand(0));
 }
 
-// What all_reduce adds, in the same order.
+// The sum of all_reduce, in the same order.
 absl::Status EvalPush(RanksEvalContext& c) {
   std::vector<std::vector<const Tensor*>> operands(c.num_ranks());
   std::vector<std::vector<Tensor>> results(c.num_ranks());
@@ -43,7 +43,7 @@ absl::Status EvalPush(RanksEvalContext& c) {
   return absl::OkStatus();
 }
 
-// Servers add up what the ranks push: shares of a sum, of which each rank has one.
+// Servers add what the ranks push, so the operand must be a partial sum.
 void PlacePush(PlacementContext& c) {
   const Placement& x = c.operand(0);
   const bool is_own = c.mesh_axis().name == c.attr<std::string>("axis");
@@ -51,8 +51,8 @@ void PlacePush(PlacementContext& c) {
   const bool is_fine = is_own ? is_share || (x.is_replicated() && c.axis_size() == 1) : x.is_replicated();
   if (!is_fine) {
     return c.Fail("the gradient for %" + c.attr<std::string>("key") + " is " + x.ToString() +
-                  ", and parameter servers add up what each rank has of a sum over the batch; what looks at the sum of "
-                  "all ranks before the optimizer does, such as clipping (clip) and micro-batches (accumulate), needs "
+                  ", but parameter servers add each rank's term of a sum over the batch; steps that use the sum of all "
+                  "ranks before the optimizer, such as clipping (clip) and micro-batches (accumulate), need "
                   "strategy=\"all_reduce\"");
   }
   c.Result(Placement::Replicated());
@@ -99,8 +99,8 @@ absl::Status EvalPull(EvalContext& c) {
   return absl::OkStatus();
 }
 
-// Servers keep whole variables. (A variable that ranks share is gathered here, and then no longer that state: who
-// compiles for servers refuses it.)
+// Servers keep whole variables. (A variable that is split would be gathered here, and the operand would no longer be
+// the state. Compilation for servers refuses such a program.)
 void PlacePull(PlacementContext& c) {
   if (!ops::PlaceLocal(c)) c.RequireAll(Placement::Replicated());
 }
@@ -129,25 +129,26 @@ const OpDef& PushOp() {
   static const OpDef def =
       OpDef("push")
           .Doc(
-              "Gives the gradient x to the parameter servers that keep `key`. The result is what they update it by: "
-              "the sum over all ranks of a mesh axis, in rank order; x itself in a program without a mesh, such as "
-              "that of a worker of asynchronous servers. Only `pull` takes it where there are servers.")
+              "Sends the gradient x to the parameter servers that keep `key`. The result is the gradient of their "
+              "update: the sum over all ranks of a mesh axis, in rank order; x itself in a program without a mesh, "
+              "such as that of a worker of asynchronous servers. With servers, only `pull` can use it.")
           .Operand("x")
-          .Attr<std::string>("axis", "the mesh axis over whose ranks it is summed")
-          .Attr<std::string>("key", "what servers know the variable by: the name of its state")
+          .Attr<std::string>("axis", "the mesh axis over whose ranks x is summed")
+          .Attr<std::string>("key", "the servers' name of the variable: the name of its state")
           .OptionalAttr<bool>("synchronous", true, "an update waits for the gradients of all workers")
           .OptionalAttr<int64_t>("max_staleness", -1,
-                                 "else: how many updates a worker may be ahead of the slowest one; -1: any number")
+                                 "if not synchronous: the number of updates that a worker may be ahead of the slowest "
+                                 "one; -1: any number")
           .In(AtLeast(-1))
           .OptionalAttr<int64_t>("bigarray_bound", 1'000'000,
-                                 "a variable of more elements is cut evenly over all servers, if its update takes "
-                                 "elements apart")
+                                 "a variable with more elements is split evenly between all servers, if its update is "
+                                 "elementwise")
           .In(AtLeast(1))
           .Trait(kOpaque)
           .Constraint("C1", "axis is an axis of the mesh, if there is one")
           .Constraint("C2", "x is of floats")
-          .Constraint("C3", "what is not synchronous is in a program of one rank")
-          .Constraint("C4", "what is synchronous has no max_staleness")
+          .Constraint("C3", "an asynchronous push is in a program of one rank")
+          .Constraint("C4", "a synchronous push has no max_staleness")
           .Infer(InferPush)
           .EvalAcrossRanks(EvalPush)
           .Precision(PrecisionRule::kWritten)
@@ -162,12 +163,12 @@ const OpDef& PullOp() {
   static const OpDef def =
       OpDef("pull")
           .Doc(
-              "The variable `key` after the servers' update by what was pushed. `update` is the graph that they "
-              "compile; the operands are its inputs: what was pushed, the variable, then states that the servers keep, "
-              "and settings. The results are its results, the variable first.")
+              "The variable `key` after the servers' update by the pushed gradient. `update` is the graph that they "
+              "compile. The operands are its inputs: the pushed gradient, the variable, then states that the servers "
+              "keep, and settings. The results are its results, the variable first.")
           .Operand("pushed")
           .Variadic("states")
-          .Attr<std::string>("key", "what servers know the variable by")
+          .Attr<std::string>("key", "the servers' name of the variable")
           .Attr<Region>("update", "the graph of the update")
           .Trait(kOpaque)
           .Constraint("C1", "the operands have the types of the update's inputs, in order")

@@ -1,4 +1,4 @@
-// Pooling over N,C,spatial values.
+// Pooling of N,C,spatial values.
 
 #include <cmath>
 #include <limits>
@@ -15,7 +15,7 @@ using Ints = std::vector<int64_t>;
 
 // --- Inference ---------------------------------------------------------------------------------------------------
 
-// The type of the pooled x, or the constraint that it or the attributes break.
+// The type of the pooled x, or the error of the constraint that it or the attributes violate.
 absl::StatusOr<TensorType> PooledType(const NodeContext& c, const TensorType& x) {
   if (!IsFloat(x.dtype)) return c.Error("C1") << "x is " << x << ", expected a floating-point dtype";
   if (x.shape.rank() < 3 || x.shape.rank() > 5) return c.Error("C2") << "rank of x " << x << ", expected 3 to 5";
@@ -39,7 +39,7 @@ absl::Status InferPool(InferContext& c) {
 
 absl::Status InferPoolGradient(InferContext& c, const TensorType& x, const TensorType& dy) {
   ASSIGN_OR_RETURN(const TensorType y, PooledType(c, x));
-  if (dy != y) return c.Error("C7") << "dy is " << dy << ", expected " << y << ", what the pooling gives";
+  if (dy != y) return c.Error("C7") << "dy is " << dy << ", expected " << y << ", the type of the pooling's result";
   return c.SetResult(x);
 }
 
@@ -55,7 +55,7 @@ absl::Status InferAvgPoolGrad(InferContext& c) {
 
 // --- Evaluation --------------------------------------------------------------------------------------------------
 
-// Calls tap(x_at) for each element of x, of one plane, that the window at position (d, h, w) covers, in window order.
+// Calls tap(x_at) for each element of one plane of x that the window at position (d, h, w) covers, in window order.
 template <typename Tap>
 void ForEachTap(const std::array<ops::WindowAxis, 3>& axes, int64_t d, int64_t h, int64_t w, Tap tap) {
   const auto& [depth, height, width] = axes;
@@ -73,7 +73,7 @@ void ForEachTap(const std::array<ops::WindowAxis, 3>& axes, int64_t d, int64_t h
   }
 }
 
-// Calls window(x_plane, y_at, d, h, w) for each window, y in row-major order; x_plane is where the plane of x starts.
+// Calls window(x_plane, y_at, d, h, w) for each window, in row-major order of y. x_plane is the offset of x's plane.
 template <typename Window>
 void ForEachWindow(const std::array<ops::WindowAxis, 3>& axes, const Shape& x, Window window) {
   const int64_t plane = axes[0].input * axes[1].input * axes[2].input;
@@ -87,8 +87,8 @@ void ForEachWindow(const std::array<ops::WindowAxis, 3>& axes, const Shape& x, W
   }
 }
 
-// Where in the plane `x` the first maximum of a window is; -1 if the window covers nothing. A NaN counts as the
-// maximum, so that it is not lost.
+// The position in the plane `x` of the first maximum of a window; -1 if the window covers no element. A NaN counts as
+// the maximum, so that it is propagated.
 int64_t FirstMaximum(const std::array<ops::WindowAxis, 3>& axes, const double* x, int64_t d, int64_t h, int64_t w) {
   int64_t best = -1;
   ForEachTap(axes, d, h, w, [&](int64_t at) {
@@ -125,7 +125,7 @@ absl::Status EvalMaxPoolGrad(EvalContext& c) {
   return absl::OkStatus();
 }
 
-// By how much an average divides: the taps, all of them or those on x.
+// The divisor of an average: the number of all taps, or of those on x.
 template <typename Axes>
 double Divisor(const NodeContext& c, const Axes& axes, int64_t d, int64_t h, int64_t w) {
   if (c.attr<bool>("include_padding")) {
@@ -188,13 +188,13 @@ void PlacePool(PlacementContext& c) {
   ops::PlaceIndependentRows(c, [](int64_t dim) { return dim < 2; });
 }
 
-// An average is linear as well: partial sums pass.
+// An average is also linear, so partial sums stay partial.
 void PlaceAvgPool(PlacementContext& c) {
   if (ops::IsLinearPartial(c.operand(0), c.dtype(0))) c.Result(c.operand(0));
   else PlacePool(c);
 }
 
-// One for each tap of each window.
+// One operation for each tap of each window.
 double PoolFlops(const Node& node, const TensorType& pooled) {
   double taps = 1;
   for (int64_t extent : node.attr<Ints>("window")) taps *= static_cast<double>(extent);
@@ -204,7 +204,7 @@ double PoolFlops(const Node& node, const TensorType& pooled) {
 double PoolFlopsOfResult(const Node& node) { return PoolFlops(node, node.type()); }
 double PoolFlopsOfGradient(const Node& node) { return PoolFlops(node, node.operands().back().type()); }
 
-// What the four ops have in common, but for the dilation that only max_pool has.
+// The attributes and constraints of all four ops. Only the max_pool ops add a dilation.
 OpDef WithPoolWindow(OpDef def) {
   return def.Attr<Ints>("window", "extents of the window, one per spatial dimension")
       .Attr<Ints>("stride", "steps of the window, one per spatial dimension")
@@ -247,8 +247,8 @@ const OpDef& MaxPoolGradOp() {
   static const OpDef def =
       WithDilation(WithPoolWindow(OpDef("max_pool_grad").Operand("x").Operand("dy")))
           .Doc(
-              "The gradient of max_pool(x), dy being that of its result: it goes to the first maximum of each window, "
-              "in row-major order.")
+              "The gradient of max_pool(x), where dy is the gradient of its result. It is added at the first maximum "
+              "of each window, in row-major order.")
           .Constraint("C7", "dy has the type of the pooling's result")
           .Trait(kOpaque)
           .Infer(InferMaxPoolGrad)
@@ -278,9 +278,8 @@ const OpDef& AvgPoolOp() {
 const OpDef& AvgPoolGradOp() {
   static const OpDef def = WithDivisor(WithPoolWindow(OpDef("avg_pool_grad").Operand("dy")))
                                .Doc(
-                                   "The gradient of avg_pool(x), x being of shape input_shape and dy the gradient of "
-                                   "its result: each window spreads its "
-                                   "share evenly.")
+                                   "The gradient of avg_pool(x), where x has the shape input_shape and dy is the "
+                                   "gradient of its result. Each window distributes its gradient evenly.")
                                .Attr<Ints>("input_shape", "the shape of x")
                                .PerDim("input_shape")
                                .Constraint("C7", "dy has the type of the pooling's result")

@@ -8,7 +8,7 @@ namespace {
 
 using ops::Term;
 
-// The length of the approximated moving average is as the paper has it; PyTorch starts to rectify where it is above 5.
+// The length of the approximated moving average is that of the paper. As in PyTorch, steps are rectified above 5.
 std::vector<Term> Radam(ops::Update& u) {
   const Term beta1 = u.option("beta1"), step = u.step();
   const double beta2 = u.attr<double>("beta2");
@@ -19,7 +19,7 @@ std::vector<Term> Radam(ops::Update& u) {
   const double longest = 2 / (1 - beta2) - 1;
   const Term length = longest - 2 * step * u.PowerOverRest(beta2);
   const Term rectified = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length);
-  // Not a number's root where it is not used.
+  // Max avoids the root of a negative number, NaN, where the root is not used.
   const Term root = Sqrt(Max(rectified, 0) * correction2);
   const Term adapted = IfGreater(length, 5, root / (Sqrt(v) + u.option("epsilon")), 1);
   return {u.w() - u.option("learning_rate") / u.BiasCorrection(beta1) * m * adapted, m, v};

@@ -1,4 +1,4 @@
-// Randomness: the bits from which everything that is drawn follows, and dropout, which draws when a model is trained.
+// Random bits, of which all random numbers are made, and dropout, which draws random numbers in training.
 
 #include "core/builder.h"
 #include "core/ops/op_list.h"
@@ -46,7 +46,7 @@ absl::Status EvalDropout(EvalContext& c) {
   return absl::OkStatus();
 }
 
-// As an elementwise op, with a ratio that all ranks need.
+// Placed like an elementwise op, with a replicated ratio.
 void PlaceDropout(PlacementContext& c) {
   if (ops::PlaceLocal(c)) return;
   const Placement placement = c.operand(0).is_split() ? c.operand(0) : Placement::Replicated();
@@ -62,17 +62,17 @@ const OpDef& RandomBitsOp() {
   static const OpDef def =
       OpDef("random_bits")
           .Doc(
-              "32 random bits, which follow from the operands and the attributes alone: a word of Philox4x32-10 "
-              "(core/philox.h). core/random.h makes numbers of them.")
+              "32 random bits, which depend on the operands and attributes only: a word of Philox4x32-10 "
+              "(core/philox.h). core/random.h makes random numbers of them.")
           .Operand("seed")
           .Operand("step")
           .Operand("index")
-          .Attr<int64_t>("stream", "which of the program's draws this is")
-          .OptionalAttr<int64_t>("word", 0, "which of the four words that there are for an index")
+          .Attr<int64_t>("stream", "the number of this draw among those of the program")
+          .OptionalAttr<int64_t>("word", 0, "the number of the word, of the four for an index")
           .Trait(kElementwise)
           .Trait(kHeavy)
           .Constraint("C1", "seed, step and index have the same type")
-          .Constraint("C2", "they are i64; of a step 40 bits count")
+          .Constraint("C2", "they are i64; only 40 bits of a step are used")
           .Constraint("C3", "stream is at least 0 and below 2^24")
           .Constraint("C4", "word is 0, 1, 2 or 3")
           .Infer(InferRandomBits)
@@ -88,9 +88,8 @@ const OpDef& DropoutOp() {
   static const OpDef def =
       OpDef("dropout")
           .Doc(
-              "x itself, as it is in inference: the form of a model in which nothing is dropped yet. The pass "
-              "training-mode makes draws of it, each element being dropped with the probability `ratio`, and those "
-              "that stay divided by 1 - ratio.")
+              "x itself, as in inference. The pass training-mode replaces it by random draws: each element is set to "
+              "zero with the probability `ratio`, and the others are divided by 1 - ratio.")
           .Operand("x")
           .Operand("ratio")
           .OptionalAttr<int64_t>("seed", 0, "changes the program's seed for this draw, unless it is 0")

@@ -1,5 +1,4 @@
-// Reductions over dimensions of one tensor; the dimensions are removed. Floats accumulate in double, integers in 64
-// bits.
+// Reductions over dimensions of one tensor, which are removed. Floats accumulate in double, integers in 64 bits.
 
 #include <algorithm>
 
@@ -16,7 +15,7 @@ using Ints = std::vector<int64_t>;
 absl::Status EvalReduce(EvalContext& c, ReduceKind kind) {
   const Tensor& x = c.operand(0);
   const Ints& dims = c.attr<Ints>("dims");
-  // The strides of the result along the dimensions of x: none along the reduced ones.
+  // The strides of the result along the dimensions of x: 0 along the reduced ones.
   const Ints kept_strides = c.result().shape().Strides();
   Ints strides;
   for (int64_t dim = 0, kept = 0; dim < x.shape().rank(); ++dim) {
@@ -40,7 +39,7 @@ absl::Status EvalReduce(EvalContext& c, ReduceKind kind) {
   return absl::OkStatus();
 }
 
-// Dimension d of x as a dimension of the result, -1 if it is reduced; and back.
+// Converts dimension d of x to a dimension of the result, -1 if it is reduced; and back.
 int64_t AfterReduction(const Ints& dims, int64_t d) {
   int64_t removed = 0;
   for (int64_t dim : dims) {
@@ -69,7 +68,7 @@ void PlaceReduce(PlacementContext& c, ReduceKind kind) {
   }
 }
 
-// What the four reductions share; each adds its gradient.
+// The common part of the four reductions. Each adds its gradient.
 OpDef Reduction(const char* name, const char* doc, ReduceKind kind) {
   return OpDef(name)
       .Doc(doc)
@@ -88,7 +87,7 @@ OpDef Reduction(const char* name, const char* doc, ReduceKind kind) {
       .Place([kind](PlacementContext& c) { PlaceReduce(c, kind); });
 }
 
-// The gradient of a maximum or minimum: shared equally among the elements that attain it.
+// The gradient of a maximum or minimum is shared equally between the elements that are equal to it.
 void ExtremumVjp(VjpContext& c) {
   Builder& b = c.b();
   const Ints& dims = c.attr<Ints>("dims");
@@ -99,9 +98,8 @@ void ExtremumVjp(VjpContext& c) {
   c.Contribute(0, b.Mul(mask, b.BroadcastOver(share, x.shape(), dims)));
 }
 
-// The gradient of a product with respect to one factor is the product of the others. Product / factor is that where the
-// factor is not zero; where it is, the others' product is that of all nonzero factors if no other is zero, and zero if
-// one is.
+// The gradient of a product with respect to one factor is the product of the others. For a nonzero factor that is
+// product / factor. For a zero it is the product of all nonzero factors if there is no other zero, else zero.
 void ProductVjp(VjpContext& c) {
   Builder& b = c.b();
   const Ints& dims = c.attr<Ints>("dims");
@@ -122,9 +120,10 @@ void ProductVjp(VjpContext& c) {
 //===-- reduce_sum ------------------------------------------------------------------------------------------------===//
 const OpDef& ReduceSumOp() {
   static const OpDef def =
-      Reduction("reduce_sum", "The sum of x over dims; 0 over nothing.", ReduceKind::kSum).Vjp([](VjpContext& c) {
-        c.Contribute(0, c.b().BroadcastOver(c.grad(), c.operand(0).shape(), c.attr<Ints>("dims")));
-      });
+      Reduction("reduce_sum", "The sum of x over dims; 0 if there are no elements.", ReduceKind::kSum)
+          .Vjp([](VjpContext& c) {
+            c.Contribute(0, c.b().BroadcastOver(c.grad(), c.operand(0).shape(), c.attr<Ints>("dims")));
+          });
   return def;
 }
 
@@ -132,8 +131,8 @@ const OpDef& ReduceSumOp() {
 const OpDef& ReduceMaxOp() {
   static const OpDef def =
       Reduction("reduce_max",
-                "The largest element of x over dims; NaN if there is one; over nothing -inf or the lowest integer. "
-                "The gradient is shared equally among equal largest elements.",
+                "The largest element of x over dims; NaN if there is a NaN; -inf or the lowest integer if there are no "
+                "elements. The gradient is shared equally between equal largest elements.",
                 ReduceKind::kMax)
           .Precision(PrecisionRule::kFollows)
           .Vjp(ExtremumVjp);
@@ -144,8 +143,8 @@ const OpDef& ReduceMaxOp() {
 const OpDef& ReduceMinOp() {
   static const OpDef def =
       Reduction("reduce_min",
-                "The smallest element of x over dims; NaN if there is one; over nothing inf or the highest integer. "
-                "The gradient is shared equally among equal smallest elements.",
+                "The smallest element of x over dims; NaN if there is a NaN; inf or the highest integer if there are "
+                "no elements. The gradient is shared equally between equal smallest elements.",
                 ReduceKind::kMin)
           .Precision(PrecisionRule::kFollows)
           .Vjp(ExtremumVjp);
@@ -155,7 +154,8 @@ const OpDef& ReduceMinOp() {
 //===-- reduce_prod -----------------------------------------------------------------------------------------------===//
 const OpDef& ReduceProdOp() {
   static const OpDef def =
-      Reduction("reduce_prod", "The product of x over dims; 1 over nothing.", ReduceKind::kProd).Vjp(ProductVjp);
+      Reduction("reduce_prod", "The product of x over dims; 1 if there are no elements.", ReduceKind::kProd)
+          .Vjp(ProductVjp);
   return def;
 }
 

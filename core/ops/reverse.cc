@@ -1,4 +1,4 @@
-// Dimensions in the opposite order.
+// The reversal of dimensions.
 
 #include <algorithm>
 
@@ -52,7 +52,7 @@ IndexMap SourceOfReverse(const IndexContext& c) {
   return source;
 }
 
-// A dimension that is reversed must not be split: its slices change places.
+// A dimension that is reversed must not be split, because its slices would change places.
 void PlaceReverse(PlacementContext& c) {
   const auto same_if_kept = [&](int64_t d) { return IsReversed(c, d) ? -1 : d; };
   ops::PlaceDataMovement(c, same_if_kept, same_if_kept);

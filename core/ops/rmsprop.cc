@@ -1,4 +1,4 @@
-// RMSprop, of which momentum and centering are options: four ops, each with the states that it needs.
+// RMSprop. Momentum and centering are options, so there are four ops, each with the states that it needs.
 
 #include "core/ops/op_list.h"
 #include "core/ops/optimizer.h"
@@ -8,7 +8,7 @@ namespace {
 
 using ops::Term;
 
-// Which states there are, in this order: `square`, `mean` if it is centered, `v` if it has momentum.
+// The optional states. All states in order: `square`, `mean` if centered, `v` with momentum.
 enum Parts : unsigned { kPlain = 0, kCentered = 1, kMomentum = 2 };
 
 std::vector<Term> Rmsprop(ops::Update& u, unsigned parts) {
@@ -18,7 +18,7 @@ std::vector<Term> Rmsprop(ops::Update& u, unsigned parts) {
   Term variance = square;
   if (parts & kCentered) {
     const Term& mean = states.emplace_back(alpha * u.state(1) + (1 - alpha) * d);
-    variance = Max(square - mean * mean, 0);  // which rounding can make negative
+    variance = Max(square - mean * mean, 0);  // rounding can make the difference negative
   }
   Term direction = d / (Sqrt(variance) + u.option("epsilon"));
   if (parts & kMomentum) {
@@ -82,13 +82,13 @@ const OpDef& RmspropCenteredOp() {
 const OpDef& RmspropCenteredMomentumOp() {
   static const OpDef def =
       RmspropOf("rmsprop_centered_momentum", kCentered | kMomentum,
-                "One step of centered RMSprop with momentum: next_mean and the root as of rmsprop_centered, next_v and "
-                "next_w as of rmsprop_momentum.")
+                "One step of centered RMSprop with momentum: next_mean and the root are those of rmsprop_centered, "
+                "next_v and next_w those of rmsprop_momentum.")
           .KnownAs({.name = "RMSprop",
                     .doc = "RMSprop (Tieleman and Hinton, 2012): the gradient is divided by the root of the running "
                            "mean of its squares, or, if it is centered, of its variance.\n\n"
-                           "With `momentum` the steps add up, each with a share of those before. What is kept for an "
-                           "option is not there without it.",
+                           "With `momentum` each step is added to a share of the previous ones. The state of an option "
+                           "exists only with that option.",
                     .defaults = {{"learning_rate", 0.01}, {"momentum", 0.0}},
                     .variants = {{"rmsprop", {"momentum", "centered"}},
                                  {"rmsprop_momentum", {"centered"}},

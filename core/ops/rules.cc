@@ -19,7 +19,7 @@ absl::Status CheckArithmetic(const InferContext& c, std::string_view id) {
 }
 
 absl::Status CheckExtents(const InferContext& c, std::string_view id, const std::vector<int64_t>& extents) {
-  constexpr int64_t kMostElements = int64_t{1} << 56;  // times the largest dtype's size fits in 64 bits
+  constexpr int64_t kMostElements = int64_t{1} << 56;  // their bytes fit in 64 bits for every dtype
   int64_t count = 1;
   for (int64_t extent : extents) {
     if (extent < 0) return c.Error(id) << "negative extent in " << Shape(extents);
@@ -70,7 +70,7 @@ bool PlaceLocal(PlacementContext& c) {
 
 namespace {
 
-// The placement of a result that is still partial, if the operands allow that.
+// The partial placement of the result, if the operands allow one.
 std::optional<Placement> PassPartial(const PlacementContext& c, Linearity linearity) {
   size_t partials = 0, whole = 0;
   Placement partial;
@@ -83,7 +83,7 @@ std::optional<Placement> PassPartial(const PlacementContext& c, Linearity linear
   const bool others_whole = partials == 1 && whole + 1 == c.num_operands();
   if (linearity == Linearity::kAll && partials == c.num_operands()) return partial;
   if (linearity == Linearity::kOne && others_whole) return partial;
-  // Integers divide with truncation, which is linear in nothing.
+  // The division of integers truncates and is not linear.
   const bool first = IsLinearPartial(c.operand(0), c.dtype(0)) && IsFloat(c.dtype(0));
   if (linearity == Linearity::kFirst && others_whole && first) return partial;
   return std::nullopt;

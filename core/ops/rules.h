@@ -1,4 +1,4 @@
-// Rules that several ops share: inference, reference loops and placement. For the authors of op blocks only.
+// Common rules of several ops: inference, reference loops and placement. For the authors of op blocks only.
 
 #pragma once
 
@@ -21,47 +21,48 @@ absl::Status CheckExtents(const InferContext& c, std::string_view id, const std:
 absl::Status CheckIncreasingDims(const InferContext& c, std::string_view id, const std::vector<int64_t>& dims,
                                  const Shape& shape);
 
-// Of an op that sums products: the dtype of its result, and what its attribute `wide_result` says of that.
+// The dtype of the result of an op that sums products, and the documentation of its attribute `wide_result`.
 DType DTypeOfSum(DType operands, bool wide_result);
 inline constexpr char kWideResult[] =
     "the result is f32 if the operands are f16 or bf16: the sum is not rounded to 16 bits";
 
 // --- Reference loops -------------------------------------------------------------------------------------------------
 
-// Calls f(index) for every multi-index of `shape` in row-major order; for a scalar once with the empty index.
+// Calls f(index) for each multi-index of `shape` in row-major order. For a scalar calls it once with the empty index.
 void ForEachIndex(const Shape& shape, const std::function<void(const std::vector<int64_t>&)>& f);
 
 // --- Placement -------------------------------------------------------------------------------------------------------
 
-// Partial by a sum, or by a mean of floats: what a linear op passes on. The mean of integers is truncated, so that the
-// mean of sums is not the sum of means.
+// True for partial(sum), and for partial(mean) of floats: the placements that linear ops keep. The mean of integers is
+// truncated, so that the mean of sums is not the sum of means.
 bool IsLinearPartial(const Placement& placement, DType dtype);
 
-// Of an op of which an operand is local: its type is global, so each rank computes the whole with its own, the other
-// operands are needed whole, and every result is local. Returns whether that is so; otherwise it does nothing.
+// Places an op that has a local operand: each rank computes the whole op with its own value, so the other operands must
+// be replicated or local, and every result is local. Returns false and does nothing if no operand is local.
 bool PlaceLocal(PlacementContext& c);
 
-// How an elementwise op treats an operand that is partial(sum) or partial(mean).
+// The linearity of an elementwise op, which determines if operands may be partial(sum) or partial(mean).
 enum class Linearity {
-  kNone,   // needs whole values: exp, max
+  kNone,   // not linear: exp, max
   kAll,    // linear in all operands together: add, sub, neg
-  kFirst,  // linear in the first operand if that is of floats, the others being replicated: div
-  kOne,    // linear in each operand alone, the others being replicated: mul
+  kFirst,  // linear in the first operand if it is of floats and the others are replicated: div
+  kOne,    // linear in each operand if the others are replicated: mul
 };
 
-// Operands and results have equal shapes; they are split alike, or not at all. Partial operands are made whole unless
-// `linearity` lets them pass.
+// Places an op whose operands and results have equal shapes. They are all split along the same dimension, or none is.
+// Partial operands must be replicated first unless `linearity` keeps them partial.
 void PlaceElementwise(PlacementContext& c, Linearity linearity = Linearity::kNone);
 
-// Maps an operand dimension to a result dimension, or -1 if it has none (reduced, merged, sliced): an operand split
-// along a mapped dimension gives a result split along the other; along an unmapped one it is made whole. One operand,
-// data moved but not computed with, so partial passes. `to_operand` is the inverse, for a slice that a consumer wants;
-// -1 if it has none.
+// Places an op that moves the data of one operand without arithmetic. `to_result` maps a dimension of the operand to
+// the dimension of the result, or -1 if there is none (reduced, merged, sliced). An operand that is split along a
+// mapped dimension gives a split result; along another it must be replicated. Partial stays partial. `to_operand` is
+// the inverse map, for a slice that a consumer wants; -1 if there is none.
 void PlaceDataMovement(PlacementContext& c, const std::function<int64_t(int64_t)>& to_result,
                        const std::function<int64_t(int64_t)>& to_operand);
 
-// Everything replicated, or everything split along the same dimension if `independent` says that slices along it do not
-// meet (softmax: any dimension but the one that it normalises over).
+// Places all operands and results split along one dimension for which `independent` is true, else replicated.
+// `independent` is true if results in a slice along the dimension depend on that slice only (in softmax: any dimension
+// except the one that it normalises over).
 void PlaceIndependentRows(PlacementContext& c, const std::function<bool(int64_t dim)>& independent);
 
 }  // namespace lockstep::ops

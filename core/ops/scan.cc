@@ -68,13 +68,13 @@ absl::Status CheckBody(const InferContext& c, const ScanForm& form) {
   }
   for (const Node& node : form.body->nodes()) {
     if (node.op().ranks_eval() || node.op().has_trait(kCollective))
-      return c.Error("C6") << "the body holds " << node.Describe() << ", which is about ranks";
+      return c.Error("C6") << "the body holds " << node.Describe() << ", which depends on ranks";
   }
   for (size_t i = 0; i < form.carried; ++i) {
     const Value input = form.body->inputs()[i].value, result = form.body->results()[i].value;
     if (input.type() == result.type()) continue;
-    return c.Error("C5") << "%" << input.name() << " of the body is " << input.type() << ", and is carried on as %"
-                         << result.name() << " of " << result.type();
+    return c.Error("C5") << "%" << input.name() << " of the body is " << input.type() << ", but its next value %"
+                         << result.name() << " is " << result.type();
   }
   for (size_t i = form.first_summed(); i < form.num_results(); ++i) {
     const Value result = form.body->results()[i].value;
@@ -102,7 +102,7 @@ absl::Status InferScan(InferContext& c) {
 
 // --- Meaning ---------------------------------------------------------------------------------------------------------
 
-// What is scanned and stacked, one iteration's part of it.
+// The part of a scanned operand at one position.
 Tensor PartOf(const Tensor& all, const TensorType& type, int64_t position) {
   Tensor part(type);
   if (part.num_bytes() == 0) return part;
@@ -110,7 +110,7 @@ Tensor PartOf(const Tensor& all, const TensorType& type, int64_t position) {
   return part;
 }
 
-// Sums of floats are in double, or integers in 64 bits, and rounded once.
+// A sum over iterations. Floats are summed in double, integers in 64 bits, and rounded once.
 class Sum {
  public:
   explicit Sum(const TensorType& type) : type_(type) {}
@@ -170,12 +170,13 @@ absl::Status EvalScan(EvalContext& c) {
 
 // --- Placement -------------------------------------------------------------------------------------------------------
 
-// Of all that a stack holds.
+// The placement of a stack of values with the placement `of_part`.
 Placement OfStack(const Placement& of_part) {
   return of_part.is_split() ? Placement::Split(of_part.dim() + 1) : of_part;
 }
 
-// An error names the value that would have to move between iterations.
+// Returns the reason why the body's values cannot be placed so, or "". It names the value that would have to move
+// between iterations.
 std::string WhyNotPlaced(const ScanForm& form, const std::string& axis) {
   for (size_t i = 0; i < form.num_results(); ++i) {
     const Value result = form.body->results()[i].value;
@@ -184,8 +185,8 @@ std::string WhyNotPlaced(const ScanForm& form, const std::string& axis) {
       const Value input = form.body->inputs()[i].value;
       const Placement was = input.placement(axis);
       if (is == was && !is.is_partial()) continue;
-      return "%" + input.name() + " of its body is " + was.ToString() + ", and is carried on as %" + result.name() +
-             ", which is " + is.ToString();
+      return "%" + input.name() + " of its body is " + was.ToString() + ", and its next value %" + result.name() +
+             " is " + is.ToString();
     }
     if (i >= form.first_summed() && is.is_partial() && !ops::IsLinearPartial(is, result.dtype()))
       return "%" + result.name() + " of its body is summed, and is " + is.ToString();
@@ -193,9 +194,9 @@ std::string WhyNotPlaced(const ScanForm& form, const std::string& axis) {
   return "";
 }
 
-// The body says where its values are: distribute places it (passes/distribute/place_bodies.h). Iterations are in order
-// on each rank, so what is scanned and stacked is never split along that dimension; and ranks meet after the loop, not
-// within.
+// The body has the placements of its values, which distribute determines (passes/distribute/place_bodies.h). Each rank
+// runs all iterations in order, so scanned and stacked values are never split along the dimension of iterations. Ranks
+// communicate after the loop, never within it.
 void PlaceScan(PlacementContext& c) {
   if (ops::PlaceLocal(c)) return;
   const ScanForm form(c.attributes());
@@ -218,7 +219,7 @@ void PlaceScan(PlacementContext& c) {
   }
 }
 
-// Those of an iteration, each time.
+// The operations of one iteration, times the number of iterations.
 double ScanFlops(const Node& node) {
   double each = 0;
   for (const Node& inner : node.attr<Region>("body").graph().nodes()) each += FlopsOf(inner);
@@ -233,36 +234,36 @@ const OpDef& ScanOp() {
       OpDef("scan")
           .Doc(
               "Runs the graph `body` `length` times, one iteration after the other. The operands, and the body's "
-              "inputs, are in this order: the first values that are carried from one iteration to the next; what is "
-              "scanned, of which iteration i gets element i along dimension 0, or the i-th from the end if reverse; "
+              "inputs, are in this order: the initial values that are carried from iteration to iteration; scanned "
+              "values, of which iteration i gets element i along dimension 0, or the i-th from the end if reverse; "
               "and constants, which each iteration gets whole. The results, and the body's, are in this order: the "
-              "last carried values; what is stacked, along a new dimension 0, where what is scanned was; and sums "
-              "over all iterations. Sums of floats are in f64 and rounded once, but for those that a backend makes. "
-              "With length 0 the carried values are the operands, and the sums are zero.")
+              "final carried values; stacked values, along a new dimension 0, at the positions of the scanned ones; "
+              "and sums over all iterations. Sums of floats are computed in f64 and rounded once, but a backend may "
+              "differ. With length 0 the carried values are the operands, and the sums are zero.")
           .VariadicOrNone("inputs")
           .Attr<Region>("body", "one iteration: a graph without state and collectives")
           .Attr<int64_t>("length", "the number of iterations")
-          .OptionalAttr<int64_t>("carried", 0, "how many of the operands, and of the results, are carried")
-          .OptionalAttr<int64_t>("scanned", 0, "how many of the operands are scanned")
-          .OptionalAttr<int64_t>("summed", 0, "how many of the results are sums")
+          .OptionalAttr<int64_t>("carried", 0, "the number of carried operands, and of carried results")
+          .OptionalAttr<int64_t>("scanned", 0, "the number of scanned operands")
+          .OptionalAttr<int64_t>("summed", 0, "the number of results that are sums")
           .OptionalAttr<bool>("reverse", false, "scan and stack from the end")
           .OptionalAttr<bool>("one_at_a_time", false,
-                              "what an iteration computes, and is no result, is in memory for that iteration alone; "
-                              "otherwise a backend may compute for all iterations at once what it can")
+                              "values of an iteration that are not results are in memory only during that iteration; "
+                              "otherwise a backend may compute them for all iterations at once")
           .Constraint("C1",
                       "there is an operand for each input of the body; carried and scanned are at least 0, and "
                       "together at most the number of operands")
           .Constraint("C2",
                       "the body has a result; summed is at least 0; the body has a result for each carried and "
                       "each summed value")
-          .Constraint("C3", "length is 0 to 2^31, and what is stacked is small enough to be addressed")
+          .Constraint("C3", "length is 0 to 2^31, and stacked values are small enough to be addressed")
           .Constraint("C4",
-                      "the operands have the types of the body's inputs; what is scanned has a dimension 0 of "
-                      "extent length before that")
-          .Constraint("C5", "a value is carried on with the type that it has")
+                      "the operands have the types of the body's inputs; scanned ones have an additional dimension 0 "
+                      "of extent length")
+          .Constraint("C5", "a carried value keeps its type")
           .Constraint("C6",
-                      "no input of the body is a state, and the body holds no collective and no op of the "
-                      "rank's place")
+                      "no input of the body is a state, and the body holds no collective and no op that depends on "
+                      "the rank")
           .Constraint("C7", "no bool is summed")
           .Trait(kOpaque)
           .Infer(InferScan)

@@ -1,5 +1,5 @@
-// What a `scan` node says, for the op itself and for passes and backends that are about loops: which operands and
-// results of its body are which. Values in a body are those of one iteration.
+// The form of a `scan` node: the roles of its operands and results and of those of its body. For the op itself and for
+// passes and backends that handle loops. Values in a body are those of one iteration.
 
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace lockstep {
 
-// Of operands, and of the body's inputs: carried, scanned, constant. Of results, the node's and the body's: carried,
-// stacked, summed. Borrowed from the node's attributes.
+// The order of operands, and of the body's inputs: carried, scanned, constant. The order of results, the node's and the
+// body's: carried, stacked, summed. Borrows the node's attributes.
 struct ScanForm {
   const Graph* body = nullptr;
   size_t carried = 0, scanned = 0, summed = 0;
@@ -25,11 +25,11 @@ struct ScanForm {
   size_t stacked() const { return first_summed() - carried; }
   bool is_scanned(size_t input) const { return input >= carried && input < first_constant(); }
   bool is_stacked(size_t result) const { return result >= carried && result < first_summed(); }
-  // The position, of scanned operands and stacked results, that iteration i is about.
+  // The position in scanned operands and stacked results that iteration i reads and writes.
   int64_t position(int64_t i) const { return reverse ? length - 1 - i : i; }
 };
 
-// The type of `length` values of `type`, one after the other.
+// The type of `length` values of `type`, stacked along a new dimension 0.
 TensorType Stacked(const TensorType& type, int64_t length);
 
 }  // namespace lockstep

@@ -14,13 +14,13 @@ namespace {
 
 using ValueSet = std::unordered_set<Value, ValueHash>;
 
-// Computed again rather than stacked: an element costs less than to store and to load it.
+// True if the node is computed again instead of stacked: computing an element costs less than storing and loading it.
 bool IsCheap(const Node& node) {
   return node.op().has_trait(kElementwise) || node.op().has_trait(kMovement) || node.op().has_trait(kGenerator);
 }
 
-// A sum of what is not cheap and others, as of two products and a bias: it is stacked in the place of what it is of,
-// which the gradient of a sum does not read.
+// True for a sum with a term that is not cheap, such as two products and a bias. The sum is stacked instead of its
+// terms, which the gradient of a sum does not read.
 bool IsSumOfDear(const Node& node) {
   if (!node.Is("add") && !node.Is("sub")) return false;
   return std::any_of(node.operands().begin(), node.operands().end(), [](Value operand) {
@@ -42,7 +42,8 @@ absl::StatusOr<Value> AddFreshInput(Graph& graph, const std::string& name, const
   return graph.AddInput(fresh, type);
 }
 
-// The terms of a sum, each of which may be summed over the iterations by itself: products are then one large product.
+// Collects the terms of a sum. Each is summed over the iterations separately, so that products become one large
+// product.
 void CollectTerms(Value value, const std::unordered_set<const Node*>& forward, std::vector<Value>& terms) {
   if (value.node->Is("add") && !forward.contains(value.node)) {
     CollectTerms(value.node->operand(0), forward, terms);
@@ -72,9 +73,10 @@ class ScanGradient {
   }
 
  private:
-  // The inputs of the body whose gradient is wanted, or through which that of others flows.
+  // Finds the inputs of the body whose gradient is wanted, or through which the gradient of such an input flows.
   void FindActiveInputs();
-  // A body with the gradients of what is active. True if it has shown that more carried values have gradients.
+  // Builds a body with the gradients of the active inputs. Returns true if more carried values turn out to have
+  // gradients.
   absl::StatusOr<bool> BuildBody();
   absl::StatusOr<Value> AddSeed(const std::string& name, size_t result);
   absl::Status ChooseResults();
@@ -88,15 +90,15 @@ class ScanGradient {
   VjpContext& c_;
   const ScanForm form_;
   std::vector<bool> is_active_;  // by input of the body
-  std::vector<bool> reached_;    // by carried value: whether a gradient flows into it from later iterations
+  std::vector<bool> reached_;    // by carried value: true if a gradient flows into it from later iterations
 
-  Graph body_;  // of both: the body's own nodes, then those of the gradient
+  Graph body_;  // the nodes of the forward body, then those of its gradient
   std::unordered_set<const Node*> forward_;
-  std::vector<Value> gradients_;  // by input of the body; null where there is none
+  std::vector<Value> gradients_;  // by input of the body; null if it has none
   std::vector<GradientOf> seeds_;
-  ScanParts parts_;                                                // of the scan backwards
-  std::vector<std::pair<size_t, size_t>> stacked_of_, summed_of_;  // operand, result among the stacked or summed
-  std::vector<Value> saved_;                                       // values of the body that the gradient reads
+  ScanParts parts_;                                                // of the backward scan
+  std::vector<std::pair<size_t, size_t>> stacked_of_, summed_of_;  // operand, and index among stacked or summed results
+  std::vector<Value> saved_;                                       // values of the forward body that the gradient reads
   std::vector<Value> saved_stacks_;
 };
 
@@ -136,7 +138,7 @@ absl::StatusOr<bool> ScanGradient::BuildBody() {
   seeds_.clear();
   parts_ = ScanParts();
   Builder b(body_, nullptr, c_.b().source());
-  const Value end = b.Constant(Tensor::Scalar(DType::kBool, 0));  // of what is the body's own
+  const Value end = b.Constant(Tensor::Scalar(DType::kBool, 0));  // marks the end of the body's own nodes
   RETURN_IF_ERROR(b.status());
   for (size_t i = 0; i < form_.num_results(); ++i) {
     const std::string& name = form_.body->results()[i].value.name();
@@ -208,7 +210,7 @@ void ScanGradient::FindSaved() {
   }
 }
 
-// The scan itself, with stacks of what its gradient reads besides.
+// Replaces the scan by one that also stacks the values that its gradient reads.
 absl::Status ScanGradient::MakeForward() {
   if (saved_.empty()) return absl::OkStatus();
   ScanParts parts;

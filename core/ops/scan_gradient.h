@@ -1,4 +1,4 @@
-// The gradient of a scan: a scan the other way round, whose body is the gradient of the body.
+// The gradient of a scan: a scan in the opposite direction whose body is the gradient of the body.
 
 #pragma once
 
@@ -6,8 +6,9 @@
 
 namespace lockstep {
 
-// Recomputes in each iteration what is cheap, and has the scan stack what is not, and the carried values, where the
-// gradient needs them. The gradient of a constant is a sum over iterations.
+// Contributes the gradients. Values of the body that the gradient needs are computed again in each iteration if they
+// are cheap; else they, and carried values, become stacked results of the scan. The gradient of a constant is a sum
+// over iterations.
 void ScanVjp(VjpContext& c);
 
 }  // namespace lockstep

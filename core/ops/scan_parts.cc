@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-// Copies what results need of a body.
+// Copies the nodes of a body that its results need.
 class BodyCopy {
  public:
   BodyCopy(const Graph& from, const ScanParts& parts) : from_(from), to_(from.name()), parts_(parts) {
@@ -45,7 +45,7 @@ class BodyCopy {
       for (Value operand : node->operands()) open.push_back(operand.node);
     }
   }
-  // One value may be several results, each of which has a name.
+  // One value may be several results, and each needs its own name.
   absl::Status AddResult(Value value) {
     std::string name = value.name();
     for (int i = 1; to_.FindResult(name) != nullptr; ++i) name = value.name() + "." + std::to_string(i);

@@ -1,4 +1,4 @@
-// Loops from parts: for what takes one apart, and makes another of the pieces.
+// Makes loops from parts. For passes and gradients that take a loop apart and make another of its parts.
 
 #pragma once
 
@@ -10,19 +10,19 @@
 
 namespace lockstep {
 
-// A scan that is yet to be made: its operands and results, and what they are.
+// The description of a scan to be made: its operands and results by their roles.
 struct ScanParts {
-  // Inputs of the body with the operands that they stand for.
+  // An operand of the node, `outer`, and the input of the body that stands for it, `inner`.
   struct Operand {
     Value outer, inner;
   };
   std::vector<Operand> carried, scanned, constants;
-  // Values of the body. next_carried[i] is that of carried[i] for the next iteration.
+  // Values of the body. next_carried[i] is the value of carried[i] in the next iteration.
   std::vector<Value> next_carried, stacked, summed;
-  // Names of the node's results in that order; empty ones are made up.
+  // Names of the node's results in that order. A new name replaces an empty one.
   std::vector<std::string> carried_names, stacked_names, summed_names;
 
-  // Where input i, or result i, of a loop of that form belongs.
+  // The list to which input i, or result i, of a loop of that form belongs.
   std::vector<Operand>& operands_with(const ScanForm& form, size_t i) {
     return i < form.carried ? carried : form.is_scanned(i) ? scanned : constants;
   }
@@ -31,13 +31,15 @@ struct ScanParts {
   }
 };
 
-// The node of these parts: what the results need of the nodes of `body`, in which all inner values lie, is copied.
-// What is scanned or constant and not needed is left out. Inputs keep their names and placements.
+// Returns the scan node of these parts. Requires that all inner values are in `body`. Copies the nodes of `body` that
+// the results need. Scanned and constant inputs that are not needed are left out. Inputs keep their names and
+// placements.
 absl::StatusOr<NodeSpec> MakeScan(const Graph& body, const ScanParts& parts, int64_t length, bool reverse,
                                   std::string source);
 
-// Puts the node of these parts in the place of `scan`, with its other attributes. The new results stand for those
-// of `scan` whose numbers are `kept`, ascending, and have their names and placements; nobody uses the others.
+// Replaces `scan` by the node of these parts, with the other attributes of `scan`. The new results replace the results
+// of `scan` with the indices `kept`, ascending, and get their names and placements. Requires that the other results of
+// `scan` are not used.
 absl::Status ReplaceScan(Graph& graph, Node& scan, const Graph& body, const ScanParts& parts,
                          const std::vector<size_t>& kept);
 

@@ -1,5 +1,5 @@
-// Writing at positions that are data. To add there is scatter_sum instead, whose updates may be split along what their
-// indices count: each rank then has a share of the sum.
+// Writes at positions given by data. Addition is a separate op, scatter_sum, because its updates may be split along the
+// dimensions of the indices: the result is then a partial sum.
 
 #include "core/builder.h"
 #include "core/ops/combine.h"
@@ -13,7 +13,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// How an update combines with what is there; nothing: it replaces that.
+// The combination of an update with the existing element; nullopt if the update replaces it.
 std::optional<ReduceKind> ScatterKind(const NodeContext& c) {
   const std::string& kind = c.attr<std::string>("kind");
   return kind == "replace" ? std::nullopt : ReduceKindFromName(kind);
@@ -62,7 +62,7 @@ absl::Status EvalScatter(EvalContext& c) {
 
 // --- Gradients -------------------------------------------------------------------------------------------------------
 
-// What a gradient is made with: the operands, and what is said of each index, repeated over the updates.
+// The operands of a scatter, and the ops between x, the indices and the updates of which its gradients are made.
 struct Scattered {
   Builder& b;
   Value x, indices, updates;
@@ -86,8 +86,8 @@ struct Scattered {
   }
 };
 
-// Nothing flows to what was overwritten, be it of x or of the updates. Each index writes its number where it points
-// to; those that find theirs there have written last.
+// Overwritten elements, of x or of the updates, get no gradient. To find them, each index writes its number to its
+// position. An index that finds its own number there has written last.
 void ReplaceVjp(VjpContext& c, const Scattered& s) {
   Builder& b = s.b;
   const TensorType numbers_type{DType::kI64, s.indices.shape()};
@@ -102,7 +102,7 @@ void ReplaceVjp(VjpContext& c, const Scattered& s) {
   c.Contribute(2, b.Select(s.OverUpdates(wrote_last), s.At(c.grad()), none));
 }
 
-// In equal shares to all that attain it, be they of x or of the updates.
+// The gradient is shared equally between all elements of x and of the updates that are equal to the extremum.
 void ScatterExtremumVjp(VjpContext& c, const Scattered& s) {
   Builder& b = s.b;
   const Value of_x = b.Convert(b.Compare(s.x, c.result(), "eq"), s.x.dtype());
@@ -112,8 +112,8 @@ void ScatterExtremumVjp(VjpContext& c, const Scattered& s) {
   c.Contribute(2, b.Mul(of_updates, s.At(share)));
 }
 
-// The product of a factor's others: that of all that are not zero, by the factor if it is one of them; none if another
-// one is zero.
+// The product of all factors except `factor`: zero if another factor is zero, else `product`, that of all nonzero
+// factors, divided by `factor` if that is nonzero. `zeros` is the number of factors that are zero.
 Value OtherFactors(Builder& b, Value factor, Value zeros, Value product) {
   const Value is_zero = b.Compare(factor, b.SplatLike(0.0, factor), "eq");
   const Value nonzero = b.Select(is_zero, b.SplatLike(1.0, factor), factor);
@@ -140,7 +140,8 @@ void ScatterVjp(VjpContext& c) {
   else ScatterExtremumVjp(c, s);
 }
 
-// Whether shares of x become shares of the result: replaced by shares, or multiplied with the same numbers.
+// True if a partial x gives a partial result: if it is replaced by updates with the same partial placement, or
+// multiplied by replicated ones.
 bool PassesShares(const PlacementContext& c) {
   const Placement &x = c.operand(0), &updates = c.operand(2);
   const std::optional<ReduceKind> kind = ScatterKind(c);
@@ -148,7 +149,7 @@ bool PassesShares(const PlacementContext& c) {
   return *kind == ReduceKind::kProd && ops::IsLinearPartial(x, c.dtype(0)) && updates.is_replicated();
 }
 
-// Split along a dimension that is not indexed.
+// Splits along a dimension that is not indexed, else keeps x partial if PassesShares, else replicates.
 void PlaceScatter(PlacementContext& c) {
   if (ops::PlaceLocal(c)) return;
   const ops::IndexedDims dims(c.attr<int64_t>("dim"), c.attr<int64_t>("batch_dims"), c.shape(1).rank());
@@ -180,15 +181,15 @@ const OpDef& ScatterOp() {
   static const OpDef def =
       OpDef("scatter")
           .Doc(
-              "x with the updates written along dimension dim, at the indices, in their order: of several at one place "
-              "the last one stays, or all are combined with what is there if kind is min, max or prod. Negative "
-              "indices count from the end. The updates have the shape that gather gives. For sums there is "
+              "x with the updates written along dimension dim, at the indices, in their order. Of several updates at "
+              "one position the last one stays; if kind is min, max or prod, all are combined with the element of x. "
+              "Negative indices count from the end. The updates have the shape of gather's result. The op for sums is "
               "scatter_sum.")
           .Operand("x")
           .Operand("indices")
           .Operand("updates")
           .Attr<int64_t>("dim", "the dimension of x that is indexed")
-          .OptionalAttr<int64_t>("batch_dims", 0, "how many leading dimensions x and the indices have in common")
+          .OptionalAttr<int64_t>("batch_dims", 0, "the number of leading dimensions that x and the indices share")
           .OptionalAttr<std::string>("kind", "replace", "replace, min, max or prod")
           .Trait(kOpaque)
           .Trait(kRefuses)

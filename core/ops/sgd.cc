@@ -49,7 +49,7 @@ const OpDef& SgdMomentumOp() {
           .KnownAs({.name = "SGD",
                     .doc = "Stochastic gradient descent: d = gradient + weight_decay * w; v = momentum * v + d; "
                            "w -= learning_rate * v.\n\n"
-                           "With `nesterov` the step is along d + momentum * v. There is no v if momentum is 0.",
+                           "With `nesterov` the step is along d + momentum * v. If momentum is 0, there is no v.",
                     .defaults = {{"momentum", 0.0}},
                     .variants = {{"sgd", {"momentum"}}}});
   return def;

@@ -1,4 +1,4 @@
-// Ops that make and move data without computing with it.
+// Ops that create or move data without arithmetic.
 
 #include <algorithm>
 
@@ -11,8 +11,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// Copies one element for every index of `shape`: f(index) gives its positions in x and in the result, in row-major
-// order.
+// Copies one element for each index of `shape`. f(index) returns its row-major positions in x and in the result.
 template <typename F>
 void CopyElements(const Tensor& x, Tensor& result, const Shape& shape, F f) {
   DispatchDType(x.dtype(), [&](auto tag) {
@@ -52,7 +51,7 @@ absl::Status EvalIota(EvalContext& c) {
 Affine CountOfIota(const IndexContext& c) { return Affine::Index(At(c.result().rank()), At(c.attr<int64_t>("dim"))); }
 
 void PlaceIota(PlacementContext& c) {
-  // A slice along another dimension is a smaller iota; one along its own would need the rank: the caller takes a shard.
+  // A slice along another dimension is a smaller iota. A slice along `dim` depends on the rank and needs a shard.
   if (!c.wanted() || !c.wanted()->is_split() || c.wanted()->is_split(c.attr<int64_t>("dim"))) return;
   c.Result(*c.wanted());
 }
@@ -76,13 +75,13 @@ int64_t ProductBefore(const Shape& shape, int64_t dim) {
   return product;
 }
 
-// Whether rank i's slice of `from` along dimension d, reshaped, is rank i's slice of `to` along dimension e.
+// True if rank i's slice of `from` along dimension d, reshaped, is rank i's slice of `to` along dimension e.
 bool SlicesAgree(const Shape& from, int64_t d, const Shape& to, int64_t e, int64_t ranks) {
   return from[d] % ranks == 0 && to[e] % ranks == 0 && ProductBefore(from, d) == ProductBefore(to, e);
 }
 
 // The dimension of `to` along which a split of `from` along d can be kept, -1 if there is none. Dimensions of extent 1
-// do not divide, so there is at most one.
+// cannot be split, so there is at most one.
 int64_t DimAfterReshape(const Shape& from, int64_t d, const Shape& to, int64_t ranks) {
   if (from.num_elements() == 0) return -1;
   for (int64_t e = 0; e < to.rank(); ++e) {
@@ -197,9 +196,9 @@ void PlaceBroadcast(PlacementContext& c) {
   const Ints& dims = c.attr<Ints>("dims");
   const auto& wanted = c.wanted();
   if (c.operand(0).is_replicated() && wanted && wanted->is_split() && IndexOf(dims, wanted->dim()) < 0) {
-    c.Result(*wanted);  // a slice of equal copies is fewer copies
+    c.Result(*wanted);  // a slice of the copies is a broadcast with fewer copies
   } else if (c.operand(0).is_partial()) {
-    c.Require(0, Placement::Replicated());  // it is reduced while it is small
+    c.Require(0, Placement::Replicated());  // the operand is reduced, because it is smaller than the result
     c.Result(Placement::Replicated());
   } else {
     ops::PlaceDataMovement(c, [&](int64_t d) { return dims[At(d)]; }, [&](int64_t e) { return IndexOf(dims, e); });
@@ -291,13 +290,12 @@ const OpDef& BroadcastOp() {
   static const OpDef def =
       OpDef("broadcast")
           .Doc(
-              "Dimension i of x becomes dimension dims[i] of the result; along the other dimensions of the result x "
-              "repeats. "
-              "Extents are equal: a dimension of extent 1 is not stretched.")
+              "Dimension i of x becomes dimension dims[i] of the result; x is repeated along the other dimensions of "
+              "the result. Extents are equal: a dimension of extent 1 is not repeated.")
           .Operand("x")
           .Attr<Ints>("shape", "of the result")
           .PerDim("shape")
-          .Attr<Ints>("dims", "where the dimensions of x go")
+          .Attr<Ints>("dims", "the dimensions of the result that the dimensions of x become")
           .MovesFrom(SourceOfBroadcast)
           .Trait(kRematerialised)
           .Constraint("C1", "the extents of shape are at least 0, and not too large")

@@ -1,4 +1,4 @@
-// Ops that put tensors together and cut pieces out of them.
+// Ops that concatenate, slice and pad tensors.
 
 #include "core/builder.h"
 #include "core/ops/op_list.h"
@@ -9,8 +9,8 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// Copies x into `result`, or a part of it: element `index` of `shape` is at from_start + index * from_stride in x and
-// at to_start + index in the result.
+// Copies elements of x into `result`. Element `index` of `shape` is at from_start + index * from_stride in x and at
+// to_start + index in the result.
 void CopyBox(const Tensor& x, Tensor& result, const Shape& shape, const Ints& from_start, const Ints& from_stride,
              const Ints& to_start) {
   const Ints from_strides = x.shape().Strides(), to_strides = result.shape().Strides();
@@ -77,7 +77,7 @@ void ConcatVjp(VjpContext& c) {
 }
 
 void PlaceConcat(PlacementContext& c) {
-  // Slices along another dimension are concatenated slice by slice, and shares share by share.
+  // Operands split along another dimension, or with the same partial placement, are concatenated on each rank.
   bool same_partial = c.operand(0).is_partial();
   for (size_t i = 1; i < c.num_operands(); ++i) same_partial &= c.operand(i) == c.operand(0);
   if (same_partial) return c.Result(c.operand(0));
@@ -118,7 +118,7 @@ IndexMap SourceOfSlice(const IndexContext& c) {
   return source;
 }
 
-// Puts stride - 1 zeros between neighbours of x along `dim`: of extent n becomes (n - 1) * stride + 1.
+// Inserts stride - 1 zeros between neighbours of x along `dim`: the extent n becomes (n - 1) * stride + 1.
 Value Spread(Builder& b, Value x, int64_t dim, int64_t stride) {
   if (!x || stride == 1 || x.shape()[dim] == 1) return x;
   const int64_t extent = x.shape()[dim];
@@ -184,7 +184,7 @@ void PadVjp(VjpContext& c) {
   c.Contribute(0, c.b().Slice(c.grad(), low, limit));
 }
 
-// Whether n ranks' equal paddings of `value`, reduced, are that padding again.
+// True if the padding `value`, reduced by `kind` over any number of ranks, is `value` again.
 bool SurvivesReduction(double value, ReduceKind kind) {
   if (kind == ReduceKind::kSum) return value == 0.0;
   if (kind == ReduceKind::kProd) return value == 0.0 || value == 1.0;

@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// A shape seen from one dimension: `outer` blocks of `size` rows of `inner` elements.
+// A shape relative to one dimension: `outer` blocks of `size` rows of `inner` elements.
 struct Rows {
   int64_t outer = 1, size = 1, inner = 1;
   Rows(const Shape& shape, int64_t dim) : size(shape[dim]) {
@@ -22,8 +22,8 @@ struct Rows {
   int64_t At(int64_t block, int64_t row, int64_t column) const { return (block * size + row) * inner + column; }
 };
 
-// What log-softmax takes from the elements of one column. In two parts: next to a maximum of -1e38, as of masked
-// logits, a logarithm has no digits.
+// The logarithm of the sum of exponentials of one column, which log-softmax subtracts. It is kept in two parts: added
+// to a maximum of -1e38, as of masked logits, the logarithm would be lost in rounding.
 struct LogSumExp {
   double max, log_sum;
 
@@ -68,12 +68,12 @@ absl::Status EvalSoftmax(EvalContext& c) {
   return absl::OkStatus();
 }
 
-// The sum over `dim`, repeated to the shape of x again.
+// The sum over `dim`, broadcast to the shape of x.
 Value SumAlong(Builder& b, Value x, int64_t dim) {
   return x ? b.BroadcastOver(b.ReduceSum(x, {dim}), x.shape(), {dim}) : x;
 }
 
-// x less its maximum along dim: what can be exponentiated.
+// x less its maximum along dim, so that exp cannot overflow.
 Value Shifted(Builder& b, Value x, int64_t dim) {
   return b.Sub(x, b.BroadcastOver(b.ReduceMax(x, {dim}), x.shape(), {dim}));
 }
@@ -151,7 +151,7 @@ absl::Status EvalSoftmaxCrossEntropy(EvalContext& c) {
   return absl::OkStatus();
 }
 
-// With loops alone: the labels become a comparison with the number of the class.
+// Uses only ops that become loops: labels are compared with the numbers of the classes.
 std::vector<Value> DecomposeSoftmaxCrossEntropy(DecomposeContext& c) {
   Builder& b = c.b();
   const DType dtype = c.operand(0).dtype();
@@ -172,7 +172,7 @@ std::vector<Value> DecomposeSoftmaxCrossEntropy(DecomposeContext& c) {
   const Value losses = b.Sub(b.Log(sum), b.ReduceSum(b.Select(is_label, shifted, zero), {1}));
   std::vector<int64_t> dims(static_cast<size_t>(losses.shape().rank()));
   std::iota(dims.begin(), dims.end(), 0);
-  // Converted before they are summed: ranks that share the samples each have a share of a sum of that dtype.
+  // Converted before the sum, so that the loss is a partial sum of that dtype if ranks share the samples.
   const Value loss = b.ReduceSum(b.Convert(b.Scale(losses, scale), dtype), dims);
   return {loss, b.Convert(gradient, dtype)};
 }
@@ -185,7 +185,8 @@ void SoftmaxCrossEntropyVjp(VjpContext& c) {
   }
 }
 
-// Samples are independent: everything is split along a dimension of the samples, and the loss is then a partial sum.
+// Samples are independent: operands and dlogits may be split along a dimension of the samples. The loss is then a
+// partial sum.
 void PlaceSoftmaxCrossEntropy(PlacementContext& c) {
   if (ops::PlaceLocal(c)) return;
   const Placement &logits = c.operand(0), &labels = c.operand(1);
@@ -246,9 +247,8 @@ const OpDef& SoftmaxCrossEntropyOp() {
       OpDef("softmax_cross_entropy")
           .Doc(
               "loss = scale * the sum over all samples of -log_softmax(logits)[label], and its gradient dlogits = "
-              "scale * "
-              "(softmax(logits) - one_hot(labels)). With scale = 1 / samples of the global batch the loss is the mean "
-              "over the global batch, on any number of ranks.")
+              "scale * (softmax(logits) - one_hot(labels)). If scale is 1 / the number of samples in the global batch, "
+              "the loss is the mean over the global batch, on any number of ranks.")
           .Operand("logits")
           .Operand("labels")
           .Result("loss")

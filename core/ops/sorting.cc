@@ -1,4 +1,4 @@
-// Positions by size: of the largest and the smallest element, and of the k first ones in order.
+// The positions of the largest and smallest elements, and the k first elements in sorted order with their positions.
 
 #include <algorithm>
 #include <numeric>
@@ -25,14 +25,15 @@ absl::Status InferArg(InferContext& c) {
   return c.SetResult(c.attr<DType>("dtype"), c.shape(0).Without({dim}));
 }
 
-// Which of two elements is found: NaN before any number, then the larger or the smaller.
+// True if a is preferred to b: NaN to any number, else the smaller or the larger number.
 template <typename T>
 bool IsFoundBefore(T a, T b, bool smallest) {
   if (a != a || b != b) return b == b;
   return smallest ? a < b : b < a;
 }
 
-// The position of the extreme one of `extent` elements that are `stride` apart: the first, or the last, of equal ones.
+// The position of the smallest or largest of `extent` elements that are `stride` apart; of equal ones the first or
+// last.
 template <typename T>
 int64_t Extreme(const T* x, int64_t extent, int64_t stride, bool smallest, bool last) {
   using Wide = Accumulator<T>;
@@ -70,14 +71,14 @@ void PlaceArg(PlacementContext& c) {
       c, [dim](int64_t d) { return d == dim ? -1 : d - (d > dim); }, [dim](int64_t d) { return d + (d >= dim); });
 }
 
-// What both share.
+// The common part of argmax and argmin.
 OpDef Arg(const char* name, const char* doc, bool smallest) {
   return OpDef(name)
       .Doc(doc)
       .Operand("x")
       .Attr<int64_t>("dim", "the dimension to search; it is removed")
       .OptionalAttr<DType>("dtype", DType::kI64, "of the result")
-      .OptionalAttr<bool>("last", false, "of several equal elements the last one, not the first")
+      .OptionalAttr<bool>("last", false, "take the last of equal elements, not the first")
       .Trait(kOpaque)
       .Constraint("C1", "dim is a dimension of x")
       .Constraint("C2", "the dimension is not empty")
@@ -138,7 +139,7 @@ Ints LastSwappedWith(int64_t dim, int64_t rank) {
   return permutation;
 }
 
-// Each gradient goes to where its value came from.
+// Each gradient is added at the position of its value in x.
 void TopKVjp(VjpContext& c) {
   if (!c.grad(0)) return;
   Builder& b = c.b();
@@ -184,13 +185,13 @@ const OpDef& TopKOp() {
   static const OpDef def =
       OpDef("top_k")
           .Doc(
-              "The k largest elements along dim in decreasing order, or the k smallest in increasing order, and where "
-              "they are in x; of equal elements those at lower positions come first. NaN is the largest.")
+              "The k largest elements along dim in decreasing order, or the k smallest in increasing order, and their "
+              "positions in x. Equal elements are in order of their positions. NaN is the largest.")
           .Operand("x")
           .Result("values")
           .Result("indices")
           .Attr<int64_t>("dim", "the dimension that is searched")
-          .Attr<int64_t>("k", "how many; the whole extent sorts x")
+          .Attr<int64_t>("k", "the number of elements; the whole extent sorts x")
           .OptionalAttr<bool>("largest", true)
           .Trait(kOpaque)
           .Constraint("C1", "dim is a dimension of x")

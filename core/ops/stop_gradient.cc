@@ -1,4 +1,4 @@
-// Where gradients end: what PyTorch calls detach().
+// The op at which gradients end: detach() of PyTorch.
 
 #include "core/ops/op_list.h"
 #include "core/ops/rules.h"
@@ -10,9 +10,9 @@ const OpDef& StopGradientOp() {
   static const OpDef def =
       OpDef("stop_gradient")
           .Doc(
-              "x itself, at which gradients on their way back end: what x is computed from has none by this way. It is "
-              "for the target of a loss that the model computes, a straight-through estimator, or rows of a table that "
-              "are not trained. The pass inference-mode takes it out, once there are gradients.")
+              "x itself, through which no gradient flows back to x. For the target of a loss that the model computes, "
+              "a straight-through estimator, or rows of a table that are not trained. The pass inference-mode removes "
+              "it after differentiation.")
           .Operand("x")
           .Trait(kOpaque)
           .Trait(kEndsGradients)
@@ -26,7 +26,7 @@ const OpDef& StopGradientOp() {
             return absl::OkStatus();
           })
           .Precision(PrecisionRule::kFollows)
-          .NoGradient("gradients end there; what it is computed from takes no part in training by this way")
+          .NoGradient("gradients end at this op; its operand gets none through it")
           .Place([](PlacementContext& c) { ops::PlaceElementwise(c, ops::Linearity::kAll); })
           .Decompose([](DecomposeContext& c) -> std::vector<Value> { return {c.operand(0)}; });
   return def;

@@ -8,7 +8,7 @@
 namespace lockstep::ops {
 namespace {
 
-// The shape of both, of as many dimensions, where an extent of 1 is repeated.
+// The common shape of two tensors with equally many dimensions: an extent of 1 is repeated.
 Shape Common(const Shape& x, const Shape& y) {
   std::vector<int64_t> extents = x.dims();
   for (size_t i = 0; i < extents.size() && y.rank() == x.rank(); ++i) {
@@ -17,7 +17,7 @@ Shape Common(const Shape& x, const Shape& y) {
   return Shape(std::move(extents));
 }
 
-// x, of as many dimensions as `shape`, with its extents of 1 repeated.
+// Repeats x, which has as many dimensions as `shape`, along its extents of 1.
 Value Repeated(Builder& b, Value x, const Shape& shape) {
   std::vector<int64_t> kept, extents;
   for (int64_t i = 0; i < shape.rank(); ++i) {
@@ -104,15 +104,15 @@ Term IfGreater(const Term& x, const Term& y, const Term& yes, const Term& no) {
   const Term::Pair compared = Term::Match(x, y);
   const Value condition = b.Compare(compared.x, compared.y, "gt");
   if (!condition || yes.is_null() || no.is_null()) return Term(b, Value());
-  // Of the choices the tensor, if one is, says the type; of numbers and scalars the operands.
+  // The result has the type of the choice that is a tensor; if none is, the type of the compared operands.
   const auto is_tensor = [](const Term& term) { return !term.is_number() && !term.is_scalar(); };
   const TensorType type = is_tensor(yes) ? yes.value_.type() : is_tensor(no) ? no.value_.type() : compared.x.type();
   const Value spread = condition.shape() == type.shape ? condition : b.Broadcast(condition, type.shape, {});
   return Term(b, b.Select(spread, yes.As(b, type), no.As(b, type)));
 }
 
-// log(x^y) * share, where x and y are not both known; log(x) of an x that may be close to 1 as log1p(x - 1), of a
-// difference that f64 has exactly.
+// log(x^y) * share. Requires that x and y are not both known. For an x that is not known, and may be close to 1, log(x)
+// is computed as log1p(x - 1), because the difference is exact in f64.
 Term Term::LogOfPower(const Term& x, const Term& y, double share) {
   return y * (share * (x.is_number() ? Term(std::log(x.number_)) : (x - 1).UnaryInF32("log1p")));
 }
@@ -126,7 +126,7 @@ Term Power(const Term& x, const Term& y, DType dtype) {
   return log.is_number() ? Term(std::exp(log.number_)) : log.UnaryInF32("exp");
 }
 
-// In f32 as 1 - exp(p) = 2t / (t - 1) with t = tanh(p / 2), which loses nothing where p is small.
+// In f32 computed as 1 - exp(p) = 2t / (t - 1) with t = tanh(p / 2), which is accurate for small p.
 Term OneMinusPower(const Term& x, const Term& y, DType dtype) {
   if (dtype == DType::kF64) return 1 - Power(x, y, dtype);
   if (x.is_number() && y.is_number()) return -std::expm1(y.number_ * std::log(x.number_));
@@ -136,8 +136,8 @@ Term OneMinusPower(const Term& x, const Term& y, DType dtype) {
   return 2 * t / (t - 1);
 }
 
-// It is 1 / (e^q - 1) with q = -step * log(beta), whose series is that of Bernoulli's numbers; up to q = 1 these terms
-// leave out less than 3e-8 of what is subtracted from 1 / q.
+// The result is 1 / (e^q - 1) with q = -step * log(beta), whose series has the Bernoulli numbers as coefficients. Up to
+// q = 1 the omitted terms are less than 3e-8 of the difference from 1 / q.
 Term PowerOverRest(double beta, const Term& step, DType dtype) {
   const Term rest = OneMinusPower(beta, step, dtype);
   const Term exact = (1 - rest) / rest;
@@ -162,7 +162,7 @@ Term Mean(const Term& x, int64_t dim) {
   std::vector<int64_t> extents = x.value_.shape().dims();
   if (dim < 0) dim += x.value_.shape().rank();
   int64_t& extent = extents[static_cast<size_t>(dim)];
-  const Term count = static_cast<double>(std::max<int64_t>(std::exchange(extent, 1), 1));  // of nothing it is 0
+  const Term count = static_cast<double>(std::max<int64_t>(std::exchange(extent, 1), 1));  // the mean of nothing is 0
   return Term(b, b.Reshape(b.ReduceSum(x.value_, {dim}), Shape(std::move(extents)))) / count;
 }
 

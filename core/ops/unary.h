@@ -1,4 +1,4 @@
-// What elementwise ops of one operand share. For the authors of op blocks only.
+// The common part of elementwise ops of one operand. For the authors of op blocks only.
 
 #pragma once
 
@@ -12,17 +12,18 @@ namespace lockstep::ops {
 using FloatFunction = double (*)(double);
 using IntegerFunction = int64_t (*)(int64_t);
 
-// An op of floats and, unless `on_integers` is null, of signed integers, with operand x and a result of its type. The
-// reference arithmetic of floats is in double, rounded to the dtype at the end. Each op adds its gradient.
+// Returns an op of floats and, unless `on_integers` is null, of signed integers. Its operand is x; its result has the
+// type of x. The reference arithmetic of floats is in double, rounded to the dtype at the end. Each op adds its
+// gradient.
 OpDef Unary(const char* name, const char* doc, FloatFunction on_floats, IntegerFunction on_integers = nullptr,
             Linearity linearity = Linearity::kNone);
 
-// The domain of an op that is defined, and not steep, from `low` on; and from `low` to `high`.
+// The domains of ops that are defined, and not steep, for x >= low; and for low <= x <= high.
 OpDef::DomainFn From(double low);
 OpDef::DomainFn Between(double low, double high);
 
-// The reason of ops that are constant but for jumps (kSteps).
+// The NoGradient reason of step functions (kSteps).
 inline constexpr char kStepFunction[] =
-    "it is a step function, whose derivative is zero wherever it exists; gradients take the other ways";
+    "it is a step function, whose derivative is zero wherever it exists; gradients flow through other paths only";
 
 }  // namespace lockstep::ops

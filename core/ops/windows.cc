@@ -1,5 +1,5 @@
-// Sliding windows as dimensions, and their transpose, which adds windows up where they overlap. Each is the other's
-// gradient.
+// Sliding windows as dimensions, and the transposed op, which adds windows where they overlap. They are each other's
+// gradients.
 
 #include "core/builder.h"
 #include "core/ops/combine.h"
@@ -12,7 +12,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// The extents of the dimensions from `dim` on that windows run along.
+// Checks the windows, where `extents` are those of the dimensions from `dim` on along which they slide.
 absl::Status CheckWindows(const InferContext& c, const Ints& extents, const Ints& window) {
   const Ints &stride = c.attr<Ints>("stride"), &dilation = c.attr<Ints>("dilation");
   if (stride.size() != window.size() || dilation.size() != window.size()) {
@@ -35,7 +35,7 @@ absl::Status CheckWindows(const InferContext& c, const Ints& extents, const Ints
   return absl::OkStatus();
 }
 
-// How often each window fits.
+// The number of positions of each window.
 Ints Positions(const NodeContext& c, const Ints& extents, const Ints& window) {
   const Ints &stride = c.attr<Ints>("stride"), &dilation = c.attr<Ints>("dilation");
   Ints positions;
@@ -48,7 +48,7 @@ Ints Part(const Ints& dims, int64_t begin, int64_t count) {
   return {dims.begin() + begin, dims.begin() + begin + count};
 }
 
-// `dims` with `count` of them from `at` on replaced.
+// `dims` with `count` of them from `at` on replaced by `by`.
 Ints Replaced(Ints dims, int64_t at, int64_t count, const Ints& by) {
   dims.erase(dims.begin() + at, dims.begin() + at + count);
   dims.insert(dims.begin() + at, by.begin(), by.end());
@@ -120,7 +120,8 @@ void WindowsVjp(VjpContext& c) {
   c.Contribute(0, c.b().Op("overlap_add", {c.grad()}, std::move(attributes)));
 }
 
-// Whether windows along dimension `dim` of x lie in blocks of their own that together are all of x.
+// True if windows along dimension `dim` of x do not overlap and each is in its own block of `stride` elements, and
+// these blocks are all of x.
 bool IsBlocked(const NodeContext& c, const Shape& x, int64_t dim) {
   const size_t i = At(dim - c.attr<int64_t>("dim"));
   const int64_t stride = c.attr<Ints>("stride")[i];
@@ -128,7 +129,7 @@ bool IsBlocked(const NodeContext& c, const Shape& x, int64_t dim) {
   return span <= stride && x[dim] % stride == 0;
 }
 
-// Along what windows run, x is needed whole, unless each is in a block of its own.
+// A split along a dimension of windows must be replicated, unless each window is in its own block.
 void PlaceWindows(PlacementContext& c) {
   const int64_t dim = c.attr<int64_t>("dim"), count = static_cast<int64_t>(c.attr<Ints>("window").size());
   const auto to_result = [&](int64_t d) {
@@ -199,14 +200,14 @@ void PlaceOverlapAdd(PlacementContext& c) {
                                                 : d + count; });
 }
 
-// What the two ops have in common.
+// The attributes and constraints of both ops.
 OpDef WithSteps(OpDef def) {
-  return def.Attr<int64_t>("dim", "the first dimension that windows run along")
-      .Attr<Ints>("stride", "steps of the window, one per dimension that it runs along")
+  return def.Attr<int64_t>("dim", "the first dimension along which windows slide")
+      .Attr<Ints>("stride", "steps of the window, one per dimension along which it slides")
       .Attr<Ints>("dilation", "distances of the window's elements, one per dimension")
       .Constraint("C2", "window, stride and dilation have one entry per dimension")
       .Constraint("C3", "they are at least 1 and at most 2^30")
-      .Constraint("C4", "the window, dilated, fits into what it runs along");
+      .Constraint("C4", "the window, dilated, fits into the dimensions along which it slides");
 }
 
 }  // namespace
@@ -215,15 +216,15 @@ OpDef WithSteps(OpDef def) {
 const OpDef& WindowsOp() {
   static const OpDef def =
       WithSteps(OpDef("windows")
-                    .Doc("All windows of x that slide along its dimensions from dim on: these become the dimensions of "
-                         "a window and then its positions. Position p of a window has at k what x has at p * stride + "
-                         "k * dilation.")
+                    .Doc("All positions of a window that slides along the dimensions of x from dim on. These "
+                         "dimensions are replaced by those of the window and then those of its positions. Element k of "
+                         "the window at position p is the element of x at p * stride + k * dilation.")
                     .Operand("x")
-                    .Attr<Ints>("window", "extents of the window, one per dimension that it runs along"))
+                    .Attr<Ints>("window", "extents of the window, one per dimension along which it slides"))
           .MovesFrom([](const IndexContext& c) {
             return SourceOf(c, c.operand().rank(), c.result().rank() - c.operand().rank());
           })
-          .Constraint("C1", "x has the dimensions that windows run along")
+          .Constraint("C1", "x has the dimensions along which windows slide")
           .Constraint("C5", "the result is not too large")
           .Infer(InferWindows)
           .Eval(EvalWindows)
@@ -237,11 +238,11 @@ const OpDef& WindowsOp() {
 const OpDef& OverlapAddOp() {
   static const OpDef def =
       WithSteps(OpDef("overlap_add")
-                    .Doc("What windows is transposed: x has the dimensions of a window and then its positions from dim "
-                         "on, for which the result has those of extents size, each element the sum of what windows "
-                         "have there; 0 without any. Integers wrap around.")
+                    .Doc("The transpose of windows. From dim on x has the dimensions of a window and then those of its "
+                         "positions, which the result replaces by dimensions of the extents size. Each element is the "
+                         "sum of the windows' elements at its position, or 0 if there are none. Integers wrap around.")
                     .Operand("x")
-                    .Attr<Ints>("size", "extents of the dimensions that windows run along"))
+                    .Attr<Ints>("size", "extents of the dimensions along which windows slide"))
           .Trait(kOpaque)
           .Constraint("C1", "x has the dimensions of a window and of its positions")
           .Constraint("C5", "there are as many positions as fit into size")

@@ -288,7 +288,8 @@ TEST(CollectivePlacement, WrongKindIsRefused) {
     Graph graph = *CaseGraph(row);
     graph.set_input_placements(0, {{kCollectiveAxis, Placement::Partial(ReduceKind::kSum)}});
     const absl::Status status = Verify(graph);
-    EXPECT_NE(status.message().find("operand 0 is partial(sum), which kind=max does not make whole"), std::string::npos)
+    EXPECT_NE(status.message().find("operand 0 is partial(sum), which kind=max cannot reduce to the whole value"),
+              std::string::npos)
         << status;
   }
 }

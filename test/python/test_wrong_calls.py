@@ -338,7 +338,7 @@ def nested(depth: int) -> str:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        (nested(100_000), "graphs within each other"),
+        (nested(100_000), "nested graphs"),
         ("graph @f(%x: f32[4611686018427387904,4]) -> () {\n  return\n}", "too large"),
         ("graph @f(state %x: f32[4611686018427387904]) -> () {\n  return\n}", "too large"),
         ("graph @f() -> () {\n  %y = constant {value=dense<f32[99999999999]: 0>} : f32[99999999999]", "too large"),

@@ -366,8 +366,7 @@ TEST(RandomStates, NeedTheirNames) {
   ASSERT_TRUE(graph.AddInput("random/step", {DType::kF32, {2}}, /*is_state=*/true).ok());
   Builder b(graph);
   SomeUniform(b);
-  EXPECT_EQ(b.status().message(),
-            "state %random/step is f32[2]; what is drawn at random needs a state of that name, i64[]");
+  EXPECT_EQ(b.status().message(), "state %random/step is f32[2]; random numbers need a state of that name, i64[]");
 }
 
 TEST(RandomStates, GoWithTheLastDraw) {
