@@ -39,7 +39,7 @@ std::string_view Trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t\n") - begin + 1);
 }
 
-// Splits at the separators that stand outside of braces.
+// Splits `text` at the separators outside of braces.
 std::vector<std::string_view> Split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   if (Trimmed(text).empty()) return parts;
@@ -104,7 +104,7 @@ absl::StatusOr<Pass> PassFromText(std::string_view text) {
   return NotFound() << "there is no pass '" << name << "'; there are " << known;
 }
 
-// An entry for a pass without options.
+// Returns an entry for a pass without options.
 PassEntry Plain(std::string name, std::string doc, Pass (*make)()) {
   return {std::move(name), std::move(doc), "", [make](PassOptions&) { return make(); }};
 }
@@ -119,7 +119,7 @@ absl::StatusOr<Pass> MakeAutodiff(PassOptions& options) {
   return Autodiff(std::move(of), options.GetList("wrt"));
 }
 
-// Those options of an optimizer or a loss that are given.
+// Returns the given options of an optimizer or a loss.
 absl::StatusOr<AttributeMap> TakeOptions(PassOptions& options, const std::vector<OptionDef>& defs) {
   AttributeMap given;
   for (const OptionDef& def : defs) {
@@ -143,7 +143,7 @@ absl::StatusOr<AttributeMap> TakeOptions(PassOptions& options, const std::vector
   return given;
 }
 
-// The results and inputs of a loss, and its options.
+// Reads the predictions, the inputs and the options of a loss.
 absl::Status TakeLoss(PassOptions& options, LossSpec& spec) {
   ASSIGN_OR_RETURN(const Loss* const loss, FindLoss(spec.name));
   ASSIGN_OR_RETURN(spec.options, TakeOptions(options, loss->options));
@@ -152,7 +152,7 @@ absl::Status TakeLoss(PassOptions& options, LossSpec& spec) {
   return absl::OkStatus();
 }
 
-// `0.5*huber{prediction=y, delta=2}`. The options of a single loss may stand beside it, as those of the pass.
+// Parses `0.5*huber{prediction=y, delta=2}`. A loss without braces takes its options from `of_pass`, if not null.
 absl::StatusOr<LossSpec> LossFromText(std::string_view text, PassOptions* of_pass) {
   LossSpec spec;
   const size_t brace = text.find('{'), star = text.substr(0, brace).find('*');
@@ -176,7 +176,7 @@ absl::StatusOr<LossSpec> LossFromText(std::string_view text, PassOptions* of_pas
   return spec;
 }
 
-// `l1{prediction=a} + 0.5*huber{prediction=b}`.
+// Parses `l1{prediction=a} + 0.5*huber{prediction=b}`.
 absl::StatusOr<std::vector<LossSpec>> LossesFromText(const std::string& text, PassOptions& of_pass) {
   std::vector<LossSpec> specs;
   const std::vector<std::string_view> parts = Split(text, '+');
@@ -186,7 +186,7 @@ absl::StatusOr<std::vector<LossSpec>> LossesFromText(const std::string& text, Pa
   return specs;
 }
 
-// An optimizer whose learning rate has no default takes that of OptimizerSpec.
+// Reads the options of an optimizer. If its learning rate has no default, it takes that of OptimizerSpec.
 absl::StatusOr<OptimizerSpec> TakeOptimizer(PassOptions& options, std::string_view name) {
   ASSIGN_OR_RETURN(const Optimizer* const optimizer, FindOptimizer(name));
   ASSIGN_OR_RETURN(AttributeMap given, TakeOptions(options, optimizer->options));
@@ -198,7 +198,7 @@ absl::StatusOr<OptimizerSpec> TakeOptimizer(PassOptions& options, std::string_vi
   return OptimizerSpec{optimizer->name->name, std::move(given)};
 }
 
-// `*.bias:SGD{learning_rate=0.1}|norm*:AdamW{}`.
+// Parses the entries of `*.bias:SGD{learning_rate=0.1}|norm*:AdamW{}`.
 absl::StatusOr<std::vector<OptimizerGroup>> GroupsFromText(const std::vector<std::string>& texts) {
   std::vector<OptimizerGroup> groups;
   for (const std::string_view text : texts) {
@@ -233,7 +233,7 @@ absl::StatusOr<Pass> MakeTrainStepPass(PassOptions& options) {
   return TrainStep(std::move(spec));
 }
 
-// The options of train-step, for people: the names that there are, and what each takes beside.
+// Returns the options of train-step for a help text: the optimizers and losses, and the options of each.
 std::string TrainStepOptions() {
   const auto names_of = [](const std::vector<OptionDef>& options, const std::string& name, std::string& text) {
     std::string names;
@@ -342,7 +342,7 @@ absl::StatusOr<Pass> MakeGatherFactors(PassOptions& options) {
   return GatherFactors(std::move(factors));
 }
 
-// A list of entries such as name:1:2, each with as many numbers.
+// Parses a list of entries such as name:1:2, each with a name and `numbers` numbers.
 absl::StatusOr<std::vector<std::pair<std::string, std::vector<int64_t>>>> GetRows(PassOptions& options,
                                                                                   const std::string& option,
                                                                                   size_t numbers) {
@@ -362,7 +362,8 @@ absl::StatusOr<std::vector<std::pair<std::string, std::vector<int64_t>>>> GetRow
   return rows;
 }
 
-// Nanoseconds: when each gradient was ready and needed, how long its update took; and what bytes take along an axis.
+// Reads a measured step, in nanoseconds: when each gradient was ready and needed, the duration of its update, and the
+// duration of collectives along each axis by their bytes.
 absl::StatusOr<MeasuredStep> GetMeasured(PassOptions& options) {
   MeasuredStep measured;
   ASSIGN_OR_RETURN(const auto gradients, GetRows(options, "measured", 3));

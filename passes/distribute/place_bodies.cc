@@ -13,8 +13,10 @@ class BodyPlacer {
   BodyPlacer(const ScanForm& form, const std::string& axis, const PlaceBodyFn& place)
       : form_(form), axis_(axis), place_(place) {}
 
-  // The body with its inputs placed so, or where carried values settle, and where the body wants slices of what is
-  // whole; an error that says why if ranks would have to meet.
+  // Returns the body placed with these placements of its inputs, or with others: those in which carried values no
+  // longer
+  // change, and slices of whole inputs of which the body uses only a slice. Returns an error with the reason if ranks
+  // would have to communicate.
   absl::StatusOr<Graph> Place(std::vector<Placement> inputs) const {
     for (size_t round = 0; round <= form_.carried + inputs.size(); ++round) {
       Graph body = form_.body->Clone();
@@ -33,7 +35,7 @@ class BodyPlacer {
         inputs[i] = next;
         settled = false;
       }
-      // Not before: a first value that is whole may have been cut in the body, and is then cut before it.
+      // Inputs are cut only once carried values have settled, as a carried value that was whole may be cut in the body.
       if (!settled || CutInputs(*placed, inputs)) continue;
       RETURN_IF_ERROR(CheckLoop(*placed));
       return placed;
@@ -42,7 +44,8 @@ class BodyPlacer {
   }
 
  private:
-  // Has what a body takes slices of cut before the loop. True if there was such an input.
+  // Changes the placement of whole inputs of which the body takes a slice to that slice. Returns true if there were
+  // any.
   bool CutInputs(const Graph& placed, std::vector<Placement>& inputs) const {
     bool any = false;
     for (size_t i = form_.carried; i < inputs.size(); ++i) {
@@ -61,7 +64,7 @@ class BodyPlacer {
     return InvalidArgument() << "%" << result.value.name() << ", which is " << what << ", is " << is;
   }
 
-  // The ranks compute it alone, and can add up what is summed after the loop.
+  // Checks that no node needs other ranks, and that only sums are partial: ranks add these up after the loop.
   absl::Status CheckLoop(const Graph& placed) const {
     for (const Node& node : placed.nodes()) {
       if (node.op().ranks_eval() || node.op().has_trait(kCollective))
@@ -80,14 +83,15 @@ class BodyPlacer {
   const PlaceBodyFn& place_;
 };
 
-// Where an operand's part is that an iteration gets. What is partial is made whole before the loop.
+// Returns the placement of the part of an operand that one iteration gets. Partial operands are made whole before the
+// loop.
 Placement InLoop(const Placement& operand, bool is_scanned) {
   if (!operand.is_split()) return Placement::Replicated();
   if (!is_scanned) return operand;
   return operand.dim() == 0 ? Placement::Replicated() : Placement::Split(operand.dim() - 1);
 }
 
-// Names an input whose rows the ranks cannot share in each micro-batch.
+// Returns an error that names an input whose rows the ranks cannot share evenly in each micro-batch.
 absl::Status CheckRowsOfRanks(const Graph& graph, const ScanForm& form, const std::string& axis, const Mesh& mesh) {
   for (const Input& input : graph.inputs()) {
     const Placement placement = input.value.placement(axis);
@@ -124,7 +128,7 @@ absl::Status NotByMicroBatches(const Node& scan, const ScanForm& form, const std
 absl::Status PlaceScanBody(Graph& graph, Node& scan, const std::vector<Placement>& operands, const std::string& axis,
                            const Mesh& mesh, const PlaceBodyFn& place) {
   const auto is_local = [](const Placement& placement) { return placement.is_local(); };
-  if (std::any_of(operands.begin(), operands.end(), is_local)) return absl::OkStatus();  // each rank has its own loop
+  if (std::any_of(operands.begin(), operands.end(), is_local)) return absl::OkStatus();  // each rank runs its own loop
   const ScanForm form(scan);
   const BodyPlacer placer(form, axis, place);
   std::vector<Placement> as_they_are, without_constants;
@@ -139,7 +143,7 @@ absl::Status PlaceScanBody(Graph& graph, Node& scan, const std::vector<Placement
                   [](const Placement& placement) { return placement.is_split(); });
   std::vector<std::vector<Placement>> ways = {as_they_are, without_constants};
   if (!by_micro_batches || !is_shared) ways.emplace_back(operands.size());
-  absl::Status why;  // of the last
+  absl::Status why;  // the error of the last way
   for (const std::vector<Placement>& inputs : ways) {
     absl::StatusOr<Graph> placed = placer.Place(inputs);
     why = placed.status();
