@@ -14,9 +14,8 @@ class BodyPlacer {
       : form_(form), axis_(axis), place_(place) {}
 
   // Returns the body placed with these placements of its inputs, or with others: those in which carried values no
-  // longer
-  // change, and slices of whole inputs of which the body uses only a slice. Returns an error with the reason if ranks
-  // would have to communicate.
+  // longer change, and slices of whole inputs of which the body uses only a slice. Returns an error with the reason if
+  // ranks would have to communicate.
   absl::StatusOr<Graph> Place(std::vector<Placement> inputs) const {
     for (size_t round = 0; round <= form_.carried + inputs.size(); ++round) {
       Graph body = form_.body->Clone();

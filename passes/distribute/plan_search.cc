@@ -300,8 +300,7 @@ bool IsBetter(const PlacementPlan& a, const PlacementPlan& b) {
 }
 
 // Plans along one axis, each with the splits along other axes; quickest first. If no state can be shared along the
-// axis,
-// the only plan is the given splits.
+// axis, the only plan is the given splits.
 struct AlongAxis {
   std::vector<InputSplits> splits;
   bool is_exact = true, has_choice = true;

@@ -1,6 +1,6 @@
 // Computes nodes in f32 if the target has no fast kernel for them in 16 bits. The conversions are fused into
-// neighbouring
-// loops. For example, on a processor without bf16 instructions, values in memory have 16 bits and products have 32.
+// neighbouring loops. For example, on a processor without bf16 instructions, values in memory have 16 bits and products
+// have 32.
 //
 //   %z = matmul %x, %w : bf16[8,4]     ==>     %x.f32 = convert %x {dtype=f32} : f32[8,3]
 //                                              %w.f32 = convert %w {dtype=f32} : f32[3,4]

@@ -112,8 +112,7 @@ class Expr {
   enum class Kind { kValue, kSplat, kNumber, kOp, kFold, kComputed };
 
   // An attribute of an op. In a pattern a letter takes the attribute's value, and any other expression must equal it.
-  // An
-  // implied attribute is determined by the rest and is not compared.
+  // An implied attribute is determined by the rest and is not compared.
   struct Attr {
     std::string name;
     int slot = -1;

@@ -34,8 +34,7 @@
 // The result is a placed program: the verifier checks that each value is on the stage that needs it, and the N-rank
 // interpreter runs it. It computes the same terms and sums as the step of one rank, in the same order for any number of
 // stages. Each stage runs, in the order of the list, the nodes that are `at` it, and the replicated nodes that it
-// needs.
-// Transfers have one order in the list for all stages, so no stage waits forever.
+// needs. Transfers have one order in the list for all stages, so no stage waits forever.
 //
 //  * The loop is the one that AccumulateGradients makes; without a loop there is one micro-batch.
 //  * A value for another stage is sent as soon as the turn that computes it is over.

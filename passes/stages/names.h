@@ -16,8 +16,7 @@ std::string WhatMoves(const Graph& step, Value value);
 
 // Returns a name for a sum over the ranks of a stage: "gradient of fc1.weight" if the variable's optimizer takes it,
 // directly or through ops that are elementwise or move elements, such as clipping; or "result loss". Returns "" if it
-// is
-// neither.
+// is neither.
 std::string WhatIsReduced(const Graph& step, Value sum);
 
 }  // namespace lockstep::passes

@@ -114,8 +114,7 @@ int64_t StagePlan::StageNear(const std::vector<Value>& roots, int64_t limit) con
 }
 
 // Assigns the backward nodes of a micro-batch. It goes back through the stages: a node that needs a backward result of
-// a
-// stage is on that stage or an earlier one.
+// a stage is on that stage or an earlier one.
 void StagePlan::PlaceBackward() {
   for (Item& item : items_) {
     if (item.part != Part::kMicroBatch || item.is_forward || item.where != Where::kStage) continue;

@@ -23,8 +23,7 @@ bool IsOfGradients(const Node& node) {
 }
 
 // Returns the node of the model that makes `second` a separate loop: the first one, before or in it, that needs a
-// result
-// of `first`, which all micro-batches contribute to. Returns null if there is none.
+// result of `first`, which all micro-batches contribute to. Returns null if there is none.
 const Node* FindReaderOfAll(const Graph& step, const Node& first, const Node& second) {
   std::unordered_set<const Node*> of_first = {&first}, before_second = {&second};
   const auto is_of_first = [&](Value value) { return of_first.contains(value.node); };

@@ -3,9 +3,8 @@
 //
 // The forward part of a micro-batch is cut, in the order of its nodes, where few bytes are alive at the cut and such
 // that the stages cost about the same (balanced_cut.h). Other nodes go where their operands are: backward nodes to
-// their
-// forward values, optimizers and states to their weights. Nodes that are cheap enough to be computed where they are
-// read, such as a constant, a broadcast or a slice of the batch, have no stage.
+// their forward values, optimizers and states to their weights. Nodes that are cheap enough to be computed where they
+// are read, such as a constant, a broadcast or a slice of the batch, have no stage.
 
 #pragma once
 
@@ -47,8 +46,7 @@ class StagePlan {
   };
 
   // Makes the plan. Returns an error if there are fewer nodes to cut than stages, if micro-batches carry values from
-  // one
-  // to the next, or if they need two passes over the model.
+  // one to the next, or if they need two passes over the model.
   static absl::StatusOr<StagePlan> Make(const Graph& step, const StageOptions& options);
 
   // Returns the loop over micro-batches; null if there is none.

@@ -1,9 +1,8 @@
 // The order in which the stages of a pipeline compute: one forward, one backward (1F1B; PipeDream-flush: Narayanan et
 // al., "Memory-efficient pipeline-parallel DNN training", 2021). A micro-batch passes forward through all stages, and
 // back. A stage first runs as many forward turns as it takes for the last stage to get a micro-batch. Then it
-// alternates
-// one forward and one backward turn. So it holds the activations of at most as many micro-batches as there are stages
-// from it on, while GPipe (Huang et al., 2019) holds those of all. With 3 stages and 4 micro-batches:
+// alternates one forward and one backward turn. So it holds the activations of at most as many micro-batches as there
+// are stages from it on, while GPipe (Huang et al., 2019) holds those of all. With 3 stages and 4 micro-batches:
 //
 //   stage 0   F0 F1 F2 B0 F3 B1 B2 B3
 //   stage 1   F0 F1 B0 F2 B1 F3 B2 B3
