@@ -8,9 +8,8 @@
 //  - No value leaves a group and comes back: groups, and collectives in their order, depend on each other without a
 //    cycle.
 //  - All nodes are at the same rank of an axis (Placement::At), or none is at a rank. No transfer from or to that rank
-//    lies between them. Otherwise the sums that a pipeline stage adds up over micro-batches would be fused into one
-// loop
-//    at the end, and all their terms would have to be kept until then.
+//    lies between them. Otherwise the sums of a pipeline stage over micro-batches would be fused into one loop at the
+//    end, and all their terms would have to be kept until then.
 //  - A group whose result a collective reads contains no node that comes after that result.
 //
 // First, producers are joined with their consumers, then groups that read the same large value.

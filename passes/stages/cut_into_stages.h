@@ -38,9 +38,8 @@
 //
 //  * The loop is the one that AccumulateGradients makes; without a loop there is one micro-batch.
 //  * A value for another stage is sent as soon as the turn that computes it is over.
-//  * Data inputs, including labels, are given to the stages that read them. A state has one stage; if another stage
-// reads
-//    it, such as a table that is used twice, it is moved once a step.
+//  * Data inputs, including labels, are given to the stages that read them. A state has one stage. If another stage
+//    reads it, such as a table that is used twice, it is moved once a step.
 //  * Results other than states are on all stages.
 //  * The source of a transfer says what moves. The name of a sum over another axis says whose gradient it is. Both use
 //    names of the model (names.h), which messages about a waiting rank show.

@@ -10,7 +10,7 @@
 namespace lockstep::passes {
 namespace {
 
-// What a loss or a metric comes to: the terms, and their sum.
+// A loss or a metric that was added: its terms, and their sum.
 struct Measured {
   std::string name;
   Value value;

@@ -1,12 +1,12 @@
-// Losses that measure how far a prediction is from a target of its shape, element by element.
+// Losses that measure the distance between a prediction and a target of its shape, element by element.
 
 #include "passes/training/losses/loss_list.h"
 
 namespace lockstep::passes::losses {
 namespace {
 
-// d**2 / 2 where d, which is not negative, is at most `knee`, else knee * (d - knee / 2): q * (d - q / 2) with
-// q = min(d, knee). At d = knee the gradient is knee, however min shares it.
+// Returns d**2 / 2 where d is at most `knee`, else knee * (d - knee / 2). This is q * (d - q / 2) with q = min(d,
+// knee). At d = knee the gradient is knee, however min divides it among its operands. Requires d >= 0.
 Formula RoundedDistance(Formula d, double knee) {
   const Formula q = Min(d, knee);
   return q * (d - q * 0.5);

@@ -5,10 +5,10 @@
 namespace lockstep::passes::losses {
 namespace {
 
-// log(1 + exp(-|z|)), which no z makes infinite.
+// Returns log(1 + exp(-|z|)), which is finite for every z.
 Formula LogOfOnePlusExp(Formula z) { return Log1p(Exp(-Abs(z))); }
 
-// One number for all elements, or one for each class, which are dimension 1.
+// Returns pos_weight for each element: one number for all elements, or one for each class (dimension 1).
 Formula PositiveWeight(const LossContext& c) {
   Builder& b = c.b();
   const Formula z = c.prediction();
@@ -37,8 +37,8 @@ Loss BinaryCrossEntropyWithLogits() {
       .options = {OptionDef::MaybeFloats("pos_weight", AtLeast(0),
                                          "how much each class, dimension 1 of the logits, counts where it is there; "
                                          "one number is for all classes")},
-      // The gradient of max is half at equal operands and that of abs 0, so that at z = 0 it is 1/2 - t, as everywhere
-      // sigmoid(z) - t.
+      // At equal operands the gradient of max is 1/2, and at 0 that of abs is 0. So the gradient at z = 0 is 1/2 - t,
+      // which is sigmoid(z) - t as everywhere.
       .elements = [](const LossContext& c) -> LossElements {
         const Formula z = c.prediction(), t = c.target();
         if (!c.has("pos_weight")) return Max(z, 0) - z * t + LogOfOnePlusExp(z);

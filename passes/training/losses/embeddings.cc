@@ -1,4 +1,5 @@
-// Losses of how close samples are: two that belong together or not, or one of three that is to be closer.
+// Losses that measure how close samples are: two samples that belong together or not, or three samples of which one
+// pair must be closer than the other.
 
 #include "passes/training/losses/loss_list.h"
 
@@ -13,7 +14,7 @@ absl::Status CheckRows(const TensorType& x) {
   return x.shape.rank() == 2 ? absl::OkStatus() : InvalidArgument() << "expected [batch, size]";
 }
 
-// The length along the last dimension. At 0 its gradient is 0.
+// Returns the Euclidean norm along the last dimension. At 0 its gradient is 0.
 Formula Norm(Formula x) {
   if (!x.value()) return x;
   const Formula square = Sum(Square(x), x.value().shape().rank() - 1);

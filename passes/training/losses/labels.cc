@@ -27,11 +27,11 @@ Formula WeightsOfClasses(const LossContext& c) {
   return c.list("class_weights", NumClasses(c.prediction()), "for each class");
 }
 
-// The labels; what each counts, where they do not all count 1; and where they count for nothing.
+// The labels, the weight of each (null if all are 1), and bools that are true for ignored labels (null if none are).
 struct Labels {
   Formula classes, counts, is_ignored;
 
-  // 0 where labels are ignored, whatever x is there.
+  // Returns x with 0 where labels are ignored, whatever x is there.
   Formula WithoutIgnored(Formula x) const { return is_ignored.value() && x.value() ? Where(is_ignored, 0, x) : x; }
 };
 
@@ -58,7 +58,8 @@ Labels LabelsFor(const LossContext& c, const char* loss) {
   return labels;
 }
 
-// The mean is over the labels, by the weights of their classes. `smoothing` is the share of all classes alike.
+// Returns the losses of labels. The mean is weighted by the weights of the labels' classes. `smoothing` is the share of
+// the target that is divided equally among all classes.
 LossElements LossOfLabels(const LossContext& c, Formula log_probabilities, const char* loss, double smoothing) {
   Builder& b = c.b();
   const Labels labels = LabelsFor(c, loss);
@@ -74,7 +75,7 @@ LossElements LossOfLabels(const LossContext& c, Formula log_probabilities, const
   return {labels.WithoutIgnored(losses), labels.counts.value()};
 }
 
-// The mean is over the samples, whatever the classes weigh.
+// Returns the losses of targets that are probabilities. The mean is over the samples, whatever the class weights are.
 LossElements LossOfProbabilities(const LossContext& c, Formula log_probabilities, double smoothing) {
   Formula target = c.target();
   if (smoothing > 0) target = target * (1 - smoothing) + smoothing / static_cast<double>(NumClasses(c.prediction()));
@@ -83,8 +84,8 @@ LossElements LossOfProbabilities(const LossContext& c, Formula log_probabilities
   return -Sum(terms, 1);
 }
 
-// 1 where the label is among the k classes of the largest scores, else 0. Of equal scores the first counts as larger,
-// and a NaN as larger than any number, as in lockstep.metrics.
+// Returns 1 where the label is among the k classes with the largest scores, else 0. Among equal scores the first counts
+// as larger, and a NaN is larger than any number, as in lockstep.metrics.
 LossElements IsAmongLargest(const LossContext& c) {
   Builder& b = c.b();
   const Formula scores = c.prediction();
@@ -107,7 +108,7 @@ LossElements IsAmongLargest(const LossContext& c) {
   return {labels.WithoutIgnored(is_right), labels.counts.value()};
 }
 
-// The one op, of labels that all count alike.
+// Returns the loss as one `softmax_cross_entropy` op; null if the options need more than it computes.
 Value FusedCrossEntropy(const LossContext& c, LossReduction reduction) {
   if (c.flag("soft_targets") || c.has("class_weights") || c.has("ignore_index") || c.number("label_smoothing") != 0)
     return Value();
