@@ -43,14 +43,14 @@ std::vector<OptionDef> ReductionOptions(bool has_batchmean) {
   return {
       OptionDef::Text("reduction", std::move(reductions),
                       std::string("over the global batch: \"mean\", the sum of the losses divided by the number of "
-                                  "those that count, or by their weights; ") +
+                                  "losses that count, or by the sum of their weights; ") +
                           (has_batchmean ? "\"batchmean\", the sum divided by the number of samples; " : "") +
                           "or \"sum\""),
       OptionDef::MaybeText("sample_weight",
-                           "the name of an input that the step gets for a weight of each sample, of the prediction's "
-                           "dtype, [batch]; what weighs 0 counts for nothing, as if it were not in the batch"),
+                           "the name of an input that is added for a weight of each sample, of the prediction's "
+                           "dtype, [batch]; a sample of weight 0 is ignored, as if it were not in the batch"),
       OptionDef::MaybeText("element_weight",
-                           "the name of an input that the step gets for a weight of each element of which the mean is "
+                           "the name of an input that is added for a weight of each element over which the mean is "
                            "taken, of the prediction's dtype"),
   };
 }

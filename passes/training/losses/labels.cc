@@ -7,13 +7,12 @@ namespace {
 
 OptionDef ClassWeights() {
   return OptionDef::MaybeFloats("class_weights", AtLeast(0),
-                                "how much each class counts, one number for each; the mean is divided by the weights "
+                                "the weight of each class, one number for each; the mean is divided by the weights "
                                 "of the labels");
 }
 
 OptionDef IgnoreIndex() {
-  return OptionDef::MaybeInt("ignore_index",
-                             "a label that counts for nothing, in the loss and in what the mean is divided by");
+  return OptionDef::MaybeInt("ignore_index", "a label that is ignored, in the loss and in the divisor of the mean");
 }
 
 absl::StatusOr<TensorType> LabelsOf(const TensorType& scores) {
@@ -127,7 +126,7 @@ Loss SoftmaxCrossEntropy() {
       .doc =
           "-log softmax(logits)[label] of each label.\n\n"
           "`exe(image=..., label=...)` gives the labels by the name of their input; a label out of range is an "
-          "error that says where.\n\n"
+          "error that gives its position.\n\n"
           "With class_weights it is weight[label] times that, and the mean is divided by the weights of the labels. "
           "With soft_targets it is -sum(weight * target * log softmax(logits)) over the classes, and the mean is "
           "over the samples, whatever their weights. If all labels are ignored, the mean is NaN, and gradients "
@@ -137,7 +136,7 @@ Loss SoftmaxCrossEntropy() {
                        "classes, ...]",
                        "logits"}},
       .inputs = {{{"target",
-                   "the name of the input that the step gets for the labels, i64[batch] or i64[batch, ...], each "
+                   "the name of the input that is added for the labels, i64[batch] or i64[batch, ...], each "
                    "in [0, classes); with soft_targets, for the probabilities, of the logits' dtype and shape",
                    "label"},
                   [](const TensorType& logits, const AttributeMap& options) -> absl::StatusOr<TensorType> {
@@ -146,9 +145,9 @@ Loss SoftmaxCrossEntropy() {
                   }}},
       .options = {ClassWeights(), IgnoreIndex(),
                   OptionDef::Float("label_smoothing", 0.0, Between(0, 1),
-                                   "the share of the target that goes to all classes alike"),
+                                   "the share of the target that is divided equally among all classes"),
                   OptionDef::Flag("soft_targets", false,
-                                  "whether the target is a probability of each class, not a label")},
+                                  "true if the target is a probability of each class instead of a label")},
       .check = [](const TensorType&, const AttributeMap& options) -> absl::Status {
         if (!std::get<bool>(options.find("soft_targets")->second) || !options.contains("ignore_index"))
           return absl::OkStatus();
@@ -175,7 +174,7 @@ Loss NegativeLogLikelihood() {
                            "a float result of the model, logarithms of probabilities, [batch, classes] or, with a "
                            "label at each position, [batch, classes, ...]"}},
           .inputs = {{{"target",
-                       "the name of the input that the step gets for the labels, i64[batch] or i64[batch, ...], each "
+                       "the name of the input that is added for the labels, i64[batch] or i64[batch, ...], each "
                        "in [0, classes)",
                        "label"},
                       [](const TensorType& x, const AttributeMap&) { return LabelsOf(x); }}},
@@ -186,11 +185,11 @@ Loss NegativeLogLikelihood() {
 //===-- accuracy ------------------------------------------------------------------------------------------------===//
 Loss Accuracy() {
   return {.name = "accuracy",
-          .doc = "The share of labels that are among the k classes of the largest scores.",
+          .doc = "The share of labels that are among the k classes with the largest scores.",
           .predictions = {{"scores", "a float result of the model, [batch, classes] or [batch, classes, ...]"}},
           .inputs = {{{"target", "the name of the input that has the labels, i64[batch] or i64[batch, ...]", "label"},
                       [](const TensorType& x, const AttributeMap&) { return LabelsOf(x); }}},
-          .options = {OptionDef::Int("k", 1, "how many classes"), IgnoreIndex()},
+          .options = {OptionDef::Int("k", 1, "the number of classes"), IgnoreIndex()},
           .elements = IsAmongLargest};
 }
 

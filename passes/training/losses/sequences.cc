@@ -25,9 +25,8 @@ absl::Status CheckCtc(const TensorType& x, const AttributeMap& options) {
 }
 
 LossInput Lengths(std::string name, std::string of) {
-  return {
-      {name, "the name of the input that the step gets for how many " + of + " of each sample count, i64[batch]", name},
-      [](const TensorType& x, const AttributeMap&) { return TensorType{DType::kI64, Shape({x.shape[0]})}; }};
+  return {{name, "the name of the input that is added for the number of " + of + " of each sample, i64[batch]", name},
+          [](const TensorType& x, const AttributeMap&) { return TensorType{DType::kI64, Shape({x.shape[0]})}; }};
 }
 
 Formula InRange(Formula x, int64_t high, const char* what) {
@@ -137,16 +136,16 @@ Loss Ctc() {
   return {
       .name = "ctc",
       .doc =
-          "-log of the probability of the labels of each sample, summed over all ways in which they can lie in a "
-          "longer sequence, with blanks between them: connectionist temporal classification.\n\n"
-          "The mean is of the losses divided by the number of the sample's labels, or by 1 if it has none. What "
-          "comes first is the batch, unlike with PyTorch. Of a sequence that is too short for its labels the loss is "
-          "infinite, and its gradient is NaN, as with PyTorch; with zero_infinity both are 0.",
+          "Connectionist temporal classification: -log of the probability of the labels of each sample, summed over "
+          "all alignments with a longer sequence, with blanks between the labels.\n\n"
+          "The mean is of the losses divided by the number of the sample's labels, or by 1 if it has none. Unlike in "
+          "PyTorch, the batch is the first dimension. If a sequence is too short for its labels, its loss is "
+          "infinite and its gradient is NaN, as in PyTorch; with zero_infinity both are 0.",
       .predictions = {{"prediction",
                        "a float result of the model, logarithms of probabilities, [batch, time, classes]"}},
       .inputs = {{{"target",
-                   "the name of the input that the step gets for the labels, i64[batch, max_target_length]; those "
-                   "beyond a sample's length do not matter",
+                   "the name of the input that is added for the labels, i64[batch, max_target_length]; labels "
+                   "beyond a sample's length are ignored",
                    "target"},
                   [](const TensorType& x, const AttributeMap& options) {
                     return TensorType{DType::kI64, Shape({x.shape[0], MaxLabels(x, options)})};
@@ -155,8 +154,8 @@ Loss Ctc() {
                  Lengths("target_lengths", "labels")},
       .options = {OptionDef::Int("blank", 0, "the class that stands for no label"),
                   OptionDef::MaybeInt("max_target_length",
-                                      "how many labels a sample may have; by default as many as there are steps"),
-                  OptionDef::Flag("zero_infinity", false, "whether an infinite loss counts as 0")},
+                                      "the maximum number of labels of a sample; by default the number of steps"),
+                  OptionDef::Flag("zero_infinity", false, "true if an infinite loss counts as 0")},
       .check = CheckCtc,
       .elements = [](const LossContext& c) -> LossElements {
         const int64_t labels = c.target(0).value().shape()[1];
