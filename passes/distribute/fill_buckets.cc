@@ -215,10 +215,10 @@ absl::StatusOr<std::vector<Bucket>> TakeMeasured(std::vector<BucketCandidate>& c
     if (!FindTimes(group, measured)) {
       const Node& first = *group[0].node;
       if (ShareThatTravels(first) < 1) {
-        return InvalidArgument() << "no gradient of this program that travels as " << first.attr<std::string>("wire")
-                                 << " is among those that were measured, such as %" << first.operand(0).name()
-                                 << ": the report is of another program, or its gradients travelled as int8, and so "
-                                 << "were no reductions that have times: measure with another wire";
+        return InvalidArgument() << "the report has no times for any gradient of this program that travels as "
+                                 << first.attr<std::string>("wire") << ", such as %" << first.operand(0).name()
+                                 << ": it is of another program, or its gradients travelled as int8, for which there "
+                                 << "are no times: measure with another wire";
       }
       others.insert(others.end(), group.begin(), group.end());
       continue;
@@ -228,8 +228,8 @@ absl::StatusOr<std::vector<Bucket>> TakeMeasured(std::vector<BucketCandidate>& c
   }
   if (buckets.empty() && !groups.empty()) {
     const BucketCandidate& first = groups.begin()->second[0];
-    return InvalidArgument() << "no gradient of this program is among those that were measured, such as %"
-                             << first.node->operand(0).name() << ": the report is of another program";
+    return InvalidArgument() << "the report has no times for any gradient of this program, such as %"
+                             << first.node->operand(0).name() << ": it is of another program";
   }
   std::stable_sort(others.begin(), others.end(),
                    [](const BucketCandidate& a, const BucketCandidate& b) { return a.position < b.position; });

@@ -54,8 +54,8 @@ class Cut {
       if (next == nullptr || next->value != update_.result(i)) {
         return Error()
                << "the next value of %" << state.name()
-               << " is not what the optimizer gives, but made of it, as where the scaling of an f16 loss leaves "
-                  "out steps, or uneven=True those without rows; servers do what an optimizer does, and nothing beside";
+               << " is not the optimizer's result but computed from it, as with the scaling of an f16 loss or with "
+                  "uneven=True, which skip some updates; servers run only the optimizer";
       }
     }
     return absl::OkStatus();

@@ -30,7 +30,7 @@ class BodyPlacer {
       for (size_t i = 0; i < form_.carried; ++i) {
         const Placement next = placed->results()[i].value.placement(axis_);
         if (next == inputs[i]) continue;
-        if (!next.is_split() && !next.is_replicated()) return IsAt(placed->results()[i], "carried on", next);
+        if (!next.is_split() && !next.is_replicated()) return IsAt(placed->results()[i], "a carried value", next);
         inputs[i] = next;
         settled = false;
       }
@@ -39,7 +39,7 @@ class BodyPlacer {
       RETURN_IF_ERROR(CheckLoop(*placed));
       return placed;
     }
-    return InvalidArgument() << "its carried values settle nowhere";
+    return InvalidArgument() << "the placements of its carried values do not converge";
   }
 
  private:
@@ -67,7 +67,7 @@ class BodyPlacer {
   absl::Status CheckLoop(const Graph& placed) const {
     for (const Node& node : placed.nodes()) {
       if (node.op().ranks_eval() || node.op().has_trait(kCollective))
-        return InvalidArgument() << node.Describe() << " is about ranks";
+        return InvalidArgument() << node.Describe() << " depends on the rank";
     }
     for (size_t i = 0; i < form_.num_results(); ++i) {
       const Placement is = placed.results()[i].value.placement(axis_);
@@ -101,9 +101,10 @@ absl::Status CheckRowsOfRanks(const Graph& graph, const ScanForm& form, const st
     const int64_t rows = input.value.shape()[placement.dim()];
     if (rows % (ranks * form.length) == 0) continue;
     return InvalidArgument() << "accumulate: each of " << ranks << " ranks has " << rows / ranks << " of the " << rows
-                             << " rows of input %" << input.name() << " (" << input.value.type() << "), which are no "
-                             << form.length << " equal micro-batches; the batch has to be a multiple of " << ranks
-                             << " * " << form.length << " = " << ranks * form.length;
+                             << " rows of input %" << input.name() << " (" << input.value.type()
+                             << "), which cannot be cut into " << form.length
+                             << " equal micro-batches; the batch has to be a multiple of " << ranks << " * "
+                             << form.length << " = " << ranks * form.length;
   }
   return absl::OkStatus();
 }
@@ -114,9 +115,8 @@ absl::Status NotByMicroBatches(const Node& scan, const ScanForm& form, const std
                                         << "within the loop over micro-batches " << scan.Describe();
   for (const Node& node : form.body->nodes()) {
     if (node.Is("batch_norm_training") && node.attr<std::string>("statistics") == "global") {
-      return error << ": " << node.Describe() << " normalises by the statistics of all ranks; those of a rank's own "
-                   << "share need no communication: batch_statistics=\"rank\" of train_step, statistics=rank of the "
-                   << "pass training-mode";
+      return error << ": " << node.Describe() << " normalises by the statistics of all ranks; use those of each rank's "
+                   << "share, by batch_statistics=\"rank\" of train_step or statistics=rank of the pass training-mode";
     }
   }
   return error << ": " << why.message();

@@ -408,8 +408,7 @@ absl::StatusOr<PlanSearch> SearchPlan(const Graph& original, const Mesh& mesh, c
   const std::vector<std::string> axes = AxesToSearch(step, mesh);
   if (axes.empty()) {
     return InvalidArgument() << "plan: the mesh " << mesh.ToString() << " has no axis of several ranks, other than "
-                             << kDataAxis
-                             << ", along which no input is split; the ranks along such an axis share states";
+                             << kDataAxis << ", along which no input is split; the search needs such an axis";
   }
   PlanSearch result;
   ASSIGN_OR_RETURN(result.replicated, Reckon(step, mesh, options.machine, {}));

@@ -43,7 +43,7 @@ absl::Status SplitInput(Graph& graph, size_t position, const std::map<std::strin
     }
     if (other != placements.end() && *mesh.axis_size(axis) > 1) {
       return error() << "axis " << other->first << " splits dimension " << dim
-                     << " already, and what two axes split is not put together again";
+                     << " already, and a dimension that two axes split cannot be gathered";
     }
   }
   graph.set_input_placements(position, std::move(placements));
@@ -96,8 +96,8 @@ absl::Status CheckHasEffect(const PlacementChoices& choices, size_t position,
     if (first->second != dims) other = &first->first;
   }
   if (other == nullptr) return absl::OkStatus();
-  return InvalidArgument() << "placement: '" << name << "' has no effect, as what goes before it matches all that it "
-                           << "does, such as '" << *other << "'; the first that matches counts";
+  return InvalidArgument() << "placement: '" << name << "' has no effect: choices before it, such as '" << *other
+                           << "', match all that it matches, and the first that matches counts";
 }
 
 // Returns an error if optimizer states would have to be split in a graph that is already distributed.
@@ -113,8 +113,8 @@ absl::Status CheckCanShard(const Graph& graph) {
   if (!keeps || shares) return absl::OkStatus();
   return InvalidArgument() << "shard_optimizer, or shared_weights, which includes it: graph @" << graph.name()
                            << " is distributed already, over " << graph.mesh().ToString()
-                           << ", and what its optimizer keeps is whole on each rank; compile "
-                           << "what distribute() was given, or let distribute() split some of it";
+                           << ", and each rank has its optimizer's states whole; compile the graph that was given to "
+                           << "distribute(), or split some of these states in distribute()";
 }
 
 }  // namespace

@@ -53,8 +53,8 @@ TEST(SplitInputs, WhatIsSaidOfAKeptStateGoesBeforeWhatFollows) {
 TEST(SplitInputs, TwoAxesDoNotSplitOneDimension) {
   EXPECT_EQ(
       Split({{"w", {{"data", 1}, {"model", 1}}}}),
-      "placement: w (f32[4,6]) along axis model: axis data splits dimension 1 already, and what two axes split is not "
-      "put together again");
+      "placement: w (f32[4,6]) along axis model: axis data splits dimension 1 already, and a dimension that two axes "
+      "split cannot be gathered");
 }
 
 // Returns the splits of all inputs by the choices, as "w model=1, m replicated", or the error.
@@ -86,8 +86,8 @@ TEST(SplitsOf, WhatMatchesNothingIsAnError) {
 
 TEST(SplitsOf, WhatOthersLeaveNothingIsAnError) {
   const auto said = [](const std::string& name, const std::string& before) {
-    return "placement: '" + name + "' has no effect, as what goes before it matches all that it does, such as '" +
-           before + "'; the first that matches counts";
+    return "placement: '" + name + "' has no effect: choices before it, such as '" + before +
+           "', match all that it matches, and the first that matches counts";
   };
   EXPECT_EQ(Chosen({{"*", {}}, {"w", {{"model", 1}}}}), said("w", "*"));
   EXPECT_EQ(Chosen({{"g", {{"model", 1}}}, {"w", {}}, {"[gw]", {}}}), said("[gw]", "g"));

@@ -85,7 +85,7 @@ class StageCutter {
     if (const auto found = made_.find(KeyOf(value, of, at)); found != made_.end()) return found->second;
     if (item == nullptr || item->where == StagePlan::Where::kStage) {
       return InvalidArgument() << "graph @" << step_.name() << " cannot be cut into stages: %" << value.name()
-                               << " is needed where it does not come"
+                               << " is needed on a stage that does not have it"
                                << (item == nullptr ? "" : ", made by " + item->node->Describe());
     }
     RETURN_IF_ERROR(Add(*item, of, at));
@@ -187,7 +187,7 @@ class StageCutter {
         for (int64_t reader : plan_.Readers(value)) {
           if (!item.is_forward && reader > turn.stage) {
             return InvalidArgument() << "graph @" << step_.name() << " cannot be cut into stages: %" << value.name()
-                                     << " is a gradient of stage " << turn.stage << ", and stage " << reader
+                                     << " is a gradient of stage " << turn.stage << ", and the later stage " << reader
                                      << " needs it, made by " << item.node->Describe();
           }
           if ((reader < turn.stage) == is_backward) Move(value, item.is_of_each ? micro_batch : kEach, reader);

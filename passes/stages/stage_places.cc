@@ -25,7 +25,7 @@ absl::Status StagePlan::CutForward() {
   }
   if (options_.stages < 1 || forward.size() < static_cast<size_t>(options_.stages)) {
     return InvalidArgument() << "graph @" << step_.name() << " is to be cut into " << options_.stages
-                             << " stages, and has " << forward.size() << " nodes before its gradients";
+                             << " stages, and has only " << forward.size() << " nodes before its gradients";
   }
   std::vector<double> costs, cuts(forward.size() + 1, 0.0);
   std::vector<Value> alive;  // in a fixed order, since the sums below depend on it

@@ -88,10 +88,10 @@ absl::Status StagePlan::FindLoop() {
     if (loop_ != nullptr) {
       const Node* const reader = FindReaderOfAll(step_, *loop_, node);
       return InvalidArgument() << "the micro-batches of graph @" << step_.name()
-                               << " need two passes over the model, as a loss that compares all samples with each "
-                                  "other does"
+                               << " need two passes over the model, as with a loss that compares all samples with each "
+                                  "other"
                                << (reader == nullptr ? "" : ", here for " + reader->Describe())
-                               << ": stages of a pipeline compute one";
+                               << "; stages of a pipeline make only one";
     }
     loop_ = &node;
   }

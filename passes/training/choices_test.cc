@@ -257,9 +257,9 @@ TEST_F(LossErrors, NameTheLossAndTheResultOrTheInput) {
   EXPECT_EQ(ErrorOfChoice({.name = "cosine_embedding", .predictions = {"m", "h"}}),
             "loss cosine_embedding: results m and h are f32[6,5] and f16[6,5], expected one type");
   EXPECT_EQ(ErrorOfChoice({.name = "triplet_margin", .predictions = {"m"}}),
-            "loss triplet_margin: the names of 1 results (m), expected those of 3: anchor, positive, negative");
+            "loss triplet_margin: got the names of 1 results (m), expected 3: anchor, positive, negative");
   EXPECT_EQ(ErrorOfChoice({.name = "l1", .predictions = {"m"}, .inputs = {}}),
-            "loss l1: the names of 0 inputs (), expected those of 1: target");
+            "loss l1: got the names of 0 inputs (), expected 1: target");
   EXPECT_EQ(ErrorOfChoice({.name = "l1",
                            .predictions = {"m"},
                            .options = {{"sample_weight", std::string("x")}, {"element_weight", std::string("x")}}}),
@@ -286,7 +286,8 @@ TEST_F(LossErrors, NameTheOption) {
   EXPECT_EQ(ErrorOfChoice({.predictions = {"m"}, .options = {{"label_smoothing", 1.5}}}),
             "loss softmax_cross_entropy: label_smoothing is 1.5, expected a finite number from 0 to 1");
   EXPECT_EQ(ErrorOfChoice({.predictions = {"m"}, .options = {{"soft_targets", true}, {"ignore_index", int64_t{1}}}}),
-            "loss softmax_cross_entropy: result m is f32[6,5]: ignore_index is of labels, and soft_targets are none");
+            "loss softmax_cross_entropy: result m is f32[6,5]: ignore_index needs labels, and soft_targets are "
+            "probabilities");
   EXPECT_EQ(ErrorOfChoice({.name = "hinge_embedding", .predictions = {"y"}, .options = {{"margin", HUGE_VAL}}}),
             "loss hinge_embedding: margin is inf, expected a finite number");
   const std::string binary = "binary_cross_entropy_with_logits";
@@ -300,7 +301,8 @@ TEST_F(LossErrors, NameTheOption) {
   EXPECT_EQ(ErrorOfChoice({.name = "kl_div",
                            .predictions = {"m"},
                            .options = {{"reduction", std::string("batchmean")}, {"element_weight", std::string("w")}}}),
-            "loss kl_div: batchmean counts samples, which element_weight does not weigh; sample_weight does");
+            "loss kl_div: batchmean divides by the number of samples, which element_weight does not change; use "
+            "sample_weight");
 }
 
 TEST_F(LossErrors, NameTheSequence) {
@@ -310,8 +312,8 @@ TEST_F(LossErrors, NameTheSequence) {
   };
   EXPECT_EQ(ErrorOfChoice({.name = "ctc", .predictions = {"m"}, .inputs = {"a", "b", "c"}}),
             "loss ctc: result m is f32[6,5]: expected [batch, time, classes]");
-  EXPECT_EQ(error_of({{"blank", int64_t{5}}}), "loss ctc: result s is f32[6,4,5]: blank 5 is none of its classes");
-  EXPECT_EQ(error_of({{"blank", int64_t{-1}}}), "loss ctc: result s is f32[6,4,5]: blank -1 is none of its classes");
+  EXPECT_EQ(error_of({{"blank", int64_t{5}}}), "loss ctc: result s is f32[6,4,5]: blank 5 is not one of its classes");
+  EXPECT_EQ(error_of({{"blank", int64_t{-1}}}), "loss ctc: result s is f32[6,4,5]: blank -1 is not one of its classes");
   EXPECT_EQ(error_of({{"max_target_length", int64_t{-1}}}),
             "loss ctc: result s is f32[6,4,5]: max_target_length is -1, expected at least 0");
   EXPECT_EQ(error_of({{"max_target_length", int64_t{0}}}), "");
@@ -325,7 +327,7 @@ TEST_F(LossErrors, NameTheLossOfASum) {
             "loss l1: target %target is f32[6], expected f32[6,5]");
   EXPECT_EQ(ErrorOfSum({{.name = "l1", .predictions = {"m"}, .inputs = {"a"}},
                         {.name = "l1", .predictions = {"h"}, .inputs = {"b"}}}),
-            "loss l1 of result h is f16[], and what it is added to is f32[]");
+            "loss l1 of result h is f16[], and the losses before it are f32[]");
 }
 
 // In the text form of a pass all options are in one list.

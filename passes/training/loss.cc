@@ -42,8 +42,8 @@ std::vector<std::string> NamesOf(const std::vector<LossInput>& inputs) {
 absl::Status CheckCount(const Loss& loss, const std::vector<std::string>& given, const std::vector<std::string>& wanted,
                         std::string_view what) {
   if (given.size() == wanted.size()) return absl::OkStatus();
-  return InvalidArgument() << "loss " << loss.name << ": the names of " << given.size() << " " << what << " ("
-                           << Joined(given) << "), expected those of " << wanted.size() << ": " << Joined(wanted);
+  return InvalidArgument() << "loss " << loss.name << ": got the names of " << given.size() << " " << what << " ("
+                           << Joined(given) << "), expected " << wanted.size() << ": " << Joined(wanted);
 }
 
 absl::StatusOr<Value> FindPrediction(const Graph& graph, const std::string& name) {
@@ -132,7 +132,7 @@ absl::StatusOr<Value> WeightsOfRows(Builder& b, const Call& call, const Shape& l
   // In a batch of one row every value belongs to that row, and nothing can be split.
   const bool holds_rows = call.rows.shape()[0] == 1 || (call.placement.ok() && call.placement->is_split(0));
   if (!holds_rows || losses.rank() == 0)
-    return InvalidArgument() << call.what() << ", whose dimension 0 holds no rows of the batch; uneven needs that";
+    return InvalidArgument() << call.what() << ", whose dimension 0 is not the batch, as uneven requires";
   const absl::StatusOr<Value> rows = RowsOf(b, call.rows, losses[0]);
   if (!rows.ok()) return Annotate(rows.status(), call.what());
   return b.Convert(*rows, call.predictions[0].dtype());
@@ -202,8 +202,9 @@ bool HasWeights(const Call& call) {
 absl::StatusOr<std::vector<Value>> CheckAndAddInputs(Graph& graph, const Call& call) {
   RETURN_IF_ERROR(CheckPrediction(call));
   if (call.options.contains("element_weight") && ReductionOf(call.options) == LossReduction::kBatchMean)
-    return InvalidArgument() << call.name() << ": batchmean counts samples, which element_weight does not weigh; "
-                             << "sample_weight does";
+    return InvalidArgument() << call.name()
+                             << ": batchmean divides by the number of samples, which element_weight does "
+                             << "not change; use sample_weight";
   return AddInputs(graph, call);
 }
 
@@ -286,8 +287,8 @@ absl::StatusOr<Call> CallOf(const Graph& graph, const Loss& loss, const LossSpec
             loss.elements ? PlacementOfResult(graph, spec.predictions[0], std::string(kDataAxis)) : Placement(),
             rows};
   if (!loss.elements && rows)
-    return InvalidArgument() << call.what() << ", which the model reduces itself, over rows that pad, too; uneven "
-                             << "needs a loss that knows which rows are there, and uneven=False takes full batches";
+    return InvalidArgument() << call.what() << ", which the model reduces itself, including rows that pad; uneven "
+                             << "needs a loss of each row, and uneven=False takes full batches";
   return call;
 }
 
@@ -400,7 +401,7 @@ absl::StatusOr<Value> AddLosses(Graph& graph, const std::vector<LossSpec>& specs
     ASSIGN_OR_RETURN(const Value value, AddLoss(graph, spec, rows));
     if (sum && value.type() != sum.type()) {
       return InvalidArgument() << "loss " << spec.name << " of result " << spec.predictions[0] << " is " << value.type()
-                               << ", and what it is added to is " << sum.type();
+                               << ", and the losses before it are " << sum.type();
     }
     sum = sum ? b.Add(sum, value) : value;
     RETURN_IF_ERROR(b.status());

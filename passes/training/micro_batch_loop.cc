@@ -61,7 +61,7 @@ absl::StatusOr<ValueMap> MicroBatchLoop::Insert(Builder& b, const ValueMap& oute
     const auto whole = outer.find(plan_.WholeOf(slice));
     if (whole == outer.end()) {
       return InvalidArgument() << "accumulate: a micro-batch needs its part of %" << plan_.WholeOf(slice).name()
-                               << ", which all of them make, and none before the others";
+                               << ", which is known only when all micro-batches are computed";
     }
     operands.push_back(cut.Cut(b, whole->second, slice.placement(MicroBatchAxis()).dim()));
     ASSIGN_OR_RETURN(map_[slice], body_.AddInput(slice.name(), slice.type(), false, slice.placements()));

@@ -96,8 +96,8 @@ absl::Status CheckDropouts(const Graph& graph) {
     const Node* const dropout = FindDropout(node);
     if (dropout == nullptr) continue;
     return FailedPrecondition() << dropout->Describe()
-                                << " does not drop anything yet; the pass training-mode lets it, or, "
-                                << "with dropout=off, takes it out";
+                                << " is not in training mode; run the pass training-mode first, which makes it drop "
+                                << "elements or, with dropout=off, removes it";
   }
   return absl::OkStatus();
 }
@@ -117,8 +117,8 @@ absl::Status AddOptimizers(Graph& graph, const std::vector<Value>& states, const
     }
     if (group == nullptr) return AddOptimizer(graph, of_group, their_gradients, spec.optimizer);
     if (of_group.empty()) {
-      return NotFound() << "groups: no state that is trained, and in no group before, is named '" << group->states
-                        << "' or matches it; trained are " << NamesOf(states);
+      return NotFound() << "groups: no trained state that is in no earlier group is named '" << group->states
+                        << "' or matches it; the trained states are " << NamesOf(states);
     }
     RETURN_IF_ERROR(
         Annotate(AddOptimizer(graph, of_group, their_gradients, group->optimizer, "optimizer/" + group->states),
@@ -177,7 +177,7 @@ void NameGradients(Graph& graph, const Trained& trained, std::string_view suffix
 absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   if (!spec.updates && (spec.average || !spec.groups.empty()))
     return InvalidArgument() << (spec.average ? "average" : "groups")
-                             << " is of states that an optimizer updates, and there is no optimizer";
+                             << " needs states that an optimizer updates, and there is no optimizer";
   RETURN_IF_ERROR(CheckDropouts(graph));
   // These run before gradients are added, which would use the nodes that they replace.
   RETURN_IF_ERROR(RecognizeAttention().run(graph).status());

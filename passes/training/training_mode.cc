@@ -140,7 +140,7 @@ absl::StatusOr<bool> DropAll(Graph& graph) {
       nodes.push_back(&node);
     } else if (const Node* const in_body = FindDropout(node)) {
       return Unimplemented() << in_body->Describe() << " is in the body of a loop, in which each iteration would drop "
-                             << "the same; dropout=\"off\" trains without";
+                             << "the same elements; use dropout=\"off\" to train without it";
     }
   }
   for (Node* node : nodes) RETURN_IF_ERROR(Drop(graph, *node));
@@ -154,8 +154,8 @@ absl::StatusOr<bool> TrainAll(Graph& graph, const TrainingModeOptions& options) 
   Value rows;
   if (options.uneven) {
     if (options.statistics != "global")
-      return InvalidArgument() << "statistics is " << options.statistics << ", and those of batches that need not be "
-                               << "full are global";
+      return InvalidArgument() << "statistics is " << options.statistics << ", expected global, as batches need not be "
+                               << "full (uneven)";
     ASSIGN_OR_RETURN(rows, AddRows(graph));
   }
   ASSIGN_OR_RETURN(const bool normalizes, NormalizeByTheBatch(graph, options, rows));

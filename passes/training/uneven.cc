@@ -53,8 +53,8 @@ absl::Status CheckRowsAreApart(const Graph& model, int64_t rows) {
     // The error names the op that sums over rows, or, for an all_gather, the op that reads all rows.
     const bool sums = node.op().collective() != CollectiveOp::kAllGather;
     return InvalidArgument() << "uneven: " << (sums ? node.operand(0).node : node.users()[0])->Describe()
-                             << " mixes the rows of a batch, so that what pads would be seen by others; "
-                             << "uneven=False takes full batches alone";
+                             << " mixes the rows of a batch, so that padding would affect other rows; "
+                             << "uneven=False takes only full batches";
   }
   return absl::OkStatus();
 }
@@ -79,7 +79,7 @@ absl::StatusOr<Value> RowsOf(Builder& b, Value rows, int64_t extent) {
   const int64_t number = rows.shape()[0];
   if (extent == number) return rows;
   if (number == 0 || extent % number != 0)
-    return InvalidArgument() << "has " << extent << " rows, no multiple of the batch's " << number;
+    return InvalidArgument() << "has " << extent << " rows, expected a multiple of the batch's " << number;
   const Value each = b.Broadcast(rows, Shape({number, extent / number}), {0});
   const Value all = b.Reshape(each, Shape({extent}));
   RETURN_IF_ERROR(b.status());

@@ -151,7 +151,7 @@ Loss SoftmaxCrossEntropy() {
       .check = [](const TensorType&, const AttributeMap& options) -> absl::Status {
         if (!std::get<bool>(options.find("soft_targets")->second) || !options.contains("ignore_index"))
           return absl::OkStatus();
-        return InvalidArgument() << "ignore_index is of labels, and soft_targets are none";
+        return InvalidArgument() << "ignore_index needs labels, and soft_targets are probabilities";
       },
       .elements = [](const LossContext& c) -> LossElements {
         Builder& b = c.b();

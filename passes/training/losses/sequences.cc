@@ -19,7 +19,7 @@ int64_t MaxLabels(const TensorType& x, const AttributeMap& options) {
 absl::Status CheckCtc(const TensorType& x, const AttributeMap& options) {
   if (x.shape.rank() != 3) return InvalidArgument() << "expected [batch, time, classes]";
   const int64_t blank = std::get<int64_t>(options.find("blank")->second), labels = MaxLabels(x, options);
-  if (blank < 0 || blank >= x.shape[2]) return InvalidArgument() << "blank " << blank << " is none of its classes";
+  if (blank < 0 || blank >= x.shape[2]) return InvalidArgument() << "blank " << blank << " is not one of its classes";
   if (labels < 0) return InvalidArgument() << "max_target_length is " << labels << ", expected at least 0";
   return absl::OkStatus();
 }
