@@ -45,7 +45,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
   }
   return {
       SplitInputs(options.placements, ranks),  // applies the user's choices of placements
-      ShardOptimizers(sharing),                // splits states that these choices leave whole
+      ShardOptimizers(sharing),                // splits optimizer states that these choices leave whole
       CheckShares(ranks, options.replicated),  // after all splits of inputs are known
       InferenceMode(),                         // removes dropouts of programs that do not train; they hide patterns
       RecognizeAttention(),                    // for programs without training; MakeTrainStep runs it itself

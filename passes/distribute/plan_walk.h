@@ -1,7 +1,7 @@
 // Goes through nodes along one axis as the distribute pass does (distribute.h), but without making a graph: asks the
 // ops' placement rules for the placements of operands and results, and adds up the time of kernels and collectives. A
 // rule is asked once for each node and placements of its operands. A node that the pass would decompose, or a loop, is
-// distributed alone, once. For the search of placements (plan_search.h).
+// distributed by itself, once. For the search of placements (plan_search.h).
 //
 // It differs from the pass where the pass looks ahead or back: a slice of a whole value takes the time to store it,
 // whatever it is computed from, and values without dimensions are always whole.

@@ -12,7 +12,7 @@ namespace lockstep::passes {
 namespace {
 
 // Nodes with equal keys compute the same. Attributes are compared as text, which is bit by bit: -0.0 differs from 0.0,
-// and NaN equals NaN. The elements of tensors are compared as bytes, which is faster.
+// and NaN equals NaN. The elements of a tensor are many, so they are compared as bytes.
 struct Key {
   const OpDef* op;
   std::vector<std::pair<int64_t, int>> operands;  // node ids, result indices

@@ -8,9 +8,9 @@
 //       -> (loss: f32[], loss/0/sum: f32[], loss/0/count: f32[],
 //           accuracy: f32[], accuracy/0/sum: f32[], accuracy/0/count: f32[], rows: f32[]) { … }
 //
-// `loss` is the loss of one batch. Term i of the loss is loss/<i>/sum / loss/<i>/count, or the sum alone if there is no
-// such count. The sums and counts of several batches can be added up: this gives the loss of all their samples as of
-// one batch. Metrics likewise.
+// `loss` is the loss of one batch. Its term i is loss/<i>/sum divided by loss/<i>/count, or the sum if there is no such
+// count. The sums and counts of several batches can be added up: this gives the loss of all their samples as of one
+// batch. Metrics likewise.
 
 #pragma once
 

@@ -88,7 +88,7 @@ struct Loss {
   std::function<Value(const LossContext&, LossReduction reduction)> whole = nullptr;
 };
 
-// Returns all losses, in the order of their documentation.
+// Returns all losses, in the order of the list in loss.cc.
 const std::vector<Loss>& AllLosses();
 // Returns the metrics that an evaluation can compute besides losses. They are described like losses, without gradients.
 const std::vector<Loss>& AllMetrics();
