@@ -7,12 +7,12 @@ absl::StatusOr<bool> InBodies(Graph& graph, const std::function<absl::StatusOr<b
   for (Node& node : graph.nodes()) {
     if (!node.Is("scan")) continue;
     Graph body = node.attr<Region>("body").graph().Clone();
-    body.set_mesh(graph.mesh(), graph.is_local());  // so that what is built in a placed body is placed
+    body.set_mesh(graph.mesh(), graph.is_local());  // so that nodes that are built in a placed body are placed
     absl::StatusOr<bool> changed = run(body);
     if (!changed.ok()) return Annotate(changed.status(), "in the body of " + node.Describe());
     if (!*changed) continue;
     body.set_mesh(Mesh());
-    // Another name for the same value is no other type: results keep their placements with their values.
+    // The types of the results do not change, so they keep their placements.
     RETURN_IF_ERROR(graph.SetAttribute(&node, "body", Region(std::move(body))));
     any_changed = true;
   }

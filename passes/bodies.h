@@ -1,5 +1,4 @@
-// Passes in the bodies of loops: what a pass does to a program it does to the bodies of `scan` nodes, too, at any
-// depth. (The body of a fusion is a contract with code generation, and stays.)
+// Runs passes in the bodies of `scan` nodes. Bodies of fusions are left alone, as code generation relies on their form.
 
 #pragma once
 
@@ -10,9 +9,9 @@
 
 namespace lockstep::passes {
 
-// Calls `run` with a copy of each body in `graph`, as a graph with the mesh that `graph` has, and puts the copy in the
-// body's place if `run` returns true, which says that it has changed it. True if any was. `run` calls InBodies itself,
-// or is a pass that does, where loops stand in loops.
+// Calls `run` with a copy of the body of each `scan` in `graph`; the copy has the mesh of `graph`. Replaces the body by
+// the copy if `run` returns true, which means that it changed the copy. Returns true if any body was replaced. `run`
+// must itself call InBodies to reach nested loops.
 absl::StatusOr<bool> InBodies(Graph& graph, const std::function<absl::StatusOr<bool>(Graph& body)>& run);
 
 }  // namespace lockstep::passes

@@ -11,8 +11,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Creates <directory>/<name>, or the first <directory>/<name>.<n> that is free; other processes may do the same
-// meanwhile.
+// Creates <directory>/<name>, or the first <directory>/<name>.<n> that is free. Safe if other processes do the same at
+// the same time.
 absl::StatusOr<fs::path> NewFolder(const fs::path& directory, std::string_view name) {
   std::error_code error;
   fs::create_directories(directory, error);
@@ -30,7 +30,7 @@ absl::StatusOr<PassDebug> DumpTo(const std::string& directory, std::string_view 
   ASSIGN_OR_RETURN(const fs::path folder, NewFolder(directory, FileName(std::string(name))));
   PassDebug debug;
   debug.reproducer_directory = folder.string();
-  // Shared by the copies of the function.
+  // The counter is shared by all copies of the function.
   debug.on_change = [folder, number = std::make_shared<int>(0)](const Pass& pass, const std::string&,
                                                                 const Graph& after) {
     char prefix[16];

@@ -1,5 +1,5 @@
-// Writes what passes do to files, for those who debug a compilation. Programs that compile call it when somebody asks
-// by the environment variable LOCKSTEP_DUMP; passes and backends never look at the environment.
+// Writes graphs to files as passes change them, for debugging a compilation. Programs that compile call it if the
+// environment variable LOCKSTEP_DUMP is set. Passes and backends never read the environment.
 
 #pragma once
 
@@ -11,13 +11,13 @@
 
 namespace lockstep::passes {
 
-// A PassDebug that writes the graph after each pass that changed it, as <folder>/<number>.<pass>.ir in the order of the
-// passes, and in a failure the graph before the pass that failed, for lockstep-opt. <folder> is new:
-// <directory>/<name>, or <directory>/<name>.2 and so on if there is one already. The directory is created. Unavailable
-// if that cannot be.
+// Returns a PassDebug that writes the graph after each pass that changed it, to <folder>/<number>.<pass>.ir, numbered
+// in the order of the passes. If a pass fails, it writes the graph before that pass too, for lockstep-opt. <folder> is
+// a new folder: <directory>/<name>, or <directory>/<name>.2 and so on if that exists. Creates `directory` if needed.
+// Returns Unavailable if a folder cannot be created.
 absl::StatusOr<PassDebug> DumpTo(const std::string& directory, std::string_view name);
 
-// The directory that LOCKSTEP_DUMP names; empty if it is not set. For main functions and bindings alone.
+// Returns the value of LOCKSTEP_DUMP; empty if it is not set. Only main functions and bindings may call it.
 std::string DumpDirectoryFromEnvironment();
 
 }  // namespace lockstep::passes

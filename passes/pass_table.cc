@@ -39,7 +39,7 @@ std::string_view Trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t\n") - begin + 1);
 }
 
-// Splits at the separators that stand outside of braces.
+// Splits `text` at the separators outside of braces.
 std::vector<std::string_view> Split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   if (Trimmed(text).empty()) return parts;
@@ -104,7 +104,7 @@ absl::StatusOr<Pass> PassFromText(std::string_view text) {
   return NotFound() << "there is no pass '" << name << "'; there are " << known;
 }
 
-// An entry for a pass without options.
+// Returns an entry for a pass without options.
 PassEntry Plain(std::string name, std::string doc, Pass (*make)()) {
   return {std::move(name), std::move(doc), "", [make](PassOptions&) { return make(); }};
 }
@@ -119,7 +119,7 @@ absl::StatusOr<Pass> MakeAutodiff(PassOptions& options) {
   return Autodiff(std::move(of), options.GetList("wrt"));
 }
 
-// Those options of an optimizer or a loss that are given.
+// Returns the given options of an optimizer or a loss.
 absl::StatusOr<AttributeMap> TakeOptions(PassOptions& options, const std::vector<OptionDef>& defs) {
   AttributeMap given;
   for (const OptionDef& def : defs) {
@@ -143,7 +143,7 @@ absl::StatusOr<AttributeMap> TakeOptions(PassOptions& options, const std::vector
   return given;
 }
 
-// The results and inputs of a loss, and its options.
+// Reads the predictions, the inputs and the options of a loss.
 absl::Status TakeLoss(PassOptions& options, LossSpec& spec) {
   ASSIGN_OR_RETURN(const Loss* const loss, FindLoss(spec.name));
   ASSIGN_OR_RETURN(spec.options, TakeOptions(options, loss->options));
@@ -152,7 +152,7 @@ absl::Status TakeLoss(PassOptions& options, LossSpec& spec) {
   return absl::OkStatus();
 }
 
-// `0.5*huber{prediction=y, delta=2}`. The options of a single loss may stand beside it, as those of the pass.
+// Parses `0.5*huber{prediction=y, delta=2}`. A loss without braces takes its options from `of_pass`, if not null.
 absl::StatusOr<LossSpec> LossFromText(std::string_view text, PassOptions* of_pass) {
   LossSpec spec;
   const size_t brace = text.find('{'), star = text.substr(0, brace).find('*');
@@ -176,7 +176,7 @@ absl::StatusOr<LossSpec> LossFromText(std::string_view text, PassOptions* of_pas
   return spec;
 }
 
-// `l1{prediction=a} + 0.5*huber{prediction=b}`.
+// Parses `l1{prediction=a} + 0.5*huber{prediction=b}`.
 absl::StatusOr<std::vector<LossSpec>> LossesFromText(const std::string& text, PassOptions& of_pass) {
   std::vector<LossSpec> specs;
   const std::vector<std::string_view> parts = Split(text, '+');
@@ -186,7 +186,7 @@ absl::StatusOr<std::vector<LossSpec>> LossesFromText(const std::string& text, Pa
   return specs;
 }
 
-// An optimizer whose learning rate has no default takes that of OptimizerSpec.
+// Reads the options of an optimizer. If its learning rate has no default, it takes that of OptimizerSpec.
 absl::StatusOr<OptimizerSpec> TakeOptimizer(PassOptions& options, std::string_view name) {
   ASSIGN_OR_RETURN(const Optimizer* const optimizer, FindOptimizer(name));
   ASSIGN_OR_RETURN(AttributeMap given, TakeOptions(options, optimizer->options));
@@ -198,7 +198,7 @@ absl::StatusOr<OptimizerSpec> TakeOptimizer(PassOptions& options, std::string_vi
   return OptimizerSpec{optimizer->name->name, std::move(given)};
 }
 
-// `*.bias:SGD{learning_rate=0.1}|norm*:AdamW{}`.
+// Parses the entries of `*.bias:SGD{learning_rate=0.1}|norm*:AdamW{}`.
 absl::StatusOr<std::vector<OptimizerGroup>> GroupsFromText(const std::vector<std::string>& texts) {
   std::vector<OptimizerGroup> groups;
   for (const std::string_view text : texts) {
@@ -233,7 +233,7 @@ absl::StatusOr<Pass> MakeTrainStepPass(PassOptions& options) {
   return TrainStep(std::move(spec));
 }
 
-// The options of train-step, for people: the names that there are, and what each takes beside.
+// Returns the options of train-step for a help text: the optimizers and losses, and the options of each.
 std::string TrainStepOptions() {
   const auto names_of = [](const std::vector<OptionDef>& options, const std::string& name, std::string& text) {
     std::string names;
@@ -243,11 +243,11 @@ std::string TrainStepOptions() {
   std::string optimizers, losses;
   for (const Optimizer& optimizer : AllOptimizers()) names_of(optimizer.options, optimizer.name->name, optimizers);
   for (const Loss& loss : AllLosses()) names_of(loss.options, loss.name, losses);
-  return "optimizer=" + optimizers + " (learning_rate=0.01 where it has no default), loss=" + losses +
+  return "optimizer=" + optimizers + " (learning_rate=0.01 if it has no default), loss=" + losses +
          " or a sum such as l1{prediction=a}+0.5*huber{prediction=b, delta=2}" +
-         ", prediction=logits, target=target (names with | between them where a loss has several), trained=w|b "
-         "(default: every float state), frozen=, groups=*.bias:SGD{learning_rate=0.1}|fc*:AdamW{} (the optimizers of "
-         "some), "
+         ", prediction=logits, target=target (names separated by | if a loss has several), trained=w|b "
+         "(default: every float state), frozen=, groups=*.bias:SGD{learning_rate=0.1}|fc*:AdamW{} (optimizers for the "
+         "states that match), "
          "clipping=value | norm | global_norm, clip_limit=1, average=false, accumulate=1, precision=f32 | bf16 | f16, "
          "uneven=false";
 }
@@ -342,7 +342,7 @@ absl::StatusOr<Pass> MakeGatherFactors(PassOptions& options) {
   return GatherFactors(std::move(factors));
 }
 
-// A list of entries such as name:1:2, each with as many numbers.
+// Parses a list of entries such as name:1:2, each with a name and `numbers` numbers.
 absl::StatusOr<std::vector<std::pair<std::string, std::vector<int64_t>>>> GetRows(PassOptions& options,
                                                                                   const std::string& option,
                                                                                   size_t numbers) {
@@ -362,7 +362,8 @@ absl::StatusOr<std::vector<std::pair<std::string, std::vector<int64_t>>>> GetRow
   return rows;
 }
 
-// Nanoseconds: when each gradient was ready and needed, how long its update took; and what bytes take along an axis.
+// Reads a measured step, in nanoseconds: when each gradient was ready and needed, the duration of its update, and the
+// duration of collectives along each axis by their bytes.
 absl::StatusOr<MeasuredStep> GetMeasured(PassOptions& options) {
   MeasuredStep measured;
   ASSIGN_OR_RETURN(const auto gradients, GetRows(options, "measured", 3));
@@ -457,41 +458,40 @@ const std::vector<PassEntry>& PassTable() {
   static const std::vector<PassEntry> table = {
       {"autodiff", "adds gradients of a result as results grad/<name>", "of=loss, wrt=w|b (default: every float state)",
        MakeAutodiff},
-      {"training-mode", "normalises by the batch's statistics and updates the running ones; drops at random",
+      {"training-mode", "normalises by the batch's statistics and updates the running ones; applies dropout",
        "momentum (default: each node's own), statistics=global, dropout=on, uneven=false", MakeTrainingMode},
-      Plain("inference-mode", "takes out what does something in training alone", InferenceMode),
-      {"evaluation", "adds the loss, and a metric, of the rows that are there",
-       "loss=, prediction= and target= as of train-step, metric=accuracy (of the first loss's; default: none), "
+      Plain("inference-mode", "removes ops that only matter in training", InferenceMode),
+      {"evaluation", "adds the loss, and a metric, of the rows that do not pad",
+       "loss=, prediction= and target= as of train-step, metric=accuracy (of the first loss's results; default: none), "
        "keep_results=false, uneven=true",
        MakeEvaluationPass},
       {"train-step", "adds the loss, its gradients and the optimizer's updates", TrainStepOptions(), MakeTrainStepPass},
-      Plain("recognize-attention", "makes one attention of the written-out form", RecognizeAttention),
-      Plain("separate-rows", "takes apart the rows of several dimensions that layers have merged", SeparateRows),
+      Plain("recognize-attention", "replaces written-out attention by one attention node", RecognizeAttention),
+      Plain("separate-rows", "separates dimensions of rows that layers have merged", SeparateRows),
       Plain("simplify", "rewrites to a smaller program by local rules", Simplify),
-      {"fold-constants", "evaluates what depends on constants alone", "max_elements=1024", MakeFoldConstants},
+      {"fold-constants", "evaluates nodes that depend only on constants", "max_elements=1024", MakeFoldConstants},
       Plain("cse", "merges nodes that compute the same", Cse),
-      Plain("dce", "removes nodes whose results nobody uses", Dce),
-      {"move-updates-to-servers", "lets parameter servers update what is trained",
+      Plain("dce", "removes nodes whose results are not used", Dce),
+      {"move-updates-to-servers", "moves the optimizers to parameter servers",
        "axis=data, synchronous=true, max_staleness=-1, bigarray_bound=1000000", MakeMoveUpdatesToServers},
-      {"distribute", "turns the one-rank program into that of each rank of a mesh", "data=4 (axes and sizes)",
-       MakeDistribute},
+      {"distribute", "places the one-rank program on a mesh", "data=4 (axes and sizes)", MakeDistribute},
       {"cut-into-stages", "cuts a training step into the stages of a pipeline", "stages=2, operations_per_byte=10",
        MakeCutIntoStages},
-      Plain("reduce-before-scale", "reduces what was computed before a scale that waits for ranks", ReduceBeforeScale),
-      Plain("form-reduce-scatters", "reduces to slices what is wanted in slices alone", FormReduceScatters),
-      {"choose-wire", "says as what dtype gradients travel", "dtype=bf16", MakeChooseWire},
-      {"gather-factors", "gathers what sums over ranks are computed from, where that is less",
+      Plain("reduce-before-scale", "moves all_reduces before scales that depend on a collective", ReduceBeforeScale),
+      Plain("form-reduce-scatters", "replaces all_reduces of which only slices are used", FormReduceScatters),
+      {"choose-wire", "chooses the dtype as which gradients travel", "dtype=bf16", MakeChooseWire},
+      {"gather-factors", "gathers the factors of sums over ranks if they are smaller than the sums",
        "operations_per_byte=100, axis=data", MakeGatherFactors},
-      {"merge-collectives", "puts collectives into buckets",
+      {"merge-collectives", "merges collectives into buckets",
        "max_bytes=4194304, first_bytes=max_bytes / 8, measured=gradient:ready:needed:update|…, costs=axis:bytes:time|… "
        "(ns)",
        MakeMergeCollectives},
-      Plain("quantize-wire", "writes out what travels as 8-bit integers, and keeps what that loses", QuantizeWire),
+      Plain("quantize-wire", "sends gradients as 8-bit integers, and keeps the rounding errors", QuantizeWire),
       {"legalize", "decomposes ops that a target has no kernels for", "without=softmax|sgd", MakeLegalize},
-      {"widen-halves", "computes in f32 what a target is slow at in 16 bits",
+      {"widen-halves", "computes ops in f32 that are slow in 16 bits on the target",
        "slow=matmul|convolution (default: all products)", MakeWidenHalves},
-      Plain("localize", "gives a placed program the types of what each rank holds", Localize),
-      Plain("lower-wire", "converts what travels as another dtype", LowerWire),
+      Plain("localize", "replaces the types of a placed program by those of each rank's parts", Localize),
+      Plain("lower-wire", "converts gradients that travel as another dtype", LowerWire),
       {"fuse-elementwise", "gathers elementwise ops and reductions into fusions",
        "max_nodes=64, max_operands=32, max_results=8, min_shared_elements=4096, max_row=65536", MakeFuseElementwise},
       Plain("overlap-collectives", "moves collectives so that they run while ranks compute", OverlapCollectives),

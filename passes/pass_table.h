@@ -1,8 +1,8 @@
-// The passes by name, for lockstep-opt and the golden tests: a list of passes is written as text,
+// The table of passes by name, for lockstep-opt and the golden tests. A list of passes is written as text:
 //
 //   simplify,cse,distribute{data=4},legalize{without=softmax|matmul}
 //
-// and each entry of the table turns its options into a Pass. Constant data; any thread.
+// Each entry of the table makes a Pass from its options. Constant data; any thread.
 
 #pragma once
 
@@ -19,8 +19,8 @@
 
 namespace lockstep::passes {
 
-// The options of one pass, as written between braces: option=value, separated by commas. An entry's Make reads each
-// option once; what nobody read is an error, so that a misspelt option is not silently ignored.
+// The options of one pass, as written between braces: option=value, separated by commas. An entry's `make` reads each
+// option once. An option that was not read is an error, so that a misspelt option is not silently ignored.
 class PassOptions {
  public:
   PassOptions() = default;
@@ -32,10 +32,10 @@ class PassOptions {
   absl::StatusOr<double> GetDouble(const std::string& name, double default_value);
   absl::StatusOr<bool> GetBool(const std::string& name, bool default_value);  // true or false
   std::vector<std::string> GetList(const std::string& name);                  // separated by '|'; empty if not given
-  // Every option that was not read yet, in the order in which they are written, e.g. the axes of a mesh.
+  // Reads all options that were not read yet, in the order in which they are written, such as the axes of a mesh.
   std::vector<std::pair<std::string, std::string>> TakeRest();
 
-  // InvalidArgument naming the first option that was not read, and those that somebody asked for.
+  // Returns InvalidArgument if an option was not read. The error names the first such option and the known options.
   absl::Status CheckAllRead() const;
 
  private:
@@ -52,10 +52,10 @@ struct PassEntry {
   std::function<absl::StatusOr<Pass>(PassOptions& options)> make;
 };
 
-// In the order in which a pipeline would run them.
+// All passes, in the order in which a pipeline would run them.
 const std::vector<PassEntry>& PassTable();
 
-// Makes the passes of a list such as the one above. Errors name the pass or the option, and the names that there are.
+// Makes the passes of a list such as the one above. An error names the pass or the option, and the names that exist.
 absl::StatusOr<std::vector<Pass>> PassesFromText(std::string_view text);
 
 }  // namespace lockstep::passes

@@ -44,39 +44,39 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
             LowerWire()};
   }
   return {
-      SplitInputs(options.placements, ranks),  // what the user says that ranks share
-      ShardOptimizers(sharing),                // of what that leaves whole
-      CheckShares(ranks, options.replicated),  // when all that is shared has been said
-      InferenceMode(),                         // what is not trained drops nothing, and is clear to see through
-      RecognizeAttention(),                    // of programs that are not trained: others come with it
-      SeparateRows(),                          // and so does this
-      WidenHalves(options.prefers_f32),        // before ranks have parts of sums: they are rounded when they are whole
-      Simplify(),                              // a small graph first: everything after is cheaper
-      FoldConstants(),                         // shapes' arithmetic and scales
+      SplitInputs(options.placements, ranks),  // applies the user's choices of placements
+      ShardOptimizers(sharing),                // splits optimizer states that these choices leave whole
+      CheckShares(ranks, options.replicated),  // after all splits of inputs are known
+      InferenceMode(),                         // removes dropouts of programs that do not train; they hide patterns
+      RecognizeAttention(),                    // for programs without training; MakeTrainStep runs it itself
+      SeparateRows(),                          // likewise
+      WidenHalves(options.prefers_f32),        // before sums become partial: a sum is rounded once it is complete
+      Simplify(),                              // first, since a small graph makes all later passes cheaper
+      FoldConstants(),                         // arithmetic of shapes, and scales
       Cse(),                                   // equal gradients travel once
       Dce(),                                   // unused gradients must not travel
-      MoveUpdatesToServers(options.servers),   // whole optimizers, whose gradients are not summed yet
-      Distribute(options.mesh),                // on whole ops, whose placement rules say more than those of their parts
-      Dce(),                                   // what was computed whole, and is wanted in slices alone
-      ReduceBeforeScale(),                     // of what is divided by a count of all ranks
-      Simplify(),                              // what need not travel, and what travels twice
-      Dce(),                                   // and then does not
-      FormReduceScatters(),                    // of what is wanted in slices, slices alone travel
-      ChooseWire(options.wire),                // as long as gradients have their names
-      GatherFactors(options.factors),          // where a sum, with its wire, is more than what it is computed from
-      CutIntoStages(options.stages),           // as late as can be: it makes as many copies as there are micro-batches
-      MergeCollectives(options.buckets),       // before ops are taken apart: gradients are still recognisable
-      QuantizeWire(),                          // a bucket at once, as long as gradients have their names
-      Legalize(options.supports),              // from here on only what the target has kernels for
+      MoveUpdatesToServers(options.servers),   // needs whole optimizers, and gradients that are not summed yet
+      Distribute(options.mesh),                // before decomposition: rules of whole ops say more than of their parts
+      Dce(),                                   // whole values of which only slices are used
+      ReduceBeforeScale(),                     // sums that are divided by a count over all ranks
+      Simplify(),                              // collectives that are not needed, or that appear twice
+      Dce(),                                   // the collectives that this left unused
+      FormReduceScatters(),                    // sums of which each rank uses a slice
+      ChooseWire(options.wire),                // while gradients still have their names
+      GatherFactors(options.factors),          // after ChooseWire, since it compares bytes on the wire
+      CutIntoStages(options.stages),           // late, since it makes a copy of nodes for each micro-batch
+      MergeCollectives(options.buckets),       // before decomposition, while gradients are still recognisable
+      QuantizeWire(),                          // whole buckets, while gradients still have their names
+      Legalize(options.supports),              // from here on the target has a kernel for every node
       Simplify(),                              // decompositions are written for clarity
-      FoldConstants(),                         // and compute on constants
-      Cse(),                                   // of which many are equal
-      Dce(),                                   // and some are left over
-      Localize(),                              // after all that makes new nodes, which rules place in global types
-      LowerWire(),                             // after the buckets, which are chosen by what they hold
-      FuseElementwise(fusion),                 // after legalizing, since optimizers fall apart into elementwise ops
-      Dce(),                                   // broadcasts and constants that were copied into every fusion
-      OverlapCollectives(),                    // last: it moves nodes, so nothing may reorder after it
+      FoldConstants(),                         // constants of decompositions
+      Cse(),                                   // equal constants of decompositions
+      Dce(),                                   // unused nodes of decompositions
+      Localize(),                              // after all passes whose new nodes are placed in global types
+      LowerWire(),                             // after MergeCollectives, which chooses buckets by their gradients
+      FuseElementwise(fusion),                 // after Legalize, which decomposes optimizers into elementwise ops
+      Dce(),                                   // broadcasts and constants that were copied into fusions
+      OverlapCollectives(),                    // last, since no pass may reorder nodes after it
   };
 }
 

@@ -1,5 +1,5 @@
-// The passes between a program and a backend, in order: one list, with the reason for each place in it. compile.cc runs
-// it.
+// The list of passes between a program and a backend, in order. The source gives the reason for the place of each pass.
+// compile.cc runs the list.
 
 #pragma once
 
@@ -20,20 +20,20 @@
 namespace lockstep::passes {
 
 struct PipelineOptions {
-  Mesh ranks;                    // all of them, with the stages
-  PlacementChoices placements;   // which inputs and states the ranks share, beside what the graph says
-  bool shard_optimizer = false;  // ranks along `data` share what optimizers keep
-  bool replicated = false;       // that ranks share nothing, and all compute the same, is meant
-  Mesh mesh;                     // what the graph is to be distributed over; empty if that is done, or for one rank
+  Mesh ranks;                            // the mesh of all ranks, including the axis of stages
+  PlacementChoices placements;           // inputs and states that are split, in addition to those that the graph splits
+  bool shard_optimizer = false;          // ranks along `data` share the optimizers' states
+  bool replicated = false;               // allows a program of which ranks share nothing: all compute the same
+  Mesh mesh;                             // the mesh for `distribute`; empty for one rank or an already placed graph
   std::optional<ServerOptions> servers;  // parameter servers update the variables; null: each rank does
-  StageOptions stages;                   // what it is to be cut into then; one stage: nothing
+  StageOptions stages;                   // the pipeline stages that the graph is cut into; one stage: no cut
   std::string wire;  // the dtype as which gradients travel between ranks (passes/distribute/wire.h); empty: their own
-  FactorOptions factors;  // whether sums over ranks are computed from gathered factors
+  FactorOptions factors;  // decides which sums over ranks are computed from gathered factors
   MergeOptions buckets;
-  std::function<bool(const Node&)> supports;     // whether the target has a kernel for a node as it is
-  std::function<bool(const Node&)> prefers_f32;  // of nodes in 16 bits (passes/legalize/widen.h); empty: none
-  FusionOptions fusion;  // which nodes the target makes one loop of; its `supports` is the one above
-  bool optimize = true;  // false: only what is needed to run
+  std::function<bool(const Node&)> supports;     // true if the target has a kernel for the node as it is
+  std::function<bool(const Node&)> prefers_f32;  // for nodes in 16 bits (passes/legalize/widen.h); empty: none
+  FusionOptions fusion;  // the nodes that the target fuses; its `supports` is replaced by the one above
+  bool optimize = true;  // false: runs only the passes that execution needs
 };
 
 std::vector<Pass> MakePipeline(const PipelineOptions& options);

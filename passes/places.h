@@ -1,5 +1,5 @@
-// At which ranks values are that one rank alone has (Placement::At), for passes that put nodes together: those of
-// different ranks stay apart. Any thread.
+// The ranks of values that only one rank has (Placement::At). Passes that merge nodes use it to keep nodes of different
+// ranks apart. Any thread.
 
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace lockstep::passes {
 
-// Along which axes one rank alone has what is placed so, and which: "stage=2 ". Where it is equal, values are at the
-// same ranks.
+// Returns the axes along which only one rank has a value with these placements, with that rank: "stage=2 ". Values with
+// equal texts are at the same ranks.
 std::string RanksOf(const PlacementMap& placements);
 
 }  // namespace lockstep::passes

@@ -12,7 +12,7 @@ namespace lockstep::passes {
 void ReorderTopologically(Graph& graph, const std::function<int64_t(const Node&)>& priority, bool keep_collectives) {
   using Entry = std::tuple<int64_t, int64_t, Node*>;  // priority, id
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
-  std::unordered_map<const Node*, size_t> waiting;  // operands that are not computed yet
+  std::unordered_map<const Node*, size_t> waiting;  // the number of operands that are not computed yet
   std::unordered_map<const Node*, int64_t> priorities;
   std::unordered_map<const Node*, Node*> next_collective;
   Node* last_collective = nullptr;
@@ -39,7 +39,7 @@ void ReorderTopologically(Graph& graph, const std::function<int64_t(const Node&)
     const auto release = [&](Node* waiter) {
       if (--waiting[waiter] == 0) ready.emplace(priorities[waiter], waiter->id(), waiter);
     };
-    for (Node* user : node->users()) release(user);  // once for each operand, as counted
+    for (Node* user : node->users()) release(user);  // lists a user once for each operand, as counted above
     if (const auto next = next_collective.find(node); next != next_collective.end()) release(next->second);
   }
   LOCKSTEP_CHECK(placed == graph.nodes().size()) << "graph @" << graph.name() << " has a cycle";

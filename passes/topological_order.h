@@ -1,5 +1,5 @@
-// Reorders the nodes of a graph: among the nodes whose operands are all computed, the one with the least priority comes
-// next. For the passes that merge or move nodes; equal priorities cannot occur, since the node's id breaks ties.
+// Reorders the nodes of a graph: among the nodes whose operands are all computed, the one with the smallest priority
+// comes next; the node's id breaks ties. For passes that merge or move nodes.
 
 #pragma once
 
@@ -10,12 +10,12 @@
 
 namespace lockstep::passes {
 
-// `priority` is asked once for each node. Priorities of the nodes' present positions keep a valid order unchanged.
-// Collectives stay in the order in which they are if `keep_collectives`.
+// Calls `priority` once for each node. If the priority is the node's position, a valid order stays unchanged. If
+// `keep_collectives`, collectives keep their order.
 void ReorderTopologically(Graph& graph, const std::function<int64_t(const Node&)>& priority,
                           bool keep_collectives = false);
 
-// The same with the present position as the priority: repairs an order after nodes were inserted too early or too late.
+// Reorders with a node's position as its priority: repairs the order after nodes were inserted too early or too late.
 void RepairOrder(Graph& graph, bool keep_collectives = false);
 
 }  // namespace lockstep::passes

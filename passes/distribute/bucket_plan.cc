@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// What the recurrence reads of the gradients, by where a bucket begins or ends.
+// Sums over the gradients that the recurrence reads, indexed by the begin or the end of a bucket.
 class Timeline {
  public:
   Timeline(std::span<const GradientTimes> gradients, CollectiveCost cost) : cost_(cost) {
@@ -26,8 +26,8 @@ class Timeline {
   size_t size() const { return ready_.size() - 1; }
   int64_t updates_from(size_t i) const { return updates_[i]; }
 
-  // When a bucket [i, j) is reduced, if the network is free from `free` on; kNever if its updates then end after
-  // `limit`.
+  // Returns the time at which a bucket [i, j) is reduced if the network is free from `free` on; kNever if the updates
+  // would then end after `limit`.
   int64_t Reduced(size_t i, size_t j, int64_t free, int64_t limit) const {
     if (free == kNever) return kNever;
     const int64_t end = std::max(free, ready_[j]) + cost_(bytes_[j] - bytes_[i]);
@@ -36,9 +36,9 @@ class Timeline {
 
  private:
   CollectiveCost cost_;
-  std::vector<int64_t> bytes_ = {0};  // of the gradients before
-  std::vector<int64_t> ready_ = {0};  // when all of them are computed
-  std::vector<int64_t> updates_;      // of the gradients from there on
+  std::vector<int64_t> bytes_ = {0};  // the bytes of the gradients before the index
+  std::vector<int64_t> ready_ = {0};  // the time at which all of these are computed
+  std::vector<int64_t> updates_;      // the duration of the updates from the index on
 };
 
 bool EndsBy(const Timeline& timeline, int64_t limit) {
@@ -50,7 +50,7 @@ bool EndsBy(const Timeline& timeline, int64_t limit) {
   return free.back() != kNever;
 }
 
-// The least limit, from `low` on, by which some plan ends; one does by `high`.
+// Returns the smallest limit >= `low` by which some plan ends. Requires that a plan ends by `high`.
 int64_t LeastLimit(const Timeline& timeline, int64_t low, int64_t high) {
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
@@ -60,10 +60,11 @@ int64_t LeastLimit(const Timeline& timeline, int64_t low, int64_t high) {
   return high;
 }
 
-// Of the plans that end by the limit, of which there is one, the fewest buckets that end first.
+// Returns the ends of the fewest buckets that end by the limit; among equal ones those whose collectives end first.
+// Requires that a plan ends by the limit.
 std::vector<size_t> FewestBuckets(const Timeline& timeline, int64_t limit) {
   const size_t size = timeline.size();
-  std::vector<std::vector<size_t>> begins;  // by number of buckets and end, where the last one begins
+  std::vector<std::vector<size_t>> begins;  // the begin of the last bucket, by the number of buckets and the end
   std::vector<int64_t> free(size + 1, kNever);
   free[0] = 0;
   while (free[size] == kNever) {
@@ -126,7 +127,7 @@ int64_t CostTable::At(int64_t bytes) const {
   size_t right = 1;
   while (right + 1 < points_.size() && points_[right].bytes < bytes) ++right;
   const Point &a = points_[right - 1], &b = points_[right];
-  // The same on all machines: whole numbers, that 128 bits hold.
+  // Integers give the same result on all machines; the product needs 128 bits.
   const __int128 rise = static_cast<__int128>(b.nanoseconds - a.nanoseconds) * (bytes - a.bytes);
   return std::max<int64_t>(0, a.nanoseconds + static_cast<int64_t>(rise / (b.bytes - a.bytes)));
 }

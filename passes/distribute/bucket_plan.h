@@ -1,17 +1,16 @@
-// How gradients are divided into buckets so that a step ends as early as it can, from measured times: when each
-// gradient is computed, how long its update takes, and what a collective of so many bytes takes. A pure function; any
-// thread.
+// Divides gradients into buckets so that a step ends as early as possible. The input is measured: when each gradient is
+// computed, how long its update takes, and how long a collective takes by its bytes. A pure function; any thread.
 //
-// What is modelled: gradients are computed in an order, buckets are neighbours in it, and their collectives run one
-// after the other, each once the last gradient in it is computed. The kernels of the step end at some time; then the
-// rank waits for bucket after bucket, and runs the updates of each.
+// The model: gradients are computed in a given order, and a bucket is a range of gradients in that order. The
+// collectives run one after the other. Each starts once the last gradient of its bucket is computed. When the kernels
+// of the step have ended, the rank waits for one bucket after the other and runs the updates of each.
 //
 //   computed  g1   g2      g3        g4 | kernels end
 //   network        [  g1 g2  ]         [  g3 g4  ]
 //   updates                             u1 u2     u3 u4 | the end
 //
-// Small buckets start early, and pay for each start; in large ones the last gradients travel late. Nothing below is an
-// approximation: among all partitions into neighbours the one that is found ends first.
+// Small buckets start early but pay the latency more often. In large buckets the last gradients travel late. The result
+// is exact: no partition into ranges ends earlier.
 
 #pragma once
 
@@ -24,46 +23,48 @@
 
 namespace lockstep::passes {
 
-// Times are nanoseconds since the step began, durations nanoseconds: whole numbers, so that all ranks that know the
-// same numbers find the same plan. None is negative.
+// The times of one gradient. Times are nanoseconds since the step began, durations are nanoseconds. None is negative.
+// They are integers, so that all ranks compute the same plan from the same numbers.
 struct GradientTimes {
-  int64_t ready = 0;   // when it is computed
-  int64_t bytes = 0;   // that travel
-  int64_t update = 0;  // how long it takes to use what was reduced
+  int64_t ready = 0;   // the time at which it is computed
+  int64_t bytes = 0;   // the bytes that travel
+  int64_t update = 0;  // the duration of the update that uses the reduced gradient
 
   bool operator==(const GradientTimes&) const = default;
 };
 
-// What a collective of so many bytes takes. Not negative; need not grow with the bytes.
+// Returns the duration of a collective of so many bytes. Not negative; need not grow with the bytes.
 using CollectiveCost = absl::FunctionRef<int64_t(int64_t bytes)>;
 
 struct BucketPlan {
-  std::vector<size_t> ends;  // of each bucket, where the next one begins; the last is the number of gradients
-  int64_t end = 0;           // when the last update ends
+  std::vector<size_t> ends;  // for each bucket, the index behind its last gradient
+  int64_t end = 0;           // the time at which the last update ends
 
   bool operator==(const BucketPlan&) const = default;
 };
 
-// When the last update ends with the buckets that end there; `kernels_end` is when the rank has nothing else to do.
+// Returns the time at which the last update ends if the buckets end at `ends`. `kernels_end` is the time at which the
+// other kernels have ended.
 int64_t EndOf(std::span<const GradientTimes> gradients, int64_t kernels_end, CollectiveCost cost,
               std::span<const size_t> ends);
 
-// The plan that ends first; among those the one of the fewest buckets; among those the one whose collectives end first,
-// and whose last buckets, then, are the smallest. No buckets if there are no gradients.
+// Returns the plan that ends first. Among equal ones it prefers the fewest buckets, then the earliest end of the
+// collectives, which makes the last buckets small. Returns no buckets if there are no gradients.
 //
-// With W(i) the updates of all gradients from i on, and c(i, j) the cost of a bucket [i, j), a plan ends at
-// max(kernels_end + W(0), the greatest over its buckets of its collective's end + W(its first gradient)). Whether any
-// plan ends by U is decided by the earliest time at which the network can be free after the first j gradients,
+// Let W(i) be the duration of the updates of all gradients from i on, and c(i, j) the cost of a bucket [i, j). A plan
+// ends at max(kernels_end + W(0), the maximum over its buckets of its collective's end + W(its first gradient)). Some
+// plan ends by U if E(n) is finite, where E(j) is the earliest time at which the network can be free after the first j
+// gradients:
 //
 //   E(0) = 0,   E(j) = min over i < j of e = max(E(i), ready before j) + c(i, j), if e + W(i) <= U,
 //
-// since what follows is not worse for having an earlier start. The least U is found by bisection, exactly, as times are
-// whole numbers; the fewest buckets by the same recurrence, over their number too. With n gradients, k buckets and a
-// range of times T that is O(n^2 (log T + k)) calls of `cost`.
+// This is correct because an earlier start never delays the rest. Bisection finds the smallest U exactly, as times are
+// integers. The same recurrence with the number of buckets as a second index finds the fewest buckets. With n
+// gradients, k buckets and a range of times T this makes O(n^2 (log T + k)) calls of `cost`.
 BucketPlan PlanBuckets(std::span<const GradientTimes> gradients, int64_t kernels_end, CollectiveCost cost);
 
-// A cost that was measured at some sizes: linear between two of them, beyond the last as between the last two, and
-// below the first as there.
+// A cost that was measured at some sizes. It is linear between two sizes, constant below the first, and beyond the last
+// it continues the line through the last two.
 class CostTable {
  public:
   struct Point {
@@ -73,7 +74,7 @@ class CostTable {
     bool operator==(const Point&) const = default;
   };
 
-  // `points` by growing bytes, at least one; no duration is negative.
+  // Requires at least one point, strictly increasing bytes, and durations that are not negative.
   explicit CostTable(std::vector<Point> points);
 
   int64_t At(int64_t bytes) const;

@@ -14,7 +14,7 @@ using testing::ElementsAre;
 constexpr int64_t kLatency = 10;
 int64_t OneAByte(int64_t bytes) { return kLatency + bytes; }
 
-// All partitions of n gradients into neighbours: bit i says whether a bucket ends after gradient i.
+// Returns all partitions of n gradients into ranges. Bit i is set if a bucket ends after gradient i.
 std::vector<std::vector<size_t>> AllPartitions(size_t n) {
   std::vector<std::vector<size_t>> partitions;
   for (uint32_t bits = 0; bits < (1u << (n - 1)); ++bits) {
@@ -33,7 +33,7 @@ struct Best {
   size_t buckets;
 };
 
-// By trying everything.
+// Finds the best plan by trying all partitions.
 Best BestOfAll(const std::vector<GradientTimes>& gradients, int64_t kernels_end, CollectiveCost cost) {
   Best best{INT64_MAX, 0};
   for (const std::vector<size_t>& ends : AllPartitions(gradients.size())) {
@@ -68,7 +68,7 @@ class RandomSteps {
   std::mt19937_64 random_{1};
 };
 
-// Every case is compared with all of its partitions; the counts say that cases of all kinds were among them.
+// Compares each case with all of its partitions. The counts show that plans of all sizes occurred.
 TEST(BucketPlanTest, NoPartitionEndsEarlierNorHasFewerBuckets) {
   RandomSteps random;
   std::vector<int> cases_with_buckets(10, 0);
@@ -78,7 +78,7 @@ TEST(BucketPlanTest, NoPartitionEndsEarlierNorHasFewerBuckets) {
       const std::vector<GradientTimes> gradients = random.Gradients(n);
       const int64_t kernels_end = gradients.back().ready + random.Below(3) * random.Below(100);
       const int64_t latency = random.Below(30), weight = random.Below(4);
-      // Any function: every third time one that a bucket of more bytes may make cheaper.
+      // Any function is allowed. In every third round a bucket of more bytes may be cheaper.
       std::vector<int64_t> prices(700);
       for (int64_t& price : prices) price = random.Below(80);
       const auto cost = [&](int64_t bytes) {
@@ -108,7 +108,7 @@ TEST(BucketPlanTest, WhatComesLateTravelsAlone) {
   EXPECT_EQ(PlanBuckets(gradients, 500, OneAByte), (BucketPlan{{3, 4}, 500 + kLatency + 1}));
 }
 
-// The network is the bottleneck: it must not stand still before the first bucket, and must not start too often.
+// The network is the bottleneck: it should not idle before the first bucket, nor pay the latency too often.
 TEST(BucketPlanTest, TheFirstBucketIsSmallWhereTheNetworkIsSlow) {
   const std::vector<GradientTimes> gradients = {{10, 100}, {20, 100}, {30, 100}, {40, 100}, {50, 100}};
   const BucketPlan plan = PlanBuckets(gradients, 50, OneAByte);
@@ -116,7 +116,7 @@ TEST(BucketPlanTest, TheFirstBucketIsSmallWhereTheNetworkIsSlow) {
   EXPECT_EQ(plan.end, 10 + 2 * kLatency + 500);
 }
 
-// Long updates hide what travels after them, so that what is updated first should be there first.
+// Long updates hide the transfers after them, so the gradient with the long update travels first.
 TEST(BucketPlanTest, UpdatesRunWhileTheNextBucketTravels) {
   std::vector<GradientTimes> gradients = {{0, 100, 0}, {0, 100, 0}};
   EXPECT_THAT(PlanBuckets(gradients, 0, OneAByte).ends, ElementsAre(2));

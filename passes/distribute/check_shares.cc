@@ -24,10 +24,11 @@ absl::Status CheckInputsAreShared(const Graph& graph, const Mesh& mesh) {
     if (axis.size < 2 || axis.name == kStageAxis || IsShared(graph, axis.name)) continue;
     return InvalidArgument() << "graph @" << graph.name() << " is compiled for " << axis.size << " ranks along axis "
                              << axis.name << ", and none of its inputs is split over them: " << inputs
-                             << "; every rank would get the same and compute the same. Say which dimension is the "
+                             << "; every rank would get the same and compute the same. Give the dimension of the "
                              << "batch when the model is loaded, by dims={\"" << first << ":0\": 128} or split={\""
-                             << first << "\": 0}; or which weights the ranks share, by split={\"fc1.weight\": {\""
-                             << axis.name << "\": 0}}, or that it is meant, by replicated=True, when it is compiled";
+                             << first << "\": 0}; or, when it is compiled, the weights that the ranks share, by "
+                             << "split={\"fc1.weight\": {\"" << axis.name
+                             << "\": 0}}, or replicated=True if all ranks should compute the same";
   }
   return absl::OkStatus();
 }
@@ -37,7 +38,7 @@ absl::Status CheckStatesOfStages(const Graph& graph, const Mesh& mesh) {
     if (!input.is_state || WithoutReplicated(input.placements()).empty()) continue;
     return InvalidArgument() << "graph @" << graph.name() << " is compiled for the stages of the mesh "
                              << mesh.ToString() << ", and state " << input.name()
-                             << " is split over ranks (split=, placements=), which stages do not do";
+                             << " is split over ranks (split=, placements=), which is not supported with stages";
   }
   return absl::OkStatus();
 }

@@ -13,10 +13,10 @@
 namespace lockstep::passes {
 namespace {
 
-// Places a graph along one axis, which is the last of `mesh`; along the others, `graph` is placed already.
+// Places a graph along one axis, the last of `mesh`. Along the other axes `graph` is placed already.
 class AxisPlacer {
  public:
-  // In the body of a loop ranks do not meet, and results stay where they are.
+  // In the body of a loop, ranks do not communicate, and results keep their placements.
   AxisPlacer(Graph graph, const MeshAxis& axis, Mesh mesh, bool is_body = false)
       : from_(std::move(graph)),
         axis_(axis),
@@ -50,7 +50,7 @@ class AxisPlacer {
 
   absl::Status AddInput(const Input& input);
   absl::Status AddResult(const Result& result);
-  absl::StatusOr<Iterator> Place(Iterator node);  // returns the next to place
+  absl::StatusOr<Iterator> Place(Iterator node);  // returns the next node to place
   absl::Status PlaceBody(Node& scan, const std::vector<Value>& operands);
   absl::Status PlaceByRule(const Node& node, const PlacementRuling& ruling);
   void FindGradientsOfSlices();
@@ -63,8 +63,8 @@ class AxisPlacer {
   const bool is_body_;
   Graph to_;
   PlacementMover mover_;
-  ValueMap map_;  // to the values as their nodes leave them, or reduced
-  // Of gradients, and of what they are computed of element by element, where an optimizer wants slices of them alone.
+  ValueMap map_;  // from a value of from_ to the result of its node in to_, or to the reduced result
+  // Gradients of which an optimizer requires a slice, with its placement, and their elementwise operands.
   std::unordered_map<Value, Placement, ValueHash> slices_;
 };
 
@@ -91,12 +91,12 @@ absl::Status AxisPlacer::AddInput(const Input& input) {
                              << axis_.size << " ranks of axis " << axis_.name << ": " << shape[placement.dim()]
                              << " is not a multiple of " << shares;
   }
-  // Those along axes that are still to come are kept.
+  // Placements along axes that are placed later are kept.
   ASSIGN_OR_RETURN(map_[input.value], to_.AddInputLike(input, input.value.type(), input.placements()));
   return absl::OkStatus();
 }
 
-// Whether the ranks can share all dimensions that are to be split, and the operands can be brought there.
+// Returns true if the ranks can share all dimensions that are to be split, and the operands can be moved so.
 bool AxisPlacer::CanBePlaced(const Node& node, const PlacementRuling& ruling) const {
   for (size_t i = 0; i < node.operands().size(); ++i) {
     const Value operand = map_.at(node.operand(i));
@@ -131,15 +131,15 @@ absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
       RETURN_IF_ERROR(Annotate(from_.SetAttribute(&node, name, value), node.Describe()));
     return ReplaceByDecomposition(from_, it);
   }
-  // A dimension that the ranks cannot share, such as a batch merged with something odd, or that another axis splits:
-  // compute the whole on every rank.
+  // If the ranks cannot share a dimension, such as a batch that is merged with a dimension of odd size, or if another
+  // axis splits it, every rank computes the whole.
   if (ruling.failure.empty() && !CanBePlaced(node, ruling))
     ruling = AskPlacementRule(to_place, axis_, std::nullopt, std::vector<Placement>(operands.size()));
   RETURN_IF_ERROR(PlaceByRule(node, ruling));
   return std::next(it);
 }
 
-// From the optimizers, whose states are inputs, back to where gradients are sums.
+// Goes from the optimizers, whose states are inputs, back to the sums that the gradients are computed from.
 void AxisPlacer::FindGradientsOfSlices() {
   for (auto it = from_.nodes().rbegin(); it != from_.nodes().rend(); ++it) {
     Node& node = *it;
@@ -161,8 +161,8 @@ void AxisPlacer::FindGradientsOfSlices() {
   }
 }
 
-// A sum of which an optimizer wants slices is reduced to these where an earlier node, such as that of its norm, needs
-// it reduced.
+// Reduces a sum to slices if an optimizer requires slices of it, and `node`, such as the one of its norm, requires it
+// reduced earlier.
 absl::Status AxisPlacer::ReduceToSlices(const Node& node, const PlacementRuling& ruling) {
   for (size_t i = 0; i < node.operands().size(); ++i) {
     const auto slices = slices_.find(node.operand(i));
@@ -175,11 +175,11 @@ absl::Status AxisPlacer::ReduceToSlices(const Node& node, const PlacementRuling&
   return absl::OkStatus();
 }
 
-// A sum that several nodes would pass on as one is reduced before the first: once, instead of once behind each. So the
-// gradient of a layer of which ranks have columns is reduced before it meets, say, a normalisation, whose gradients
-// are all linear in it.
+// Reduces a partial sum before its first user if several nodes would pass it on: once, instead of once behind each. For
+// example, if ranks have columns of a layer, its gradient is reduced before the backward pass of a normalisation, whose
+// gradients are all linear in it.
 absl::Status AxisPlacer::ReduceOnce(const Node& node, const PlacementRuling& ruling) {
-  if (is_body_) return absl::OkStatus();  // where ranks do not meet
+  if (is_body_) return absl::OkStatus();  // ranks do not communicate there
   for (size_t i = 0; i < node.operands().size(); ++i) {
     Value& value = map_.at(node.operand(i));
     const Placement is = value.placement(axis_.name);
@@ -189,8 +189,8 @@ absl::Status AxisPlacer::ReduceOnce(const Node& node, const PlacementRuling& rul
   return absl::OkStatus();
 }
 
-// Moves the operands of a node that is to be decomposed. Its parts then find, in the place of each, a value that stands
-// for what was moved.
+// Moves the operands of a node that will be decomposed. In from_, a reshape of the same shape stands for each moved
+// operand, so that the nodes of the decomposition use the moved value.
 absl::Status AxisPlacer::MoveBefore(Node& node, const PlacementRuling& ruling) {
   for (size_t i = 0; i < node.operands().size(); ++i) {
     const Value operand = node.operand(i);
@@ -221,7 +221,7 @@ absl::Status AxisPlacer::PlaceByRule(const Node& node, const PlacementRuling& ru
   for (size_t i = 0; i < spec.operands.size(); ++i) {
     const bool was_partial = spec.operands[i].placement(axis_.name).is_partial();
     ASSIGN_OR_RETURN(spec.operands[i], mover_.Move(spec.operands[i], ruling.required[i], node.Describe()));
-    // What has been reduced is used so from here on: a sum of parts would have to be reduced once more.
+    // Later nodes use the reduced value, so that the sum is not reduced again.
     if (was_partial && ruling.required[i].is_replicated()) map_[node.operand(i)] = spec.operands[i];
   }
   for (size_t i = 0; i < node.num_results(); ++i) spec.placements[i] = With(spec.placements[i], ruling.results[i]);
@@ -251,8 +251,8 @@ absl::Status AxisPlacer::AddResult(const Result& result) {
   return to_.AddResult(result.name, moved, std::move(placements));
 }
 
-// Takes fusions apart, so that collectives can come between their ops. Loops stay, and are placed with their bodies,
-// and so do updates of parameter servers, in which no rank has a part.
+// Decomposes fusions, so that collectives can come between their ops. Loops stay, and are placed with their bodies.
+// Updates of parameter servers stay too, as ranks do not run them.
 absl::Status OpenRegions(Graph& graph) {
   RETURN_IF_ERROR(InBodies(graph, [](Graph& body) -> absl::StatusOr<bool> {
                     RETURN_IF_ERROR(OpenRegions(body));
@@ -275,7 +275,7 @@ absl::Status OpenRegions(Graph& graph) {
   return absl::OkStatus();
 }
 
-// Along an axis of one rank nothing is anywhere else.
+// Removes the placements along an axis of one rank.
 void ForgetAxis(Graph& graph, const std::string& axis) {
   for (size_t i = 0; i < graph.inputs().size(); ++i) {
     PlacementMap placements = graph.inputs()[i].placements();
@@ -289,7 +289,8 @@ void ForgetAxis(Graph& graph, const std::string& axis) {
   }
 }
 
-// How few ranks, more than one, can share all inputs that are split along the axis; 1 if none are, or no number can.
+// Returns the smallest number of ranks above 1 that can share all inputs that are split along the axis; 1 if no input
+// is split along it, or no number of ranks can share them.
 int64_t FewestRanks(const Graph& graph, const std::string& axis) {
   int64_t divisor = 0;
   for (const Input& input : graph.inputs()) {
@@ -308,7 +309,7 @@ bool IsReducedOnce(const Value& value) {
   const std::vector<Node*>& users = value.node->users();
   std::set<const Node*> passing;
   for (const Node* user : users) {
-    if (!user->op().reduction()) passing.insert(user);  // what is left of a reduction is less to reduce
+    if (!user->op().reduction()) passing.insert(user);  // the result of a reduction has fewer bytes to reduce
   }
   return passing.size() > 1 && value.shape().rank() > 1;
 }

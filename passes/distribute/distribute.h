@@ -1,7 +1,6 @@
-// Places a program on a mesh: decides for every value of the one-rank program over the global batch where it is, and
-// puts a collective exactly where that must change. Types stay global, so that what comes out can be read as the
-// program that went in; n ranks then compute what one rank would, up to rounding. localize.h makes the types of each
-// rank of it.
+// Places a program on a mesh: decides the placement of each value of the one-rank program over the global batch, and
+// inserts a collective exactly where a placement must change. Types stay global, so the result reads like the input. n
+// ranks then compute the same as one rank, up to rounding. localize.h derives the types of each rank.
 //
 //   graph @step(%x: f32[128,784] split(0), %dz: f32[128,10] split(0), state %w: f32[784,10]) -> (%w: f32[784,10]) {
 //     %dw = matmul %x, %dz {transpose_a=true} : f32[784,10]
@@ -17,13 +16,13 @@
 //     return %w1
 //   }
 //
-// How: one mesh axis after the other. Placements are derived from the inputs' by the ops' rules (core/op_def.h,
-// PlacementContext); where an op requires another placement than its operand has, the operand is moved (core/placing.h,
-// PlacementMover).
+// Axes are placed one after the other. The ops' placement rules derive placements from those of the inputs
+// (core/op_def.h, PlacementContext). If an op requires another placement than its operand has, the operand is moved
+// (core/placing.h, PlacementMover).
 //
-// A local value that would reach a state is an error that names the op. States end as they began; a result that is
-// split stays split, and says so. Axes of size 1 disappear: on one rank there is no collective. Fusions are taken apart
-// first.
+// A local value that would reach a state is an error that names the op. The next value of a state has the placement of
+// the state. A result that is split stays split, and its placement says so. Axes of size 1 are dropped, so one rank has
+// no collectives. Fusions are decomposed first.
 
 #pragma once
 
@@ -36,22 +35,22 @@
 
 namespace lockstep::passes {
 
-// `graph` must have no mesh yet, unless `mesh` is empty, which changes nothing. An input whose split dimension the axis
-// size does not divide is an error naming it.
+// Returns the placed program. Requires that `graph` has no mesh. An empty `mesh` changes nothing. An input whose split
+// dimension is not a multiple of the axis size is an error that names the input.
 absl::StatusOr<Graph> DistributeGraph(const Graph& graph, const Mesh& mesh);
 
-// Places a graph that is placed along all axes of its mesh, or has none, along one more, of at least two ranks. Errors
-// as of DistributeGraph.
+// Places a graph along one more axis, of at least two ranks. Requires that the graph has no mesh or is placed along all
+// axes of its mesh. Errors as of DistributeGraph.
 absl::StatusOr<Graph> DistributeAlong(Graph graph, const MeshAxis& axis);
 
-// Whether a sum over ranks is reduced before its first use though that could pass it on: where several nodes use it,
-// behind each of which it would have to be reduced otherwise. Statistics and the like, of one dimension, are not: what
-// they are added to may be less.
+// Returns true if a partial sum is reduced before its first use, even though that use could pass it on as a partial
+// sum. This holds if several nodes use it, since otherwise each of their results would have to be reduced. Values of
+// one dimension, such as statistics, are excluded: the values that they are added to may be smaller.
 bool IsReducedOnce(const Value& value);
 
-// Where result `name` of a graph that has no mesh yet will be along `axis`, by the placements of its inputs: what
-// DistributeGraph gives for the smallest number of ranks that can share those that are split along it. Replicated where
-// no number of ranks can. Errors as of DistributeGraph; requires that there is such a result.
+// Returns the placement that result `name` of a graph without a mesh will have along `axis`. It is found with
+// DistributeGraph for the smallest number of ranks that can share all inputs that are split along the axis. Returns
+// replicated if no number of ranks can. Errors as of DistributeGraph. Requires that the result exists.
 absl::StatusOr<Placement> PlacementOfResult(const Graph& graph, std::string_view name, const std::string& axis);
 
 Pass Distribute(Mesh mesh);

@@ -16,16 +16,16 @@
 namespace lockstep::passes {
 namespace {
 
-// What must agree within a bucket: op, attributes and at which rank it is, dtype, depth. `depth` is the number of
-// collectives on the longest path before this one; those of equal depth do not need each other. Collectives that no
-// other one needs may be merged with each other at any depth: they share the depth kFinal.
+// The properties that are equal within a bucket: op, attributes with the rank of Placement::At, dtype, depth. The depth
+// is the number of collectives on the longest path before this one, so collectives of equal depth do not depend on each
+// other. Collectives that no other collective depends on can be merged at any depth: they share the depth kFinal.
 using BucketKey = std::tuple<std::string, std::string, DType, int64_t>;
 constexpr int64_t kFinal = -1;
 
-// A collective on its way into a bucket.
+// A collective that can be put into a bucket.
 struct BucketCandidate {
   Node* node;
-  int64_t position;  // as that of a bucket
+  int64_t position;  // the position of its last operand; -1: all operands are inputs
   BucketKey key;
   int64_t bytes;
   MeasuredStep::Gradient times = {};
@@ -37,7 +37,7 @@ TensorType OnRank(const Graph& graph, Value value) {
   return graph.is_local() ? value.type() : LocalType(value.type(), value.placements(), graph.mesh());
 }
 
-// Whether the ranks' slices of each operand lie in memory one after the other, as its bucket has them.
+// Returns true if the ranks' slices of each operand are contiguous in memory, as a bucket requires.
 bool IsContiguous(const Graph& graph, const Node& node) {
   const CollectiveTraits traits = TraitsOf(*node.op().collective());
   if (!traits.scatters && !traits.gathers) return true;
@@ -51,7 +51,7 @@ bool IsContiguous(const Graph& graph, const Node& node) {
 }
 
 std::unordered_map<const Node*, int64_t> Depths(const Graph& graph) {
-  std::unordered_map<const Node*, int64_t> depth;  // of the collectives before or at a node
+  std::unordered_map<const Node*, int64_t> depth;  // the number of collectives on the longest path before a node
   for (const Node& node : graph.nodes()) {
     int64_t& own = depth[&node];
     for (Value operand : node.operands()) {
@@ -62,7 +62,7 @@ std::unordered_map<const Node*, int64_t> Depths(const Graph& graph) {
   return depth;
 }
 
-// The nodes from which a collective can be reached.
+// Returns, for each node, true if a collective depends on it.
 std::unordered_map<const Node*, bool> ReachesCollective(Graph& graph) {
   std::unordered_map<const Node*, bool> reaches;
   for (auto it = graph.nodes().rbegin(); it != graph.nodes().rend(); ++it) {
@@ -88,7 +88,7 @@ std::string AttributesOf(const Node& node) {
   return text + RanksOf(node.placements());
 }
 
-// By position.
+// Returns the candidates in the order of their positions.
 std::vector<BucketCandidate> CandidatesIn(Graph& graph) {
   const auto depths = Depths(graph);
   auto reaches = ReachesCollective(graph);
@@ -122,7 +122,7 @@ void PutIntoBucket(const BucketCandidate& candidate, Bucket& bucket) {
 
 std::vector<Bucket> FillBySize(std::span<const BucketCandidate> candidates, const MergeOptions& options) {
   std::vector<Bucket> buckets;
-  std::map<BucketKey, size_t> open;  // the bucket that is being filled
+  std::map<BucketKey, size_t> open;  // for each key, the bucket that is being filled
   std::optional<size_t> first_final;
   for (const BucketCandidate& candidate : candidates) {
     const auto it = open.find(candidate.key);
@@ -143,8 +143,8 @@ std::vector<Bucket> FillBySize(std::span<const BucketCandidate> candidates, cons
 
 const MeasuredStep::Gradient* TimesOf(const Node& node, const MeasuredStep& measured) {
   const std::string name = node.operand(0).name();
-  // Where it travels as another dtype, it is ready when it has been converted (wire.h). The step that was measured may
-  // have had another wire, which takes little beside all else.
+  // A gradient that travels as another dtype is ready once it is converted (wire.h). The measured step may have had
+  // another wire; the duration of the conversion is small.
   for (const char* const suffix : {"", "/bf16"}) {
     const auto it = measured.gradients.find(name + suffix);
     if (it != measured.gradients.end()) return &it->second;
@@ -152,14 +152,15 @@ const MeasuredStep::Gradient* TimesOf(const Node& node, const MeasuredStep& meas
   return nullptr;
 }
 
-// What it weighs in the table of all_reduces, of which each byte travels to be added and as part of the sum.
+// Returns the bytes of the all_reduce that takes as long. A reduce_scatter takes half of an all_reduce, whose bytes
+// travel twice: as terms and as sums.
 int64_t TravellingBytes(const BucketCandidate& candidate) {
   const auto bytes = static_cast<int64_t>(static_cast<double>(candidate.bytes) * ShareThatTravels(*candidate.node));
   return TraitsOf(*candidate.node->op().collective()).scatters ? bytes / 2 : bytes;
 }
 
-// Gives each its times, and puts them in the order in which they are ready. What has none of its own has those of the
-// one before it. False if none has.
+// Sets the times of the candidates and sorts them by the time at which they are ready. A candidate without measured
+// times gets those of the one before it. Returns false if no candidate has measured times.
 bool FindTimes(std::vector<BucketCandidate>& candidates, const MeasuredStep& measured) {
   const MeasuredStep::Gradient* last = nullptr;
   for (const BucketCandidate& candidate : candidates) {
@@ -176,7 +177,7 @@ bool FindTimes(std::vector<BucketCandidate>& candidates, const MeasuredStep& mea
   return true;
 }
 
-// Of candidates of one key, in the order in which they are ready.
+// Fills buckets with candidates of one key, given in the order in which they are ready.
 std::vector<Bucket> FillByTimes(std::span<const BucketCandidate> candidates, const CostTable& costs) {
   std::vector<GradientTimes> gradients;
   int64_t kernels_end = candidates[0].times.needed;
@@ -193,14 +194,14 @@ std::vector<Bucket> FillByTimes(std::span<const BucketCandidate> candidates, con
   return buckets;
 }
 
-// The costs of the axis of a reduction; null for all else.
+// Returns the costs of the axis of a reduction; null for other collectives and other axes.
 const CostTable* CostsFor(const Node& node, const MeasuredStep& measured) {
   if (!TraitsOf(*node.op().collective()).reduces) return nullptr;
   const auto it = measured.costs.find(node.attr<std::string>("axis"));
   return it == measured.costs.end() ? nullptr : &it->second;
 }
 
-// Fills buckets with what the step was measured for, and takes it out of the candidates.
+// Fills buckets with the candidates along axes with measured costs, and removes these candidates.
 absl::StatusOr<std::vector<Bucket>> TakeMeasured(std::vector<BucketCandidate>& candidates,
                                                  const MeasuredStep& measured) {
   std::map<BucketKey, std::vector<BucketCandidate>> groups;
@@ -214,10 +215,10 @@ absl::StatusOr<std::vector<Bucket>> TakeMeasured(std::vector<BucketCandidate>& c
     if (!FindTimes(group, measured)) {
       const Node& first = *group[0].node;
       if (ShareThatTravels(first) < 1) {
-        return InvalidArgument() << "no gradient of this program that travels as " << first.attr<std::string>("wire")
-                                 << " is among those that were measured, such as %" << first.operand(0).name()
-                                 << ": the report is of another program, or its gradients travelled as int8, and so "
-                                 << "were no reductions that have times: measure with another wire";
+        return InvalidArgument() << "the report has no times for any gradient of this program that travels as "
+                                 << first.attr<std::string>("wire") << ", such as %" << first.operand(0).name()
+                                 << ": it is of another program, or its gradients travelled as int8, for which there "
+                                 << "are no times: measure with another wire";
       }
       others.insert(others.end(), group.begin(), group.end());
       continue;
@@ -227,8 +228,8 @@ absl::StatusOr<std::vector<Bucket>> TakeMeasured(std::vector<BucketCandidate>& c
   }
   if (buckets.empty() && !groups.empty()) {
     const BucketCandidate& first = groups.begin()->second[0];
-    return InvalidArgument() << "no gradient of this program is among those that were measured, such as %"
-                             << first.node->operand(0).name() << ": the report is of another program";
+    return InvalidArgument() << "the report has no times for any gradient of this program, such as %"
+                             << first.node->operand(0).name() << ": it is of another program";
   }
   std::stable_sort(others.begin(), others.end(),
                    [](const BucketCandidate& a, const BucketCandidate& b) { return a.position < b.position; });

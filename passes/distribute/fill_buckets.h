@@ -1,4 +1,4 @@
-// Which collectives go into one bucket: for merge_collectives.cc, whose header says how they are chosen.
+// Assigns collectives to buckets, for merge_collectives.cc alone. merge_collectives.h says how they are chosen.
 
 #pragma once
 
@@ -14,14 +14,15 @@ namespace lockstep::passes {
 struct Bucket {
   std::vector<Node*> nodes;
   int64_t bytes = 0;     // as MergeOptions::max_bytes counts them
-  int64_t position = 0;  // in the graph, of what its first operand is computed by; -1: it is an input
+  int64_t position = 0;  // the position in the graph at which the bucket's first collective is ready; -1: at the start
 };
 
-// Whether it is one of those that may be in a bucket at all.
+// Returns true if the node is a collective whose kind may be in a bucket.
 bool IsInBucket(const Node& node);
 
-// The collectives that are in no bucket yet, in buckets, those first whose first operand is computed first.
-// InvalidArgument if options.measured knows none of those that it is for, or none of those that have a wire.
+// Returns buckets of the collectives that are in no bucket yet, in the order of Bucket::position. Returns
+// InvalidArgument if options.measured has no times for any collective along an axis with costs, or for none of a group
+// of mergeable collectives that have a wire.
 absl::StatusOr<std::vector<Bucket>> FillBuckets(Graph& graph, const MergeOptions& options);
 
 }  // namespace lockstep::passes

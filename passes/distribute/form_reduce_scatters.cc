@@ -18,7 +18,7 @@ bool TakesTheSliceOf(const Node& shard, const Node& other) {
          shard.attr<int64_t>("dim") == other.attr<int64_t>("dim");
 }
 
-// The nodes that results need.
+// Returns the nodes that results depend on.
 std::unordered_set<const Node*> LiveNodes(const Graph& graph) {
   std::unordered_set<const Node*> live;
   for (const Result& result : graph.results()) live.insert(result.value.node);
@@ -29,8 +29,8 @@ std::unordered_set<const Node*> LiveNodes(const Graph& graph) {
   return live;
 }
 
-// The shards of an all_reduce if all that is used of it is one slice, along its own axis; else none. One with a wire
-// rounds what it gives, which no reduce_scatter does.
+// Returns the shards of an all_reduce if only one slice of it is used, along its own axis; else returns none. Returns
+// none for an all_reduce with a wire, since it rounds its result and a reduce_scatter does not.
 std::vector<Node*> ShardsOf(Node& reduced, const Graph& graph, const std::unordered_set<const Node*>& live) {
   const bool is_result = std::any_of(graph.results().begin(), graph.results().end(),
                                      [&](const Result& result) { return result.value.node == &reduced; });
@@ -45,7 +45,7 @@ std::vector<Node*> ShardsOf(Node& reduced, const Graph& graph, const std::unorde
   return shards;
 }
 
-// Puts a reduce_scatter in the place of the shards. The all_reduce goes unless dead nodes use it.
+// Replaces the shards by a reduce_scatter. Removes the all_reduce unless dead nodes use it.
 absl::Status ScatterInstead(Graph& graph, Node& reduced, const std::vector<Node*>& shards) {
   const std::string name = shards[0]->result_name();
   NodeSpec spec{&ReduceScatterOp(), reduced.operands(), shards[0]->attributes(), reduced.source(), {}};
@@ -61,7 +61,7 @@ absl::Status ScatterInstead(Graph& graph, Node& reduced, const std::vector<Node*
   return absl::OkStatus();
 }
 
-// Puts what was gathered in the place of the slice of it.
+// Replaces the slice of a gathered value by the operand of the all_gather.
 void TakeWhatWasGathered(Graph& graph, Node& shard) {
   Node* const gathered = shard.operand(0).node;
   graph.ReplaceUses(shard.result(), gathered->operand(0));

@@ -15,13 +15,13 @@
 namespace lockstep::passes {
 namespace {
 
-// What has to be done so that each rank has a value whole.
+// The nodes that give each rank a whole value.
 struct Plan {
   std::vector<Value> gathered;
-  std::vector<Node*> computed;  // whole, of whole operands; operands first
+  std::vector<Node*> computed;  // computed whole from whole operands, in topological order
   std::unordered_set<Value, ValueHash> planned;
-  double bytes = 0;       // of what is gathered, as a rank then holds it
-  double operations = 0;  // for what ranks have computed shares of
+  double bytes = 0;       // the bytes of the gathered values on a rank
+  double operations = 0;  // the operations of the nodes in `computed` that have split operands
 };
 
 class FactorGatherer {
@@ -39,7 +39,7 @@ class FactorGatherer {
 
  private:
   bool IsSum(const Node& node) const;
-  bool Add(Value value, Plan& plan) const;  // false if a rank cannot have it whole by gathering alone
+  bool Add(Value value, Plan& plan) const;  // false if gathering alone cannot give a rank the whole value
   bool CanComputeWhole(const Node& node) const;
   bool Pays(const Node& reduced, const Plan& plan) const;
   absl::Status Follow(const Plan& plan);
@@ -52,11 +52,11 @@ class FactorGatherer {
   Graph& graph_;
   const FactorOptions& options_;
   const MeshAxis axis_;
-  std::unordered_map<const Node*, Node*> next_;  // as the nodes were in the beginning: none is erased before the end
-  ValueMap whole_;                               // what has been made whole, right after the value itself
+  std::unordered_map<const Node*, Node*> next_;  // the original next node; no node is erased before the end
+  ValueMap whole_;                               // from a value to its whole value, which is made right after it
 };
 
-// What the pass is about: one sum over the ranks of the axis.
+// Returns true if the node is an all_reduce of one sum over the axis.
 bool FactorGatherer::IsSum(const Node& node) const {
   return node.op().collective() == CollectiveOp::kAllReduce && node.num_results() == 1 &&
          node.attr<std::string>("kind") == "sum" && node.attr<std::string>("axis") == axis_.name &&
@@ -73,7 +73,7 @@ double FactorGatherer::BytesOnRank(Value value, const PlacementMap& placements) 
   return static_cast<double>(LocalType(value.type(), placements, graph_.mesh()).num_bytes());
 }
 
-// Of a node whose operands are whole along the axis.
+// Returns the operations of the node on one rank if its operands are whole along the axis.
 double FactorGatherer::OperationsOnRank(const Node& node) const {
   double operations = FlopsOf(node);
   for (const MeshAxis& other : graph_.mesh().axes()) {
@@ -84,7 +84,7 @@ double FactorGatherer::OperationsOnRank(const Node& node) const {
   return operations;
 }
 
-// Whether the node's result is whole where its operands are.
+// Returns true if the node's result is whole when its operands are.
 bool FactorGatherer::CanComputeWhole(const Node& node) const {
   if (node.is_input() || node.op().collective() || node.op().ranks_eval() || node.num_results() != 1) return false;
   for (const auto& [name, value] : node.attributes()) {
@@ -134,7 +134,7 @@ Node* FactorGatherer::After(Node* node) {
   return next == next_.end() ? nullptr : next->second;
 }
 
-// What is made comes right after what it is made of, so that any sum may use it.
+// Inserts each new node right after the value that it makes whole, so that any later sum can use it.
 absl::Status FactorGatherer::Follow(const Plan& plan) {
   for (Value value : plan.gathered) {
     PlacementMover mover(graph_, axis_, After(value.node), /*may_communicate=*/true);
@@ -159,7 +159,7 @@ absl::StatusOr<bool> FactorGatherer::Run() {
   for (Node& node : graph_.nodes()) {
     if (IsSum(node)) open.push_back(&node);
   }
-  // What has been gathered for one may make another one pay.
+  // Values that were gathered for one sum can make another sum profitable.
   for (bool found = true; found;) {
     found = false;
     for (Node*& node : open) {

@@ -1,6 +1,6 @@
-// Sends what a sum over ranks is computed from, where that is less than the sum. The gradient of a layer's weights is a
-// product of its activations and of what came back to them: of a batch of few rows and of a wide layer these factors
-// are small, and the product is large. So the rows of all ranks are gathered, and each rank computes the whole product:
+// Sends the factors of a sum over ranks instead of the sum, if they are smaller. The gradient of a layer's weights is
+// the product of its activations and of the gradients of its outputs. With few rows and a wide layer these factors are
+// small and the product is large. Then the rows of all ranks are gathered, and each rank computes the whole product:
 //
 //   %dw = matmul %x, %dz {transpose_a=true} : f32[4096,4096] partial(sum)
 //   %dw.1 = all_reduce %dw {axis=data, kind=sum} : f32[4096,4096]
@@ -9,22 +9,22 @@
 //   %dz.1 = all_gather %dz {axis=data, dim=0} : f32[128,4096]
 //   %dw.1 = matmul %x.1, %dz.1 {transpose_a=true} : f32[4096,4096]
 //
-// The gradient of an embedding is a sum of few rows into a large table: the rows are gathered, and their indices. For
-// any op it is the same: a value that ranks have shares of is computed whole of operands that are whole, those between
-// it and the all_reduce too, such as the sum of a product's and an embedding's gradient. Of what is gathered for one
-// sum another one is computed for nothing: that of a bias.
+// The gradient of an embedding is a sum of few rows into a large table: the rows and their indices are gathered. The
+// pass works for any op that computes a whole result from whole operands. Ops between the product and the all_reduce
+// are computed whole too, such as the sum of a product's and an embedding's gradient. Values that were gathered for one
+// sum make other sums free, such as the gradient of a bias.
 //
 // This is "sufficient factor broadcasting" of Xie et al., "Distributed machine learning via distributed sufficient
 // factors" (2014), chosen for each layer as Poseidon does (Zhang et al., "Poseidon: an efficient communication
-// architecture for distributed deep learning on GPU clusters", 2017). Of n ranks each sends 2 (n - 1) / n times the
-// bytes of a sum that is reduced, and (n - 1) / n times those of what is gathered; and computes, besides its own rows',
-// (n - 1) / n of all operations of the product. The factor is common to all three.
+// architecture for distributed deep learning on GPU clusters", 2017). Each of n ranks sends 2 (n - 1) / n times the
+// bytes of a sum that is reduced, and (n - 1) / n times the bytes of gathered values. In addition to its own rows it
+// computes (n - 1) / n of all operations of the product. The factor (n - 1) / n is common to all three.
 //
-// The order of adding is that of one rank which has the whole batch: other bits than those of ranks' sums. All ranks
-// compute the same of the same, so replicas stay equal.
+// The order of additions is that of one rank with the whole batch, so the bits differ from those of sums over ranks.
+// All ranks compute the same from the same values, so replicas stay equal.
 //
-// Sums in loops stay: an iteration's factors would have to be kept until the last. So do those that are reduced to
-// slices, buckets of several operands, and all kinds but sums.
+// Sums in loops stay: the factors of all iterations would have to be kept until the last. Sums that are reduced to
+// slices, buckets of several operands and reductions other than sums stay, too.
 
 #pragma once
 
@@ -35,20 +35,20 @@
 
 namespace lockstep::passes {
 
-// What compile takes for ranks on several hosts: 100 GFlop/s a rank and 1 GB/s a link. Most ranks compute more, and
-// most links are slower.
+// The ratio that `compile` uses for ranks on several hosts: 100 GFlop/s for each rank and 1 GB/s for each link. Most
+// ranks are faster, and most links are slower.
 inline constexpr double kOperationsPerByte = 100;
 
 struct FactorOptions {
-  // How many operations a rank computes in the time in which a byte is sent; infinity: what is computed costs nothing.
-  // A sum is computed from its factors if so many times the bytes that this saves is more than its operations. 0: none
-  // is.
+  // The number of operations that a rank computes in the time in which one byte is sent. A sum is computed from its
+  // factors if the saved bytes times this number exceed the added operations. Infinity: computing is free. 0: the pass
+  // does nothing.
   double operations_per_byte = 0;
-  std::string axis = std::string(kDataAxis);  // of the mesh, over which sums are taken
-  bool whatever_it_costs = false;             // for tests: wherever it can be
+  std::string axis = std::string(kDataAxis);  // the mesh axis over which sums are taken
+  bool whatever_it_costs = false;             // for tests: gathers factors wherever it is possible
 };
 
-// After ChooseWire, as that says how many bytes a sum is.
+// Runs after ChooseWire, which determines the bytes of a sum.
 Pass GatherFactors(FactorOptions options);
 
 }  // namespace lockstep::passes

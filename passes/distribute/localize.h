@@ -1,4 +1,4 @@
-// Gives a placed program the types of what each rank holds. Mechanical: placements say all that is needed
+// Replaces the global types of a placed program by the types of each rank's part, which follow from the placements
 // (core/local_types.h).
 //
 //   mesh {data=4}
@@ -13,8 +13,7 @@
 //     return %z
 //   }
 //
-// Passes that make new nodes with gradients, decompositions or rules come before it: in a local graph no rule places a
-// node.
+// Passes that add nodes by gradients, decompositions or rules run before it: in a local graph no rule places new nodes.
 
 #pragma once
 

@@ -36,7 +36,7 @@ absl::StatusOr<bool> Merge(Graph& graph, const MergeOptions& options) {
   }
   ASSIGN_OR_RETURN(const std::vector<Bucket> buckets, FillBuckets(graph, options));
   for (const Bucket& bucket : buckets) RETURN_IF_ERROR(MergeBucket(graph, bucket, number++).status());
-  // The merged nodes stand at the end, after their consumers.
+  // The merged nodes were inserted at the end, after their consumers.
   RepairOrder(graph);
   return !buckets.empty();
 }

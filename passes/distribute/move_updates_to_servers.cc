@@ -15,7 +15,7 @@ constexpr char kGradient[] = "gradient", kValue[] = "value";
 
 size_t GradientOf(const Node& update) { return update.op().operand_names().size() - 1; }
 
-// The graph of one optimizer node, as the servers compile it.
+// Moves one optimizer node into a graph of its own, which the servers compile.
 class Cut {
  public:
   Cut(Graph& graph, Node& update, const ServerOptions& options) : graph_(graph), update_(update), options_(options) {}
@@ -30,12 +30,12 @@ class Cut {
     return Replace();
   }
 
-  // States with the results of the pull that are their next values, the variable first.
+  // A state, and the result of the pull that is its next value.
   struct Served {
     std::string state;
     Value next;
   };
-  const std::vector<Served>& served() const { return served_; }
+  const std::vector<Served>& served() const { return served_; }  // the variable first
 
  private:
   ErrorStream Error() const {
@@ -43,7 +43,7 @@ class Cut {
   }
   const std::string& variable() const { return update_.operand(0).name(); }
 
-  // The results are the next values of its states, and nothing else.
+  // Checks that the node's results are exactly the next values of its states.
   absl::Status CheckResults() const {
     for (size_t i = 0; i < update_.num_results(); ++i) {
       const Value state = update_.operand(i);
@@ -54,14 +54,14 @@ class Cut {
       if (next == nullptr || next->value != update_.result(i)) {
         return Error()
                << "the next value of %" << state.name()
-               << " is not what the optimizer gives, but made of it, as where the scaling of an f16 loss leaves "
-                  "out steps, or uneven=True those without rows; servers do what an optimizer does, and nothing beside";
+               << " is not the optimizer's result but computed from it, as with the scaling of an f16 loss or with "
+                  "uneven=True, which skip some updates; servers run only the optimizer";
       }
     }
     return absl::OkStatus();
   }
 
-  // Adds the nodes and inputs that a value, no gradient, is computed from.
+  // Adds the nodes and inputs that a value is computed from. Requires that the value is not the gradient.
   absl::Status Collect(Value value) {
     if (!value.node->is_input()) {
       if (!nodes_.insert(value.node).second) return absl::OkStatus();
@@ -84,7 +84,8 @@ class Cut {
     return states;
   }
 
-  // A state that is not the optimizer's own, such as the number of the step, is counted on the servers as here.
+  // Adds the nodes that compute the next value of a state that the optimizer reads but does not update, such as the
+  // number of the step. The servers compute it as the workers did.
   absl::Status CollectNext(const Input& state) {
     const Result* const next = graph_.FindResult(state.name(), /*is_state=*/true);
     if (next == nullptr || next->value.node == &update_) return absl::OkStatus();
@@ -95,7 +96,7 @@ class Cut {
                    << inputs_.back()->name();
   }
 
-  // In the order of the operands of the pull, and of its results.
+  // Makes the update's graph. Its inputs and results have the order of the operands and results of the pull.
   absl::Status MakeUpdate() {
     ValueMap map;
     const Value gradient = update_.operand(GradientOf(update_));
@@ -124,7 +125,7 @@ class Cut {
     return absl::OkStatus();
   }
 
-  // The node before which the gradient can be pushed as soon as it is there, while others are still computed.
+  // Returns the node right after the gradient. A push before it starts while other gradients are still computed.
   Node* BehindGradient() const {
     const Value gradient = update_.operand(GradientOf(update_));
     for (auto it = graph_.nodes().begin(); it != graph_.nodes().end(); ++it) {
@@ -170,15 +171,15 @@ class Cut {
   Graph& graph_;
   Node& update_;
   const ServerOptions& options_;
-  std::set<const Node*> nodes_;         // beside the update
+  std::set<const Node*> nodes_;         // the nodes of the update's graph besides the optimizer
   std::vector<const Input*> inputs_;    // the variable first
-  std::vector<Value> operands_, next_;  // of the pull: what follows the gradient; of what its results take the place
+  std::vector<Value> operands_, next_;  // the pull's operands behind the push; the values that its results replace
   std::vector<std::string> next_names_;
   std::vector<Served> served_;
   Graph body_{"update"};
 };
 
-// What servers keep nobody reads here, before or after the update.
+// Checks that no node or result of the graph reads a state of the servers, before or after its update.
 absl::Status CheckIsServers(const Graph& graph, const std::string& state) {
   const Value before = graph.FindInput(state)->value;
   const Value after = graph.FindResult(state, /*is_state=*/true)->value;
@@ -206,7 +207,7 @@ absl::StatusOr<bool> MoveUpdates(Graph& graph, const ServerOptions& options) {
     if (node.op().has_trait(kOptimizer)) updates.push_back(&node);
   }
   if (updates.empty()) return false;
-  std::vector<std::pair<std::string, Value>> kept;  // by state: its next value, which the first update has
+  std::vector<std::pair<std::string, Value>> kept;  // states, each with its next value from the first update
   for (Node* update : updates) {
     Cut cut(graph, *update, options);
     RETURN_IF_ERROR(cut.Run());
@@ -223,7 +224,7 @@ absl::StatusOr<bool> MoveUpdates(Graph& graph, const ServerOptions& options) {
       graph.set_result_value(i, next);
     }
   }
-  RemoveDeadNodes(graph);  // that counted steps
+  RemoveDeadNodes(graph);  // the nodes that counted steps
   for (const auto& [state, next] : kept) graph.SetName(next, state + ".next");
   for (const auto& [state, next] : kept) RETURN_IF_ERROR(CheckIsServers(graph, state));
   return true;
@@ -237,7 +238,7 @@ Pass MoveUpdatesToServers(std::optional<ServerOptions> options) {
             if (!options) return false;
             return MoveUpdates(graph, *options);
           },
-          Keeps::kResults};  // those of training steps, which random programs are not
+          Keeps::kResults};  // holds for training steps; random programs are none
 }
 
 }  // namespace lockstep::passes

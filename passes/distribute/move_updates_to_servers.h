@@ -1,6 +1,6 @@
-// The strategy of parameter servers (decisions/0047): gradients go to servers, which update the variables and keep what
-// the optimizer keeps, and the new variables come back. Each optimizer node, with the states and the settings that it
-// takes, becomes a graph of its own, which the servers compile.
+// The strategy of parameter servers (decisions/0047): workers push gradients to servers and pull the new variables. The
+// servers update the variables and keep the optimizer's states. Each optimizer node becomes a graph of its own, with
+// the states and the settings that it takes, and the servers compile that graph.
 //
 //   %step.next = add %optimizer/step, %one : i64[]
 //   %w.next, %m.next, %v.next = adam %w, %w/adam_m, %w/adam_v, %step.next, %g {learning_rate=%rate} : …
@@ -13,9 +13,9 @@
 //                          state %w/adam_v: f32[784,10], state %optimizer/step: i64[], setting %optimizer/…: f64[] = …)
 //         -> (%value: …, %w/adam_m: …, %w/adam_v: …, %optimizer/step: …) { … }} : …
 //
-// It runs before `distribute`, where gradients are not summed yet: a push adds up what each rank has of the sum, so
-// that it stands where the all_reduce would. States that a pull takes beside its variable are the servers': nothing
-// else may read them.
+// The pass runs before `distribute`, when gradients are not summed yet: a push takes each rank's term of the sum, so it
+// replaces the all_reduce. The states that a pull takes besides its variable belong to the servers: nothing else may
+// read them.
 
 #pragma once
 
@@ -35,8 +35,8 @@ struct ServerOptions {
   int64_t bigarray_bound = 1'000'000;
 };
 
-// An error, of a graph: the next value of a state is not what its optimizer gives and that alone, or an update depends
-// on what no server has. A graph without an optimizer stays as it is, and any without options.
+// Returns an error if the next value of an updated state is not the result of its optimizer, or if an update depends on
+// a value that servers do not have. Does nothing without options, or for a graph without an optimizer.
 Pass MoveUpdatesToServers(std::optional<ServerOptions> options);
 
 }  // namespace lockstep::passes

@@ -17,8 +17,8 @@ bool IsForOneRank(const Node& node) {
   return node.op().collective() == CollectiveOp::kPermute && !RanksOf(node.placements()).empty();
 }
 
-// The collectives whose results other collectives need, or one rank alone gets, are on the way of the computation, not
-// after it: their consumers are not put off.
+// Returns, for each node, true if a collective depends on it or if it is a transfer to one rank. The consumers of such
+// a collective are not delayed.
 std::unordered_map<const Node*, bool> NeededByCollective(Graph& graph) {
   std::unordered_map<const Node*, bool> needed;
   for (auto it = graph.nodes().rbegin(); it != graph.nodes().rend(); ++it) {
@@ -35,7 +35,7 @@ std::unordered_map<const Node*, int64_t> PositionsIn(const Graph& graph) {
   return position;
 }
 
-// Collectives as soon as their operands are there, and everything else as it stands.
+// Moves each collective to where its operands are computed; all other nodes keep their order.
 void StartEarly(Graph& graph) {
   const auto position = PositionsIn(graph);
   const int64_t size = static_cast<int64_t>(position.size());
@@ -43,12 +43,13 @@ void StartEarly(Graph& graph) {
       graph, [&](const Node& node) { return IsCollective(node) ? position.at(&node) - size : position.at(&node); });
 }
 
-// The consumers of final collectives to the end, those of the first collective first.
+// Moves the consumers of final collectives to the end, those of the first collective first. A collective is final if
+// NeededByCollective is false for it.
 void UseLate(Graph& graph) {
   const auto position = PositionsIn(graph);
   const int64_t size = static_cast<int64_t>(position.size());
   auto needed = NeededByCollective(graph);
-  std::unordered_map<const Node*, int64_t> last_final;  // the last final collective before a node, counted from 1
+  std::unordered_map<const Node*, int64_t> last_final;  // the last final collective that a node needs, from 1; 0: none
   int64_t finals = 0;
   for (const Node& node : graph.nodes()) {
     int64_t& own = last_final[&node];

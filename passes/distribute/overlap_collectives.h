@@ -1,5 +1,5 @@
-// Orders the graph so that communication runs beside computation: each collective comes as soon as its operands are
-// computed, and what consumes its results comes as late as it can, in the order in which the collectives complete.
+// Orders the graph so that communication overlaps with computation. Each collective comes as soon as its operands are
+// computed. The consumers of its results come as late as possible, in the order in which the collectives complete.
 //
 //   %g2 = matmul …                                 %g2 = matmul …
 //   %g1 = matmul …                                 %r2 = all_reduce %g2 {bucket=0}      starts here
@@ -8,10 +8,10 @@
 //   %w1 = sgd %w, %r1                              %v1 = sgd %v, %r2                    waits for bucket 0 alone
 //   %v1 = sgd %v, %r2                              %w1 = sgd %w, %r1
 //
-// What one rank alone gets from another one is on the way of its computation, as the stages of a pipeline have it: its
-// consumers are not put off.
+// A transfer to one rank, such as between the stages of a pipeline, is on the critical path of that rank: its consumers
+// are not delayed.
 //
-// The order is the same on all ranks, since it depends on the graph alone. Every later stage keeps the order of
+// The order is the same on all ranks, since it depends on the graph alone. All later phases keep the order of
 // collectives.
 
 #pragma once

@@ -13,8 +13,9 @@ class BodyPlacer {
   BodyPlacer(const ScanForm& form, const std::string& axis, const PlaceBodyFn& place)
       : form_(form), axis_(axis), place_(place) {}
 
-  // The body with its inputs placed so, or where carried values settle, and where the body wants slices of what is
-  // whole; an error that says why if ranks would have to meet.
+  // Returns the body placed with these placements of its inputs, or with others: those in which carried values no
+  // longer change, and slices of whole inputs of which the body uses only a slice. Returns an error with the reason if
+  // ranks would have to communicate.
   absl::StatusOr<Graph> Place(std::vector<Placement> inputs) const {
     for (size_t round = 0; round <= form_.carried + inputs.size(); ++round) {
       Graph body = form_.body->Clone();
@@ -29,20 +30,21 @@ class BodyPlacer {
       for (size_t i = 0; i < form_.carried; ++i) {
         const Placement next = placed->results()[i].value.placement(axis_);
         if (next == inputs[i]) continue;
-        if (!next.is_split() && !next.is_replicated()) return IsAt(placed->results()[i], "carried on", next);
+        if (!next.is_split() && !next.is_replicated()) return IsAt(placed->results()[i], "a carried value", next);
         inputs[i] = next;
         settled = false;
       }
-      // Not before: a first value that is whole may have been cut in the body, and is then cut before it.
+      // Inputs are cut only once carried values have settled, as a carried value that was whole may be cut in the body.
       if (!settled || CutInputs(*placed, inputs)) continue;
       RETURN_IF_ERROR(CheckLoop(*placed));
       return placed;
     }
-    return InvalidArgument() << "its carried values settle nowhere";
+    return InvalidArgument() << "the placements of its carried values do not converge";
   }
 
  private:
-  // Has what a body takes slices of cut before the loop. True if there was such an input.
+  // Changes the placement of whole inputs of which the body takes a slice to that slice. Returns true if there were
+  // any.
   bool CutInputs(const Graph& placed, std::vector<Placement>& inputs) const {
     bool any = false;
     for (size_t i = form_.carried; i < inputs.size(); ++i) {
@@ -61,11 +63,11 @@ class BodyPlacer {
     return InvalidArgument() << "%" << result.value.name() << ", which is " << what << ", is " << is;
   }
 
-  // The ranks compute it alone, and can add up what is summed after the loop.
+  // Checks that no node needs other ranks, and that only sums are partial: ranks add these up after the loop.
   absl::Status CheckLoop(const Graph& placed) const {
     for (const Node& node : placed.nodes()) {
       if (node.op().ranks_eval() || node.op().has_trait(kCollective))
-        return InvalidArgument() << node.Describe() << " is about ranks";
+        return InvalidArgument() << node.Describe() << " depends on the rank";
     }
     for (size_t i = 0; i < form_.num_results(); ++i) {
       const Placement is = placed.results()[i].value.placement(axis_);
@@ -80,14 +82,15 @@ class BodyPlacer {
   const PlaceBodyFn& place_;
 };
 
-// Where an operand's part is that an iteration gets. What is partial is made whole before the loop.
+// Returns the placement of the part of an operand that one iteration gets. Partial operands are made whole before the
+// loop.
 Placement InLoop(const Placement& operand, bool is_scanned) {
   if (!operand.is_split()) return Placement::Replicated();
   if (!is_scanned) return operand;
   return operand.dim() == 0 ? Placement::Replicated() : Placement::Split(operand.dim() - 1);
 }
 
-// Names an input whose rows the ranks cannot share in each micro-batch.
+// Returns an error that names an input whose rows the ranks cannot share evenly in each micro-batch.
 absl::Status CheckRowsOfRanks(const Graph& graph, const ScanForm& form, const std::string& axis, const Mesh& mesh) {
   for (const Input& input : graph.inputs()) {
     const Placement placement = input.value.placement(axis);
@@ -98,9 +101,10 @@ absl::Status CheckRowsOfRanks(const Graph& graph, const ScanForm& form, const st
     const int64_t rows = input.value.shape()[placement.dim()];
     if (rows % (ranks * form.length) == 0) continue;
     return InvalidArgument() << "accumulate: each of " << ranks << " ranks has " << rows / ranks << " of the " << rows
-                             << " rows of input %" << input.name() << " (" << input.value.type() << "), which are no "
-                             << form.length << " equal micro-batches; the batch has to be a multiple of " << ranks
-                             << " * " << form.length << " = " << ranks * form.length;
+                             << " rows of input %" << input.name() << " (" << input.value.type()
+                             << "), which cannot be cut into " << form.length
+                             << " equal micro-batches; the batch has to be a multiple of " << ranks << " * "
+                             << form.length << " = " << ranks * form.length;
   }
   return absl::OkStatus();
 }
@@ -111,9 +115,8 @@ absl::Status NotByMicroBatches(const Node& scan, const ScanForm& form, const std
                                         << "within the loop over micro-batches " << scan.Describe();
   for (const Node& node : form.body->nodes()) {
     if (node.Is("batch_norm_training") && node.attr<std::string>("statistics") == "global") {
-      return error << ": " << node.Describe() << " normalises by the statistics of all ranks; those of a rank's own "
-                   << "share need no communication: batch_statistics=\"rank\" of train_step, statistics=rank of the "
-                   << "pass training-mode";
+      return error << ": " << node.Describe() << " normalises by the statistics of all ranks; use those of each rank's "
+                   << "share, by batch_statistics=\"rank\" of train_step or statistics=rank of the pass training-mode";
     }
   }
   return error << ": " << why.message();
@@ -124,7 +127,7 @@ absl::Status NotByMicroBatches(const Node& scan, const ScanForm& form, const std
 absl::Status PlaceScanBody(Graph& graph, Node& scan, const std::vector<Placement>& operands, const std::string& axis,
                            const Mesh& mesh, const PlaceBodyFn& place) {
   const auto is_local = [](const Placement& placement) { return placement.is_local(); };
-  if (std::any_of(operands.begin(), operands.end(), is_local)) return absl::OkStatus();  // each rank has its own loop
+  if (std::any_of(operands.begin(), operands.end(), is_local)) return absl::OkStatus();  // each rank runs its own loop
   const ScanForm form(scan);
   const BodyPlacer placer(form, axis, place);
   std::vector<Placement> as_they_are, without_constants;
@@ -139,7 +142,7 @@ absl::Status PlaceScanBody(Graph& graph, Node& scan, const std::vector<Placement
                   [](const Placement& placement) { return placement.is_split(); });
   std::vector<std::vector<Placement>> ways = {as_they_are, without_constants};
   if (!by_micro_batches || !is_shared) ways.emplace_back(operands.size());
-  absl::Status why;  // of the last
+  absl::Status why;  // the error of the last way
   for (const std::vector<Placement>& inputs : ways) {
     absl::StatusOr<Graph> placed = placer.Place(inputs);
     why = placed.status();

@@ -15,7 +15,7 @@ bool IsFree(const Node& node) {
          &op == &InputOp();
 }
 
-// By how many the ranks share the work of a node.
+// Returns the number of ranks that share the work of a node.
 double Share(std::span<const PlacementMap> operands, std::span<const PlacementMap> results, const Mesh& mesh) {
   double share = 1;
   const auto splits = [](std::span<const PlacementMap> values, const std::string& axis) {

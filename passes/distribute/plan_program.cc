@@ -13,7 +13,7 @@
 namespace lockstep::passes {
 namespace {
 
-// A user of a value: the segment, and whether it is in the forward half.
+// A use of a value, by a node or a result of a segment.
 struct Use {
   int segment = 0;
   bool is_forward = false;
@@ -59,7 +59,7 @@ class ProgramMaker {
   const std::unordered_set<const Node*> forward_;
   PlanProgram program_;
   std::unordered_map<Value, int, ValueHash> ids_;
-  std::vector<int> segment_;  // in which a value is made; -1 of inputs that are not decided
+  std::vector<int> segment_;  // the segment that computes a value; -1 for inputs without a decision
   std::vector<std::vector<Use>> uses_;
 };
 
@@ -117,7 +117,7 @@ void ProgramMaker::AddDecision(const Input& state, std::vector<Placement> candid
   program_.decisions.push_back(std::move(decision));
 }
 
-// In the order in which the forward half uses them.
+// Adds the decisions in the order in which the forward half uses their states.
 void ProgramMaker::FindDecisions() {
   std::set<std::string> kept;
   for (const auto& [name, names] : kept_) kept.insert(names.begin(), names.end());
@@ -158,8 +158,8 @@ void ProgramMaker::PlaceForward() {
   }
 }
 
-// Of nodes whose results serve optimizers alone, the last segment of a state that these update: of a gradient of
-// weights that of the weights. What norms and the like are computed from serves none, as these have no dimension.
+// Returns, for nodes whose results only optimizers use, the last segment of a state that these update. For a gradient
+// of weights it is the segment of the weights. Users without dimensions, such as norms, do not count.
 std::unordered_map<const Node*, int> ProgramMaker::FindAnchors() {
   std::unordered_map<const Node*, int> anchors;
   std::unordered_set<const Node*> of_scalars;
@@ -184,7 +184,8 @@ std::unordered_map<const Node*, int> ProgramMaker::FindAnchors() {
   return anchors;
 }
 
-// Each node as soon as what it needs of the backward half is there, and not before the segment that it is about.
+// Adds each node of the backward half to the segment in which its backward operands are computed, but not before (in
+// the order of the backward half) the segment of the forward values or the weights that it belongs to.
 void ProgramMaker::PlaceBackward() {
   const std::unordered_map<const Node*, int> anchors = FindAnchors();
   for (const Node& node : graph_.nodes()) {

@@ -1,9 +1,9 @@
-// A step as the search of placements sees it (plan_search.h): its values numbered, its states that may be placed, and
-// the step cut into segments, one for each of these. A segment is what follows a state until the next is used: the
-// nodes of the forward half that need it and no later one, and the nodes of the backward half that belong to these. A
-// plan is then a path through the segments, forth and back. Borrows the graph.
+// The form of a step for the search of placements (plan_search.h): its values are numbered, and it is cut into
+// segments, one for each state that may be placed. A segment has the nodes of the forward half that need its state and
+// no later one, and the nodes of the backward half that belong to these. A plan is then a path through the segments,
+// forward and back. Borrows the graph.
 //
-// What has no dimension is left out of the cuts: losses, norms and counts are taken to be whole.
+// Values without dimensions, such as losses, norms and counts, are not part of cuts: they are assumed to be whole.
 
 #pragma once
 
@@ -17,10 +17,10 @@
 
 namespace lockstep::passes {
 
-// A state that may be placed, and what an optimizer keeps for it, which goes with it.
+// A state that may be placed. The states that its optimizer keeps follow its placement.
 struct PlanDecision {
   int value = 0;
-  std::vector<Placement> candidates;  // along the axis; the first is replicated
+  std::vector<Placement> candidates;  // the placements along the axis to choose from; the first is replicated
   struct Kept {
     int value = 0;
     std::vector<Placement> placements;  // one for each candidate
@@ -28,19 +28,19 @@ struct PlanDecision {
   std::vector<Kept> kept;
 };
 
-// A node, or a result of the graph, whose value is to be where it has to end.
+// A node, or a result of the graph, whose value must be moved to the result's placement.
 struct PlanItem {
-  const Node* node = nullptr;  // null of a result
+  const Node* node = nullptr;  // null for a result
   std::vector<int> operands, results;
-  int state = -1;  // of the result that is a state's next value: that state
+  int state = -1;  // for a result that is a state's next value: that state
   bool is_forward = false;
 };
 
 struct PlanSegment {
   std::vector<PlanItem> forward, backward;  // each in order
   std::vector<int> stored;                  // values of the forward half that the backward half reads
-  // What the segments from this one on are given by those before: their values that are still to be used. And what they
-  // give back: values that the backward halves of those before use, and that these may have made, or moved.
+  // `given`: values of earlier segments that this segment or a later one uses. `returned`: values that the backward
+  // halves of earlier segments use and that this segment or a later one may have computed or moved.
   std::vector<int> given, returned;
 };
 
@@ -48,14 +48,15 @@ struct PlanProgram {
   std::vector<Value> values;
   std::vector<PlanDecision> decisions;  // one for each segment
   std::vector<PlanSegment> segments;
-  std::vector<int> inputs;  // those that are not decided
+  std::vector<int> inputs;  // the inputs without a decision
 };
 
-// For each state what an optimizer keeps for it, with the dimensions that may follow: see SplitInputs.
+// For each state, the names of the states that an optimizer keeps for it (KeptFor in split_inputs.h).
 using KeptStates = std::map<std::string, std::vector<std::string>>;
 
-// `graph`: placed along the axes of its mesh, or without one; `mesh`: these axes and the one that is to be placed
-// along. States that are split along it already stay so. `kept` of a graph whose names are the same.
+// Makes the program of `graph`, which is placed along all axes of its mesh, or has no mesh. `mesh` has these axes and
+// then `axis`, along which states are to be placed. States that are split along it already stay so. `kept` may come
+// from another graph with the same names.
 PlanProgram MakePlanProgram(const Graph& graph, const Mesh& mesh, const std::string& axis, const KeptStates& kept);
 
 }  // namespace lockstep::passes

@@ -18,37 +18,38 @@ namespace {
 
 using Places = std::vector<Whereabouts>;
 
-constexpr size_t kReckoned = 8;  // of the quickest plans by the walk, beside the runners-up: their programs decide
+// The number of quickest plans by the walk, besides the runners-up, whose programs are made to compare their costs.
+constexpr size_t kReckoned = 8;
 
-// A way through the segments from one on to the last and back, for one way to be given values and to return others.
+// A path through the segments from one to the last and back, for given placements of the values at the cut.
 struct Suffix {
   double seconds = 0;
   int64_t bytes = 0;
-  int choices = -1;  // of these segments, in `Search::choices_`
+  int choices = -1;  // the choice of the first of these segments, as an index into `Search::choices_`
 };
 
-// What is decided in a segment, and in those behind it.
+// The decision of a segment, and the index of the choice of the next segment.
 struct Choice {
   size_t candidate = 0;
   int next = -1;
 };
 
-// A decision in a segment, from one way to be given values to another.
+// A decision in a segment. It leads from placements of the values before the segment to placements behind it.
 struct Edge {
   size_t from = 0, candidate = 0, to = 0;
   double seconds = 0;
   int64_t bytes = 0;
 };
 
-// The ways to be given values that were met before a segment, and the edges from them.
+// The different placements of the given values that occur before a segment, and the edges from them.
 struct Layer {
   std::vector<Places> given;
-  std::vector<double> seconds;  // of the quickest way there, forwards
-  std::vector<int64_t> bytes;   // of the smallest
+  std::vector<double> seconds;  // for each, the forward seconds of the quickest path to it
+  std::vector<int64_t> bytes;   // for each, the bytes of the smallest path to it
   std::vector<Edge> edges;
 };
 
-// A plan along one axis: a candidate for each decision, with what it is reckoned to cost.
+// A plan along one axis: a candidate for each decision, with its estimated cost.
 struct Found {
   std::vector<size_t> candidates;
   double seconds = 0;
@@ -69,12 +70,12 @@ void Put(const std::vector<int>& values, const Places& taken, Places& where) {
 // The search along one axis.
 class Search {
  public:
-  // `is_limited`: whether bytes count, too.
+  // `is_limited`: true if there is a memory limit, so that bytes count too.
   Search(const PlanProgram& program, PlanWalk& walk, const std::string& axis, size_t width, size_t kept,
          bool is_limited)
       : program_(program), walk_(walk), axis_(axis), width_(width), kept_(kept), is_limited_(is_limited) {}
 
-  // The quickest plans, in order; with bytes, the quickest of each size.
+  // Returns the quickest plans, in order; with a memory limit, the quickest for each size.
   std::vector<Found> Run() {
     GoForward();
     return GoBack();
@@ -95,7 +96,7 @@ class Search {
   const size_t width_, kept_;
   const bool is_limited_;
   bool is_exact_ = true;
-  std::vector<Layer> layers_;  // before each segment, and behind the last
+  std::vector<Layer> layers_;  // one before each segment, and one behind the last
   std::vector<Choice> choices_;
 };
 
@@ -106,7 +107,8 @@ void Search::Decide(size_t segment, size_t candidate, Places& where) const {
     where[static_cast<size_t>(kept.value)] = {CodeOf(kept.placements[candidate]), 0};
 }
 
-// Of the state, of its gradient, of what is kept for it, and of what the segment leaves for the backward half.
+// Returns the bytes of the segment's state, its gradient, its optimizer states, and the values that the forward half
+// stores for the backward half.
 int64_t Search::BytesOf(size_t segment, const Places& where) const {
   const auto bytes = [&](int value) { return walk_.BytesOf(value, where[static_cast<size_t>(value)].is); };
   const PlanDecision& decision = program_.decisions[segment];
@@ -157,7 +159,8 @@ void Search::GoForward() {
   }
 }
 
-// Of too many ways to be before a segment those stay that are quickest; with a limit half of them, and the smallest.
+// If a layer has more than `width_` entries, keeps the quickest; with a memory limit, keeps the quickest `width_ / 2`
+// and the smallest of the others.
 void Search::NarrowLayer(size_t segment) {
   Layer &layer = layers_[segment], &before = layers_[segment - 1];
   if (layer.given.size() <= width_) return;
@@ -190,7 +193,7 @@ void Search::NarrowLayer(size_t segment) {
   layer = std::move(narrow);
 }
 
-// Leaves those than which few are both as quick and as small.
+// Keeps the suffixes for which fewer than `kept_` others are both as quick and as small.
 void Search::Prune(std::vector<Suffix>& suffixes) {
   std::stable_sort(suffixes.begin(), suffixes.end(), [](const Suffix& a, const Suffix& b) {
     return std::pair(a.seconds, a.bytes) < std::pair(b.seconds, b.bytes);
@@ -215,7 +218,7 @@ void Search::Prune(std::vector<Suffix>& suffixes) {
 }
 
 std::vector<Found> Search::GoBack() {
-  using Table = std::map<Places, std::vector<Suffix>>;  // by what is returned
+  using Table = std::map<Places, std::vector<Suffix>>;  // by the placements of the returned values
   std::vector<Table> tables(layers_.back().given.size(), Table{{Places{}, {Suffix{}}}});
   const std::vector<int> nothing;
   for (size_t i = program_.segments.size(); i-- > 0;) {
@@ -256,7 +259,7 @@ std::vector<Found> Search::GoBack() {
   return found;
 }
 
-// The mesh without the axes of one rank, and its axis `last` behind the others.
+// Returns the mesh without its axes of one rank, and with the axis `last` behind the others.
 Mesh MeshEndingWith(const Mesh& mesh, const std::string& last) {
   std::vector<MeshAxis> axes;
   for (const MeshAxis& axis : mesh.axes()) {
@@ -266,7 +269,7 @@ Mesh MeshEndingWith(const Mesh& mesh, const std::string& last) {
   return Mesh(std::move(axes));
 }
 
-// Without what is said of axes of one rank.
+// Returns a copy of the graph without placements along axes of one rank.
 Graph WithoutAxesOfOne(const Graph& graph, const Mesh& mesh) {
   Graph result = graph.Clone();
   for (size_t i = 0; i < result.inputs().size(); ++i) {
@@ -282,13 +285,13 @@ Graph WithoutAxesOfOne(const Graph& graph, const Mesh& mesh) {
   return result;
 }
 
-// What the step costs with these splits, by the program that distribute makes of it.
+// Returns the costs of the program that distribute makes of the step with these splits.
 absl::StatusOr<PlacementPlan> Reckon(const Graph& step, const Mesh& mesh, const PlanMachine& machine,
                                      InputSplits splits) {
   Graph graph = step.Clone();
   RETURN_IF_ERROR(SplitInputs(graph, splits, mesh));
   ASSIGN_OR_RETURN(Graph placed, DistributeGraph(graph, mesh));
-  RETURN_IF_ERROR(RunPasses({Dce()}, placed));  // what is wanted in slices alone
+  RETURN_IF_ERROR(RunPasses({Dce()}, placed));  // removes whole values of which only slices are used
   return PlacementPlan{std::move(splits), CostsOf(placed, machine)};
 }
 
@@ -296,8 +299,8 @@ bool IsBetter(const PlacementPlan& a, const PlacementPlan& b) {
   return std::pair(a.costs.seconds(), a.costs.bytes()) < std::pair(b.costs.seconds(), b.costs.bytes());
 }
 
-// Plans along one axis, with what is split along others already, quickest first; where nothing can be shared along it,
-// that alone.
+// Plans along one axis, each with the splits along other axes; quickest first. If no state can be shared along the
+// axis, the only plan is the given splits.
 struct AlongAxis {
   std::vector<InputSplits> splits;
   bool is_exact = true, has_choice = true;
@@ -314,7 +317,7 @@ absl::StatusOr<AlongAxis> SearchAlong(const Graph& step, const Mesh& mesh, const
     if (input.is_state) kept.emplace(input.name(), KeptFor(graph, input));
   }
   ASSIGN_OR_RETURN(Graph placed, DistributeGraph(graph, others));
-  RETURN_IF_ERROR(RunPasses({Dce()}, placed));  // what is wanted in slices alone
+  RETURN_IF_ERROR(RunPasses({Dce()}, placed));  // removes whole values of which only slices are used
   const PlanProgram program = MakePlanProgram(placed, axes, axis, kept);
   if (program.decisions.empty()) return AlongAxis{{so_far}, true, false};
   PlanWalk walk(placed, program, axes, options.machine);
@@ -336,7 +339,7 @@ absl::StatusOr<AlongAxis> SearchAlong(const Graph& step, const Mesh& mesh, const
   return result;
 }
 
-// The axes of several ranks along which nothing is split yet.
+// Returns the axes of several ranks along which no data input is split, except the data axis.
 std::vector<std::string> AxesToSearch(const Graph& step, const Mesh& mesh) {
   std::vector<std::string> axes;
   for (const MeshAxis& axis : mesh.axes()) {
@@ -349,7 +352,7 @@ std::vector<std::string> AxesToSearch(const Graph& step, const Mesh& mesh) {
   return axes;
 }
 
-// Plans along all axes, quickest first by their programs. Those of the last axis alone differ.
+// Returns plans along all axes, quickest first by the costs of their programs. They differ only along the last axis.
 absl::StatusOr<std::vector<PlacementPlan>> SearchAll(const Graph& step, const Mesh& mesh, const PlanOptions& options,
                                                      const std::vector<std::string>& axes, bool is_limited,
                                                      bool& is_exact) {
@@ -365,7 +368,7 @@ absl::StatusOr<std::vector<PlacementPlan>> SearchAll(const Graph& step, const Me
       plans.push_back(std::move(plan));
     }
     std::stable_sort(plans.begin(), plans.end(), IsBetter);
-    if (is_limited && axis != axes.back()) {  // the smallest leaves most to those that follow
+    if (is_limited && axis != axes.back()) {  // the smallest plan leaves the most memory for the next axes
       std::iter_swap(plans.begin(), std::min_element(plans.begin(), plans.end(), [](const auto& a, const auto& b) {
                        return a.costs.bytes() < b.costs.bytes();
                      }));
@@ -379,8 +382,8 @@ absl::StatusOr<std::vector<PlacementPlan>> SearchAll(const Graph& step, const Me
   return plans;
 }
 
-// Leaves out the splits without which the program is quicker: of biases and the like, whose slices the walk reckons
-// less for than they take.
+// Removes the splits without which the program is quicker. They are of states of one dimension, such as biases: the
+// walk underestimates the time of their slices.
 absl::Status LeaveOutWhatCosts(const Graph& step, const Mesh& mesh, const PlanOptions& options, PlacementPlan& plan) {
   const InputSplits first = plan.splits;
   for (const auto& [name, dims] : first) {
@@ -405,8 +408,7 @@ absl::StatusOr<PlanSearch> SearchPlan(const Graph& original, const Mesh& mesh, c
   const std::vector<std::string> axes = AxesToSearch(step, mesh);
   if (axes.empty()) {
     return InvalidArgument() << "plan: the mesh " << mesh.ToString() << " has no axis of several ranks, other than "
-                             << kDataAxis
-                             << ", along which no input is split; the ranks along such an axis share states";
+                             << kDataAxis << ", along which no input is split; the search needs such an axis";
   }
   PlanSearch result;
   ASSIGN_OR_RETURN(result.replicated, Reckon(step, mesh, options.machine, {}));

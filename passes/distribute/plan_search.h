@@ -1,21 +1,22 @@
-// Searches how the ranks along an axis share a step's states: of all plans, placements of states, the one whose step
-// takes the least seconds by the model of plan_costs.h, and whose bytes are within a limit.
+// Searches for placements of a step's states along a mesh axis. A plan is one placement for each state. The search
+// returns the plan whose step takes the fewest seconds by the model of plan_costs.h and whose bytes are within a limit.
 //
-// What a plan costs follows by the ops' placement rules, as the distribute pass follows them; the choice of a placement
-// for each node, given what such rules cost, is that of FlexFlow (Jia, Zaharia and Aiken, "Beyond data and model
-// parallelism for deep neural networks", 2019), Tofu (Wang, Huang and Li, "Supporting very large models using automatic
-// dataflow graph partitioning", 2019) and Alpa (Zheng et al., 2022), but with one decision for each state, from which
-// the rest follows. The step is cut into segments (plan_program.h), and dynamic programming goes through them as
-// Tofu's and Unity's (Unger et al., 2022) does: two plans that leave the values at a cut in the same places are one
-// from there on, and the forward and the backward halves of a segment are counted together. That is exact as long as no
-// more than `width` ways to be at a cut are met, as in chains of layers; where there are more, the cheapest are kept, a
-// beam search. With a limit of memory, at a cut plans stay that are slower and smaller, of which up to `width` are
-// kept.
+// The cost of a plan follows from the ops' placement rules, which are applied as the distribute pass does. FlexFlow
+// (Jia, Zaharia and Aiken, "Beyond data and model parallelism for deep neural networks", 2019), Tofu (Wang, Huang and
+// Li, "Supporting very large models using automatic dataflow graph partitioning", 2019) and Alpa (Zheng et al., 2022)
+// choose a placement for each node by such costs. This search makes one decision for each state, and all else follows.
 //
-// The quickest are then distributed, and what those programs cost decides; splits of biases that the best is quicker
-// without are left out of it.
+// The step is cut into segments (plan_program.h), and dynamic programming goes through them, as in Tofu and Unity
+// (Unger et al., 2022): two plans that leave the values at a cut with the same placements are equal from there on. The
+// forward and the backward halves of a segment are counted together. The search is exact as long as at most `width`
+// different sets of placements occur at each cut, as in chains of layers. If there are more, it keeps the cheapest
+// (beam search). With a memory limit, up to `width` plans that are slower but smaller are kept at a cut.
 //
-// One axis after the other, in the order of the mesh. The same on every machine, for the same arguments.
+// The quickest plans are then distributed, and the costs of the resulting programs decide. Splits of biases that make
+// the best plan slower are removed from it.
+//
+// Axes are searched one after the other, in the order of the mesh. The result depends only on the arguments, not on the
+// machine.
 
 #pragma once
 
@@ -33,28 +34,28 @@ namespace lockstep::passes {
 
 struct PlanOptions {
   PlanMachine machine;
-  std::optional<int64_t> memory_limit = {};  // bytes of a rank
+  std::optional<int64_t> memory_limit = {};  // bytes for each rank
   size_t width = 128;
   size_t runners_up = 3;
 };
 
-// A plan that the search made, with what it costs.
+// A plan with its costs.
 struct PlacementPlan {
-  InputSplits splits;  // of states along the axes that were searched; a state that is not there is replicated
-  PlanCosts costs;     // of the program that distribute makes of it
+  InputSplits splits;  // of states along the searched axes; a state that is missing is replicated
+  PlanCosts costs;     // of the program that distribute makes with it
 };
 
 struct PlanSearch {
   PlacementPlan best;
   std::vector<PlacementPlan> runners_up;  // the next best, in order
-  PlacementPlan replicated;               // every state that may be placed whole on each rank
-  bool is_exact = true;                   // no way was left out
+  PlacementPlan replicated;               // the plan that replicates every state that may be placed
+  bool is_exact = true;                   // false if the search dropped some plans
 };
 
-// For a step that is to be distributed over `mesh`, and is not yet. Placements of inputs and states that are there
-// hold, and are of `splits` no part. Axes along which something is split already, such as the data axis, are not
-// searched. An error if no axis of several ranks is left to be searched, if no state can be shared, or if no plan is
-// within the limit: it names the smallest that was found.
+// Searches a plan for a step that will be distributed over `mesh`. Requires that `step` has no mesh yet. Existing
+// placements of inputs and states are kept, and are not part of `splits`. The data axis, and axes along which a data
+// input is split already, are not searched. Returns an error if no axis of several ranks is left to search, if no state
+// can be shared, or if no plan is within the memory limit; the last one gives the bytes of the smallest plan found.
 absl::StatusOr<PlanSearch> SearchPlan(const Graph& step, const Mesh& mesh, const PlanOptions& options);
 
 }  // namespace lockstep::passes

@@ -75,7 +75,7 @@ double PlanWalk::Run(const PlanItem& item, std::vector<Whereabouts>& where) {
   const Ruling* ruling = &RulingOf(item, operands);
   double seconds = 0;
   bool is_reduced = false;
-  for (size_t i = 0; i < operands.size(); ++i) {  // as ReduceOnce of the pass
+  for (size_t i = 0; i < operands.size(); ++i) {  // like AxisPlacer::ReduceOnce
     if (PlacementOf(operands[i]).is_partial(ReduceKind::kSum) && ruling->required[i] == operands[i] &&
         is_reduced_once_[At(item.operands[i])]) {
       seconds += Move(item.operands[i], kReplicatedCode, where);
@@ -103,20 +103,20 @@ double PlanWalk::Move(int value, PlaceCode to, std::vector<Whereabouts>& where) 
   Whereabouts& place = where[At(value)];
   if (place.is == to || (place.also >> to & 1) != 0) return 0;
   if (place.is == kLocalCode || to == kLocalCode || IsPartial(to)) return kImpossible;
-  if (place.is == kReplicatedCode) {  // the slice is computed, or taken
+  if (place.is == kReplicatedCode) {  // the rank computes or copies its slice
     return IsStored(program_.values[At(value)]) ? static_cast<double>(BytesOf(value, to)) / machine_.bandwidth : 0;
   }
   const int64_t bytes = BytesOf(value, kReplicatedCode);
   if (IsPartial(place.is)) {
     if (to == kReplicatedCode) {
-      place = {kReplicatedCode, 0};  // it is used so from here on
+      place = {kReplicatedCode, 0};  // later items use the reduced value
       return CollectiveSeconds(true, bytes, axis_.name, machine_);
     }
     place.also |= 1u << to;
     return CollectiveSeconds(false, bytes, axis_.name, machine_);
   }
   if ((place.also & 1u << kReplicatedCode) != 0) return 0;
-  place.also |= 1u << kReplicatedCode;  // what is split along another dimension is a slice of the whole
+  place.also |= 1u << kReplicatedCode;  // a split along another dimension is a slice of the gathered value
   return CollectiveSeconds(false, bytes, axis_.name, machine_);
 }
 

@@ -1,10 +1,10 @@
-// Goes through nodes as the distribute pass does (distribute.h), along one axis, without making a graph: asks the ops'
-// rules where operands must be and where results then are, and adds up what kernels and collectives take. What a rule
-// says is asked once for each node and places of its operands; a node that the pass would take apart, and a loop, are
-// distributed alone, once. For the search of placements (plan_search.h).
+// Goes through nodes along one axis as the distribute pass does (distribute.h), but without making a graph: asks the
+// ops' placement rules for the placements of operands and results, and adds up the time of kernels and collectives. A
+// rule is asked once for each node and placements of its operands. A node that the pass would decompose, or a loop, is
+// distributed by itself, once. For the search of placements (plan_search.h).
 //
-// It differs from the pass where that looks ahead or back: a slice of a whole takes the time to store it, whatever it
-// is computed from; values without dimensions are whole.
+// It differs from the pass where the pass looks ahead or back: a slice of a whole value takes the time to store it,
+// whatever it is computed from, and values without dimensions are always whole.
 
 #pragma once
 
@@ -19,16 +19,17 @@
 
 namespace lockstep::passes {
 
-// The cost of what cannot be.
+// The cost of an impossible placement.
 inline constexpr double kImpossible = std::numeric_limits<double>::infinity();
 
-// A placement as a number below 32; dimensions up to 23.
+// A placement as a number below 32. Requires dimensions up to 23.
 using PlaceCode = uint8_t;
 PlaceCode CodeOf(const Placement& placement);
 Placement PlacementOf(PlaceCode code);
 inline constexpr PlaceCode kReplicatedCode = 0;
 
-// Where a value is, and where else it has been moved to: a bit for each code.
+// The placement of a value (`is`), and the placements that it has been moved to in addition (`also`, a bit for each
+// code).
 struct Whereabouts {
   PlaceCode is = kReplicatedCode;
   uint32_t also = 0;
@@ -37,18 +38,18 @@ struct Whereabouts {
 
 class PlanWalk {
  public:
-  // Everything is borrowed. `mesh` ends with the axis that is placed along, of at least two ranks.
+  // Borrows all arguments. The last axis of `mesh` is the one to place along, of at least two ranks.
   PlanWalk(const Graph& graph, const PlanProgram& program, const Mesh& mesh, const PlanMachine& machine);
 
-  // Seconds of the items, one after the other, of which each finds its operands in `where` and leaves its results
-  // there. Infinite if one cannot be placed.
+  // Returns the seconds of the items, run one after the other. Each item reads the placements of its operands from
+  // `where` and writes those of its results there. Returns kImpossible if an item cannot be placed.
   double Run(const std::vector<PlanItem>& items, std::vector<Whereabouts>& where);
 
-  // Bytes of a rank for a value.
+  // Returns the bytes of one rank's part of a value.
   int64_t BytesOf(int value, PlaceCode code) const;
 
  private:
-  // What is known of a node whose operands are at some places.
+  // The placements and the seconds of a node, for given placements of its operands.
   struct Ruling {
     std::vector<PlaceCode> required, results;
     double seconds = 0;

@@ -29,7 +29,7 @@ Ints FirstDims(int64_t count) {
   return dims;
 }
 
-// Blocks as they travel: codes i8[..., kWireBlock], and a scale f32[...] for each block.
+// Quantized blocks: codes i8[..., kWireBlock], and a scale f32[...] for each block.
 struct Quantized {
   Value codes, scale;
 };
@@ -47,7 +47,7 @@ Value Dequantize(Builder& b, const Quantized& quantized) {
   return b.Mul(codes, b.Broadcast(quantized.scale, codes.shape(), FirstDims(codes.shape().rank() - 1)));
 }
 
-// What is lost of blocks that travel; nothing where that is no number.
+// Returns the rounding error of quantized blocks; 0 for elements whose error is not finite.
 Value Lost(Builder& b, Value blocks, const Quantized& quantized) {
   const Value lost = b.Sub(blocks, Dequantize(b, quantized));
   const Value infinity = b.SplatLike(std::numeric_limits<double>::infinity(), lost);
@@ -59,7 +59,8 @@ Quantized Communicate(Builder& b, std::string_view op, const Quantized& quantize
   return {b.Op(op, {quantized.codes}, attributes), b.Op(op, {quantized.scale}, attributes)};
 }
 
-// Of a share that each rank has, [n,...] split(0): [n,n,...] split(0), which is zero but for share r of rank r.
+// Takes one share of each rank, [n,...] split(0). Returns [n,n,...] split(0), in which rank r has its share at index r
+// and zeros elsewhere.
 Value AtOwnRank(Builder& b, Value shares) {
   const int64_t ranks = shares.shape()[0];
   const Shape shape = WithFront(ranks, shares.shape());
@@ -72,11 +73,11 @@ Value AtOwnRank(Builder& b, Value shares) {
   return b.Select(is_own, repeated, b.SplatLike(0, repeated));
 }
 
-// One tensor of a bucket: a range of the row of elements that travels.
+// One tensor of a bucket: a range of the elements of the row that travels.
 struct Piece {
   TensorType type;
-  int64_t begin = 0, end = 0;  // the blocks that it fills, in elements; the last piece of all fills up the row
-  std::string state = {};      // of which it is the gradient; empty: none
+  int64_t begin = 0, end = 0;  // its blocks, in elements; the last piece extends to the end of the row
+  std::string state = {};      // the state whose gradient it is; empty: none
   Value residual = {};         // f32[n, ...]; null without a state
   int64_t count() const { return type.shape.num_elements(); }
 };
@@ -95,7 +96,7 @@ class Quantization {
     std::vector<Value> sums(pieces_.size()), lost(pieces_.size());
     if (row_ > 0) Travel(sums, lost);
     for (size_t i = 0; i < pieces_.size(); ++i) {
-      if (!sums[i]) sums[i] = b_.Splat(0, pieces_[i].type);  // of no elements
+      if (!sums[i]) sums[i] = b_.Splat(0, pieces_[i].type);  // a tensor without elements
     }
     RETURN_IF_ERROR(b_.status());
     for (size_t i = 0; i < pieces_.size(); ++i) {
@@ -126,14 +127,14 @@ class Quantization {
     const Input* const state = StateOfGradient(graph_, operand.name());
     if (!state) return absl::OkStatus();
     const std::string name = state->name() + "/residual/" + axis_;
-    if (graph_.FindInput(name)) return absl::OkStatus();  // of another part of the gradient
+    if (graph_.FindInput(name)) return absl::OkStatus();  // another part of the gradient has the residual
     piece.state = state->name();
     ASSIGN_OR_RETURN(piece.residual, graph_.AddInput(name, {DType::kF32, WithFront(ranks_, piece.type.shape)},
                                                      /*is_state=*/true, {{axis_, Placement::Split(0)}}));
     return absl::OkStatus();
   }
 
-  // The row of what each rank has of all pieces: f32[n, row] split(0).
+  // Returns each rank's terms of all pieces, concatenated: f32[n, row] split(0).
   Value Row() {
     std::vector<Value> ranges;
     for (size_t i = 0; i < pieces_.size(); ++i) {
@@ -171,7 +172,7 @@ class Quantization {
     NameWhatTravels(sent, arrived, share, gathered);
   }
 
-  // Names by which users recognise what is communicated.
+  // Gives the communicated values names that users recognise.
   void NameWhatTravels(const Quantized& sent, const Quantized& arrived, const Quantized& share,
                        const Quantized& gathered) {
     const std::string name = reduce_.operand(last_).name() + "/int8";
@@ -182,7 +183,7 @@ class Quantization {
     }
   }
 
-  // `lost` is the next residual, if the state of the gradient has its next value.
+  // Makes `lost` the next residual, under the condition under which the state of the gradient gets its next value.
   absl::Status Keep(const Piece& piece, Value lost) {
     const Value state = graph_.FindInput(piece.state)->value;
     Value next = graph_.FindResult(piece.state, /*is_state=*/true)->value;
@@ -216,8 +217,8 @@ class Quantization {
   Builder b_;
   std::vector<Piece> pieces_;
   size_t last_ = 0;     // the last piece that has elements
-  int64_t blocks_ = 0;  // that a rank adds up
-  int64_t row_ = 0;     // elements that travel
+  int64_t blocks_ = 0;  // the number of blocks that each rank adds up
+  int64_t row_ = 0;     // the number of elements that travel
 };
 
 absl::StatusOr<bool> RunQuantizeWire(Graph& graph) {
@@ -240,7 +241,7 @@ const Input* StateOfGradient(const Graph& graph, std::string_view name) {
   const Input* found = nullptr;
   for (const Input& input : graph.inputs()) {
     if (!input.is_state || !name.starts_with(input.name())) continue;
-    // "/sum" is what is divided by a count later, ".1" tells names apart.
+    // The suffix "/sum" marks a sum that is divided by a count later; ".1" makes names unique.
     const std::string_view rest = name.substr(input.name().size());
     if (!rest.empty() && rest[0] != '/' && rest[0] != '.') continue;
     if (found == nullptr || input.name().size() > found->name().size()) found = &input;

@@ -11,7 +11,7 @@
 namespace lockstep::passes {
 namespace {
 
-// The nodes that wait for ranks.
+// Returns the nodes that are collectives or depend on one.
 std::unordered_set<const Node*> WaitingNodes(const Graph& graph) {
   std::unordered_set<const Node*> waiting;
   for (const Node& node : graph.nodes()) {
@@ -22,14 +22,15 @@ std::unordered_set<const Node*> WaitingNodes(const Graph& graph) {
   return waiting;
 }
 
-// Whether a node is one sum along the axis.
+// Returns true if a node is an all_reduce of one sum along the axis.
 bool IsSum(const Node& node, const std::string& axis) {
   return node.op().collective() == CollectiveOp::kAllReduce && node.num_results() == 1 &&
          node.attr<std::string>("kind") == "sum" && node.attr<std::string>("axis") == axis;
 }
 
-// The place among the operands of what is scaled by the other; -1 if that is no scale along the axis, or if the scale
-// is there already and nobody else wants the sum of what it scales.
+// Returns the index of the operand that is scaled by the other one. Returns -1 if the node does not scale a partial sum
+// by a value that is replicated along the axis, or if the scale does not depend on a collective and the unscaled value
+// is not reduced anyway.
 int ScaledOperand(const Node& node, const std::string& axis, const std::unordered_set<const Node*>& waiting) {
   if (!node.Is("mul") && !node.Is("div")) return -1;
   for (int i = 0; i < (node.Is("mul") ? 2 : 1); ++i) {
@@ -43,7 +44,7 @@ int ScaledOperand(const Node& node, const std::string& axis, const std::unordere
   return -1;
 }
 
-// The all_reduce of the scaled operand, and after it the scale.
+// Replaces the all_reduce by one of the unscaled operand, followed by the scale.
 absl::Status Swap(Graph& graph, Node& reduce, Node& scale, int scaled) {
   NodeSpec spec{&reduce.op(), {scale.operand(scaled)}, reduce.attributes(), reduce.source(), {}};
   spec.placements = {reduce.placements()};
@@ -66,7 +67,7 @@ absl::Status Swap(Graph& graph, Node& reduce, Node& scale, int scaled) {
 
 absl::StatusOr<bool> RunReduceBeforeScale(Graph& graph) {
   bool changed = false;
-  // A scale after another is found again, in what the first has become.
+  // Repeats for scales of scales: the next one is found once the first was moved.
   for (bool found = true; found;) {
     found = false;
     const std::unordered_set<const Node*> waiting = WaitingNodes(graph);

@@ -1,5 +1,5 @@
-// Reduces before what was computed is scaled, where the scale itself waits for ranks, or where what it scales is
-// reduced for somebody else, too:
+// Moves an all_reduce before the scaling of its operand, if the scale itself depends on a collective, or if the
+// unscaled value is reduced anyway:
 //
 //   %n = all_reduce %count {axis=data, kind=sum} : f32[]                // replicated from here on
 //   %b = broadcast %n {dims=[], shape=[4]} : f32[4]
@@ -11,9 +11,9 @@
 //   %b = broadcast %n {dims=[], shape=[4]} : f32[4]
 //   %z = div %z.sum, %b : f32[4]
 //
-// so that neither all_reduce waits for the other, and both may share a bucket. Of a product or a quotient, where the
-// factor, or the divisor, is the same on all ranks of the axis. Where %x is reduced anyway there are two equal
-// all_reduces afterwards, of which simplify keeps one.
+// Then neither all_reduce waits for the other, and both can share a bucket. Applies to products and quotients whose
+// factor or divisor is replicated along the axis. If %x is reduced anyway, two equal all_reduces result, of which
+// simplify keeps one.
 
 #pragma once
 

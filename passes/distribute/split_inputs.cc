@@ -43,14 +43,15 @@ absl::Status SplitInput(Graph& graph, size_t position, const std::map<std::strin
     }
     if (other != placements.end() && *mesh.axis_size(axis) > 1) {
       return error() << "axis " << other->first << " splits dimension " << dim
-                     << " already, and what two axes split is not put together again";
+                     << " already, and a dimension that two axes split cannot be gathered";
     }
   }
   graph.set_input_placements(position, std::move(placements));
   return absl::OkStatus();
 }
 
-// Those dimensions that `shape` has as `whole` does: what is per row has no columns to share.
+// Returns the entries of `dims` whose dimension has the same extent in `shape` as in `whole`. For example, a state with
+// one element per row has no columns to split.
 std::map<std::string, int64_t> DimsOf(const Shape& shape, const Shape& whole,
                                       const std::map<std::string, int64_t>& dims) {
   std::map<std::string, int64_t> common;
@@ -60,7 +61,8 @@ std::map<std::string, int64_t> DimsOf(const Shape& shape, const Shape& whole,
   return common;
 }
 
-// The first dimension that the ranks can share along the axis, and no others do along another; -1 if there is none.
+// Returns the first dimension that the ranks along the axis can share evenly and that no other axis splits; -1 if there
+// is none.
 int64_t FirstSharedDim(const Input& input, const Mesh& mesh, const std::string& axis) {
   const PlacementMap& placements = input.placements();
   for (int64_t dim = 0; dim < input.value.shape().rank(); ++dim) {
@@ -79,8 +81,8 @@ std::string NamesOf(const Graph& graph) {
   return names;
 }
 
-// A choice that others, which go before it, leave nothing of what it matches, though it says something else. A name
-// that is given twice is said so on purpose: `split` goes before `placements`.
+// Returns an error if the choices before it match all inputs that a choice matches, and one of them differs from it. A
+// name that is given twice is allowed: `split` takes precedence over `placements`.
 absl::Status CheckHasEffect(const PlacementChoices& choices, size_t position,
                             const std::function<bool(const std::string&, const Input&)>& matches, const Graph& graph) {
   const auto& [name, dims] = choices[position];
@@ -94,11 +96,11 @@ absl::Status CheckHasEffect(const PlacementChoices& choices, size_t position,
     if (first->second != dims) other = &first->first;
   }
   if (other == nullptr) return absl::OkStatus();
-  return InvalidArgument() << "placement: '" << name << "' has no effect, as what goes before it matches all that it "
-                           << "does, such as '" << *other << "'; the first that matches counts";
+  return InvalidArgument() << "placement: '" << name << "' has no effect: choices before it, such as '" << *other
+                           << "', match all that it matches, and the first that matches counts";
 }
 
-// Which ranks share what has to be said before a graph is distributed.
+// Returns an error if optimizer states would have to be split in a graph that is already distributed.
 absl::Status CheckCanShard(const Graph& graph) {
   const std::string data(kDataAxis);
   if (graph.mesh().axis_size(data).value_or(1) < 2) return absl::OkStatus();
@@ -111,8 +113,8 @@ absl::Status CheckCanShard(const Graph& graph) {
   if (!keeps || shares) return absl::OkStatus();
   return InvalidArgument() << "shard_optimizer, or shared_weights, which includes it: graph @" << graph.name()
                            << " is distributed already, over " << graph.mesh().ToString()
-                           << ", and what its optimizer keeps is whole on each rank; compile "
-                           << "what distribute() was given, or let distribute() split some of it";
+                           << ", and each rank has its optimizer's states whole; compile the graph that was given to "
+                           << "distribute(), or split some of these states in distribute()";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Which inputs and states ranks share: what a user says, what follows an optimizer's state, and what is refused.
+// Tests splits of inputs and states: the user's choices, the states that follow another state, and the errors.
 
 #include "passes/distribute/split_inputs.h"
 
@@ -8,7 +8,7 @@
 namespace lockstep::passes {
 namespace {
 
-// An optimizer that keeps two states for a variable beside the number of steps, and one that keeps none.
+// A step with an optimizer that keeps two states for a variable besides the number of steps, and one that keeps none.
 constexpr char kStep[] = R"(
 graph @step(%x: f32[8,4] split(0), %g: f32[4,6], state %w: f32[4,6], state %m: f32[4,6], state %v: f32[4,6], state %n: i64[], state %u: f32[4,6]) -> (%w: f32[4,6], %m: f32[4,6], %v: f32[4,6], %u: f32[4,6]) {
   %w1, %m1, %v1 = adam %w, %m, %v, %n, %g {learning_rate=0.1} : f32[4,6], f32[4,6], f32[4,6]
@@ -22,7 +22,7 @@ const Mesh& TwoByThree() {
   return mesh;
 }
 
-// The placements of all inputs after a split, as "x split(0), w split(1, model)", or the error.
+// Returns the placements of all inputs after a split, as "x data=split(0), w model=split(1)", or the error.
 std::string Split(const InputSplits& splits, const Mesh& mesh = TwoByThree(), const char* text = kStep) {
   absl::StatusOr<Graph> graph = ParseGraph(text);
   if (!graph.ok()) return graph.status().ToString();
@@ -53,11 +53,11 @@ TEST(SplitInputs, WhatIsSaidOfAKeptStateGoesBeforeWhatFollows) {
 TEST(SplitInputs, TwoAxesDoNotSplitOneDimension) {
   EXPECT_EQ(
       Split({{"w", {{"data", 1}, {"model", 1}}}}),
-      "placement: w (f32[4,6]) along axis model: axis data splits dimension 1 already, and what two axes split is not "
-      "put together again");
+      "placement: w (f32[4,6]) along axis model: axis data splits dimension 1 already, and a dimension that two axes "
+      "split cannot be gathered");
 }
 
-// What choices say of each input, as "w model=1, m replicated", or the error.
+// Returns the splits of all inputs by the choices, as "w model=1, m replicated", or the error.
 std::string Chosen(const PlacementChoices& choices) {
   const Graph graph = ParseGraph(kStep).value();
   const absl::StatusOr<InputSplits> splits = SplitsOf(graph, choices);
@@ -86,8 +86,8 @@ TEST(SplitsOf, WhatMatchesNothingIsAnError) {
 
 TEST(SplitsOf, WhatOthersLeaveNothingIsAnError) {
   const auto said = [](const std::string& name, const std::string& before) {
-    return "placement: '" + name + "' has no effect, as what goes before it matches all that it does, such as '" +
-           before + "'; the first that matches counts";
+    return "placement: '" + name + "' has no effect: choices before it, such as '" + before +
+           "', match all that it matches, and the first that matches counts";
   };
   EXPECT_EQ(Chosen({{"*", {}}, {"w", {{"model", 1}}}}), said("w", "*"));
   EXPECT_EQ(Chosen({{"g", {{"model", 1}}}, {"w", {}}, {"[gw]", {}}}), said("[gw]", "g"));
@@ -101,7 +101,7 @@ TEST(SplitInputs, NothingFollowsDataAKeptStateOrAStateThatNothingIsKeptFor) {
   EXPECT_EQ(Split({{"u", {{"model", 1}}}}), "x data=split(0), u model=split(1)");
 }
 
-// What SplitsOfOptimizers says along data, after a split, as "m 0, v 0".
+// Returns the splits of SplitsOfOptimizers along data, after a split, as "m 0, v 0".
 std::string OfOptimizers(const InputSplits& splits, const Mesh& mesh, const char* text = kStep) {
   Graph graph = ParseGraph(text).value();
   EXPECT_TRUE(SplitInputs(graph, splits, mesh).ok());

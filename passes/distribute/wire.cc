@@ -14,9 +14,9 @@
 namespace lockstep::passes {
 namespace {
 
-constexpr double kInt8Bytes = 1 + 4.0 / ops::kWireBlock;  // of an element, with its share of a scale
+constexpr double kInt8Bytes = 1 + 4.0 / ops::kWireBlock;  // bytes of an element, including its share of the scale
 
-// Those between ranks: along an axis of one rank nothing travels.
+// Returns the wanted all_reduces along axes of several ranks. Along an axis of one rank nothing travels.
 std::vector<Node*> AllReducesOf(Graph& graph, const std::function<bool(const Node&)>& is_wanted) {
   std::vector<Node*> found;
   for (Node& node : graph.nodes()) {
@@ -26,7 +26,7 @@ std::vector<Node*> AllReducesOf(Graph& graph, const std::function<bool(const Nod
   return found;
 }
 
-// Whether a node sums gradients that may travel as something smaller.
+// Returns true if a node sums gradients that may travel as a smaller dtype.
 bool SumsGradients(const Node& node) {
   if (node.attr<std::string>("kind") != "sum" || !node.attr<std::string>("wire").empty()) return false;
   for (Value operand : node.operands()) {
@@ -35,8 +35,8 @@ bool SumsGradients(const Node& node) {
   return true;
 }
 
-// Whether what rounding takes from them can be kept for the next step: they are of a state that the graph updates. Of a
-// tensor that other axes share, too, the ranks' blocks would be others than those of the whole.
+// Returns true if the rounding error of the gradients can be kept for the next step. This requires that the graph
+// updates their states, and that no other axis splits them: the blocks of a rank would differ from those of the whole.
 bool CanBeOwed(const Graph& graph, const Node& node) {
   for (Value operand : node.operands()) {
     if (!StateOfGradient(graph, operand.name())) return false;
@@ -115,7 +115,7 @@ absl::StatusOr<bool> Lower(Graph& graph) {
 }  // namespace
 
 double ShareThatTravels(const Node& reduction) {
-  if (!reduction.attributes().contains("wire")) return 1;  // of a reduce_scatter
+  if (!reduction.attributes().contains("wire")) return 1;  // a reduce_scatter
   const std::string wire = reduction.attr<std::string>("wire");
   return wire == "int8" ? kInt8Bytes / sizeof(float) : wire == "bf16" ? 0.5 : 1;
 }

@@ -1,23 +1,23 @@
-// Makes gradients weigh less as they travel between ranks: half as bf16, a quarter as int8. They tolerate that: they
-// are averages of many samples; and what rounding takes from one step the next ones bring again, or, as int8, are given
-// (quantize_wire.h).
+// Reduces the bytes of gradients that travel between ranks: to a half as bf16, to a quarter as int8. Gradients tolerate
+// this, since they are averages over many samples. Later steps correct the rounding error of one step; as int8, it is
+// added to the next gradient (quantize_wire.h).
 //
-// ChooseWire makes another program, which rounds; LowerWire leaves it what it is.
+// ChooseWire changes the meaning of the program, which then rounds. LowerWire keeps the meaning.
 //
-// ChooseWire says it of the gradients of trained states, which train-step names grad/<state>, where they are f32; as
-// int8 only where the graph updates the state, and no other axis has shares of the gradient:
+// ChooseWire marks the f32 gradients of trained states, which train-step names grad/<state>. It chooses int8 only if
+// the graph updates the state and the gradient is replicated along all other axes:
 //
 //   %grad/w.1 = all_reduce %grad/w {axis=data, kind=sum} : f32[4,3]
 // becomes
 //   %grad/w.1 = all_reduce %grad/w {axis=data, kind=sum, wire="bf16"} : f32[4,3]
 //
-// LowerWire makes it so of bf16, in a local graph; QuantizeWire of int8, before:
+// LowerWire lowers bf16, in a local graph. QuantizeWire lowers int8, earlier in the pipeline. For bf16 the result is:
 //
 //   %a = convert %grad/w {dtype=bf16, rounds_parts=true} : bf16[4,3]
 //   %b = all_reduce %a {axis=data, kind=sum} : bf16[4,3]
 //   %grad/w.1 = convert %b {dtype=f32} : f32[4,3]
 //
-// Sums of bf16 are taken in f32 and rounded once (core/ops/collective.cc).
+// Sums of bf16 are computed in f32 and rounded once (core/ops/collective.cc).
 
 #pragma once
 
@@ -28,7 +28,8 @@
 
 namespace lockstep::passes {
 
-// Of the bytes of what an all_reduce or a reduce_scatter takes, those that travel, by its wire: 1 without one.
+// Returns the bytes that travel, by the wire of an all_reduce or a reduce_scatter, as a fraction of the bytes of its
+// operand: 1 without a wire.
 double ShareThatTravels(const Node& reduction);
 
 // `dtype`: "bf16", "int8", or empty for none.

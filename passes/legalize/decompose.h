@@ -1,5 +1,5 @@
-// Takes one node apart, for the passes that replace ops by simpler ones: legalize, and distribute where an op cannot be
-// placed whole.
+// Decomposes one node. For the passes that replace ops by simpler ones: legalize, and distribute if an op cannot be
+// placed as a whole.
 
 #pragma once
 
@@ -10,9 +10,9 @@
 
 namespace lockstep::passes {
 
-// Replaces `node` by its op's decomposition, which takes over the names of its results (an operand that is returned
-// keeps its own). Returns the first node of what now stands there; if the decomposition only returns operands, the node
-// after. Requires node->op().decompose().
+// Replaces `node` by its op's decomposition. The new values take over the names of the results; an operand that is
+// returned keeps its own. Returns the first new node, or the node after `node` if the decomposition only returns
+// operands. Requires node->op().decompose().
 absl::StatusOr<std::list<Node>::iterator> ReplaceByDecomposition(Graph& graph, std::list<Node>::iterator node);
 
 }  // namespace lockstep::passes

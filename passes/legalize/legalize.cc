@@ -12,15 +12,15 @@ namespace lockstep::passes {
 
 namespace {
 
-// The types of what the node takes; those of its results if it takes nothing.
+// Returns the types of the node's operands; the type of its result if it has none.
 std::string TypesOf(const Node& node) {
   std::string types;
   for (const Value& operand : node.operands()) types += (types.empty() ? "" : ", ") + operand.type().ToString();
   return node.operands().empty() ? node.type().ToString() : types;
 }
 
-// Of a sum of products in 16 bits with a result of f32: the same of operands that are converted to f32, whose products
-// are as exact. Null if the target has no kernel for that either, and of any other node.
+// Replaces a sum of products in 16 bits with an f32 result by one of operands that are converted to f32, whose products
+// are equally exact. Returns the new node; null for other nodes, or if the target has no kernel for the new one either.
 absl::StatusOr<Node*> ReplaceByProductOfF32(Graph& graph, Node& node,
                                             const std::function<bool(const Node&)>& supports) {
   const auto wide = node.attributes().find("wide_result");
@@ -31,7 +31,7 @@ absl::StatusOr<Node*> ReplaceByProductOfF32(Graph& graph, Node& node,
   for (const Value operand : node.operands()) operands.push_back(b.Convert(operand, node.type().dtype));
   const Value sum = b.Op(node.op_name(), std::move(operands), node.attributes());
   RETURN_IF_ERROR(b.status());
-  if (!supports(*sum.node)) return nullptr;  // the error that follows ends the program
+  if (!supports(*sum.node)) return nullptr;  // the caller then fails, so the new nodes can stay
   const std::string name = node.result_name();
   graph.ReplaceUses(node.result(), sum);
   graph.Erase(&node);
@@ -39,7 +39,8 @@ absl::StatusOr<Node*> ReplaceByProductOfF32(Graph& graph, Node& node,
   return sum.node;
 }
 
-// `whole` describes the node of the program of which this one is a part; empty if it is that itself.
+// Returns the error for a node without a kernel. `whole` describes the node of the program from whose decomposition it
+// came; empty if it came from none.
 absl::Status NoKernel(const Node& node, const std::string& whole) {
   return Unimplemented() << "the target has no kernel for " << node.Describe() << " of " << TypesOf(node)
                          << (whole.empty() ? "" : ", a part of " + whole) << ", and the op has no decomposition";
@@ -47,7 +48,7 @@ absl::Status NoKernel(const Node& node, const std::string& whole) {
 
 absl::StatusOr<bool> LegalizeGraph(Graph& graph, const std::function<bool(const Node&)>& supports) {
   ASSIGN_OR_RETURN(bool changed, InBodies(graph, [&](Graph& body) { return LegalizeGraph(body, supports); }));
-  std::string whole;  // what the nodes before `rest` are parts of
+  std::string whole;  // the node whose decomposition the nodes before `rest` came from; empty: none
   auto rest = graph.nodes().begin();
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
     if (it == rest) {

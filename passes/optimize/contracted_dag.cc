@@ -38,8 +38,9 @@ bool ContractedDag::Merge(size_t a, size_t b) {
   return true;
 }
 
-// Both sides search by turns, so that it ends as soon as one is exhausted: what one vertex needs, or is needed for, is
-// mostly little. Where both go on, as from a value of a deep network to its gradient, there is a way.
+// Both sides search alternately, so the search ends as soon as one is exhausted. Usually one of the two vertices
+// depends on few vertices, or few depend on it. If both sides are large, as between a value of a deep network and its
+// gradient, there is a path.
 std::optional<ContractedDag::Side> ContractedDag::SearchBetween(size_t first, size_t last) {
   constexpr size_t kMostSteps = 1000;
   Side forward{++last_search_, true, {first}}, backward{++last_search_, false, {last}};

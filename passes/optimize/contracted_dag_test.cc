@@ -9,7 +9,7 @@ namespace {
 
 using Edges = std::vector<std::pair<size_t, size_t>>;
 
-// Whether a way leads from a to b through a third of the merged vertices: by all edges, from the start.
+// Returns true if a path leads from a to b through a third merged vertex. Checks all edges each time.
 bool LeadsThroughThird(const Edges& edges, const ContractedDag& dag, size_t num_vertices, size_t a, size_t b) {
   std::vector<bool> reached(num_vertices, false);
   for (bool grows = true; grows;) {
@@ -51,7 +51,7 @@ TEST(ContractedDag, MergesWhateverClosesNoCycle) {
   EXPECT_GT(refused, 1000);
 }
 
-// 0 -> 1 -> ... -> n-1, and what each has besides: a long way to the end, but nothing that comes before it.
+// A chain 0 -> 1 -> ... -> n-1, and i -> n+i for each: a search forward from i is long, but one back from n+i is short.
 TEST(ContractedDag, FarAwayVerticesAreMergedWhereOneSideIsShort) {
   constexpr size_t kLength = 5000;
   ContractedDag dag(2 * kLength);

@@ -11,8 +11,8 @@
 namespace lockstep::passes {
 namespace {
 
-// Equal keys compute the same. The attributes are text, in which they compare bit by bit: -0.0 differs from 0.0, NaN
-// equals NaN. A constant's elements are many: they are compared as bytes.
+// Nodes with equal keys compute the same. Attributes are compared as text, which is bit by bit: -0.0 differs from 0.0,
+// and NaN equals NaN. The elements of a tensor are many, so they are compared as bytes.
 struct Key {
   const OpDef* op;
   std::vector<std::pair<int64_t, int>> operands;  // node ids, result indices
@@ -39,7 +39,7 @@ std::string AttributesKey(const AttributeMap& attributes) {
   return key;
 }
 
-// A broadcast's slice and the whole of it have the same operands and attributes.
+// Placements are part of the key: a slice of a broadcast and the whole of it have the same operands and attributes.
 std::string PlacementsKey(const Node& node) {
   std::string key;
   for (size_t i = 0; i < node.num_results(); ++i) {
@@ -59,7 +59,7 @@ Key KeyOf(const Node& node) {
 absl::StatusOr<bool> MergeEqualNodes(Graph& graph) {
   std::map<Key, Node*> seen;
   ASSIGN_OR_RETURN(bool changed, InBodies(graph, MergeEqualNodes));
-  ASSIGN_OR_RETURN(const bool hoisted, HoistInvariants(graph));  // equal in all iterations
+  ASSIGN_OR_RETURN(const bool hoisted, HoistInvariants(graph));  // nodes that are equal in all iterations
   changed = changed || hoisted;
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
     Node& node = *it++;

@@ -16,7 +16,7 @@ bool RemoveDeadNodes(Graph& graph) {
     }
     return false;
   };
-  // Backwards, so that what only dead nodes use is dead by the time that it is reached.
+  // Goes backwards, so that a node that only dead nodes use has no users when it is reached.
   bool changed = false;
   for (auto it = graph.nodes().end(); it != graph.nodes().begin();) {
     Node& node = *--it;
@@ -55,7 +55,8 @@ void RemoveDeadNodesAmong(Graph& graph, const std::vector<Node*>& nodes) {
 
 namespace {
 
-// Loops first: what they no longer need is dead then. And what is dead in a body, a loop need not take.
+// Repeats until nothing changes: operands that a trimmed loop no longer needs are dead, and inputs that a body no
+// longer uses allow trimming.
 absl::StatusOr<bool> RemoveDead(Graph& graph) {
   bool changed = RemoveDeadNodes(graph);
   for (bool again = true; again;) {

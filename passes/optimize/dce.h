@@ -1,5 +1,5 @@
-// Removes nodes whose results nobody uses. Collectives go like all others: every rank runs the same graph, so every
-// rank drops them. Inputs stay, since callers give them.
+// Removes nodes whose results are not used. Collectives are removed too: all ranks run the same graph, so all of them
+// remove the same ones. Inputs stay, since callers give them.
 //
 //   graph @f(%x: f32[2]) -> (a: f32[2]) {          graph @f(%x: f32[2]) -> (a: f32[2]) {
 //     %a = exp %x : f32[2]                           %a = exp %x : f32[2]
@@ -16,11 +16,11 @@ namespace lockstep::passes {
 
 Pass Dce();
 
-// What it runs, for passes that leave something behind. True if there was something.
+// Removes dead nodes, but not inside of loops. For passes that leave dead nodes behind. Returns true if it removed any.
 bool RemoveDeadNodes(Graph& graph);
 
-// The same of `nodes`, given in their order, and of what only they have used; in time that the others do not matter
-// for.
+// Removes the dead nodes among `nodes` and the nodes that only these used. Requires `nodes` in the order of the graph.
+// Its time does not depend on the size of the graph.
 void RemoveDeadNodesAmong(Graph& graph, const std::vector<Node*>& nodes);
 
 }  // namespace lockstep::passes

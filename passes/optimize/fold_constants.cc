@@ -12,7 +12,8 @@
 namespace lockstep::passes {
 namespace {
 
-// Of every result of `node`, the elements; nullopt if they are not known, too many, or not to be had.
+// Returns the elements of all results of `node`; nullopt if an operand is not constant or too large, or if the
+// evaluation fails.
 std::optional<std::vector<Tensor>> Evaluate(Node& node, const FoldOptions& options) {
   std::vector<Tensor> broadcasts;
   broadcasts.reserve(node.operands().size());
@@ -34,10 +35,10 @@ std::optional<std::vector<Tensor>> Evaluate(Node& node, const FoldOptions& optio
   return *std::move(results);
 }
 
-// Puts a constant in the place of each result, which it takes the name of.
+// Replaces each result by a constant of the same name.
 absl::StatusOr<bool> Fold(Graph& graph, Node& node, const FoldOptions& options) {
   for (size_t i = 0; i < node.num_results(); ++i) {
-    // A constant is whole on every rank.
+    // A constant is replicated, so it cannot replace a value with another placement.
     if (node.type(i).num_elements() > options.max_elements || !node.placements(i).empty()) return false;
   }
   std::optional<std::vector<Tensor>> tensors = Evaluate(node, options);
@@ -56,7 +57,7 @@ absl::StatusOr<bool> Fold(Graph& graph, Node& node, const FoldOptions& options) 
   return true;
 }
 
-// An elementwise op of splats: computed once, and broadcast.
+// Evaluates an elementwise op of splats once, on scalars, and broadcasts the result.
 absl::StatusOr<bool> FoldSplat(Graph& graph, Node& node) {
   if (!node.op().has_trait(kElementwise) || node.num_results() != 1 || node.type(0).shape.rank() == 0) return false;
   std::vector<Tensor> scalars;
@@ -89,9 +90,9 @@ absl::StatusOr<bool> FoldSplat(Graph& graph, Node& node) {
 }
 
 bool MayFold(const Node& node) {
-  // What is rematerialised, such as a broadcast, says the same in fewer words; a constant has no operands.
+  // A rematerialised op, such as a broadcast, is smaller than its elements.
   if (node.op().has_trait(kRematerialised)) return false;
-  if (node.Is("scan")) return false;  // the reference meaning of many iterations may take minutes
+  if (node.Is("scan")) return false;  // evaluating many iterations by the reference meanings may take minutes
   return node.op().eval() && !node.op().has_trait(kCollective) && !node.operands().empty();
 }
 

@@ -3,8 +3,8 @@
 //   %a = constant {value=dense<f32[2]: 1.0, 2.0>} : f32[2]      %b = constant {value=dense<f32[2]: 1.0, 4.0>} : f32[2]
 //   %b = mul %a, %a : f32[2]                              ==>
 //
-// A tensor of equal elements stays a scalar constant that is broadcast, of whatever size; other results are folded up
-// to `max_elements`. A node whose evaluation fails (a division by zero) stays, and fails when the program runs.
+// A tensor of equal elements, of any size, becomes a scalar constant that is broadcast. Other results are folded up to
+// `max_elements`. A node whose evaluation fails (a division by zero) stays, and fails when the program runs.
 
 #pragma once
 
@@ -15,7 +15,7 @@
 namespace lockstep::passes {
 
 struct FoldOptions {
-  int64_t max_elements = 1024;  // of a result
+  int64_t max_elements = 1024;  // the limit for each result
 };
 
 Pass FoldConstants(FoldOptions options = {});

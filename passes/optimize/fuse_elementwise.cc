@@ -16,7 +16,7 @@ namespace {
 using NodeSet = std::unordered_set<const Node*>;
 using ValueSet = std::unordered_set<Value, ValueHash>;
 
-// The body of a group, with the values of the graph that its inputs and results stand for.
+// Builds the body of a group, and records the values of the graph that its inputs and results stand for.
 class BodyBuilder {
  public:
   explicit BodyBuilder(const NodeSet& group) : group_(group) {}
@@ -36,7 +36,7 @@ class BodyBuilder {
   Graph TakeBody() { return std::move(body_); }
 
  private:
-  // Brings a value into the body, if it is not there: as a copy, or as an input.
+  // Adds a value to the body if it is not there yet: as a copy of its node, or as an input.
   absl::Status Enter(Value value) {
     if (inner_.contains(value)) return absl::OkStatus();
     if (!group_.contains(value.node) && IsRematerializable(*value.node)) return Add(*value.node);
@@ -51,8 +51,9 @@ class BodyBuilder {
   std::vector<Value> operands_, results_;
 };
 
-// Puts one fusion in the place of the group's first node, unless nobody needs it or the target cannot. `graph_results`
-// has what the graph returns of nodes that are in groups. The order of the graph is to be restored afterwards.
+// Replaces a group by one fusion at the place of its first node. Returns false if no result of the group is used or the
+// target does not support the fusion. `graph_results` are the results of the graph. The caller must restore the order
+// of the graph afterwards.
 absl::StatusOr<bool> Fuse(Graph& graph, const std::vector<Node*>& nodes, const ValueSet& graph_results,
                           const FusionOptions& options) {
   const NodeSet group(nodes.begin(), nodes.end());
@@ -76,13 +77,13 @@ absl::StatusOr<bool> Fuse(Graph& graph, const std::vector<Node*>& nodes, const V
     return false;
   }
   for (size_t i = 0; i < results.size(); ++i) graph.ReplaceUses(results[i], fusion->result(i));
-  RemoveDeadNodesAmong(graph, nodes);  // the group, and the originals of what only it has read
+  RemoveDeadNodesAmong(graph, nodes);  // the group, and nodes that were copied into its body only
   for (size_t i = 0; i < names.size(); ++i) graph.SetName(fusion->result(i), names[i]);
   return true;
 }
 
 absl::StatusOr<bool> FuseAll(Graph& graph, const FusionOptions& options) {
-  // First, so that what a fusion leaves behind is all that is dead then, and no node of a later group.
+  // Dead nodes are removed first, so that a fusion leaves only its own nodes dead, and none of a later group.
   ASSIGN_OR_RETURN(bool changed, InBodies(graph, [&](Graph& body) { return FuseAll(body, options); }));
   changed = RemoveDeadNodes(graph) || changed;
   std::vector<std::vector<Node*>> groups = FusionGroups(graph, options);

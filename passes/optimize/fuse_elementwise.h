@@ -1,5 +1,5 @@
-// Groups elementwise nodes, what feeds them cheaply and the reductions that they feed into nodes of op `fusion`, each
-// of which a backend compiles to one loop: values inside a group never reach memory.
+// Groups elementwise nodes, the cheap nodes that feed them, and the reductions that they feed into nodes of op
+// `fusion`. A backend compiles each to one loop, so that values inside a group are never stored in memory.
 //
 //   %b1 = broadcast %b {dims=[1], shape=[32, 10]} : f32[32,10]
 //   %s  = add %z, %b1 : f32[32,10]                                 ==>
@@ -12,8 +12,8 @@
 //     return %y
 //   }} : f32[32,10]
 //
-// Which nodes share a loop is decided in fusion_groups.h. Broadcasts, splats and iotas are copied into every body that
-// reads them. Collectives keep their order, and what they take is not held up by what comes after it.
+// fusion_groups.h decides which nodes share a loop. Broadcasts, splats and iotas are copied into every body that reads
+// them. Collectives keep their order, and their operands are not delayed by later nodes.
 
 #pragma once
 
@@ -25,15 +25,15 @@
 namespace lockstep::passes {
 
 struct FusionOptions {
-  int64_t max_nodes = 64;     // of a body, copies not counted
+  int64_t max_nodes = 64;     // of a body, without copies
   int64_t max_operands = 32;  // of a fusion
   int64_t max_results = 8;
-  // Loops that read one value of at least so many elements become one, though neither needs the other.
+  // Independent loops that read the same value of at least so many elements become one.
   int64_t min_shared_elements = 4096;
-  // The longest row (elements) of a loop that reduces its rows and then computes with them again (softmax).
+  // The longest row, in elements, of a loop that reduces its rows and then uses the result for each element (softmax).
   int64_t max_row = 65536;
-  // Whether the target makes a loop of a `fusion` node; if it does not, the nodes stay as they are. Empty: of every
-  // one.
+  // Returns true if the target can compile this `fusion` node to a loop; otherwise the nodes stay as they are. Empty:
+  // it can compile every one.
   std::function<bool(const Node&)> supports;
 };
 

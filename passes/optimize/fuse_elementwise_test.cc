@@ -1,4 +1,5 @@
-// Fusion knows ops by what they say of themselves: here ops that it has never seen. The rest is in test/golden/.
+// Tests fusion with ops that are defined here: it relies on the traits of an op, not on its name. Other tests are in
+// test/golden/.
 
 #include "passes/optimize/fuse_elementwise.h"
 
@@ -40,7 +41,7 @@ TEST(FuseElementwise, AMoverIsTakenIntoTheLoopThatReadsIt) {
   EXPECT_EQ(OpNames(graph.nodes().front().attr<Region>("body").graph()), (Names{"reversed", "add"}));
 }
 
-// What a loop computes is read downwards by another one: no loop has the elements of both in one order.
+// The second loop reads the elements of the first in reverse, so no single loop has both in one order.
 TEST(FuseElementwise, AMoverDoesNotStandBetweenNodesOfOneLoop) {
   const OpDef reversed = Reversed();
   Graph graph("f");

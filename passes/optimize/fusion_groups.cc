@@ -19,23 +19,23 @@ bool IsReduction(const Node& node) { return node.op().reduction().has_value(); }
 
 bool IsElementwise(const Node& node) { return node.op().has_trait(kElementwise) && node.num_results() == 1; }
 
-// A loop's body has no mesh, and so nothing that names an axis.
+// Returns true if an op only moves elements. Nodes that name an axis are excluded, since a fusion's body has no mesh.
 bool IsMover(const Node& node) {
   return node.op().is_mover() && !node.op().has_trait(kRematerialised) && !node.attributes().contains("axis");
 }
 
-// What a group's loop runs over.
+// The iteration space of a group's loop.
 struct Loop {
-  Shape shape;  // of the elementwise values, and of what is reduced
+  Shape shape;  // the shape of the elementwise values and of the operands of reductions
   bool reduces = false;
-  Ints dims;   // that are reduced
-  Shape kept;  // what the reductions leave
+  Ints dims;   // the reduced dims
+  Shape kept;  // the shape after the reductions
 };
 
 struct Group {
   std::vector<size_t> nodes;  // positions, ascending
   Loop loop;
-  std::string at;  // which ranks alone have it, and behind how many of their transfers
+  std::string at;  // the ranks of Placement::At, and the number of their transfers before the group
   bool is_fusible = false;
   bool feeds_collective = false;
 };
@@ -54,7 +54,7 @@ class Grouping {
   Group& GroupOf(size_t position) { return groups_[dag_.Find(position)]; }
   const Group& GroupOf(size_t position) const { return groups_[dag_.Find(position)]; }
 
-  // The nodes that `value` comes from when copied nodes are looked through: none for an input.
+  // Returns the position of the node that computes `value`, looking through copied nodes; nullopt for an input.
   std::optional<size_t> Producer(Value value) const;
   bool IsResult(Value value) const { return results_.contains(value); }
 
@@ -65,12 +65,12 @@ class Grouping {
   bool WithinLimits(const Group& a, const Group& b) const;
 
   const FusionOptions& options_;
-  std::vector<Node*> nodes_;  // copied nodes are among them, in groups of their own that are not fusible
+  std::vector<Node*> nodes_;  // all nodes; copied nodes are in groups of their own that are not fusible
   std::unordered_map<const Node*, size_t> position_;
-  std::unordered_map<std::string, int64_t> transfers_;  // up to a node, by the ranks that have what comes or goes
+  std::unordered_map<std::string, int64_t> transfers_;  // the transfers before the current node, by their ranks
   std::unordered_set<Value, ValueHash> results_;
-  std::vector<Group> groups_;  // one for each node at first; those that were joined to another are empty
-  ContractedDag dag_;          // of the groups, looking through copied nodes
+  std::vector<Group> groups_;  // one for each node at first; groups that were joined to another are empty
+  ContractedDag dag_;          // the dependencies of groups, looking through copied nodes
 };
 
 Grouping::Grouping(const Graph& graph, const FusionOptions& options) : options_(options), dag_(graph.nodes().size()) {
@@ -123,8 +123,8 @@ void Grouping::AddDependencies() {
   }
 }
 
-// Whether what a loop reduces may be broadcast back into it: every row is reduced on its own, in one unit of work, and
-// there is work for several threads unless there is little.
+// Returns true if reduced values may be broadcast back into the loop: each row is reduced on its own, in one unit of
+// work, and either there are enough rows for several threads or little work in total.
 bool RowsAreOwnUnits(const Loop& loop, const FusionOptions& options) {
   const int64_t rank = loop.shape.rank();
   for (size_t i = 0; i < loop.dims.size(); ++i) {
@@ -150,7 +150,7 @@ std::optional<Loop> Grouping::JointLoop(const Group& a, const Group& b) const {
   return loop;
 }
 
-// Whether `node` undoes the loop's reductions: what is kept, at each index of the whole shape.
+// Returns true if `node` broadcasts a reduced value back to the loop's shape.
 bool BroadcastsBack(const Node& node, const Loop& loop) {
   if (!node.op().index_map() || !loop.reduces || node.type(0).shape != loop.shape ||
       node.operand(0).shape() != loop.kept)
@@ -176,8 +176,8 @@ bool Grouping::LinksFit(const Group& producer, const Group& consumer, const Loop
         if (IsReduction(node) && operand.shape() != loop.shape) return false;
         continue;
       }
-      // Through a broadcast: what was reduced, for each element of its row. Other values would be computed again and
-      // again.
+      // Through a broadcast, only reduced values are read, for each element of their row. Other values would be
+      // computed repeatedly.
       if (!BroadcastsBack(*operand.node, loop) || operand.node->operand(0).node != nodes_[*from]) return false;
       if (!producer.loop.reduces || !RowsAreOwnUnits(loop, options_)) return false;
     }
@@ -224,8 +224,9 @@ bool Grouping::Join(size_t a, size_t b) {
   return true;
 }
 
-// From the last consumer to the first, so that a node is rather joined with what needs it than with what it needs: what
-// the backward pass computes of a forward value stays in the backward pass, and is not stored on the way.
+// Goes from the last consumer to the first, so that a node is preferably joined with its consumers, not its operands.
+// Then a value that the backward pass computes from a forward value is computed in the backward pass, and is not stored
+// in between.
 void Grouping::JoinProducersAndConsumers() {
   for (size_t consumer = nodes_.size(); consumer-- > 0;) {
     if (IsMover(*nodes_[consumer]) && GroupOf(consumer).nodes.size() == 1) continue;
@@ -233,7 +234,7 @@ void Grouping::JoinProducersAndConsumers() {
       const std::optional<size_t> producer = Producer(operand);
       if (!producer || GroupOf(*producer).feeds_collective) continue;
       Node& node = *nodes_[*producer];
-      // A view of memory costs nothing on its own: it is taken in where only this loop reads it.
+      // A mover on its own can be a view, which is free. It is joined only if this loop is its only reader.
       if (IsMover(node) && (node.users().size() != 1 || IsResult(node.result()))) continue;
       Join(dag_.Find(*producer), dag_.Find(consumer));
     }

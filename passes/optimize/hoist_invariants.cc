@@ -23,7 +23,7 @@ class Hoister {
       if (IsInvariant(node) && !MayHoist(node)) made_where_read_.insert(&node);
       if (IsInvariant(node)) known_.insert(&node);
     }
-    // What is made where it is read goes out with those that read it.
+    // A node that is computed where it is read is hoisted only with an invariant node that reads it.
     std::erase_if(invariant, [&](Node* node) { return made_where_read_.contains(node); });
     if (invariant.empty()) return false;
     for (Node* node : invariant) RETURN_IF_ERROR(Copy(*node));
@@ -77,8 +77,8 @@ class Hoister {
   Node& scan_;
   const ScanForm form_;
   Graph body_;
-  ValueMap outer_;                                           // from constants of the loop to what they are in the graph
-  std::unordered_set<const Node*> known_, made_where_read_;  // that need constants of the loop alone
+  ValueMap outer_;                                           // from values of the body to those of the graph
+  std::unordered_set<const Node*> known_, made_where_read_;  // invariant nodes; those that are not hoisted alone
 };
 
 }  // namespace
@@ -87,7 +87,7 @@ absl::StatusOr<bool> HoistInvariants(Graph& graph) {
   bool changed = false;
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
     Node& node = *it++;
-    if (!node.Is("scan") || ScanForm(node).length == 0) continue;  // what never runs must not fail
+    if (!node.Is("scan") || ScanForm(node).length == 0) continue;  // nodes that never run must not fail
     ASSIGN_OR_RETURN(const bool hoisted, Hoister(graph, node).Run());
     changed = changed || hoisted;
   }

@@ -1,12 +1,12 @@
-// What every iteration of a loop computes alike is computed once, before it: in the body of a `scan`, the nodes that
-// need nothing but constants of the loop.
+// Moves loop-invariant nodes out of loops: nodes in the body of a `scan` that depend only on constants of the loop are
+// computed once, before it.
 //
 //   scan %h, %w {body=(%h.t, %w): %t = transpose %w; matmul %h.t, %t …}
 //   ==>
 //   %t = transpose %w
 //   scan %h, %t {body=(%h.t, %t): matmul %h.t, %t …}
 //
-// What is rather made where it is read, such as a broadcast, stays. Called by the pass Cse.
+// Ops that are cheaper to compute where they are read, such as a broadcast, stay. Called by the pass Cse.
 
 #pragma once
 
@@ -15,7 +15,8 @@
 
 namespace lockstep::passes {
 
-// True if it changed anything. Loops in bodies are not looked at. Operands that are left over go with the next Dce.
+// Returns true if it changed anything. Does not look at loops in bodies. The next Dce removes operands that became
+// unused.
 absl::StatusOr<bool> HoistInvariants(Graph& graph);
 
 }  // namespace lockstep::passes

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kMostElements = int64_t{1} << 22;
 
-// Whether the node is worth looking at: it is small, of one rank, and has a meaning there.
+// Returns true if the node can be evaluated: its results are small, and its op has a reference meaning on one rank.
 bool CanBeKnown(const Node& node) {
   if (node.is_input() || node.op().has_trait(kCollective) || !node.op().eval()) return false;
   for (size_t i = 0; i < node.num_results(); ++i) {
@@ -27,7 +27,7 @@ const Tensor* KnownValues::Find(Value value) {
 
 std::optional<double> KnownValues::FindNumber(Value value) {
   if (value.type().num_elements() == 0 || !IsFloat(value.dtype())) return std::nullopt;
-  // A broadcast may be large where its operand is small.
+  // A broadcast may be large although its operand is small.
   while (value.node->Is("broadcast")) value = value.node->operand(0);
   const Tensor* const tensor = Find(value);
   if (tensor == nullptr || !tensor->AllElementsEqual()) return std::nullopt;
@@ -35,7 +35,7 @@ std::optional<double> KnownValues::FindNumber(Value value) {
 }
 
 const std::vector<Tensor>& KnownValues::ResultsOf(const Node& node) {
-  // Operands first, without recursion: graphs are deep.
+  // Evaluates operands first, without recursion, since graphs are deep.
   std::vector<const Node*> stack = {&node};
   while (!stack.empty()) {
     const Node& next = *stack.back();

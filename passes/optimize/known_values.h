@@ -1,5 +1,5 @@
-// Values of a graph that do not depend on its inputs, computed by the ops' reference meanings. One object for one run
-// of a pass; the graph's nodes must not be erased while it lives.
+// Evaluates values of a graph that do not depend on its inputs, by the ops' reference meanings. Use one object for one
+// run of a pass. The graph's nodes must not be erased while it lives.
 
 #pragma once
 
@@ -14,13 +14,14 @@ namespace lockstep::passes {
 
 class KnownValues {
  public:
-  // The value, or null: it depends on an input or a rank, is large, or its evaluation fails.
+  // Returns the elements of `value`, owned by this object. Returns null if it depends on an input or a rank, if it is
+  // large, or if its evaluation fails.
   const Tensor* Find(Value value);
-  // The number that all its elements are, if they are one.
+  // Returns the number that all elements of a float value equal; nullopt if they differ or are not known.
   std::optional<double> FindNumber(Value value);
 
  private:
-  // The results of a node, none if they are not known.
+  // Returns the results of a node; empty if they are not known.
   const std::vector<Tensor>& ResultsOf(const Node& node);
   std::unordered_map<const Node*, std::vector<Tensor>> results_;
 };

@@ -15,15 +15,15 @@ namespace {
 using Ints = std::vector<int64_t>;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// What is found of a written-out attention, from its softmax.
+// The matched parts of a written-out attention, starting at its softmax.
 struct Pattern {
   Node* softmax = nullptr;
   Node* weighting = nullptr;  // the product with the values
-  Node* product = nullptr;    // that of queries and keys
+  Node* product = nullptr;    // the product of queries and keys
   double scale = 1;
-  Value added;                  // of the softmax's shape, or null
-  Value selected;               // bools of the softmax's shape, or null: where scores are taken ...
-  bool selects_hidden = false;  // ... or where they are not
+  Value added;                  // a mask to add, of the softmax's shape, or null
+  Value selected;               // a bool mask of the softmax's shape, or null; true where scores are taken ...
+  bool selects_hidden = false;  // ... or, if this is true, where they are not taken
 };
 
 bool KeepsMatrices(const Shape& a, const Shape& b) {
@@ -35,7 +35,7 @@ bool IsReshapeOfBatch(const Node& node) {
   return node.Is("reshape") && KeepsMatrices(node.operand(0).shape(), node.type().shape);
 }
 
-// A product for each index of the batch, rather than one with a matrix.
+// Returns true for a product for each index of the batch; false for a product with a single matrix.
 bool IsOfBatches(const Node& matmul) {
   return matmul.operand(0).shape().rank() == matmul.operand(1).shape().rank() && !matmul.attr<bool>("sum_batch");
 }
@@ -70,7 +70,7 @@ class Recognizer {
     return pattern;
   }
 
-  // Down from the softmax to the product with the values.
+  // Matches the nodes from the softmax down to the product with the values.
   bool MatchWeighting(Pattern& pattern) {
     Value p = pattern.softmax->result();
     if (const Value guarded = WithoutNan(p)) p = guarded;
@@ -86,7 +86,7 @@ class Recognizer {
     }
   }
 
-  // select(p != p, 0, p), or null. Nothing else may use p.
+  // Returns select(p != p, 0, p) if it is the only use of p, else null.
   Value WithoutNan(Value p) {
     Value guarded;
     for (Node* user : p.node->users()) {
@@ -108,7 +108,7 @@ class Recognizer {
     return guarded;
   }
 
-  // Up from what goes into the softmax to the product of queries and keys.
+  // Matches the nodes from the operand of the softmax up to the product of queries and keys.
   bool MatchScores(Value scores, Pattern& pattern) {
     Node& node = *scores.node;
     if (node.is_input() || !HasOneUse(graph_, scores)) return false;
@@ -143,7 +143,8 @@ class Recognizer {
     return false;
   }
 
-  // Minus infinity selected: a finite number gives a query that sees nothing the mean of all values.
+  // Matches a select of minus infinity. A finite number is not matched: with it, a query that sees no keys gives the
+  // mean of all values.
   bool MatchSelect(Node& node, Pattern& pattern) {
     if (pattern.added || pattern.selected) return false;
     for (const size_t hidden : {1, 2}) {
@@ -189,7 +190,7 @@ class Recognizer {
     return absl::OkStatus();
   }
 
-  // x without factors that are numbers, which go into `scale`.
+  // Returns x without factors that are known numbers, and multiplies `scale` by them.
   Value WithoutFactor(Value x, double& scale) {
     while (x.node->Is("mul") || x.node->Is("div")) {
       Value rest;
@@ -207,7 +208,7 @@ class Recognizer {
     return x;
   }
 
-  // x with its last two dimensions swapped: not by a transpose where one is undone.
+  // Returns x with its last two dimensions swapped. Removes an existing transpose instead of adding one, if possible.
   static Value Transposed(Builder& b, Value x) {
     Ints swapped;
     for (int64_t i = 0; i < x.shape().rank(); ++i) swapped.push_back(i);
@@ -228,7 +229,8 @@ class Recognizer {
     return is_identity ? x.node->operand(0) : b.Transpose(x.node->operand(0), permutation);
   }
 
-  // x with the leading dimensions of `like`: of what x is a reshape of, the first value that has them.
+  // Returns x with the leading dimensions of `like`: the first value in the chain of reshapes before x that has them,
+  // or a new reshape.
   static Value InBatch(Builder& b, Value x, const Shape& like) {
     Ints dims(like.dims().begin(), like.dims().end() - 2);
     const int64_t rank = x.shape().rank();
@@ -243,7 +245,8 @@ class Recognizer {
     return found ? found : b.Reshape(x, shape);
   }
 
-  // What x, [..., heads, n, size], is if each head of it is repeated, side by side; and how often.
+  // If each head of x, [..., heads, n, size], is repeated, side by side, returns the value before the repetition and
+  // the number of copies; else returns null.
   static std::pair<Value, int64_t> Once(Value x) {
     const Shape& shape = x.shape();
     const int64_t rank = shape.rank();
@@ -271,7 +274,7 @@ class Recognizer {
     return std::make_pair(once_k, once_v);
   }
 
-  // A mask of the softmax's shape, without dimensions along which it repeats itself.
+  // Returns a mask of the softmax's shape with extent 1 in the dimensions along which it is broadcast.
   static Value Unbroadcast(Builder& b, Value mask) {
     if (!mask.node->Is("broadcast")) return mask;
     const Value small = mask.node->operand(0);
@@ -292,8 +295,8 @@ class Recognizer {
     return {value};
   }
 
-  // A mask that is known and is the same for the whole batch: of queries that see the keys up to theirs and so many
-  // more.
+  // Matches a constant mask that is the same for the whole batch, and in which each query sees one more key than the
+  // query before it.
   std::optional<Mask> CausalMask(Value mask, const Pattern& pattern) {
     const Tensor* const known = known_.Find(mask);
     const Shape& shape = mask.shape();
@@ -304,11 +307,11 @@ class Recognizer {
       const double element = known->At((shape[rank - 2] == 1 ? 0 : i) * keys + j);
       if (pattern.selected) return (element != 0) != pattern.selects_hidden;
       if (element == 0) return true;
-      // So little that nothing is left of a key next to one that is seen.
+      // This is so small that the key has no weight next to a visible one.
       if (element == -kInf || element <= -1e30) return false;
       return std::nullopt;
     };
-    int64_t first = 0;  // how many keys query 0 sees
+    int64_t first = 0;  // the number of keys that query 0 sees
     while (first < keys && sees(0, first) == true) ++first;
     bool hides = false;
     for (int64_t i = 0; i < queries; ++i) {

@@ -23,7 +23,8 @@ bool IsReshape(const Node& node) { return node.op().is_mover() && node.op().has_
 
 int64_t BytesOf(Value value) { return value.type().num_bytes(); }
 
-// How to compute a value: nodes in their order, without those that every body gets a copy of, and what they read.
+// The nodes that compute a value, in their order and without those that are copied into every body, and the values that
+// they read.
 struct Recipe {
   std::vector<Node*> nodes;
   std::vector<Value> leaves;
@@ -42,7 +43,7 @@ class Recomputation {
 
   absl::Status Run() {
     for (size_t i = 0; i < groups_.size(); ++i) {
-      // From what a group computes first, so that what follows from it is seen to need no more than that does.
+      // Goes from the first node of a group, so that later nodes profit from operands that are recomputed already.
       const std::vector<Node*> nodes = groups_[i];
       for (Node* node : nodes) RETURN_IF_ERROR(Consider(i, *node));
       Sort(i);
@@ -53,14 +54,14 @@ class Recomputation {
   }
 
  private:
-  // Of a value of the group `from`: has it computed again by those that can, if that pays.
+  // Lets other groups recompute the result of `node`, which is in the group `from`, if they can and it saves bytes.
   absl::Status Consider(size_t from, Node& node) {
     const Value value = node.result();
     if (!IsCheap(node) || value.type().num_elements() < options_.min_shared_elements) return absl::OkStatus();
     if (!IsLiveOut(value, members_[from], results_)) return absl::OkStatus();
     const Recipe recipe = RecipeOf(from, node);
     bool by_all = !results_.contains(value);
-    std::map<size_t, int64_t> bytes_to_read;  // by those that would compute it again, instead of the value
+    std::map<size_t, int64_t> bytes_to_read;  // the additional bytes that a group reads if it recomputes the value
     for (const Node* user : node.users()) {
       const auto group = group_of_.find(user);
       if (group != group_of_.end() && group->second == from) continue;
@@ -70,7 +71,7 @@ class Recomputation {
       else by_all = false;
     }
     if (!CanStoreLeaves(from, recipe, by_all)) return absl::OkStatus();
-    // If some need the value, it is stored: the others then compute it again if they read no more for that.
+    // If some groups need the stored value, the others recompute it only if they read no more bytes for that.
     if (!by_all) std::erase_if(bytes_to_read, [](const auto& each) { return each.second > 0; });
     int64_t saved = (by_all ? BytesOf(value) : 0) - BytesToStore(from, recipe);
     for (const auto& [group, bytes] : bytes_to_read) saved += BytesOf(value) - bytes;
@@ -89,7 +90,7 @@ class Recomputation {
     return bytes;
   }
 
-  // Whether the group may have that many results.
+  // Returns true if the group can have the leaves as additional results without exceeding max_results.
   bool CanStoreLeaves(size_t from, const Recipe& recipe, bool without_value) const {
     int64_t results = without_value ? -1 : 0;
     for (Node* node : groups_[from]) results += IsLiveOut(node->result(), members_[from], results_);
@@ -110,7 +111,7 @@ class Recomputation {
       operand = LookThroughCopies(operand);
       if (IsRematerializable(*operand.node)) continue;
       const bool is_inner = members_[from].contains(operand.node) && !IsLiveOut(operand, members_[from], results_);
-      // What moves elements only does so at the entry of a loop.
+      // Ops that move elements can only be at the entry of a loop.
       const bool is_entry = IsReshape(*operand.node) && !members_[from].contains(operand.node->operand(0).node) &&
                             !IsRematerializable(*operand.node->operand(0).node);
       if (is_inner && (IsCheap(*operand.node) || is_entry)) {
@@ -122,7 +123,7 @@ class Recomputation {
     recipe.nodes.push_back(&node);
   }
 
-  // What the group's loop reads, looking through copies.
+  // Returns the values that the group's loop reads, looking through copied nodes.
   Values OperandsOf(size_t group) const {
     Values operands;
     for (const Node* node : groups_[group]) {
@@ -134,8 +135,8 @@ class Recomputation {
     return operands;
   }
 
-  // That the group reads more than now if it computes the value again; null if it cannot: a node that moves the value's
-  // elements needs it in memory, and loops have limits.
+  // Returns the additional bytes that the group reads if it recomputes the value. Returns nullopt if it cannot: a node
+  // that moves the value's elements needs it in memory, and loops have limits.
   std::optional<int64_t> BytesToRead(size_t group, const Recipe& recipe, Value value) const {
     const std::vector<Node*>& nodes = groups_[group];
     const auto moves_value = [&](const Node* node) { return node->op().is_mover() && node->operand(0) == value; };
@@ -185,7 +186,7 @@ class Recomputation {
     }
   }
 
-  // Brings a group with copies, which read each other and are read by what stood there before, into the order of use.
+  // Sorts a group to which copies were added into the order of use.
   void Sort(size_t group) {
     if (copies_[group].empty()) return;
     std::vector<Node*> sorted;
@@ -205,7 +206,7 @@ class Recomputation {
   Values results_;
   std::vector<std::unordered_set<const Node*>> members_;
   std::unordered_map<const Node*, size_t> group_of_;
-  // Of each group: the values of others that it computes again, by the ids of their nodes, which may be gone.
+  // For each group, the copies of nodes of other groups, by the ids of the original nodes, which may be erased.
   std::vector<std::unordered_map<int64_t, Value>> copies_;
 };
 

@@ -1,15 +1,15 @@
-// Lets a loop compute again what it would read of an earlier one, where that moves fewer bytes; for FuseElementwise
-// alone, between the choice of groups and their fusion. A backward pass is where it matters: of gelu(x + b) it wants
-// x + b scaled in two ways, which the forward loop would store both, beside what it had read to compute them.
+// Lets a loop recompute values that it would read from an earlier loop, if that moves fewer bytes. For FuseElementwise
+// alone, between the choice of groups and their fusion. It matters for backward passes: for gelu(x + b) the backward
+// pass needs x + b scaled in two ways, and the forward loop would store both, although x and b are in memory already.
 //
 //   %z, %h, %y = fusion %x, %b      // z = (x + b) / sqrt(2), h = (x + b) / 2, y = h * (1 + erf(z))
 //   …                                                                   ==>     %y = fusion %x, %b
 //   %dx = fusion %dy, %z, %h                                                    …
 //                                                                               %dx = fusion %dy, %x, %b
 //
-// What is computed again has the bits that it had. Only cheap ops are, and what they read lives longer by at most as
-// many bytes as are not stored (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, in its simplest
-// form).
+// Recomputed values have the same bits. Only cheap ops are recomputed. The values that they read live longer, by at
+// most as many bytes as are no longer stored (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, in
+// its simplest form).
 
 #pragma once
 
@@ -20,8 +20,8 @@
 
 namespace lockstep::passes {
 
-// `groups` are those of FusionGroups. Copies of nodes are added to them, in the order of use, and to `graph`, out of
-// order; what nobody reads any more is taken out of both. A group may be empty afterwards.
+// Requires the groups of FusionGroups. Adds copies of nodes to the groups, in the order of use, and to `graph`, in any
+// order. Removes unused nodes from both. A group may be empty afterwards.
 absl::Status RecomputeInLoops(Graph& graph, std::vector<std::vector<Node*>>& groups, const FusionOptions& options);
 
 }  // namespace lockstep::passes

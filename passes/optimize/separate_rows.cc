@@ -13,7 +13,8 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// The first dimensions of `shape` that merged are `rows`; none if it is one alone, or if there are no such.
+// Returns the first dimensions of `shape` whose product is `rows`; empty if that is only one dimension, or if there are
+// none.
 Ints DimsOfRows(const Shape& shape, int64_t rows) {
   int64_t product = 1;
   for (int64_t i = 0; i < shape.rank() && product < rows; ++i) {
@@ -28,15 +29,15 @@ bool StartsWith(const Shape& shape, const Ints& dims) {
          std::equal(dims.begin(), dims.end(), shape.dims().begin());
 }
 
-// What costs little beside what is computed from it.
+// Returns true if the node may be duplicated, since it is cheap.
 bool MayBeTwice(const Node& node) { return node.Is("reshape") || node.Is("broadcast"); }
 
-// What lies between a reshape that takes rows apart and those that merged them.
+// The nodes between a reshape that separates rows and the reshapes that merged them.
 class RowsRegion {
  public:
   RowsRegion(Graph& graph, Node& apart, Ints dims) : graph_(graph), apart_(apart), dims_(std::move(dims)) {}
 
-  // Whether all of it can be computed on rows that are apart.
+  // Finds the nodes. Returns true if all of them can be computed on separate rows.
   bool Find() { return Add(apart_.operand(0)) && has_products_ && IsUsedHereAlone(); }
 
   absl::Status Rewrite() {
@@ -44,7 +45,7 @@ class RowsRegion {
     for (Node& node : graph_.nodes()) {
       if (nodes_.contains(&node)) in_order.push_back(&node);
     }
-    for (Node* node : in_order) RETURN_IF_ERROR(Copy(*node));  // before the node
+    for (Node* node : in_order) RETURN_IF_ERROR(Copy(*node));  // inserted before the node
     Builder b(graph_, &apart_, apart_.source());
     const Value result = b.Reshape(separate_.at(apart_.operand(0)), apart_.type().shape);
     RETURN_IF_ERROR(b.status());
@@ -64,7 +65,7 @@ class RowsRegion {
     if (nodes_.contains(&node)) return true;
     if (node.num_results() != 1 || value.shape().rank() == 0 || value.shape()[0] != rows()) return false;
     if (node.Is("reshape") && StartsWith(node.operand(0).shape(), dims_)) {
-      // It merges, and nothing above it is looked at; it may be used by others, too.
+      // This reshape merges the rows: the region ends here. It may have other users.
     } else if (node.Is("matmul")) {
       const bool is_of_rows = node.operand(0).shape().rank() == 2 && !node.attr<bool>("transpose_a") &&
                               node.operand(1).shape().rank() == 2 && !node.attr<bool>("sum_batch");
@@ -95,7 +96,7 @@ class RowsRegion {
     });
   }
 
-  // Rows apart, and what is left of a row as it is.
+  // Returns the shape with separate dimensions of rows; the other dimensions stay.
   Shape Separate(const Shape& merged) const {
     Ints dims = dims_;
     dims.insert(dims.end(), merged.dims().begin() + 1, merged.dims().end());
@@ -128,7 +129,7 @@ class RowsRegion {
   void EraseMerged(Node& node) {
     const std::string name = node.result_name();
     const Value separate = separate_.at(node.result());
-    const bool is_copy = !node.Is("reshape");  // else it may be what was merged
+    const bool is_copy = !node.Is("reshape");  // a reshape may have been replaced by its operand
     graph_.Erase(&node);
     if (is_copy) graph_.SetName(separate, name);
   }

@@ -1,6 +1,6 @@
-// Keeps the rows of several dimensions apart through layers that were exported as ones of a matrix: merged, the samples
-// of a batch that is not the first of the dimensions are no range of rows, and ranks would gather them
-// (passes/distribute/distribute.h), or micro-batches need two passes over the model.
+// Keeps several dimensions of rows separate through layers that were exported with the rows merged into one dimension.
+// If the batch is not the first of the merged dimensions, its samples are not contiguous rows. Then ranks would gather
+// them (passes/distribute/distribute.h), and micro-batches would need two passes over the model.
 //
 //   %rows = reshape %x {shape=[12, 8]} : f32[12,8]                         // %x: f32[3,4,8], the batch is the second
 //   %product = matmul %rows, %w : f32[12,5]
@@ -12,10 +12,10 @@
 //   %wide = broadcast %bias {dims=[2], shape=[3, 4, 5]} : f32[3,4,5]
 //   %y = add %product, %wide : f32[3,4,5]
 //
-// Between the reshape that merges and the one that undoes it there may be products with a matrix, elementwise ops, and
-// broadcasts of what is the same for every row. Where anything else uses a product or an elementwise result, the whole
-// stays merged; reshapes, broadcasts and what a product has for its matrix may be there twice. It computes the same
-// products and sums. No mesh: a placed program is left alone.
+// Between the reshape that merges rows and the one that separates them, products with a matrix, elementwise ops, and
+// broadcasts of values that are equal for all rows are allowed. If anything else uses a product or an elementwise
+// result, all of them stay merged. Reshapes and broadcasts may be duplicated; the matrix of a product may have other
+// uses. The products and sums are the same as before. A placed program is left alone.
 
 #pragma once
 

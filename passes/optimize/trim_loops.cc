@@ -28,7 +28,7 @@ class Trimmer {
   Value Inner(size_t i) const { return body_.inputs()[i].value; }
   Value InnerResult(size_t i) const { return body_.results()[i].value; }
 
-  // Which results are to stay: those that are used, and carried values that they are computed from.
+  // Marks the results that stay: used ones, and carried values that these are computed from.
   void FindLive() {
     for (size_t i = 0; i < form_.carried; ++i) fixed_.push_back(InnerResult(i) == Inner(i));
     for (size_t i = 0; i < form_.num_results(); ++i) {
@@ -58,7 +58,7 @@ class Trimmer {
     return true;
   }
 
-  // Values that are carried on as they are do not need the loop.
+  // Replaces results of carried values that do not change by their operands.
   bool ReplaceFixed() {
     bool changed = false;
     for (size_t i = 0; i < form_.carried; ++i) {
@@ -91,7 +91,7 @@ class Trimmer {
   const ScanForm form_;
   Graph body_;
   std::vector<bool> is_live_;  // by result
-  std::vector<bool> fixed_;    // by carried value: every iteration has the first one
+  std::vector<bool> fixed_;    // by carried value: true if it does not change
   std::unordered_set<const Node*> needed_;
 };
 

@@ -1,5 +1,5 @@
-// Removes from `scan` nodes what nobody needs: results, what is carried for them alone, and operands. A value that is
-// carried on as it is becomes a constant of the loop.
+// Removes unused parts of `scan` nodes: results, values that are carried only for these, and operands. A carried value
+// that does not change becomes a constant of the loop.
 //
 //   %h, %ys, %zs = scan %h0, %c, %xs {carried=2, ...}     with %zs unused and %c carried on unchanged
 //   ==>
@@ -14,7 +14,7 @@
 
 namespace lockstep::passes {
 
-// True if it changed anything. Loops in bodies are not looked at.
+// Returns true if it changed anything. Does not look at loops in bodies.
 absl::StatusOr<bool> TrimLoops(Graph& graph);
 
 }  // namespace lockstep::passes

@@ -1,4 +1,5 @@
-// Rules about numbers. Of floats, x + 0.0 is not x (for -0.0), x - x and x * 0.0 are not 0.0 (for NaN and infinities).
+// Rules about numbers. For floats, x + 0.0 is not x (for -0.0), and x - x and x * 0.0 are not 0.0 (for NaN and
+// infinities).
 
 #include <cmath>
 
@@ -11,14 +12,14 @@ namespace {
 
 using enum Numbers;
 
-// 2^k or -2^k for an integer k.
+// Returns true for 2^k and -2^k, k an integer.
 bool IsPowerOfTwo(double number) {
   int exponent = 0;
   return std::isfinite(number) && std::abs(std::frexp(number, &exponent)) == 0.5;
 }
 
-// Whether (x * c) * d is x * (c * d) for every float x: scaling by a power of two is exact, and when both factors grow
-// x, or both shrink it, no infinity appears on the way that the product would not give.
+// True if (x * c) * d is x * (c * d) for every float x. Scaling by a power of two is exact. If both factors grow x or
+// both shrink it, the intermediate result overflows only if the final one does.
 Condition ScalesExactly(AnySplat first, AnySplat second) {
   return [=](const Match& m) {
     const double c = m[first].At(0), d = m[second].At(0);
@@ -29,7 +30,8 @@ Condition ScalesExactly(AnySplat first, AnySplat second) {
   };
 }
 
-// 2^k, where 2^-k is a number of the dtype too: then dividing is multiplying.
+// True if c is 2^k or -2^k and its inverse is a number of the dtype: then division by c is multiplication by the
+// inverse.
 Condition HasExactInverse(AnySplat c) {
   return [c](const Match& m) {
     const double divisor = m[c].At(0);
@@ -37,7 +39,7 @@ Condition HasExactInverse(AnySplat c) {
   };
 }
 
-// c + x ==> x + c, and so for every commutative op: constants come second.
+// c + x ==> x + c, for every commutative op: constants come second.
 Value ConstantSecond(Node& node, Builder& b) {
   if (!node.op().has_trait(kCommutative) || node.operands().size() != 2) return Value();
   if (!IsConstant(node.operand(0)) || IsConstant(node.operand(1))) return Value();

@@ -1,4 +1,4 @@
-// Rules about broadcasts: they are moved towards the results, so that what they repeat is computed once.
+// Rules about broadcasts. They move broadcasts towards the results, so that repeated elements are computed once.
 
 #include "core/ops/op_list.h"
 #include "passes/simplify/constants.h"
@@ -21,7 +21,7 @@ Value ConstantSplat(Node& node, Builder& b) {
   return scalar ? Splat(b, *scalar, node.type(0).shape) : Value();
 }
 
-// constant of equal elements, moved ==> such a constant
+// transpose(constant of equal elements) ==> broadcast(constant scalar), for every op that only moves elements
 Value MovedSplat(Node& node, Builder& b) {
   if (!node.op().is_mover() || MadeBy(node.result(), BroadcastOp())) return Value();
   const std::optional<Tensor> scalar = SplatOf(node.operand(0));
@@ -30,7 +30,7 @@ Value MovedSplat(Node& node, Builder& b) {
 
 // f(broadcast(x), broadcast(y), splat) ==> broadcast(f(x, y, splat)), for an elementwise f
 Value ElementwiseOfBroadcasts(Node& node, Builder& b) {
-  Node* first = nullptr;  // the broadcast that all others must be like
+  Node* first = nullptr;  // the broadcast whose dims all others must have
   for (Value operand : node.operands()) {
     if (SplatOf(operand)) continue;
     Node* broadcast = MadeBy(operand, BroadcastOp());

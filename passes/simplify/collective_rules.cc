@@ -1,6 +1,6 @@
-// Rules about collectives: what need not travel, and what travels as less. A reduction is elementwise over ranks, so it
-// passes whatever moves, repeats or drops elements; where it passes another sum, the order of adding changes, and for
-// numbers of 16 bits it does not pass: parts of a sum are not rounded to these (docs/decisions/0024).
+// Rules that remove collectives or reduce their bytes. A reduction is elementwise over ranks, so it commutes with ops
+// that move, repeat or drop elements. If it is exchanged with another sum, the order of additions changes. For dtypes
+// of 16 bits that exchange is not made, since terms of a sum are not rounded to 16 bits (docs/decisions/0024).
 
 #include <algorithm>
 
@@ -17,7 +17,7 @@ constexpr AnyAttr<int64_t> other{4}, root{6};
 constexpr AnyAttr<DType> dtype{4};
 const AttrExpr<std::string> sum(std::string("sum")), max(std::string("max")), min(std::string("min"));
 
-// Whether all ranks along the axis hold the same, and a reduction of this kind over them is that.
+// True if all ranks along the axis hold the same value; and that a reduction of this kind does not change it.
 Condition AreEqual(AnyValue x, AnyAttr<std::string> axis) {
   return [=](const Match& m) { return m[x].placement(m[axis]).is_replicated(); };
 }
@@ -37,7 +37,7 @@ Condition IsNarrower(AnyValue x) {
 
 bool HasRoomForParts(const Match& m) { return !IsFloat(m.node().type().dtype) || SizeOf(m.node().type().dtype) > 2; }
 
-// The dimension that a broadcast by `dims` makes `dim` of.
+// Returns the dimension of the operand of a broadcast by `dims` that becomes `dim` of its result.
 AttrExpr<int64_t> Before(AnyAttr<Ints> dims, AnyAttr<int64_t> dim) {
   return {
       [=](const Match& m) -> int64_t { return std::find(m[dims].begin(), m[dims].end(), m[dim]) - m[dims].begin(); }};
@@ -49,8 +49,8 @@ Condition IsSmallerAndHas(AnyValue x, AnyAttr<Ints> dims, AnyAttr<int64_t> dim) 
   };
 }
 
-// Whether a slice of what is gathered of x has all of dimension `dim`, and types say that x has, too: those of what a
-// rank holds do not.
+// True if a slice of the gathered x has all of dimension `dim`, and x has the same extent there. In a local graph the
+// types of x are those of a rank's part, so the condition does not hold.
 Condition IsWholeAlong(AnyValue x, AnyValue gathered, AnyAttr<int64_t> dim) {
   return [=](const Match& m) {
     const int64_t extent = m[gathered].shape()[m[dim]];
@@ -58,7 +58,7 @@ Condition IsWholeAlong(AnyValue x, AnyValue gathered, AnyAttr<int64_t> dim) {
   };
 }
 
-// The same once more is the first: of equal collectives of the same values.
+// Replaces a collective by an earlier equal one with the same operands.
 Value Twice(Node& node, Builder& b) {
   if (node.num_results() != 1 || node.operands().empty()) return Value();
   const auto is_equal = [&](const Node* user) {
@@ -79,20 +79,20 @@ Value Twice(Node& node, Builder& b) {
 std::vector<SimplifyRule> CollectiveRules() {
   return {
       {"collective_twice", kCollective, Twice},
-      // What is there already.
+      // Collectives whose result exists already.
       {"all_reduce_of_equals", kAll, AllReduce(x, axis, kind), x, AreEqualAndStay(x, axis, kind)},
       {"collective_broadcast_of_equals", kAll, CollectiveBroadcast(x, axis, root), x, AreEqual(x, axis)},
       {"all_gather_of_shard", kAll, AllGather(Shard(x, axis, dim), axis, dim), x},
       {"all_to_all_and_back", kAll, AllToAll(AllToAll(x, axis, dim, other), axis, other, dim), x},
       {"scatter_of_gather", kAll, CollectiveScatter(CollectiveGather(x, axis, dim, root), axis, dim, root), x},
-      // One transfer for two.
+      // One transfer instead of two.
       {"all_gather_of_reduce_scatter", kAll, AllGather(Only(ReduceScatter(x, axis, dim, kind)), axis, dim),
        AllReduce(x, axis, kind)},
       {"sum_of_all_reduces", kAll, Only(AllReduce(x, axis, sum)) + Only(AllReduce(y, axis, sum)),
        AllReduce(x + y, axis, sum), HasRoomForParts},
       {"difference_of_all_reduces", kAll, Only(AllReduce(x, axis, sum)) - Only(AllReduce(y, axis, sum)),
        AllReduce(x - y, axis, sum), HasRoomForParts},
-      // Fewer elements, or smaller ones.
+      // Fewer elements, or a smaller dtype.
       {"all_reduce_of_pad", kAll, AllReduce(Pad(x, p, q, 0.0), axis, sum), Pad(AllReduce(x, axis, sum), p, q, 0.0),
        IsSmaller(x)},
       {"slice_of_all_reduce", kAll, Slice(Only(AllReduce(x, axis, kind)), p, q), AllReduce(Slice(x, p, q), axis, kind)},

@@ -1,4 +1,4 @@
-// How expressions of rules are made: letters, ops, attributes.
+// Makes the expressions of rules: letters, ops, attributes.
 
 #include <algorithm>
 
@@ -57,7 +57,7 @@ Expr::~Expr() = default;
 
 Expr::Expr(const OpDef& op, std::vector<Expr> operands, std::vector<Attr> attrs, IsIdentity is_identity)
     : kind_(Kind::kOp), op_(&op), operands_(std::move(operands)), attrs_(std::move(attrs)), is_identity_(is_identity) {
-  // What a pattern does not look at, a rule would lose.
+  // A rule would lose an attribute that its pattern does not have.
   LOCKSTEP_CHECK(attrs_.size() == op.attribute_defs().size()) << op.name() << " has other attributes";
   for (const Attr& attr : attrs_) LOCKSTEP_CHECK(op.FindAttribute(attr.name)) << op.name() << " has no " << attr.name;
 }

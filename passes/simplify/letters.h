@@ -1,5 +1,5 @@
-// The letters of rules that several families of rules use. A family adds its own in slots of Match that these leave, or
-// in theirs, if no rule has both.
+// The letters of rules that several families use. A family defines its own letters in slots of Match that are free
+// here, or in used slots if no rule has both letters.
 
 #pragma once
 

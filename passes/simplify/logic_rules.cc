@@ -14,7 +14,7 @@ using enum Numbers;
 constexpr AnyAttr<std::string> direction{1};
 constexpr AnyAttr<DType> between{1}, to{2};
 
-// The direction in which x and y compare where they do not in this one.
+// Returns the direction of the negated comparison.
 AttrExpr<std::string> Opposite(AnyAttr<std::string> direction) {
   return {[=](const Match& m) -> std::string {
     static const std::map<std::string, std::string> opposites = {{"eq", "ne"}, {"ne", "eq"}, {"lt", "ge"},
@@ -23,7 +23,8 @@ AttrExpr<std::string> Opposite(AnyAttr<std::string> direction) {
   }};
 }
 
-// NaN is neither below a number nor at least it; it differs from all.
+// True if the negation of a comparison is the opposite comparison. For floats only eq and ne: NaN is neither below a
+// number nor at least it, and differs from every number.
 Condition HasOpposite(AnyValue x, AnyAttr<std::string> direction) {
   return [=](const Match& m) { return !IsFloat(m[x].dtype()) || m[direction] == "eq" || m[direction] == "ne"; };
 }
@@ -32,7 +33,8 @@ Condition IsOneOf(AnyAttr<std::string> word, std::vector<std::string> words) {
   return [=](const Match& m) { return std::find(words.begin(), words.end(), m[word]) != words.end(); };
 }
 
-// Bits of the magnitudes that a dtype holds exactly: all integers up to 2^bits.
+// Returns the largest number of bits such that the dtype holds all integers with magnitudes up to 2^bits exactly (for
+// integer dtypes: below 2^bits).
 int ExactBits(DType dtype) {
   switch (dtype) {
     case DType::kF64: return 53;
@@ -44,7 +46,7 @@ int ExactBits(DType dtype) {
   }
 }
 
-// Whether every value of `from` is one of `to`.
+// Returns true if the dtype `to` has every value of `from`.
 bool Holds(DType to, DType from) {
   if (to == from || from == DType::kBool) return true;
   if (to == DType::kBool) return false;
@@ -59,12 +61,13 @@ Condition HasDType(AnyValue x, AnyAttr<DType> dtype) {
   return [=](const Match& m) { return m[x].dtype() == m[dtype]; };
 }
 
-// Whether converting x to the one dtype and then to the other is converting it to the other.
+// True if converting x to `between` and then to `to` equals converting it to `to` at once.
 Condition LosesNothing(AnyValue x, AnyAttr<DType> between, AnyAttr<DType> to) {
   return [=](const Match& m) {
     const DType from = m[x].dtype();
     if (!Holds(m[between], from)) return false;
-    // From a float integers are saturated, from an integer they wrap around: -1 to f32 to u8 is 0, -1 to u8 is 255.
+    // Conversion to an integer saturates from a float and wraps around from an integer: -1 to f32 to u8 is 0, and -1 to
+    // u8 is 255.
     return IsFloat(from) || !IsFloat(m[between]) || !IsInteger(m[to]) || Holds(m[to], from);
   };
 }
@@ -73,7 +76,7 @@ Condition LosesNothing(AnyValue x, AnyAttr<DType> between, AnyAttr<DType> to) {
 
 std::vector<SimplifyRule> LogicRules() {
   return {
-      // Of integers true is 1, one bit of many.
+      // For integers `true` is 1, one bit of many.
       {"and_true", kTruthValues, x & true, x, GlobalTypes()},
       {"and_false", kAll, x & false, false, GlobalTypes()},
       {"and_self", kAll, x & x, x, GlobalTypes()},
@@ -97,10 +100,10 @@ std::vector<SimplifyRule> LogicRules() {
 
       {"convert_identity", kAll, Convert(x, to), x, HasDType(x, to)},
       {"convert_convert", kAll, Convert(Convert(x, between), to), Convert(x, to), LosesNothing(x, between, to)},
-      // A product takes its operands transposed, but not through a conversion.
+      // A matmul can absorb a transpose of its operands, but not behind a conversion.
       {"convert_of_transpose", kAll, Convert(Only(Transpose(x, p)), to), Transpose(Convert(x, to), p)},
 
-      // What gradients were not to go through, when there are gradients (formula.h).
+      // Removes the bitcasts of Held (formula.h), which stop gradients, once gradients have been made.
       {"bitcast_back", kAll, Bitcast(Bitcast(x, between), to), x, HasDType(x, to)},
   };
 }

@@ -21,7 +21,7 @@ int CountCommutative(const Expr& e) {
   return count;
 }
 
-// The dtype of the first splat in `e`.
+// Returns the dtype of the first splat in `e`.
 std::optional<DType> DTypeOf(const Expr& e, const Match& match) {
   if (e.kind() == Expr::Kind::kSplat) return match[AnySplat{e.slot()}].dtype();
   for (const Expr& operand : e.operands()) {
@@ -30,8 +30,8 @@ std::optional<DType> DTypeOf(const Expr& e, const Match& match) {
   return std::nullopt;
 }
 
-// What an expression of splats and numbers of this dtype is, by the reference meaning of its ops; nullopt if that
-// fails.
+// Evaluates an expression of splats and numbers of this dtype by the reference meanings of its ops; returns nullopt if
+// that fails.
 std::optional<Tensor> Evaluate(const Expr& e, const Match& match, DType dtype) {
   if (e.kind() == Expr::Kind::kSplat) return match[AnySplat{e.slot()}];
   if (e.kind() == Expr::Kind::kNumber) return Tensor::Scalar(dtype, e.number());
@@ -72,7 +72,8 @@ bool CanFold(const Expr& e, const Match& match) {
 
 }  // namespace
 
-// Matches with one order of the operands of each commutative op: bit i of `swapped` is about the i-th in the pattern.
+// Matches with one order of the operands of each commutative op: bit i of `swapped` is set if the operands of the i-th
+// commutative op in the pattern are swapped.
 class Matcher {
  public:
   Matcher(Node& node, const Graph& graph, unsigned swapped) : match_(node), graph_(graph), swapped_(swapped) {}
@@ -133,14 +134,15 @@ class Matcher {
   Match match_;
   const Graph& graph_;
   const unsigned swapped_;
-  int num_commutative_ = 0;  // met so far
+  int num_commutative_ = 0;  // the number of commutative ops visited so far
 };
 
 class Replacer {
  public:
   Replacer(const Match& match, Builder& b) : match_(match), b_(b) {}
 
-  // `type` is that of what `e` stands in the place of, or stands beside. Null after an error of the builder.
+  // Builds `e`. `type` is the type of the value that it replaces or of the operand beside it. Returns null after an
+  // error of the builder.
   Value Build(const Expr& e, const TensorType& type) {
     switch (e.kind()) {
       case Expr::Kind::kValue: return match_[AnyValue{e.slot()}];
@@ -165,7 +167,7 @@ class Replacer {
   }
 
  private:
-  // One that was matched, or a new one.
+  // Returns a matched constant of this number, or a new one.
   Value Number(double number, const TensorType& type) {
     for (const Value value : match_.numbers_) {
       if (value.type() == type && IsSplat(value, number)) return value;

@@ -1,21 +1,20 @@
-// The notation of rewrite rules. A rule is written as it is said: what is found, what takes its place, and under which
-// condition.
+// The notation of rewrite rules. A rule has a pattern, a replacement, and perhaps a condition.
 //
 //   {"mul_mul", kFloats, (x * c0) * c1, x * Fold(c0 * c1), ScalesExactly(c0, c1)}
 //
-// In what is found,
-//   x, y, z     (AnyValue) stand for any value: the same letter for the same value
-//   c0, c1      (AnySplat) stand for a constant of equal elements, perhaps broadcast: the same one for the same bits
-//   p, q, ...   (AnyAttr)  stand for an attribute of an op: the same one for the same bits
-//   2, -0.0     stand for a constant of elements that equal this number; 0.0 and -0.0 are different
-//   x + y       stands for a value of this op. Ops with kCommutative match with their operands in either order
-//   Only(e)     is e where nobody else uses it: it goes when the rule has been applied
-//   As(y, e)    is e, and y is its name.
-// In what takes its place the letters stand for what they were found to be. Numbers, Fold(c0 * c1) (an expression of
-// constants, computed now) and Computed(f) are constants of the type of their neighbour. Attributes are expressions
-// too: p[q], a + s * b, !t.
+// In a pattern,
+//   x, y, z     (AnyValue) match any value; equal letters match the same value
+//   c0, c1      (AnySplat) match a constant of equal elements, perhaps broadcast; equal letters match equal bits
+//   p, q, ...   (AnyAttr)  match an attribute of an op; equal letters match equal bits
+//   2, -0.0     match a constant whose elements all equal this number; 0.0 and -0.0 are different
+//   x + y       matches a value of this op. Ops with kCommutative match with their operands in either order
+//   Only(e)     matches e if it has no other use, so that it is removed when the rule is applied
+//   As(y, e)    matches e, and names its value y.
+// In a replacement, letters stand for what they matched. Numbers, Fold(c0 * c1) (an expression of constants, evaluated
+// when the rule is applied) and Computed(f) are constants of the type of the operand beside them. Attributes are
+// expressions too: p[q], a + s * b, !t.
 //
-// An Expr is a value that is built once, when the tables are; matching walks it. Constant data; any thread.
+// An Expr is a value that is built once, with the tables; matching walks it. Constant data; any thread.
 
 #pragma once
 
@@ -46,16 +45,16 @@ class AttrExpr;
 template <typename T>
 struct AnyAttr {
   int slot;
-  AttrExpr<Ints> operator[](AnyAttr<Ints> places) const;  // of lists: the elements at these places
+  AttrExpr<Ints> operator[](AnyAttr<Ints> places) const;  // for lists: the elements at these places
 };
 
-// What the letters of a pattern were found to be, at one node.
+// The values of a pattern's letters, in a match at one node.
 class Match {
  public:
   static constexpr size_t kSlots = 7;
 
   explicit Match(Node& node) : node_(&node) {}
-  Node& node() const { return *node_; }  // that is replaced
+  Node& node() const { return *node_; }  // the node to replace
   Value operator[](AnyValue x) const { return values_[static_cast<size_t>(x.slot)]; }
   const Tensor& operator[](AnySplat c) const { return *splats_[static_cast<size_t>(c.slot)].scalar; }
   template <typename T>
@@ -68,22 +67,22 @@ class Match {
   friend class Matcher;
   friend class Replacer;
   struct Splat {
-    Value value;  // as it was found, of the shape that it has there
+    Value value;  // the matched value, with its shape
     std::optional<Tensor> scalar;
   };
   Node* node_;
   std::array<Value, kSlots> values_;
   std::array<Splat, kSlots> splats_;
   std::array<std::optional<Attribute>, kSlots> attrs_;
-  std::vector<Value> numbers_;  // the constants that numbers were found to be
+  std::vector<Value> numbers_;  // the constants that numbers matched
 };
 
-// Of the same type and bits: of floats -0.0 is not 0.0, and a NaN is itself.
+// Returns true if both have the same type and bits: -0.0 is not 0.0, and a NaN equals itself.
 bool SameAttribute(const Attribute& a, const Attribute& b);
 
 // --- Attributes ------------------------------------------------------------------------------------------------------
 
-// A letter, or a computation from what the letters are.
+// A letter, or a computation from the values of letters.
 template <typename T>
 class AttrExpr {
  public:
@@ -101,7 +100,7 @@ class AttrExpr {
 using IntsExpr = AttrExpr<Ints>;
 using BoolExpr = AttrExpr<bool>;
 
-// Of lists, element by element.
+// Elementwise on lists.
 IntsExpr operator+(IntsExpr a, IntsExpr b);
 IntsExpr operator*(IntsExpr a, IntsExpr b);
 BoolExpr operator!(AnyAttr<bool> flag);
@@ -112,24 +111,24 @@ class Expr {
  public:
   enum class Kind { kValue, kSplat, kNumber, kOp, kFold, kComputed };
 
-  // An attribute of an op. Of what is found, a letter takes the value, anything else must be equal; an implied
-  // attribute is what it has to be and is not looked at.
+  // An attribute of an op. In a pattern a letter takes the attribute's value, and any other expression must equal it.
+  // An implied attribute is determined by the rest and is not compared.
   struct Attr {
     std::string name;
     int slot = -1;
     bool implied = false;
     std::function<Attribute(const Match&)> value;
   };
-  // Whether the op, made of x with these attributes, would be x.
+  // Returns true if the op of x with these attributes would be x.
   using IsIdentity = bool (*)(Value x, const AttributeMap& attributes);
 
   Expr(AnyValue x);     // NOLINT: letters and numbers are expressions
   Expr(AnySplat c);     // NOLINT
   Expr(double number);  // NOLINT
-  // Names all attributes of the op.
+  // Requires an entry in `attrs` for each attribute of the op.
   Expr(const OpDef& op, std::vector<Expr> operands, std::vector<Attr> attrs = {}, IsIdentity is_identity = nullptr);
 
-  // In expressions.cc, so that a table of many does not hold their code many times.
+  // Defined in expressions.cc, so that tables of rules do not inline their code many times.
   Expr(const Expr& other);
   Expr(Expr&& other) noexcept;
   Expr& operator=(const Expr& other);
@@ -144,7 +143,7 @@ class Expr {
   Kind kind() const { return kind_; }
   int slot() const { return slot_; }
   double number() const { return number_; }
-  const OpDef& op() const { return *op_; }  // of a kOp
+  const OpDef& op() const { return *op_; }  // requires kOp
   const std::vector<Expr>& operands() const { return operands_; }
   const std::vector<Attr>& attrs() const { return attrs_; }
   IsIdentity is_identity() const { return is_identity_; }
@@ -166,13 +165,13 @@ class Expr {
   std::function<double(const Match&)> computed_;
 };
 
-// What these say is told above.
+// Described at the top of this file.
 Expr Only(Expr e);
 Expr As(AnyValue name, Expr e);
 Expr Fold(Expr e);
 Expr Computed(std::function<double(const Match&)> number);
 
-// --- Ops: one function for each that rules are about -----------------------------------------------------------------
+// --- Ops: one function for each op that rules use --------------------------------------------------------------------
 
 Expr operator+(Expr x, Expr y);
 Expr operator-(Expr x, Expr y);
@@ -197,17 +196,17 @@ Expr Pad(Expr x, IntsExpr low, IntsExpr high, AttrExpr<double> value);
 Expr ReduceSum(Expr x, IntsExpr dims);
 Expr ReduceMax(Expr x, IntsExpr dims);
 Expr ReduceMin(Expr x, IntsExpr dims);
-Expr Reduce(const OpDef& op, Expr x, IntsExpr dims);  // of any op that is a reduction
-// One that sums no batch; and the sum over a batch of the products of x transposed, and y.
+Expr Reduce(const OpDef& op, Expr x, IntsExpr dims);  // `op` is any reduction
+// A matmul without `sum_batch`; and the sum over a batch of the products of x transposed and y.
 Expr MatMul(Expr x, Expr y, BoolExpr transpose_a, BoolExpr transpose_b, BoolExpr wide_result);
 Expr SumOfMatMuls(Expr x, Expr y, BoolExpr wide_result);
 
-// Of these the shape of the result is implied: of a replacement it is the shape of what is replaced.
+// The result's shape is implied: in a replacement it is the shape of the replaced value.
 Expr Reshape(Expr x);
 Expr Broadcast(Expr x, IntsExpr dims);
 Expr Slice(Expr x, IntsExpr start, IntsExpr stride);
 
-// Collectives of one operand that are in no bucket yet, and have no wire.
+// Collectives of one operand, in no bucket and without a wire.
 Expr AllReduce(Expr x, AttrExpr<std::string> axis, AttrExpr<std::string> kind);
 Expr ReduceScatter(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> dim, AttrExpr<std::string> kind);
 Expr AllGather(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> dim);
@@ -221,14 +220,14 @@ Expr CollectiveScatter(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> dim
 
 using Condition = std::function<bool(const Match&)>;
 
-Condition SameShape(AnyValue x);  // as what it would replace
+Condition SameShape(AnyValue x);  // x has the shape of the replaced value
 
-// --- What a rule does ------------------------------------------------------------------------------------------------
+// --- Applying a rule -------------------------------------------------------------------------------------------------
 
-// How `pattern` matches `node` such that `condition`, which may be empty, holds; nullopt if it does not.
+// Returns a match of `pattern` at `node` for which `condition`, which may be empty, holds; nullopt if there is none.
 std::optional<Match> FindMatch(const Expr& pattern, const Condition& condition, Node& node, const Graph& graph);
 
-// Builds `replacement` for what was matched. Null, and nothing built, if something in it cannot be folded.
+// Builds `replacement` for a match. Returns null, and builds nothing, if an expression in it cannot be folded.
 Value BuildReplacement(const Expr& replacement, const Match& match, Builder& b);
 
 template <typename T>

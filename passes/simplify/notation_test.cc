@@ -1,4 +1,4 @@
-// The notation of rules, each property on one node: the last of a graph.
+// Tests each property of the notation of rules at one node: the last one of a graph.
 
 #include "passes/simplify/notation.h"
 
@@ -12,7 +12,7 @@
 namespace lockstep::passes {
 namespace {
 
-// A graph of a, b: `type` and constants two, three: `type`, with these nodes and the result %r.
+// Returns a graph with inputs a, b and constants two, three, all of `type`, with these nodes and the result %r.
 Graph MakeGraph(const std::string& nodes, const std::string& type = "f32[4]") {
   const std::string dtype = type.substr(0, type.find('['));
   std::string text = "graph @g(%a: " + type + ", %b: " + type + ") -> (r: " + type + ") {\n";
@@ -33,7 +33,7 @@ bool Matches(const Expr& pattern, Graph graph, const Condition& condition = null
   return FindMatch(pattern, condition, Last(graph), graph).has_value();
 }
 
-// What takes the place of %r, as text: "add %a %two", a constant as its number; "nothing" if the rule does not apply.
+// Returns the replacement of %r as text: "add %a %two", a constant as its number; "nothing" if the rule does not apply.
 std::string Rewritten(const SimplifyRule& rule, Graph graph) {
   const size_t before = graph.nodes().size();
   Node& node = Last(graph);
@@ -94,7 +94,7 @@ TEST(Notation, CommutativeOpsMatchInEitherOrder) {
   EXPECT_TRUE(Matches((x * 3) + 2, MakeGraph("  %t = mul %a, %three : f32[4]\n  %r = add %two, %t : f32[4]\n")));
 }
 
-// The other order is tried if the condition refuses the first.
+// The other order is tried if the condition does not hold for the first.
 TEST(Notation, TheConditionChoosesTheOrder) {
   const Condition second_is_three = [](const Match& m) { return m[c1].At(0) == 3; };
   EXPECT_TRUE(Matches(c0 + c1, MakeGraph("  %r = add %three, %two : f32[4]\n"), second_is_three));
@@ -141,7 +141,7 @@ TEST(Notation, ReplacementsAreOfTheirNumbersAlone) {
   EXPECT_EQ(Rewritten(signed_numbers, product("i8[4]")), "mul %a 6.0");
 }
 
-// As the op does it: wrapping around in the dtype.
+// Folding wraps around in the dtype, as the op does.
 TEST(Notation, FoldsAsTheOpWould) {
   const SimplifyRule rule("rule", Numbers::kAll, x * c0, x * Fold(c0 * (c0 * 50)));
   EXPECT_EQ(Rewritten(rule, MakeGraph("  %r = mul %a, %two : u8[4]\n", "u8[4]")), "mul %a 200.0");

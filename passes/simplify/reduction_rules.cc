@@ -24,11 +24,11 @@ Condition HaveExtentOne(AnyValue x, AnyAttr<Ints> dims) {
   };
 }
 
-// The dimensions that are gone after a reduction over `inner`, and then one over `outer` of those that are left.
+// Returns the dimensions that a reduction over `inner` and then one over `outer`, in the remaining dimensions, remove.
 IntsExpr OneAfterTheOther(AnyAttr<Ints> inner, AnyAttr<Ints> outer) {
   return {[=](const Match& m) {
     Ints gone = m[inner];
-    int64_t left = 0;  // the place of `dim` among the dimensions that the inner reduction leaves
+    int64_t left = 0;  // the index of `dim` among the dimensions that the inner reduction leaves
     const int64_t rank = static_cast<int64_t>(m[inner].size()) + (m[outer].empty() ? 0 : m[outer].back() + 1);
     for (int64_t dim = 0; dim < rank; ++dim) {
       if (Contains(m[inner], dim)) continue;
@@ -39,7 +39,7 @@ IntsExpr OneAfterTheOther(AnyAttr<Ints> inner, AnyAttr<Ints> outer) {
   }};
 }
 
-// A broadcast by `dims`, reduced over `reduced`: how often each element is met.
+// Returns how often each element occurs in a reduction over `reduced` of a broadcast by `dims`.
 double NumRepeats(const Match& m, AnyAttr<Ints> dims, AnyAttr<Ints> reduced) {
   double count = 1;
   for (int64_t dim : m[reduced]) {
@@ -52,7 +52,7 @@ Expr Repeats(AnyAttr<Ints> dims, AnyAttr<Ints> reduced) {
   return Computed([=](const Match& m) { return NumRepeats(m, dims, reduced); });
 }
 
-// Whether a dimension is reduced along which x repeats, and not zero times.
+// True if a reduced dimension repeats x, and not zero times.
 Condition Repeat(AnyAttr<Ints> dims, AnyAttr<Ints> reduced) {
   return [=](const Match& m) {
     return NumRepeats(m, dims, reduced) != 0 &&
@@ -60,7 +60,7 @@ Condition Repeat(AnyAttr<Ints> dims, AnyAttr<Ints> reduced) {
   };
 }
 
-// The same, and the dtype holds how often.
+// The same, and the dtype can represent the number of repeats.
 Condition RepeatCountably(AnyAttr<Ints> dims, AnyAttr<Ints> reduced) {
   return [=, repeat = Repeat(dims, reduced)](const Match& m) {
     const double count = NumRepeats(m, dims, reduced);
@@ -68,7 +68,7 @@ Condition RepeatCountably(AnyAttr<Ints> dims, AnyAttr<Ints> reduced) {
   };
 }
 
-// The dimensions of what was broadcast by `dims` that are reduced.
+// Returns the dimensions of the operand of a broadcast by `dims` that are reduced.
 IntsExpr ReducedBelow(AnyAttr<Ints> dims, AnyAttr<Ints> reduced) {
   return {[=](const Match& m) {
     Ints result;
@@ -79,7 +79,7 @@ IntsExpr ReducedBelow(AnyAttr<Ints> dims, AnyAttr<Ints> reduced) {
   }};
 }
 
-// Where the dimensions that are not reduced go, when the reduced ones are gone.
+// Returns `dims` without the reduced dimensions, renumbered for the shape after the reduction.
 IntsExpr Without(AnyAttr<Ints> dims, AnyAttr<Ints> reduced) {
   return {[=](const Match& m) {
     Ints result;
@@ -101,7 +101,7 @@ Condition SwapsLastTwo(AnyAttr<Ints> permutation) {
   };
 }
 
-// And x is no operand whose rows are in several dimensions, which is not given transposed.
+// The same, and x and y have equal rank. An operand x with rows of several dimensions cannot be transposed.
 Condition SwapsLastTwoOfBoth(AnyAttr<Ints> permutation, AnyValue x, AnyValue y) {
   return [swaps = SwapsLastTwo(permutation), x, y](const Match& m) {
     return swaps(m) && m[x].shape().rank() == m[y].shape().rank();

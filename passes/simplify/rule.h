@@ -9,8 +9,8 @@
 
 namespace lockstep::passes {
 
-// The elements for which a rule keeps every value: NaN, infinities, the sign of zero and rounding are why floats are
-// apart.
+// The dtypes for which a rule keeps every value. Floats are separate because of NaN, infinities, the sign of zero and
+// rounding.
 enum class Numbers {
   kAll,
   kTruthValues,
@@ -24,15 +24,15 @@ struct GlobalTypes {};
 struct SimplifyRule {
   using Function = Value (*)(Node& node, Builder& b);
 
-  // `pattern` becomes `replacement` for numbers of this kind (the dtype of the first operand), if `condition` holds.
+  // Replaces `pattern` by `replacement` if the dtype of the first operand is of this kind and `condition` holds.
   SimplifyRule(std::string name, Numbers numbers, Expr pattern, Expr replacement, Condition condition = nullptr);
-  // Not in a local graph: there extents are those of what a rank holds, and say less, and a constant would be in the
-  // place of a part of a value.
+  // The same, but does not apply in a local graph: extents there are those of a rank's part, which say less, and a
+  // constant would replace a part of a value.
   SimplifyRule(std::string name, Numbers numbers, Expr pattern, Expr replacement, GlobalTypes,
                Condition condition = nullptr);
-  // What the notation does not say: ops of any name, or of any number of operands. The function returns the value that
-  // replaces the result of a node of `op`, or null if the rule does not apply: then it built nothing. `b` inserts
-  // before the node.
+  // A rule that the notation cannot express: for any op with a trait, or any number of operands. The function returns
+  // the value that replaces the result of a node of `op`. If the rule does not apply it returns null and builds
+  // nothing. `b` inserts before the node.
   SimplifyRule(std::string name, const OpDef& op, Function function);
   SimplifyRule(std::string name, OpTrait trait, Function function);
   SimplifyRule(const SimplifyRule& other);
@@ -41,12 +41,12 @@ struct SimplifyRule {
   SimplifyRule& operator=(SimplifyRule&& other) noexcept;
   ~SimplifyRule();
 
-  // Whether the rule may apply to nodes of `op`, in a local graph or in others.
+  // Returns true if the rule may apply to nodes of `op`, in a graph that is local if `is_local`.
   bool IsAbout(const OpDef& op, bool is_local) const;
-  // Like Function.
+  // Applies the rule at `node`. Same contract as Function.
   Value Apply(Node& node, Builder& b) const;
 
-  std::string name;  // also of its golden case; the case in which it must not apply is <name>_stays
+  std::string name;  // also the name of its golden case; <name>_stays is the case in which it must not apply
   bool global_types_only = false;
 
  private:
@@ -65,10 +65,10 @@ std::vector<SimplifyRule> BroadcastRules();
 std::vector<SimplifyRule> ReductionRules();
 std::vector<SimplifyRule> CollectiveRules();
 
-// All of them.
+// Returns the rules of all tables, in order.
 const std::vector<SimplifyRule>& SimplifyRules();
 
-// Those that may apply to nodes of `op`, in the order of the tables.
+// Returns the rules that may apply to nodes of `op`, in the order of the tables.
 const std::vector<const SimplifyRule*>& SimplifyRulesFor(const OpDef& op);
 
 }  // namespace lockstep::passes

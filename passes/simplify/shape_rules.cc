@@ -49,7 +49,7 @@ Value ConcatConcat(Node& node, Builder& b) {
   return flat.size() > node.operands().size() ? b.Concat(std::move(flat), node.attr<int64_t>("dim")) : Value();
 }
 
-// slice(concat(x, y)) that is of y alone ==> slice(y)
+// slice(concat(x, y)) ==> slice(y), if all elements are of y
 Value SliceOfConcat(Node& node, Builder& b) {
   Node* concat = MadeBy(node.operand(0), ConcatOp());
   if (!concat || node.type(0).num_elements() == 0) return Value();

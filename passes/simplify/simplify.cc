@@ -9,8 +9,8 @@
 namespace lockstep::passes {
 namespace {
 
-// Every rule makes the program smaller or more canonical, so that a chain of rewrites is about as long as the program
-// is deep.
+// The limit of sweeps. Every rule makes the program smaller or more canonical, so a chain of rewrites is about as long
+// as the program is deep.
 constexpr int kMaxSweeps = 200;
 
 bool IsUsed(const Graph& graph, Node* node) {
@@ -20,7 +20,7 @@ bool IsUsed(const Graph& graph, Node* node) {
   return false;
 }
 
-// Erases `node` and what nobody uses any more when it is gone.
+// Erases `node` and the operands that are then unused, except collectives.
 void EraseWithOperands(Graph& graph, Node* node) {
   std::vector<Node*> open = {node};
   while (!open.empty()) {
@@ -30,7 +30,7 @@ void EraseWithOperands(Graph& graph, Node* node) {
     graph.Erase(dead);
     for (const Value value : operands) {
       Node* const operand = value.node;
-      // A node that is open, or an operand twice, is met but once.
+      // Each node is added once, even if it is an operand twice.
       if (operand->is_input() || IsUsed(graph, operand)) continue;
       if (operand->op().has_trait(kCollective)) continue;
       if (std::find(open.begin(), open.end(), operand) == open.end()) open.push_back(operand);
@@ -38,7 +38,7 @@ void EraseWithOperands(Graph& graph, Node* node) {
   }
 }
 
-// Puts `value` in the place of the node's result. A value that the rule built takes over the name.
+// Replaces the node's result by `value`. If the rule built `value`, it takes over the name.
 void Replace(Graph& graph, Node* node, Value value, bool is_new) {
   const std::string name = node->result_name(0);
   graph.ReplaceUses(node->result(), value);
@@ -46,7 +46,7 @@ void Replace(Graph& graph, Node* node, Value value, bool is_new) {
   if (is_new) graph.SetName(value, name);
 }
 
-// Applies the first rule that fits; null if none does.
+// Applies the first rule that fits and returns it; returns null if none fits.
 absl::StatusOr<const SimplifyRule*> SimplifyNode(Graph& graph, std::list<Node>::iterator node) {
   for (const SimplifyRule* const candidate : SimplifyRulesFor(node->op())) {
     const SimplifyRule& rule = *candidate;
@@ -61,7 +61,7 @@ absl::StatusOr<const SimplifyRule*> SimplifyNode(Graph& graph, std::list<Node>::
     }
     const size_t built = graph.nodes().size() - count;
     if (!status.ok() && graph.is_placed()) {
-      // What the rule makes would be elsewhere, such as a zero in the place of shares of a sum: it does not apply here.
+      // The rule does not apply if its value would need another placement, such as a zero instead of a partial sum.
       for (size_t i = 0; i < built; ++i) graph.Erase(&*std::prev(node));
       continue;
     }
@@ -86,7 +86,7 @@ absl::StatusOr<bool> SimplifyGraph(Graph& graph, const std::function<void(const 
   for (int sweep = 0; sweep < kMaxSweeps; ++sweep) {
     const SimplifyRule* last = nullptr;
     for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
-      const auto node = it++;  // what a rule erases lies before `it`
+      const auto node = it++;  // a rule erases only nodes before `it`
       if (node->num_results() != 1) continue;
       ASSIGN_OR_RETURN(const SimplifyRule* rule, SimplifyNode(graph, node));
       if (!rule) continue;

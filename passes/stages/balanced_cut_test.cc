@@ -1,4 +1,4 @@
-// Against all ways to cut, tried.
+// Compares BalancedCut with a search of all cuts.
 
 #include "passes/stages/balanced_cut.h"
 

@@ -16,8 +16,8 @@ namespace {
 
 using Part = StagePlan::Part;
 
-constexpr int64_t kEach = -1;        // no micro-batch: what all have in common
-constexpr int64_t kEveryStage = -1;  // no stage
+constexpr int64_t kEach = -1;        // no micro-batch: a value that is the same for all
+constexpr int64_t kEveryStage = -1;  // no stage: a value that is on all stages
 
 class StageCutter {
  public:
@@ -44,13 +44,14 @@ class StageCutter {
   }
 
  private:
-  // A value of the step, of a micro-batch, on a stage.
+  // A value of the step, for a micro-batch, on a stage.
   using Key = std::tuple<const Node*, int, int64_t, int64_t>;
   static Key KeyOf(Value value, int64_t micro_batch, int64_t stage) {
     return {value.node, value.index, micro_batch, stage};
   }
 
-  // Along an axis that the mesh does not have there is one rank, and nothing is anywhere else.
+  // Returns `placements` with the placement on the stage, and without axes that the mesh does not have: these have one
+  // rank.
   PlacementMap At(PlacementMap placements, int64_t stage) const {
     std::erase_if(placements, [this](const auto& each) { return !to_.mesh().has_axis(each.first); });
     if (stage != kEveryStage) placements.insert_or_assign(std::string(kStageAxis), Placement::At(stage));
@@ -71,7 +72,8 @@ class StageCutter {
 
   // --- Values --------------------------------------------------------------------------------------------------------
 
-  // `value` of a micro-batch for a stage, which has it, or makes it where it is read.
+  // Returns the copy of `value` for a micro-batch on a stage. Adds it if it is computed where it is read. Returns an
+  // error if the stage does not have it.
   absl::StatusOr<Value> Get(Value value, int64_t micro_batch, int64_t stage) {
     value = plan_.Resolve(value);
     const StagePlan::Item* const item = plan_.ItemOf(value);
@@ -83,14 +85,14 @@ class StageCutter {
     if (const auto found = made_.find(KeyOf(value, of, at)); found != made_.end()) return found->second;
     if (item == nullptr || item->where == StagePlan::Where::kStage) {
       return InvalidArgument() << "graph @" << step_.name() << " cannot be cut into stages: %" << value.name()
-                               << " is needed where it does not come"
+                               << " is needed on a stage that does not have it"
                                << (item == nullptr ? "" : ", made by " + item->node->Describe());
     }
     RETURN_IF_ERROR(Add(*item, of, at));
     return made_.at(KeyOf(value, of, at));
   }
 
-  // What a micro-batch has of what is scanned.
+  // Returns a micro-batch's slice of a scanned operand.
   absl::StatusOr<Value> Slice(Value input, int64_t micro_batch, int64_t stage) {
     const int64_t at = plan_.Roots(input).empty() ? kEveryStage : stage;
     Value& slice = made_[KeyOf(input, micro_batch, at)];
@@ -150,7 +152,7 @@ class StageCutter {
   // --- Around the loop -----------------------------------------------------------------------------------------------
 
   absl::Status AddAndMove(const StagePlan::Item& item) {
-    if (item.where != StagePlan::Where::kStage) return absl::OkStatus();  // where it is read
+    if (item.where != StagePlan::Where::kStage) return absl::OkStatus();  // added where it is read
     RETURN_IF_ERROR(Add(item, kEach, item.stage));
     for (size_t i = 0; i < item.node->num_results(); ++i) MoveToReaders(const_cast<Node&>(*item.node).result(i), kEach);
     return b_.status();
@@ -175,7 +177,7 @@ class StageCutter {
       const bool is_due = item.is_forward != is_backward && (item.is_of_each || micro_batch == 0);
       if (is_due) RETURN_IF_ERROR(Add(item, of, turn.stage));
     }
-    // Forward what was computed forward; back all else.
+    // A forward turn sends values to later stages, a backward turn to earlier ones.
     for (const StagePlan::Item& item : plan_.items()) {
       if (item.part != Part::kMicroBatch || item.where != StagePlan::Where::kStage || item.stage != turn.stage)
         continue;
@@ -185,7 +187,7 @@ class StageCutter {
         for (int64_t reader : plan_.Readers(value)) {
           if (!item.is_forward && reader > turn.stage) {
             return InvalidArgument() << "graph @" << step_.name() << " cannot be cut into stages: %" << value.name()
-                                     << " is a gradient of stage " << turn.stage << ", and stage " << reader
+                                     << " is a gradient of stage " << turn.stage << ", and the later stage " << reader
                                      << " needs it, made by " << item.node->Describe();
           }
           if ((reader < turn.stage) == is_backward) Move(value, item.is_of_each ? micro_batch : kEach, reader);
@@ -196,7 +198,7 @@ class StageCutter {
     return is_backward ? AddToSums(turn.stage, micro_batch) : absl::OkStatus();
   }
 
-  // Terms are added in the order of the micro-batches.
+  // Adds the terms of a micro-batch to the sums of a stage. Turns come in the order of the micro-batches, so do terms.
   absl::Status AddToSums(int64_t stage, int64_t micro_batch) {
     const ScanForm form(plan_.loop()->attributes());
     b_.set_source(plan_.loop()->source());
@@ -257,8 +259,8 @@ class StageCutter {
   Graph to_;
   Builder b_;
   std::map<Key, Value> made_;
-  std::map<size_t, Value> sums_;                 // by result of the loop
-  std::map<size_t, std::vector<Value>> stacks_;  // by result of the loop
+  std::map<size_t, Value> sums_;                 // by index of the loop's result
+  std::map<size_t, std::vector<Value>> stacks_;  // by index of the loop's result
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Pipeline parallelism: cuts a training step into stages, each of which is for one rank of a mesh axis. What a stage
-// needs of another one is moved, by a collective_permute between the two; micro-batches follow each other through the
-// stages, one forward, one backward (turns.h). Any thread that owns the graph.
+// Pipeline parallelism: cuts a training step into stages, one for each rank of a mesh axis. A value that another stage
+// needs is moved by a collective_permute between the two stages. Micro-batches pass through the stages in the order
+// "one forward, one backward" (turns.h). Any thread that owns the graph.
 //
 //   graph @step(%x: f32[8,3] split(0), %y: …, state %w: f32[3,5], state %v: f32[5,2]) -> (…) {
 //     …                                    // %xs and %ys of %x and %y, cut
@@ -31,18 +31,18 @@
 //     return %loss.all, %w.next, %v.next
 //   }
 //
-// So the result is a placed program, in which the verifier holds each value to be where it is needed, and the N-rank
-// interpreter computes with what each rank has. It is the step of one rank, term by term and sum by sum, in the same
-// order for any number of stages. Each stage computes in its order what is `at` it, and of what is replicated what it
-// needs: where transfers stand in the list, that holds for all stages at once, so none waits for ever.
+// The result is a placed program: the verifier checks that each value is on the stage that needs it, and the N-rank
+// interpreter runs it. It computes the same terms and sums as the step of one rank, in the same order for any number of
+// stages. Each stage runs, in the order of the list, the nodes that are `at` it, and the replicated nodes that it
+// needs. Transfers have one order in the list for all stages, so no stage waits forever.
 //
-//  * The loop is what AccumulateGradients makes; without one there is one micro-batch.
-//  * What a stage gives to another one leaves as soon as the turn in which it was computed is over.
-//  * Data inputs, labels too, are given to the stages that read them. A state has one stage; if another one reads it,
-//    as a table that is used twice, it is moved once a step.
-//  * Results that are no states are on all stages.
-//  * A transfer's source says what moves, and the name of what ranks along other axes add up whose gradient it is, in
-//    names of the model (names.h): messages say it of a rank that waits.
+//  * The loop is the one that AccumulateGradients makes; without a loop there is one micro-batch.
+//  * A value for another stage is sent as soon as the turn that computes it is over.
+//  * Data inputs, including labels, are given to the stages that read them. A state has one stage. If another stage
+//    reads it, such as a table that is used twice, it is moved once a step.
+//  * Results other than states are on all stages.
+//  * The source of a transfer says what moves. The name of a sum over another axis says whose gradient it is. Both use
+//    names of the model (names.h), which messages about a waiting rank show.
 
 #pragma once
 
@@ -56,11 +56,12 @@
 
 namespace lockstep::passes {
 
-// Of a one-rank program, or one that is placed over other axes: that of stages then comes last in its mesh, unless
-// options.mesh says otherwise. Errors: those of StagePlan, or a graph whose mesh has stages already.
+// Cuts a one-rank program, or one that is placed over other axes. The axis of stages comes last in the mesh, unless
+// options.mesh gives another order. Returns the errors of StagePlan, or an error if the graph's mesh has stages
+// already.
 absl::StatusOr<Graph> CutGraphIntoStages(const Graph& step, const StageOptions& options);
 
-// The same as a pass; of one stage it changes nothing.
+// Returns CutGraphIntoStages as a pass. With one stage it changes nothing.
 Pass CutIntoStages(StageOptions options);
 
 }  // namespace lockstep::passes

@@ -31,7 +31,7 @@ std::string WhatIsReduced(const Graph& step, Value sum) {
   for (size_t i = 0; i < ahead.size(); ++i) {
     for (const Node* user : ahead[i].node->users()) {
       const auto& operands = user->operands();
-      if (std::find(operands.begin(), operands.end(), ahead[i]) == operands.end()) continue;  // it uses another result
+      if (std::find(operands.begin(), operands.end(), ahead[i]) == operands.end()) continue;  // uses another result
       if (user->op().has_trait(kOptimizer)) return "gradient of " + operands[0].name();
       if (!user->op().has_trait(kElementwise) && !user->op().has_trait(kMovement)) continue;
       for (size_t k = 0; k < user->num_results(); ++k) {

@@ -1,5 +1,5 @@
-// What messages call values of a step that is cut into stages, in names of the model: a rank that waits for one shows
-// it. Passes make many values and copies of which a user knows nothing. Plain functions of a graph; any thread.
+// Names for values of a step that is cut into stages, for messages about a rank that waits for one. They are names of
+// the model, since users do not know the values and copies that passes make. Pure functions of a graph; any thread.
 
 #pragma once
 
@@ -9,12 +9,14 @@
 
 namespace lockstep::passes {
 
-// What moves from a stage to another one: "state fc1.weight", "result loss", or the source of what makes it, such as
-// "onnx:/fc1/Add" or "gradient of onnx:/fc1/Add". Of what has none, as in a graph that was written as text, its name.
+// Returns a name for a value that moves from one stage to another: "state fc1.weight", "result loss", or the source of
+// its node, such as "onnx:/fc1/Add" or "gradient of onnx:/fc1/Add". If the node has no source, as in a graph that was
+// written as text, returns the value's name.
 std::string WhatMoves(const Graph& step, Value value);
 
-// What the ranks of a stage add up: "gradient of fc1.weight", of what the variable's optimizer takes, at once or by way
-// of elementwise ops and moved elements, as when it is clipped; or "result loss". Empty if it is neither.
+// Returns a name for a sum over the ranks of a stage: "gradient of fc1.weight" if the variable's optimizer takes it,
+// directly or through ops that are elementwise or move elements, such as clipping; or "result loss". Returns "" if it
+// is neither.
 std::string WhatIsReduced(const Graph& step, Value sum);
 
 }  // namespace lockstep::passes

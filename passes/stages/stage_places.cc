@@ -1,4 +1,4 @@
-// Where the nodes of a step are: the forward part is cut, and the rest follows it.
+// Assigns stages to the nodes of a step: the forward part is cut, and the rest follows it.
 
 #include <algorithm>
 
@@ -25,10 +25,10 @@ absl::Status StagePlan::CutForward() {
   }
   if (options_.stages < 1 || forward.size() < static_cast<size_t>(options_.stages)) {
     return InvalidArgument() << "graph @" << step_.name() << " is to be cut into " << options_.stages
-                             << " stages, and has " << forward.size() << " nodes before its gradients";
+                             << " stages, and has only " << forward.size() << " nodes before its gradients";
   }
   std::vector<double> costs, cuts(forward.size() + 1, 0.0);
-  std::vector<Value> alive;  // in order, since sums depend on it
+  std::vector<Value> alive;  // in a fixed order, since the sums below depend on it
   std::unordered_map<Value, size_t, ValueHash> last_read;
   for (size_t i = 0; i < forward.size(); ++i) {
     costs.push_back(FlopsOf(*forward[i]->node));
@@ -40,7 +40,7 @@ absl::Status StagePlan::CutForward() {
       }
     }
   }
-  // What is alive at a cut goes forward, and its gradient back.
+  // A value that is alive at a cut is sent forward, and its gradient back.
   for (Value value : alive) {
     for (size_t cut = position.at(value.node) + 1; cut <= last_read.at(value); ++cut)
       cuts[cut] += 2 * options_.operations_per_byte * static_cast<double>(TransferBytes(value));
@@ -64,8 +64,8 @@ absl::Status StagePlan::CutForward() {
 
 // --- The rest --------------------------------------------------------------------------------------------------------
 
-// What is computed before the micro-batches is where they read it first: from the end, so that readers have their
-// place. The first time it is what the forward part reads, then all else.
+// Assigns each node before the micro-batches to the first stage that reads it. Goes from the end, so that readers are
+// assigned first. If `forward_alone`, assigns only nodes that the forward part reads; else all remaining ones.
 void StagePlan::PlaceBefore(bool forward_alone) {
   for (size_t i = items_.size(); i-- > 0;) {
     Item& item = items_[i];
@@ -90,14 +90,14 @@ void StagePlan::PlaceBefore(bool forward_alone) {
   }
 }
 
-// Whether the stage has the value, once the forward part is computed.
+// Returns true if the stage has the value once the forward part is computed.
 bool StagePlan::IsOn(Value root, int64_t stage) const {
   const auto reads = reads_.find(root);
   return StageOf(root) == stage || (reads != reads_.end() && reads->second.contains(stage));
 }
 
-// The stage up to `limit` that has all of the roots which the forward part has brought somewhere; the nearest one. If
-// none has, the last that computes one of them.
+// Returns the last stage up to `limit` that has all roots with a stage once the forward part is computed. If there is
+// none, returns the last stage that computes one of them, at most `limit`.
 int64_t StagePlan::StageNear(const std::vector<Value>& roots, int64_t limit) const {
   std::vector<Value> placed;
   int64_t last = -1;
@@ -113,7 +113,8 @@ int64_t StagePlan::StageNear(const std::vector<Value>& roots, int64_t limit) con
   return std::min(limit, last);
 }
 
-// A micro-batch goes back through the stages as it came: what needs the result of one is there, or before.
+// Assigns the backward nodes of a micro-batch. It goes back through the stages: a node that needs a backward result of
+// a stage is on that stage or an earlier one.
 void StagePlan::PlaceBackward() {
   for (Item& item : items_) {
     if (item.part != Part::kMicroBatch || item.is_forward || item.where != Where::kStage) continue;
@@ -152,11 +153,12 @@ bool StagePlan::MayMove(const Item& item, int64_t stage) const {
   return true;
 }
 
-// A gradient that needs nothing of a later stage but what comes back of it, as that of the first layer's weights, is
-// where its variable is: what comes back travels, and not the gradient. From the end, so that readers come first.
+// Moves gradients to the stages of their variables if all other operands are there too, such as for the weights of a
+// stage's first layer: then the gradient of the activations travels instead of the one of the weights. Goes from the
+// end, so that readers come first.
 void StagePlan::PlaceGradients() {
-  constexpr int64_t kNowhere = -1;                       // it has to be where it is
-  std::unordered_map<Value, int64_t, ValueHash> wanted;  // where all who read it want it
+  constexpr int64_t kNowhere = -1;                       // the value stays on its stage
+  std::unordered_map<Value, int64_t, ValueHash> wanted;  // the stage on which all readers want the value
   for (size_t i = items_.size(); i-- > 0;) {
     Item& item = items_[i];
     const Node& node = *item.node;
@@ -169,11 +171,11 @@ void StagePlan::PlaceGradients() {
     const bool moves = MayMove(item, stage);
     if (moves && !is_behind) item.stage = stage;
     for (Value operand : node.operands()) {
-      // A sum over the ranks of another axis is no change of place along this one.
+      // A sum over the ranks of another axis does not change the stage.
       const bool keeps = node.op().has_trait(kElementwise) || node.op().has_trait(kCollective);
       const bool passes_on = is_optimizer || ((moves || is_behind) && keeps);
       const bool wants = passes_on && operand.type() == node.type();
-      if (is_behind && !wants) continue;  // it is computed wherever that is
+      if (is_behind && !wants) continue;  // the node follows its operand's stage
       const int64_t here = wants ? stage : (moves ? stage : kNowhere);
       const auto [found, is_first] = wanted.emplace(Source(operand), here);
       if (!is_first && found->second != here) found->second = kNowhere;
@@ -181,8 +183,8 @@ void StagePlan::PlaceGradients() {
   }
 }
 
-// What comes after the micro-batches: an optimizer where its variable is, others where the largest of what they need
-// is, and near what the forward part has, where there is no loop.
+// Assigns the nodes after the micro-batches: an optimizer to the stage of its variable, other nodes to the stage of
+// their largest operand, or near it where the states and the forward values that they need are.
 void StagePlan::PlaceAfter() {
   for (Item& item : items_) {
     if (item.part != Part::kAfter || item.where != Where::kStage) continue;
@@ -212,7 +214,7 @@ void StagePlan::PlaceAfter() {
   }
 }
 
-// States that nobody reads.
+// Assigns states that nothing reads to stage 0.
 void StagePlan::PlaceStates() {
   for (Value state : states_) {
     if (!homes_.contains(state)) homes_[state] = 0;

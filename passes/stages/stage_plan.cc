@@ -17,13 +17,13 @@ using Part = StagePlan::Part;
 
 bool IsLoopOverMicroBatches(const Node& node) { return node.Is("scan") && node.attr<bool>("one_at_a_time"); }
 
-// Says who computes gradients (passes/training/autodiff.h). What is wrong here costs time, and nothing else.
+// Returns true if a node computes a gradient, by the sources that autodiff.h gives. A wrong answer only costs time.
 bool IsOfGradients(const Node& node) {
   return node.source().starts_with("gradient of ") || node.op().has_trait(kOptimizer);
 }
 
-// The node of the model for which `second` is a loop of its own: before it or in it the first that needs what `first`
-// makes of all micro-batches. Null if there is none.
+// Returns the node of the model that makes `second` a separate loop: the first one, before or in it, that needs a
+// result of `first`, which all micro-batches contribute to. Returns null if there is none.
 const Node* FindReaderOfAll(const Graph& step, const Node& first, const Node& second) {
   std::unordered_set<const Node*> of_first = {&first}, before_second = {&second};
   const auto is_of_first = [&](Value value) { return of_first.contains(value.node); };
@@ -75,9 +75,9 @@ absl::StatusOr<StagePlan> StagePlan::Make(const Graph& step, const StageOptions&
 
 int64_t StagePlan::micro_batches() const { return loop_ == nullptr ? 1 : loop_->attr<int64_t>("length"); }
 
-// The loop that reads states; others count labels, say, and are computed as they are.
+// Finds the loop that reads states. Other loops, such as one that counts labels, are nodes like any other.
 absl::Status StagePlan::FindLoop() {
-  std::unordered_set<const Node*> of_states;  // nodes outside
+  std::unordered_set<const Node*> of_states;  // nodes outside of the body that depend on states
   for (const Node& node : step_.nodes()) {
     const bool reads = std::any_of(node.operands().begin(), node.operands().end(), [&](Value operand) {
       return states_.contains(operand) || of_states.contains(operand.node);
@@ -88,10 +88,10 @@ absl::Status StagePlan::FindLoop() {
     if (loop_ != nullptr) {
       const Node* const reader = FindReaderOfAll(step_, *loop_, node);
       return InvalidArgument() << "the micro-batches of graph @" << step_.name()
-                               << " need two passes over the model, as a loss that compares all samples with each "
-                                  "other does"
+                               << " need two passes over the model, as with a loss that compares all samples with each "
+                                  "other"
                                << (reader == nullptr ? "" : ", here for " + reader->Describe())
-                               << ": stages of a pipeline compute one";
+                               << "; stages of a pipeline make only one";
     }
     loop_ = &node;
   }
@@ -136,7 +136,8 @@ void StagePlan::AddItems() {
   }
 }
 
-// What results that are no states come from, but for gradients and what follows from them.
+// Marks the forward nodes: those that results other than states depend on, except nodes of gradients and nodes that
+// depend on these.
 void StagePlan::FindForward() {
   std::unordered_set<const Node*> backward, wanted;
   for (const Item& item : items_) {
@@ -174,7 +175,7 @@ Value StagePlan::OfOneMicroBatch(Value result) const {
   return Resolve(ScanForm(loop_->attributes()).body->results()[static_cast<size_t>(result.index)].value);
 }
 
-// The value that a node makes, or an input.
+// Returns the value of a node or an input that `value` stands for; for a result of the loop, the value of its body.
 Value StagePlan::Source(Value value) const {
   value = Resolve(value);
   return IsOfLoop(value) ? OfOneMicroBatch(value) : value;

@@ -26,7 +26,7 @@ std::vector<Turn> TurnsOfStage(int64_t stage, int64_t stages, int64_t micro_batc
 std::vector<TurnOfStage> TurnsOfAllStages(int64_t stages, int64_t micro_batches) {
   std::vector<std::vector<Turn>> turns;
   for (int64_t stage = 0; stage < stages; ++stage) turns.push_back(TurnsOfStage(stage, stages, micro_batches));
-  // How many turns of each stage are over, forward and backward; micro-batches pass in their order.
+  // The number of finished turns of each stage: all, forward and backward. Micro-batches pass in their order.
   std::vector<int64_t> next(turns.size()), forward(turns.size()), backward(turns.size());
   std::vector<TurnOfStage> all;
   for (int64_t time = 0; all.size() < turns.size() * static_cast<size_t>(2 * micro_batches); ++time) {

@@ -1,4 +1,4 @@
-// The order of 1F1B: a checker of simulated stages, which shares no code with what it checks.
+// Tests the order of 1F1B by a simulation of the stages, which shares no code with the tested functions.
 
 #include "passes/stages/turns.h"
 
@@ -36,16 +36,17 @@ TEST(Turns, OfOneStageKeepNothing) { EXPECT_EQ(TurnsText(TurnsOfStage(0, 1, 3)),
 
 class AllTurns : public testing::TestWithParam<std::pair<int64_t, int64_t>> {};
 
-// Each rank alone in its order, a message from each turn to the ones that wait for it, until nobody can go on.
+// Runs each rank in its own order, with a message from each turn to the turns that wait for it, until none can
+// continue.
 TEST_P(AllTurns, NoStageWaitsForEver) {
   const auto [stages, micro_batches] = GetParam();
-  std::set<std::string> messages;  // "F0>1": what stage 1 needs for F0 is there
+  std::set<std::string> messages;  // "F0>1": stage 1 has the input of F0
   std::vector<std::vector<Turn>> left;
   for (int64_t stage = 0; stage < stages; ++stage) left.push_back(TurnsOfStage(stage, stages, micro_batches));
   const auto message = [](const Turn& turn, int64_t to) { return TurnsText({turn}) + ">" + std::to_string(to); };
   int64_t done = 0;
   for (bool any = true; std::exchange(any, false);) {
-    for (int64_t stage = stages - 1; stage >= 0; --stage) {  // another order than that of the function
+    for (int64_t stage = stages - 1; stage >= 0; --stage) {  // a different order than the tested function's
       std::vector<Turn>& turns = left[static_cast<size_t>(stage)];
       while (!turns.empty()) {
         const Turn turn = turns.front();

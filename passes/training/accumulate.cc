@@ -18,7 +18,7 @@ namespace {
 
 // --- Before ----------------------------------------------------------------------------------------------------------
 
-// How an input is cut, if it is one of the batch.
+// Returns the placement along the data axis if the input is a batch; else replicated.
 Placement PlacementOfCut(const Input& input) {
   const Placement placement = input.value.placement(kDataAxis);
   return input.is_data() && placement.is_split() ? placement : Placement::Replicated();
@@ -51,7 +51,7 @@ absl::Status CheckBatch(const Graph& step, int64_t micro_batches) {
                            << (inputs.empty() ? "none" : inputs);
 }
 
-// The step as of ranks of which each has one micro-batch.
+// Returns the step placed over the axis of micro-batches.
 absl::StatusOr<Graph> Placed(const Graph& step, int64_t micro_batches) {
   Graph graph = step.Clone();
   for (size_t i = 0; i < graph.inputs().size(); ++i)
@@ -59,13 +59,13 @@ absl::StatusOr<Graph> Placed(const Graph& step, int64_t micro_batches) {
   for (size_t i = 0; i < graph.results().size(); ++i) graph.set_result_placements(i, {});
   ASSIGN_OR_RETURN(Graph placed, DistributeGraph(graph, Mesh({{MicroBatchAxis(), micro_batches}})));
   RETURN_IF_ERROR(Dce().run(placed).status());
-  RETURN_IF_ERROR(ReduceBeforeScale().run(placed).status());  // what waits for a count alone, no loop has to make
+  RETURN_IF_ERROR(ReduceBeforeScale().run(placed).status());  // moves divisions by a count out of the loops
   return placed;
 }
 
 // --- After -----------------------------------------------------------------------------------------------------------
 
-// The values that a loop sums; others it stacks. Those of a mean are summed, too, and divided after the loop.
+// Returns true if a loop sums the value; others are stacked. The terms of a mean are summed and divided after the loop.
 bool IsSummed(Value value) {
   const Placement placement = value.placement(MicroBatchAxis());
   return placement.is_partial(ReduceKind::kSum) || placement.is_partial(ReduceKind::kMean);
@@ -114,7 +114,7 @@ class Accumulation {
     return absl::OkStatus();
   }
 
-  // The results of the program that micro-batches make come out of the last loop.
+  // Returns the results of the program that micro-batches compute. They are results of the last loop.
   std::vector<Value> CutResults(int loop) const {
     std::vector<Value> values;
     for (const Result& result : placed_.results()) {
@@ -147,7 +147,7 @@ class Accumulation {
     return absl::OkStatus();
   }
 
-  // What all micro-batches come to, of which `part` is one's and `made` what the loop made of all.
+  // Returns the value of the whole batch. `part` is the value of one micro-batch, and `made` the result of the loop.
   Value Whole(Builder& b, Value part, Value made) const {
     const Placement placement = part.placement(MicroBatchAxis());
     if (placement.is_split()) return cut_.Join(b, made, placement.dim());
@@ -158,7 +158,7 @@ class Accumulation {
                 {{"dims", std::vector<int64_t>{0}}});
   }
 
-  // Of a stack.
+  // Returns the first entry of a stack.
   static Value First(Builder& b, Value stack) {
     const std::vector<int64_t> start(static_cast<size_t>(stack.shape().rank()));
     std::vector<int64_t> limit = stack.shape().dims();
@@ -172,7 +172,7 @@ class Accumulation {
   const MicroBatchPlan plan_;
   const BatchCut cut_;
   Graph to_;
-  ValueMap map_;  // from whole values of placed_
+  ValueMap map_;  // from whole values of placed_ to those of to_
 };
 
 }  // namespace
@@ -183,7 +183,7 @@ absl::Status AccumulateGradients(Graph& step, int64_t micro_batches) {
   absl::StatusOr<Graph> placed = Placed(step, micro_batches);
   if (!placed.ok()) return Annotate(placed.status(), "accumulate");
   ASSIGN_OR_RETURN(step, Accumulation(step, *std::move(placed), micro_batches).Run());
-  return Dce().run(step).status();  // what bodies have copies of
+  return Dce().run(step).status();  // removes nodes that were copied into bodies
 }
 
 }  // namespace lockstep::passes

@@ -1,6 +1,6 @@
-// Gradient accumulation: a training step that computes one micro-batch after the other, and adds up what they come to,
-// before the optimizer sees it. One micro-batch's activations are in memory at a time. Called by MakeTrainStep; any
-// thread that owns the graph.
+// Gradient accumulation: the training step computes one micro-batch after the other and sums their gradients before the
+// optimizer. Only one micro-batch's activations are in memory at a time. Called by MakeTrainStep; any thread that owns
+// the graph.
 //
 //   graph @step(%x: f32[8,3] split(0), %y: f32[8,2] split(0), state %w: f32[3,2]) -> (loss: f32[], %w: f32[3,2]) {
 //     %z = matmul %x, %w : f32[8,2]
@@ -19,19 +19,19 @@
 //     return %loss, %w.next
 //   }
 //
-// A micro-batch is a rank in time: the step is distributed over a mesh axis of as many ranks as there are micro-batches
-// (core/micro_batches.h). What the ranks of that axis would compute alone is the body of a loop; what an all_reduce
-// would add up is summed over the iterations; what all of them would hold alike is computed once. So the theorem of
-// distribute is that of this pass: the result is, up to rounding, the step of the whole batch (docs/decisions/0023).
+// A micro-batch is a rank in time: the step is distributed over a mesh axis with one rank for each micro-batch
+// (core/micro_batches.h). The part that each rank of that axis would compute alone is the body of a loop. Values that
+// an all_reduce would add up are summed over the iterations. Replicated values are computed once. So the guarantee of
+// `distribute` holds here too: the result is, up to rounding, the step of the whole batch (docs/decisions/0023).
 //
-//  * What the micro-batches must know of each other before they go on is computed by a loop of its own before, which
-//    computes what it needs for that alone. How many labels count is no such thing where the loss is one mean
-//    (late_mean.h); of a sum of several it is.
+//  * A value that combines all micro-batches before they can continue is computed by a separate loop before, which
+//    computes only what it needs for that. If the loss is one mean, the number of counted labels is not such a value
+//    (late_mean.h); if it is a sum of several means, it is.
 //  * The micro-batches are strided, so that each rank has its part of each of them, on any number of ranks. Only inputs
-//    that are split along the data axis are cut; cutting costs a copy of them.
-//  * Draws follow from the place of an element in the whole batch: they are those of the step that is not cut.
-//  * Batch normalisation is by the statistics of a micro-batch, and the running statistics move once a step, by their
-//    mean: the one thing that differs from a step of the whole batch.
+//    that are split along the data axis are cut. Cutting copies them.
+//  * Random draws depend on the index of an element in the whole batch, so they equal those of the uncut step.
+//  * Batch normalisation uses the statistics of a micro-batch, and the running statistics move once a step, by the mean
+//    of these. This is the only difference from a step of the whole batch.
 
 #pragma once
 
@@ -43,11 +43,11 @@
 
 namespace lockstep::passes {
 
-// The source of what cuts batches into micro-batches, and puts together what loops make of them.
+// The source of nodes that cut batches into micro-batches and that join the results of loops.
 inline constexpr std::string_view kMicroBatchesSource = "micro-batches";
 
-// Cuts `step`, a one-rank program such as MakeTrainStep makes, into `micro_batches` parts; 1 changes nothing. An error
-// if no input is a batch, or if one is no multiple of `micro_batches`.
+// Cuts `step`, a one-rank program such as MakeTrainStep makes, into `micro_batches` micro-batches; 1 changes nothing.
+// Returns an error if no input is a batch, or if the rows of one are not a multiple of `micro_batches`.
 absl::Status AccumulateGradients(Graph& step, int64_t micro_batches);
 
 }  // namespace lockstep::passes

@@ -20,7 +20,7 @@ absl::StatusOr<std::vector<Value>> AddGradients(Graph& graph, Value of, const st
 
 namespace {
 
-// The inputs that `names` names, or every float state if there is none.
+// Returns the inputs with these names; all float states if there are no names.
 absl::StatusOr<std::vector<Value>> InputsNamed(const Graph& graph, const std::vector<std::string>& names) {
   std::vector<Value> inputs;
   for (const std::string& name : names) {

@@ -14,10 +14,10 @@
 //     return %1, %4
 //   }
 //
-// A gradient flows through values of float dtypes alone: what an integer or a bool depends on gets none through it. An
-// op on the way that has no gradient is an error that names the op, its source and its reason. Through a step function
-// (kSteps: floor, sign) the gradient is zero, and what else a value does counts: x - floor(x) has the gradient 1. A
-// value that has no other way to `of` is an error that names the step function: never a silent zero.
+// Gradients flow through values of float dtypes only, not through integers or bools. An op on the path without a
+// gradient is an error that names the op, its source and the reason. The gradient of a step function (kSteps: floor,
+// sign) is zero, and other paths count: x - floor(x) has the gradient 1. A value that `of` depends on only through a
+// step function is an error that names the function, not a silent zero.
 
 #pragma once
 
@@ -29,13 +29,13 @@
 namespace lockstep::passes {
 
 // Appends nodes that compute the gradient of the float scalar `of` with respect to each of `wrt` (values of float
-// dtypes). The i-th value is of the type of wrt[i], or null if `of` does not depend on it through floats. All of them
-// are times `factor`, a scalar of the dtype of `of`, if it is not null.
+// dtypes). The i-th returned value has the type of wrt[i], or is null if `of` does not depend on it through floats. If
+// `factor`, a scalar of the dtype of `of`, is not null, all gradients are multiplied by it.
 absl::StatusOr<std::vector<Value>> AddGradients(Graph& graph, Value of, const std::vector<Value>& wrt,
                                                 Value factor = {});
 
-// Adds a result grad/<name> for each input named in `wrt` (all float states if empty). An input that the result `of`
-// does not depend on is an error.
+// Returns the pass that adds a result grad/<name> for each input named in `wrt` (all float states if empty). It fails
+// if the result `of` does not depend on one of them.
 Pass Autodiff(std::string of, std::vector<std::string> wrt = {});
 
 }  // namespace lockstep::passes

@@ -13,7 +13,7 @@ Value Averaged(Builder& b, Value average, Value next, Value weight) {
   const Value kept = b.Mul(spread(rest), b.Convert(average, dtype));
   const Value taken = b.Mul(spread(weight), b.Convert(next, dtype));
   const Value sum = b.Convert(b.Add(kept, taken), average.dtype());
-  // An infinity times 0 is no number.
+  // The weights 0 and 1 are selected, since infinity times 0 is NaN.
   const auto is = [&](double number) {
     return b.Broadcast(b.Compare(weight, b.SplatLike(number, weight), "eq"), shape, {});
   };

@@ -1,5 +1,5 @@
-// Averages of weights over steps, beside the weights that are trained: for evaluation, which they often serve better.
-// Called by MakeTrainStep, behind the optimizers; one thread at a time may use a Graph.
+// Averages of weights over steps, kept beside the trained weights. Models with averaged weights often evaluate better.
+// Called by MakeTrainStep, after the optimizers. One thread at a time may use a Graph.
 
 #pragma once
 
@@ -11,15 +11,16 @@
 
 namespace lockstep::passes {
 
-// The name of the state that is the average of another.
+// Returns the name of the state that is the average of `state`.
 std::string AverageOf(const std::string& state);
 
-// A state <state>/average for each of the states, of its type. With the setting averaging/weight, a number from 0 to 1
-// that is 1 until it is set, a step makes it
+// Adds a state <state>/average of the same type for each of the states. With `next` the state's next value, a step
+// changes it to
 //   (1 - weight) * average + weight * next,
-// in f32, or f64 for that, where `next` is what the step makes of the state: a weight of 0 keeps the average, whatever
-// `next` holds, and 1 makes it `next`. Which weights give an exponential moving average (Polyak and Juditsky, 1992),
-// and which stochastic weight averaging (Izmailov et al., 2018), says lockstep.average in Python.
+// computed in f32, or in f64 for an f64 state. The weight is the setting averaging/weight, a number from 0 to 1, by
+// default 1. A weight of 0 keeps the average, whatever `next` is, and 1 makes it `next`. lockstep.average in Python
+// gives the weights for an exponential moving average (Polyak and Juditsky, 1992) and for stochastic weight averaging
+// (Izmailov et al., 2018).
 absl::Status AddAverages(Graph& graph, const std::vector<Value>& states);
 
 }  // namespace lockstep::passes

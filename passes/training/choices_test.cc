@@ -1,4 +1,4 @@
-// What the blocks of optimizers and losses say of themselves is consistent, and what users choose is checked by it.
+// Tests that the blocks of optimizers and losses are consistent, and that users' choices are checked against them.
 
 #include <algorithm>
 #include <cmath>
@@ -59,7 +59,7 @@ TEST(Optimizers, NamesSayWhatTheirOpsHave) {
       const OpDef* const op = FindOp(variant.op);
       ASSERT_NE(op, nullptr) << variant.op;
       for (const std::string& option : variant.without) EXPECT_NE(OptionOf(optimizer, option), nullptr) << option;
-      // One that is chosen by the variable takes the same options, which are settings of both.
+      // A variant that is chosen by the variable's rank has the same options, and the same of them can be settings.
       EXPECT_EQ(variant.without.empty(), !(op->optimizer().ranks == optimizer.op->optimizer().ranks));
       if (!variant.without.empty()) continue;
       for (const OptionDef& option : optimizer.options) {
@@ -71,9 +71,9 @@ TEST(Optimizers, NamesSayWhatTheirOpsHave) {
   }
 }
 
-// A saved state must be found by what wrote it and by nothing else; of an op and its variants it is the same.
+// The suffix of a saved state identifies one optimizer: an op and its variants share it, and no other op has it.
 TEST(Optimizers, StatesHaveTheirOwnNames) {
-  std::map<std::string, std::string> family;  // of each op its name's op
+  std::map<std::string, std::string> family;  // for each op, the op of the optimizer whose variant it is
   for (const Optimizer& optimizer : AllOptimizers()) {
     for (const OpDef* op : OpsOf(optimizer)) family[op->name()] = optimizer.op->name();
   }
@@ -120,7 +120,7 @@ TEST(Optimizers, OptionsThatAreOffNeedNoStates) {
   EXPECT_EQ(OpFor({"RMSprop", {{"centered", true}}}), "rmsprop_centered" + common + "weight_decay=0.0}");
   EXPECT_EQ(OpFor({"RMSprop", {{"centered", true}, {"momentum", 0.5}}}),
             "rmsprop_centered_momentum" + common + "momentum=0.5, weight_decay=0.0}");
-  // What varies is not left out, even if it is 0 at first.
+  // An option that varies is kept, even if it is 0 at first.
   EXPECT_EQ(OpFor({"RMSprop", {}, {"momentum"}}), "rmsprop_momentum" + common + "momentum=0.0, weight_decay=0.0}");
   EXPECT_EQ(OpFor({"RMSprop", {{"centered", true}}, {"momentum"}}),
             "rmsprop_centered_momentum" + common + "momentum=0.0, weight_decay=0.0}");
@@ -137,7 +137,7 @@ TEST(Optimizers, TheVariableSaysWhichOpOrNone) {
   for (int64_t rank : {0, 1, 3}) EXPECT_EQ(OpFor({"Muon", {}}, rank), "Muon updates states of 2 dimensions");
 }
 
-// What AddOptimizer writes for states of a scalar, a vector, a matrix and a stack of matrices.
+// Compares the states that AddOptimizer adds for a scalar, a vector, a matrix and a stack of matrices.
 TEST(Optimizers, StatesHaveTheShapesThatTheirBlocksSay) {
   const auto added = [](const OptimizerSpec& spec, const Shape& shape) {
     Graph graph("g");
@@ -217,7 +217,7 @@ class LossErrors : public testing::Test {
     AddInput("q", {DType::kF16, Shape({6, 5})}, "h");
     AddInput("t", {DType::kF32, Shape({6, 4, 5})}, "s");
     AddInput("wide", {DType::kF64, Shape({6})}, "");
-    // The next value of a state is no result.
+    // The next value of a state does not count as a result.
     const absl::StatusOr<Value> state = graph_.AddInput("statistic", {DType::kF32, Shape({6})}, /*is_state=*/true);
     LOCKSTEP_CHECK(state.ok() && graph_.AddStateResult("statistic", *state).ok());
   }
@@ -257,9 +257,9 @@ TEST_F(LossErrors, NameTheLossAndTheResultOrTheInput) {
   EXPECT_EQ(ErrorOfChoice({.name = "cosine_embedding", .predictions = {"m", "h"}}),
             "loss cosine_embedding: results m and h are f32[6,5] and f16[6,5], expected one type");
   EXPECT_EQ(ErrorOfChoice({.name = "triplet_margin", .predictions = {"m"}}),
-            "loss triplet_margin: the names of 1 results (m), expected those of 3: anchor, positive, negative");
+            "loss triplet_margin: got the names of 1 results (m), expected 3: anchor, positive, negative");
   EXPECT_EQ(ErrorOfChoice({.name = "l1", .predictions = {"m"}, .inputs = {}}),
-            "loss l1: the names of 0 inputs (), expected those of 1: target");
+            "loss l1: got the names of 0 inputs (), expected 1: target");
   EXPECT_EQ(ErrorOfChoice({.name = "l1",
                            .predictions = {"m"},
                            .options = {{"sample_weight", std::string("x")}, {"element_weight", std::string("x")}}}),
@@ -286,7 +286,8 @@ TEST_F(LossErrors, NameTheOption) {
   EXPECT_EQ(ErrorOfChoice({.predictions = {"m"}, .options = {{"label_smoothing", 1.5}}}),
             "loss softmax_cross_entropy: label_smoothing is 1.5, expected a finite number from 0 to 1");
   EXPECT_EQ(ErrorOfChoice({.predictions = {"m"}, .options = {{"soft_targets", true}, {"ignore_index", int64_t{1}}}}),
-            "loss softmax_cross_entropy: result m is f32[6,5]: ignore_index is of labels, and soft_targets are none");
+            "loss softmax_cross_entropy: result m is f32[6,5]: ignore_index needs labels, and soft_targets are "
+            "probabilities");
   EXPECT_EQ(ErrorOfChoice({.name = "hinge_embedding", .predictions = {"y"}, .options = {{"margin", HUGE_VAL}}}),
             "loss hinge_embedding: margin is inf, expected a finite number");
   const std::string binary = "binary_cross_entropy_with_logits";
@@ -300,7 +301,8 @@ TEST_F(LossErrors, NameTheOption) {
   EXPECT_EQ(ErrorOfChoice({.name = "kl_div",
                            .predictions = {"m"},
                            .options = {{"reduction", std::string("batchmean")}, {"element_weight", std::string("w")}}}),
-            "loss kl_div: batchmean counts samples, which element_weight does not weigh; sample_weight does");
+            "loss kl_div: batchmean divides by the number of samples, which element_weight does not change; use "
+            "sample_weight");
 }
 
 TEST_F(LossErrors, NameTheSequence) {
@@ -310,8 +312,8 @@ TEST_F(LossErrors, NameTheSequence) {
   };
   EXPECT_EQ(ErrorOfChoice({.name = "ctc", .predictions = {"m"}, .inputs = {"a", "b", "c"}}),
             "loss ctc: result m is f32[6,5]: expected [batch, time, classes]");
-  EXPECT_EQ(error_of({{"blank", int64_t{5}}}), "loss ctc: result s is f32[6,4,5]: blank 5 is none of its classes");
-  EXPECT_EQ(error_of({{"blank", int64_t{-1}}}), "loss ctc: result s is f32[6,4,5]: blank -1 is none of its classes");
+  EXPECT_EQ(error_of({{"blank", int64_t{5}}}), "loss ctc: result s is f32[6,4,5]: blank 5 is not one of its classes");
+  EXPECT_EQ(error_of({{"blank", int64_t{-1}}}), "loss ctc: result s is f32[6,4,5]: blank -1 is not one of its classes");
   EXPECT_EQ(error_of({{"max_target_length", int64_t{-1}}}),
             "loss ctc: result s is f32[6,4,5]: max_target_length is -1, expected at least 0");
   EXPECT_EQ(error_of({{"max_target_length", int64_t{0}}}), "");
@@ -325,10 +327,10 @@ TEST_F(LossErrors, NameTheLossOfASum) {
             "loss l1: target %target is f32[6], expected f32[6,5]");
   EXPECT_EQ(ErrorOfSum({{.name = "l1", .predictions = {"m"}, .inputs = {"a"}},
                         {.name = "l1", .predictions = {"h"}, .inputs = {"b"}}}),
-            "loss l1 of result h is f16[], and what it is added to is f32[]");
+            "loss l1 of result h is f16[], and the losses before it are f32[]");
 }
 
-// In the text of a pass all options stand side by side.
+// In the text form of a pass all options are in one list.
 TEST(Choices, OptionsOfATextMeanOneThing) {
   const std::set<std::string> of_pass = {"optimizer", "loss", "prediction", "target", "trained", "frozen"};
   for (const Optimizer& optimizer : AllOptimizers()) {

@@ -8,7 +8,7 @@
 namespace lockstep::passes {
 namespace {
 
-// What is computed with: halves hold no squares.
+// Returns the dtype to compute in: the range of 16-bit floats is too small for squares.
 DType ComputedFor(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
 Value SumOfSquares(Builder& b, Value x, DType dtype) {
@@ -19,7 +19,7 @@ Value SumOfSquares(Builder& b, Value x, DType dtype) {
   return b.Convert(b.ReduceSum(b.Mul(wide, wide), dims), dtype);
 }
 
-// x times min(1, limit / (norm + 1e-6)).
+// Returns x times min(1, limit / (norm + 1e-6)).
 Value Scaled(Builder& b, Value x, Value norm, Value limit) {
   if (!x || !norm) return {};
   const Value factor = b.Div(b.Convert(limit, norm.dtype()), b.AddScalar(norm, 1e-6));

@@ -8,7 +8,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// `dims` with what stands at `dim` replaced.
+// Returns `dims` with the entry at `dim` replaced by those of `by`.
 Ints Replaced(Ints dims, int64_t dim, const Ints& by) {
   const auto at = dims.erase(dims.begin() + dim);
   dims.insert(at, by.begin(), by.end());

@@ -10,7 +10,7 @@
 namespace lockstep::passes {
 namespace {
 
-// What a loss or a metric comes to: the terms, and their sum.
+// A loss or a metric that was added: its terms, and their sum.
 struct Measured {
   std::string name;
   Value value;
@@ -20,7 +20,7 @@ struct Measured {
 absl::StatusOr<Measured> AddMeasured(Graph& graph, const std::string& name, const std::vector<LossSpec>& specs,
                                      Value rows) {
   Measured measured{name, {}, {}};
-  if (specs.empty()) return InvalidArgument() << name << " is of no loss";
+  if (specs.empty()) return InvalidArgument() << name << " has no losses";
   for (const LossSpec& spec : specs) {
     ASSIGN_OR_RETURN(const LossSum term, AddLossSum(graph, spec, rows));
     Builder b(graph, nullptr, name);

@@ -11,8 +11,8 @@
 namespace lockstep::passes {
 namespace {
 
-// Puts the first operand of each node of these ops in its place, in bodies too. Of a dropout whose mask is used, that
-// becomes a constant.
+// Replaces each node of these ops by its first operand, in bodies too. If the mask of a dropout is used, it becomes a
+// constant.
 absl::StatusOr<bool> TakeOut(Graph& graph, std::initializer_list<std::string_view> ops) {
   ASSIGN_OR_RETURN(bool changed, InBodies(graph, [&](Graph& body) { return TakeOut(body, ops); }));
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {

@@ -1,5 +1,5 @@
-// Takes out what does something in training alone: a `dropout` that training-mode has not turned into draws is its
-// operand, and so is a `stop_gradient` once there are gradients.
+// Removes ops that only matter in training. A `dropout` that training-mode has not replaced by random draws becomes its
+// operand. A `stop_gradient` becomes its operand too; this must not happen before gradients are added.
 //
 //   graph @g(%x: f32[8,3], %p: f32[]) -> (y: f32[8,3]) {
 //     %d, %mask = dropout %x, %p : f32[8,3], bool[8,3]
@@ -11,8 +11,8 @@
 //     %y = exp %x : f32[8,3]
 //     return %y
 //   }
-// A mask that is used is true everywhere. Bodies of loops are looked at too. Batch normalisation that is not trained is
-// an op of its own, batch_norm_inference, and stays.
+// If the mask is used, it becomes a constant of true. Bodies of loops are included. Batch normalisation in inference is
+// a separate op, batch_norm_inference, and stays.
 
 #pragma once
 
@@ -24,10 +24,10 @@ namespace lockstep::passes {
 
 Pass InferenceMode();
 
-// The part of it that a training step, whose gradients are still to come, can do: dropouts alone. Whether there were.
+// Removes dropouts only, for a training step whose gradients are not added yet. Returns true if there were any.
 absl::StatusOr<bool> TakeOutDropouts(Graph& graph);
 
-// `node` if it is a dropout, else the first in its body, at any depth; null if there is none.
+// Returns `node` if it is a dropout, else the first dropout in its body, at any depth; null if there is none.
 const Node* FindDropout(const Node& node);
 
 }  // namespace lockstep::passes

@@ -9,7 +9,7 @@
 namespace lockstep::passes {
 namespace {
 
-// The inputs that a value is computed of.
+// Returns the inputs that a value depends on.
 std::unordered_set<const Node*> InputsOf(Value value) {
   std::unordered_set<const Node*> seen, inputs;
   std::vector<const Node*> open = {value.node};
@@ -38,7 +38,7 @@ std::optional<LossQuotient> LossQuotientOf(Value loss, const std::vector<Value>&
 
 absl::Status DivideByCount(Graph& graph, Value count, std::vector<Value>& gradients) {
   Builder b(graph, nullptr, "loss");
-  // Where nothing counts, the gradients of the sum are 0, and remain so.
+  // If the count is 0, the gradients of the sum are 0, and stay 0.
   const Formula n(b, count);
   const Value divisor = Where(n == 0, 1, n).value();
   for (Value& gradient : gradients) {

@@ -12,14 +12,14 @@
 namespace lockstep::passes {
 namespace {
 
-// A loss that is being added: what it is made of, and what errors begin with.
+// A loss that is being added: its operands, and the texts with which errors begin.
 struct Call {
   const Loss& loss;
   const LossSpec& spec;
   AttributeMap options;  // complete
   std::vector<Value> predictions;
-  absl::StatusOr<Placement> placement;  // of the first prediction, along the axis of the data
-  Value rows;                           // which of the batch count; null: all
+  absl::StatusOr<Placement> placement;  // of the first prediction, along the data axis
+  Value rows;                           // 1 for rows that count, 0 for others; null: all count
 
   std::string name() const { return "loss " + loss.name; }
   std::string what() const {
@@ -42,8 +42,8 @@ std::vector<std::string> NamesOf(const std::vector<LossInput>& inputs) {
 absl::Status CheckCount(const Loss& loss, const std::vector<std::string>& given, const std::vector<std::string>& wanted,
                         std::string_view what) {
   if (given.size() == wanted.size()) return absl::OkStatus();
-  return InvalidArgument() << "loss " << loss.name << ": the names of " << given.size() << " " << what << " ("
-                           << Joined(given) << "), expected those of " << wanted.size() << ": " << Joined(wanted);
+  return InvalidArgument() << "loss " << loss.name << ": got the names of " << given.size() << " " << what << " ("
+                           << Joined(given) << "), expected " << wanted.size() << ": " << Joined(wanted);
 }
 
 absl::StatusOr<Value> FindPrediction(const Graph& graph, const std::string& name) {
@@ -77,7 +77,7 @@ absl::Status CheckPrediction(const Call& call) {
   return Annotate(call.loss.check(type, call.options), call.what());
 }
 
-// Whether a data input is cut by rows, as many as `shape` has.
+// Returns true if a data input is split along dimension 0 and has as many rows as `shape`.
 bool IsBatch(const Graph& graph, const Shape& shape) {
   return std::any_of(graph.inputs().begin(), graph.inputs().end(), [&](const Input& input) {
     return input.is_data() && input.value.placement(kDataAxis).is_split(0) && shape.rank() > 0 &&
@@ -85,20 +85,21 @@ bool IsBatch(const Graph& graph, const Shape& shape) {
   });
 }
 
-// An input is shared as the prediction is, which the model's inputs and ops decide: of logits that are rows of a batch
-// of sentences, [batch * words, classes], each rank has those of its sentences, and takes the labels of those. Where
-// every rank computes the whole prediction, or nobody knows, labels are cut as the batch is.
+// Returns the placement of an input of the loss: that of the prediction, which follows from the model's inputs and ops.
+// For example, for logits [batch * words, classes], each rank has the rows of its sentences, and gets the labels of
+// these. If every rank computes the whole prediction, or its placement is not known, labels are split like the batch.
 PlacementMap PlacementOfInput(const Graph& graph, const Call& call, const TensorType& type) {
   const Shape& shape = call.predictions[0].shape();
   const auto along_data = [](int64_t dim) { return PlacementMap{{std::string(kDataAxis), Placement::Split(dim)}}; };
   if (!call.placement.ok() || !call.placement->is_split())
     return IsBatch(graph, shape) ? along_data(0) : PlacementMap{};
   const int64_t dim = call.placement->dim();
-  const bool is_same_dim = dim == 0 || type.shape.rank() == shape.rank();  // else the target lacks one, of classes
+  const bool is_same_dim =
+      dim == 0 || type.shape.rank() == shape.rank();  // else the target has no dimension of classes
   return is_same_dim && type.shape[dim] == shape[dim] ? along_data(dim) : PlacementMap{};
 }
 
-// The input of this name, which is added unless the model has it.
+// Returns the input of this name; adds it unless the model has it.
 absl::StatusOr<Value> AddLossInput(Graph& graph, const Call& call, std::string_view what, const std::string& name,
                                    const TensorType& type) {
   const Input* const input = graph.FindInput(name);
@@ -126,18 +127,18 @@ absl::StatusOr<std::vector<Value>> AddInputs(Graph& graph, const Call& call) {
   return inputs;
 }
 
-// The weights of samples by which rows that pad count for nothing.
+// Returns weights of samples that are 0 for padding rows.
 absl::StatusOr<Value> WeightsOfRows(Builder& b, const Call& call, const Shape& losses) {
-  // Of a batch of one row everything is that row's, and nothing can be split.
+  // In a batch of one row every value belongs to that row, and nothing can be split.
   const bool holds_rows = call.rows.shape()[0] == 1 || (call.placement.ok() && call.placement->is_split(0));
   if (!holds_rows || losses.rank() == 0)
-    return InvalidArgument() << call.what() << ", whose dimension 0 holds no rows of the batch; uneven needs that";
+    return InvalidArgument() << call.what() << ", whose dimension 0 is not the batch, as uneven requires";
   const absl::StatusOr<Value> rows = RowsOf(b, call.rows, losses[0]);
   if (!rows.ok()) return Annotate(rows.status(), call.what());
   return b.Convert(*rows, call.predictions[0].dtype());
 }
 
-// Computed before `before`.
+// Adds the inputs for weights. Nodes that compute weights are inserted before `before`.
 absl::StatusOr<LossWeights> AddWeights(Graph& graph, const Call& call, const Shape& losses, Node* before) {
   LossWeights weights;
   const DType dtype = call.predictions[0].dtype();
@@ -159,13 +160,13 @@ absl::StatusOr<LossWeights> AddWeights(Graph& graph, const Call& call, const Sha
   return weights;
 }
 
-// In 16 bits formulas have few digits, and sums may be too large.
+// Converts values of 16 bits to f32: 16 bits are not exact enough for formulas, and sums may overflow.
 Value Widened(Builder& b, Value x) {
   return x && IsFloat(x.dtype()) && SizeOf(x.dtype()) == 2 ? b.Convert(x, DType::kF32) : x;
 }
 
-// `x` with 0 where it weighs nothing, so that neither a NaN there nor a label that there is not has any effect; as it
-// is where weights say nothing of its elements.
+// Returns `x` with 0 where the weight is 0, so that a NaN or an invalid label there has no effect. Returns `x` itself
+// if the weights do not apply to its elements.
 Value WhereItWeighs(Builder& b, Value x, const LossWeights& weights) {
   const Shape& shape = x.shape();
   const auto masked = [&](Value value, Value weight, std::vector<int64_t> dims) {
@@ -179,11 +180,11 @@ Value WhereItWeighs(Builder& b, Value x, const LossWeights& weights) {
   std::iota(dims.begin(), dims.end(), 0);
   if (weights.elements.shape() == shape) return masked(x, weights.elements, dims);
   if (shape.rank() < 2 || !(weights.elements.shape() == shape.Without({1}))) return x;
-  dims.erase(dims.begin() + 1);  // of the classes
+  dims.erase(dims.begin() + 1);  // the dimension of classes
   return masked(x, weights.elements, std::move(dims));
 }
 
-// Puts what `given` is where it weighs in the place of `stand_in`.
+// Replaces `stand_in` by `given` with 0 where the weight is 0.
 absl::Status Replace(Graph& graph, Value stand_in, Value given, const LossWeights& weights) {
   Builder b(graph, stand_in.node, "loss");
   const Value value = WhereItWeighs(b, given, weights);
@@ -197,16 +198,17 @@ bool HasWeights(const Call& call) {
   return call.rows || call.options.contains("sample_weight") || call.options.contains("element_weight");
 }
 
-// Checks the call, and adds the inputs of the loss.
+// Checks the call, adds the inputs of the loss and returns them.
 absl::StatusOr<std::vector<Value>> CheckAndAddInputs(Graph& graph, const Call& call) {
   RETURN_IF_ERROR(CheckPrediction(call));
   if (call.options.contains("element_weight") && ReductionOf(call.options) == LossReduction::kBatchMean)
-    return InvalidArgument() << call.name() << ": batchmean counts samples, which element_weight does not weigh; "
-                             << "sample_weight does";
+    return InvalidArgument() << call.name()
+                             << ": batchmean divides by the number of samples, which element_weight does "
+                             << "not change; use sample_weight";
   return AddInputs(graph, call);
 }
 
-// The losses of the elements, and their weights, which are added as inputs.
+// The losses of the elements, and their weights.
 struct WeighedLosses {
   LossElements elements;
   LossWeights weights;
@@ -215,7 +217,7 @@ struct WeighedLosses {
 absl::StatusOr<WeighedLosses> AddElements(Graph& graph, Builder& b, const Call& call, std::vector<Value> inputs) {
   const bool has_weights = HasWeights(call);
   const std::vector<Value> given = inputs;
-  if (has_weights) {  // of what shape they are, the losses say: until then others stand for the inputs
+  if (has_weights) {  // weights have the shape of the losses; until that is known, stand-ins replace the inputs
     for (Value& value : inputs) value = b.Op("reshape", {value}, {{"shape", value.shape().dims()}});
     RETURN_IF_ERROR(b.status());
   }
@@ -285,8 +287,8 @@ absl::StatusOr<Call> CallOf(const Graph& graph, const Loss& loss, const LossSpec
             loss.elements ? PlacementOfResult(graph, spec.predictions[0], std::string(kDataAxis)) : Placement(),
             rows};
   if (!loss.elements && rows)
-    return InvalidArgument() << call.what() << ", which the model reduces itself, over rows that pad, too; uneven "
-                             << "needs a loss that knows which rows are there, and uneven=False takes full batches";
+    return InvalidArgument() << call.what() << ", which the model reduces itself, including rows that pad; uneven "
+                             << "needs a loss of each row, and uneven=False takes full batches";
   return call;
 }
 
@@ -399,7 +401,7 @@ absl::StatusOr<Value> AddLosses(Graph& graph, const std::vector<LossSpec>& specs
     ASSIGN_OR_RETURN(const Value value, AddLoss(graph, spec, rows));
     if (sum && value.type() != sum.type()) {
       return InvalidArgument() << "loss " << spec.name << " of result " << spec.predictions[0] << " is " << value.type()
-                               << ", and what it is added to is " << sum.type();
+                               << ", and the losses before it are " << sum.type();
     }
     sum = sum ? b.Add(sum, value) : value;
     RETURN_IF_ERROR(b.status());

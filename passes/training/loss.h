@@ -1,7 +1,7 @@
-// Losses: what a training step minimises, each reduced over the global batch, and so independent of the number of
-// ranks. A loss is one block in passes/training/losses/ and a line in the list there (loss_list.h); reductions, weights
-// of samples and sums of losses are shared (loss_reduction.h, AddLosses); text options, the functions of lockstep.loss
-// and their documentation follow. Constant data; any thread.
+// Losses that a training step minimises. Each is reduced over the global batch, so it does not depend on the number of
+// ranks. A loss is one block in passes/training/losses/ and a line in the list there (loss_list.h). Reductions, weights
+// of samples and sums of losses are shared (loss_reduction.h, AddLosses). Text options, the functions of lockstep.loss
+// and their documentation are derived from the blocks. Constant data; any thread.
 
 #pragma once
 
@@ -18,8 +18,8 @@
 
 namespace lockstep::passes {
 
-// What a loss is built of: results of the model, which all have one type, and inputs of the step, in the block's order;
-// in 32 bits where the model's are of 16. Options are complete.
+// The operands of a loss: results of the model, all of one type, and inputs of the step, in the block's order. Values
+// of 16 bits are converted to f32. Options are complete.
 class LossContext {
  public:
   LossContext(Builder& b, std::vector<Value> predictions, std::vector<Value> inputs, const AttributeMap& options)
@@ -37,8 +37,8 @@ class LossContext {
     return std::get<std::string>(options_.find(option)->second);
   }
   int64_t length(std::string_view list) const { return std::get<Tensor>(options_.find(list)->second).num_elements(); }
-  // A list as a constant of the prediction's dtype; an error, which says what there is one number for, unless it is as
-  // long as that.
+  // Returns a list as a constant of the prediction's dtype. Fails with an error that includes `one_for_each` if it does
+  // not have `length` numbers.
   Formula list(std::string_view option, int64_t length, std::string_view one_for_each) const;
 
  private:
@@ -47,21 +47,23 @@ class LossContext {
   const AttributeMap& options_;
 };
 
-// What a formula gives: the losses of the elements of which a mean is taken, and how much each counts there; by default
-// 1. The losses hold that factor already, if they are to. What counts 0 has a loss of 0.
+// The result of a formula: the losses of the elements over which the mean is taken, and the weight with which each
+// counts in the divisor, by default 1. The losses must already include this weight if they should. An element that
+// counts 0 must have a loss of 0.
 struct LossElements {
   LossElements(Formula losses) : losses(losses.value()) {}  // NOLINT: a formula alone is a loss
   LossElements(Formula losses, Value counts) : losses(losses.value()), counts(counts) {}
   Value losses, counts;
 };
 
-// An argument of a loss as users of Python give it: the name of a result, or of an input of the step.
+// An argument of a loss as given in Python: the name of a result of the model, or of an input of the step.
 struct LossArgument {
   std::string name, doc;
   std::string default_value = {};  // empty: it must be given
 };
 
-// An input, of a type that the prediction's, which is of floats and no scalar, decides; an error if there is none.
+// An input of a loss. `type` returns its type for a prediction, which is of floats and no scalar; an error if the
+// prediction's type is not allowed.
 struct LossInput {
   LossArgument argument;
   std::function<absl::StatusOr<TensorType>(const TensorType& prediction, const AttributeMap& options)> type;
@@ -74,51 +76,51 @@ struct Loss {
   std::string doc;  // one line, or a line and paragraphs
   std::vector<LossArgument> predictions;
   std::vector<LossInput> inputs = {};
-  std::vector<OptionDef> options = {};  // in AllLosses(), behind its own, those that all losses share
-  bool has_batchmean = false;           // whether it has that reduction
-  // What is wrong with predictions of this type, or with options together, beyond what the inputs' types say. May be
-  // null.
+  std::vector<OptionDef> options = {};  // in AllLosses(), its own options and then those that all losses share
+  bool has_batchmean = false;           // true if it has the reduction "batchmean"
+  // Returns an error for predictions of a wrong type, or for options that exclude each other, in addition to the checks
+  // of the inputs' types. May be null.
   std::function<absl::Status(const TensorType& prediction, const AttributeMap& options)> check = nullptr;
-  // The formula. Null for a result that is a loss itself, which is neither reduced nor weighted.
+  // The formula. Null for the loss `result`: a result of the model that is neither reduced nor weighted.
   std::function<LossElements(const LossContext&)> elements = nullptr;
-  // The whole, where one op computes it, of predictions as they are: a scalar of their dtype, or null where the options
-  // ask for more. May be null. Not asked where elements have weights of their own.
+  // Computes the reduced loss with one op, from predictions that are not converted to f32. Returns a scalar of their
+  // dtype; null if the op does not support the options. May be null. Not called if there are weights.
   std::function<Value(const LossContext&, LossReduction reduction)> whole = nullptr;
 };
 
-// In the order of the list.
+// Returns all losses, in the order of the list in loss.cc.
 const std::vector<Loss>& AllLosses();
-// What an evaluation may count beside losses; described as these are, and without gradients.
+// Returns the metrics that an evaluation can compute besides losses. They are described like losses, without gradients.
 const std::vector<Loss>& AllMetrics();
-// The error lists those that there are.
+// Returns the loss of this name; an error that lists the existing ones if there is none.
 absl::StatusOr<const Loss*> FindLoss(std::string_view name);
 
-// What a user chooses.
+// A loss as chosen by a user.
 struct LossSpec {
   std::string name = "softmax_cross_entropy";
   std::vector<std::string> predictions = {"logits"};  // results of the model
   std::vector<std::string> inputs = {"target"};       // data inputs that are added (or used, if the model has them)
   AttributeMap options = {};
-  double factor = 1;  // times which it is added to the other losses; finite
+  double factor = 1;  // the loss is multiplied by it; finite
 };
 
-// The options, complete. Errors name the loss and the option.
+// Returns the complete options. An error names the loss and the option.
 absl::StatusOr<AttributeMap> ResolveLoss(const LossSpec& spec);
 
-// Adds the loss, times its factor, and its inputs; returns the scalar, and adds no result. `rows` (uneven.h), which may
-// be null, says which rows of the batch count. Errors name the loss, the option, the result or the input.
+// Adds the loss, times its factor, and its inputs. Returns the scalar; adds no result. `rows` (uneven.h) tells which
+// rows of the batch count; it may be null. An error names the loss, the option, the result or the input.
 absl::StatusOr<Value> AddLoss(Graph& graph, const LossSpec& spec, Value rows = {});
 
-// A loss as what several batches can add up: `sum` / `count`, or `sum` where `count` is null. Scalars.
+// A loss in a form that can be added up over batches: `sum` / `count`, or `sum` if `count` is null. Scalars.
 struct LossSum {
   Value sum, count;
 };
 
-// The same of a loss or a metric, as that: in 32 bits where the prediction is of 16.
+// Adds a loss or a metric like AddLoss, and returns it in that form; in f32 if the prediction has 16 bits.
 absl::StatusOr<LossSum> AddLossSum(Graph& graph, const LossSpec& spec, Value rows = {});
 
-// The sum of at least one loss. Losses may share results and inputs; one whose dtype is not that of the first is an
-// error.
+// Adds losses like AddLoss and returns their sum. Requires at least one loss. Losses may share results and inputs. A
+// loss with another dtype than the first is an error.
 absl::StatusOr<Value> AddLosses(Graph& graph, const std::vector<LossSpec>& specs, Value rows = {});
 
 }  // namespace lockstep::passes

@@ -13,21 +13,21 @@ std::vector<int64_t> AllDims(const Shape& shape) {
 
 Value SumOf(Builder& b, Value x) { return x ? b.ReduceSum(x, AllDims(x.shape())) : x; }
 
-// The weight of each element; null if there are none.
+// Returns the weight of each element; null if there are no weights.
 Value WeightOfElements(Builder& b, const LossWeights& weights, const Shape& shape) {
   const Value samples = weights.samples ? b.Broadcast(weights.samples, shape, {0}) : Value();
   if (!weights.elements || !samples) return weights.elements ? weights.elements : samples;
   return b.Mul(samples, weights.elements);
 }
 
-// Not 0 times what may be infinite.
+// Returns x * weight, and 0 where the weight is 0, even if x is infinite there.
 Value Weighted(Builder& b, Value x, Value weight) {
   if (!x || !weight) return x;
   const Formula w(b, weight);
   return Where(w == 0, 0, Formula(b, x) * w).value();
 }
 
-// How many elements of losses of this shape there are, by weight.
+// Returns the sum of the weights of all elements of losses of this shape.
 Value CountOf(Builder& b, const LossWeights& weights, Value of_elements, const Shape& shape) {
   if (weights.elements || shape.rank() == 1) return SumOf(b, of_elements);
   const int64_t of_a_sample = shape.Without({0}).num_elements();
@@ -43,14 +43,14 @@ std::vector<OptionDef> ReductionOptions(bool has_batchmean) {
   return {
       OptionDef::Text("reduction", std::move(reductions),
                       std::string("over the global batch: \"mean\", the sum of the losses divided by the number of "
-                                  "those that count, or by their weights; ") +
+                                  "losses that count, or by the sum of their weights; ") +
                           (has_batchmean ? "\"batchmean\", the sum divided by the number of samples; " : "") +
                           "or \"sum\""),
       OptionDef::MaybeText("sample_weight",
-                           "the name of an input that the step gets for a weight of each sample, of the prediction's "
-                           "dtype, [batch]; what weighs 0 counts for nothing, as if it were not in the batch"),
+                           "the name of an input that is added for a weight of each sample, of the prediction's "
+                           "dtype, [batch]; a sample of weight 0 is ignored, as if it were not in the batch"),
       OptionDef::MaybeText("element_weight",
-                           "the name of an input that the step gets for a weight of each element of which the mean is "
+                           "the name of an input that is added for a weight of each element over which the mean is "
                            "taken, of the prediction's dtype"),
   };
 }

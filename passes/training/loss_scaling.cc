@@ -13,8 +13,8 @@ namespace {
 
 constexpr char kScalingSource[] = "loss scaling";
 
-// Whether all elements are finite numbers. What ranks with parts of x take the maximum of is 0 or 1: not every library
-// finds a NaN by it.
+// Returns a bool that is true if all elements are finite. Ranks with parts of x take the maximum of 0 or 1, not of x,
+// since not every library's maximum propagates NaN.
 Value AreFinite(Builder& b, Value x) {
   const Value size = b.Unary("abs", x);
   const Value is_finite = b.Compare(size, b.SplatLike(HUGE_VAL, size), "lt");

@@ -9,13 +9,13 @@
 namespace lockstep::passes {
 namespace {
 
-// Whether a body has its own copy of a whole value that `node` makes: of what is made where it is read.
+// Returns true if `node`, which computes a whole value, is copied into a body: it is cheap to compute where it is read.
 bool IsCopied(const Node& node) {
   const bool is_small = node.is_constant() && node.type().num_elements() == 1;
   return is_small || node.op().has_trait(kRematerialised);
 }
 
-// A graph without placements, at any depth: a placed body as one of the one-rank program.
+// Returns a copy of a placed body without placements, at any depth, for the one-rank program.
 absl::StatusOr<Graph> WithoutPlacements(const Graph& from) {
   Graph to(from.name());
   ValueMap map;
@@ -61,7 +61,7 @@ absl::StatusOr<ValueMap> MicroBatchLoop::Insert(Builder& b, const ValueMap& oute
     const auto whole = outer.find(plan_.WholeOf(slice));
     if (whole == outer.end()) {
       return InvalidArgument() << "accumulate: a micro-batch needs its part of %" << plan_.WholeOf(slice).name()
-                               << ", which all of them make, and none before the others";
+                               << ", which is known only when all micro-batches are computed";
     }
     operands.push_back(cut.Cut(b, whole->second, slice.placement(MicroBatchAxis()).dim()));
     ASSIGN_OR_RETURN(map_[slice], body_.AddInput(slice.name(), slice.type(), false, slice.placements()));
@@ -75,7 +75,7 @@ absl::StatusOr<ValueMap> MicroBatchLoop::Insert(Builder& b, const ValueMap& oute
   return InsertNode(b, std::move(operands), std::move(body), cut.micro_batches);
 }
 
-// What a value of the body is computed of.
+// Finds the nodes, slices and whole values that a value of the body is computed from.
 void MicroBatchLoop::Need(Value value) {
   std::vector<Value> open = {value};
   while (!open.empty()) {

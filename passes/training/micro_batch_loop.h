@@ -1,4 +1,4 @@
-// A loop over micro-batches in the making: for AccumulateGradients alone.
+// Builds a loop over micro-batches, for AccumulateGradients alone.
 
 #pragma once
 
@@ -15,16 +15,17 @@ namespace lockstep::passes {
 
 class MicroBatchLoop {
  public:
-  // Borrows both; `plan` is of `placed`.
+  // Borrows both. Requires that `plan` is the plan of `placed`.
   MicroBatchLoop(const Graph& placed, const MicroBatchPlan& plan);
 
-  // What each iteration is to make, in any order and as often as need be: values of `placed` that are in a loop.
+  // Adds values of `placed` that are in a loop as results of the loop. May be called in any order, and repeatedly for
+  // the same value.
   void AddStacked(Value value);
   void AddSummed(Value value);
   bool is_empty() const { return stacked_.empty() && summed_.empty(); }
 
-  // Inserts the loop with `b`, in whose graph `outer` has the whole values of `placed` that come before. What
-  // AddStacked got maps to its stack, of all micro-batches, and what AddSummed got to its sum.
+  // Inserts the loop with `b`. `outer` maps whole values of `placed` to values of b's graph. Returns a map from each
+  // value given to AddStacked to the stack of all micro-batches, and from each value given to AddSummed to its sum.
   absl::StatusOr<ValueMap> Insert(Builder& b, const ValueMap& outer, const BatchCut& cut);
 
  private:
@@ -34,10 +35,10 @@ class MicroBatchLoop {
 
   const Graph& placed_;
   const MicroBatchPlan& plan_;
-  Graph body_;    // placed, in types of the whole batch
+  Graph body_;    // placed, with types of the whole batch
   ValueMap map_;  // from values of placed_ to those of body_
   std::vector<Value> stacked_, summed_, slices_, wholes_;
-  std::unordered_set<const Node*> nodes_;  // of placed_ that the body has copies of
+  std::unordered_set<const Node*> nodes_;  // the nodes of placed_ that are copied into the body
   std::unordered_set<Value, ValueHash> seen_;
 };
 

@@ -87,9 +87,9 @@ void MicroBatchPlan::CountLoops() {
   }
 }
 
-// As late as what needs it allows, so that few things are computed in more than one loop.
+// Puts each crossing into the last loop that its users allow, so that few nodes are computed in more than one loop.
 void MicroBatchPlan::ChooseLoops() {
-  std::unordered_map<const Node*, int> needed;  // the loop that first needs a node, or before which it is needed
+  std::unordered_map<const Node*, int> needed;  // the first loop that needs a node
   const auto need = [&](Value value, int loop) {
     const Value whole = WholeOf(value);
     const Node* const node = whole ? whole.node : value.node;
@@ -99,13 +99,13 @@ void MicroBatchPlan::ChooseLoops() {
   for (const Result& result : placed_.results())
     need(result.value, IsWhole(result.value) ? num_loops_ : num_loops_ - 1);
   for (auto it = placed_.nodes().rbegin(); it != placed_.nodes().rend(); ++it) {
-    if (it->Is("shard")) continue;  // what it is a slice of is needed
+    if (it->Is("shard")) continue;  // its operand is needed instead
     const auto found = needed.emplace(&*it, num_loops_).first;
     const int loop = IsCrossing(*it) ? found->second - 1 : found->second;
     for (Value operand : it->operands()) need(operand, loop);
     if (IsCrossing(*it)) loops_[&*it] = loop;
   }
-  std::unordered_map<const Node*, int> after;  // of whole values: how many loops come before
+  std::unordered_map<const Node*, int> after;  // the number of loops before a whole value
   for (const Node& node : placed_.nodes()) {
     if (IsCrossing(node)) after[&node] = loops_.at(&node) + 1;
     if (!IsOutside(node)) continue;

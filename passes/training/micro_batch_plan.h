@@ -1,12 +1,12 @@
-// Which parts of a step micro-batches compute, and in which loops: for AccumulateGradients alone.
+// Decides which parts of a step are computed by loops over micro-batches, for AccumulateGradients alone.
 //
 // The step is placed along the axis of micro-batches (core/micro_batches.h). A value of which each micro-batch has a
-// part is *in a loop*, and so is what is made with it; others are *whole*. A *crossing* is a collective: it makes a
-// whole value of one in a loop, and is a result of that loop. A *slice* is the part of a whole value that a micro-batch
-// gets, which a loop scans: of an input, of what all ranks would hold, or of what a crossing made.
+// part is *in a loop*, and so are values computed from it. Other values are *whole*. A *crossing* is a collective: it
+// makes a whole value from one in a loop, and is a result of that loop. A *slice* is the part of a whole value that a
+// micro-batch gets; a loop scans it. It is a slice of an input, of a replicated value, or of the result of a crossing.
 //
 //   %d = matmul %x, %w        in a loop, of the slice %x and the whole %w
-//   %c = all_reduce %n        a crossing of loop 0: how many labels count
+//   %c = all_reduce %n        a crossing of loop 0: the number of counted labels
 //   %l = div %d, %c           in loop 1, as it needs %c
 //   %g = all_reduce %l        a crossing of loop 1
 
@@ -20,28 +20,29 @@
 
 namespace lockstep::passes {
 
-// The axis as a mesh has it.
+// Returns the name of the axis of micro-batches.
 const std::string& MicroBatchAxis();
 
 class MicroBatchPlan {
  public:
-  // `placed` stays as it is, and outlives the plan.
+  // Borrows `placed`, which must outlive the plan and must not change.
   explicit MicroBatchPlan(Graph& placed);
 
   static bool IsCrossing(const Node& node);
-  // A slice is not, nor is what all micro-batches hold alike but make in a loop: a recurrence's count beside its state.
+  // Returns true if a value is whole. Slices are not, nor are replicated values that are computed in a loop, such as
+  // the counter of a recurrence.
   bool IsWhole(Value value) const;
-  // The whole value that `value` is a slice of; a crossing that is sliced, or an input, is that itself. Null if it is
-  // no slice.
+  // Returns the whole value that `value` is a slice of: for an input or a reduce_scatter it is `value` itself. Returns
+  // null if it is no slice.
   Value WholeOf(Value value) const;
-  // Computed once, outside of loops.
+  // Returns true if a node is computed once, outside of loops.
   bool IsOutside(const Node& node) const { return !IsCrossing(node) && !node.Is("shard") && !in_loop_.contains(&node); }
 
   int num_loops() const { return num_loops_; }
-  // The loop that a crossing is a result of; of what is outside: the number of loops that come before. What is in a
-  // loop is in each that needs it.
+  // Returns the loop that a crossing is a result of; for a node outside of loops, the number of loops before it. Other
+  // nodes have no loop of their own: they are computed in each loop that needs them.
   int loop_of(const Node& node) const { return loops_.at(&node); }
-  // The parts that the dimensions have in common that are cut: see cut_batches.h.
+  // Returns the number of granules of the batch (cut_batches.h): the greatest common divisor of all cut dimensions.
   int64_t granules() const;
 
  private:
@@ -54,7 +55,7 @@ class MicroBatchPlan {
   Graph& placed_;
   ValueMap whole_of_;
   std::unordered_set<const Node*> in_loop_;
-  // How many loops come before a value, or before the loop that computes it, at least; and what loop_of says.
+  // `before_`: the minimum number of loops before a value, or before the loop that computes it. `loops_`: loop_of.
   std::unordered_map<const Node*, int> before_, loops_;
   int num_loops_ = 0;
 };

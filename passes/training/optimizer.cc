@@ -33,7 +33,8 @@ bool IsFlag(const OptimizerName& name, std::string_view option) {
   return std::any_of(name.flags.begin(), name.flags.end(), [&](const auto& flag) { return flag.name == option; });
 }
 
-// Whether the options that it does without are off, and stay so, and the variable is one that it updates.
+// Returns true if the variant can be used: the options that it does not have are off and do not vary, and it updates
+// variables of this rank.
 bool CanStandIn(const OptimizerVariant& variant, const AttributeMap& options, const std::vector<std::string>& varying,
                 int64_t rank) {
   const auto is_off = [&](const std::string& option) {
@@ -44,7 +45,8 @@ bool CanStandIn(const OptimizerVariant& variant, const AttributeMap& options, co
          std::all_of(variant.without.begin(), variant.without.end(), is_off);
 }
 
-// The attributes for a variant: those options that it has. One that has an effect only with the others is an error.
+// Returns a variant with the options that it has as attributes. Returns an error if another option is set that has an
+// effect only together with the options that the variant does not have.
 absl::StatusOr<OptimizerStep> StepOf(const OptimizerVariant& variant, const Optimizer& optimizer,
                                      const AttributeMap& options) {
   OptimizerStep step{&GetOp(variant.op), {}};
@@ -60,13 +62,13 @@ absl::StatusOr<OptimizerStep> StepOf(const OptimizerVariant& variant, const Opti
   return step;
 }
 
-// `next` is the next value of `state`, and named so.
+// Makes `next` the next value of `state`, with the name <state>.next.
 absl::Status SetNext(Graph& graph, Value state, Value next) {
   graph.SetName(next, state.name() + ".next");
   return graph.AddStateResult(state.name(), next);
 }
 
-// The number of this step: that of the last one, a state that all updates share, plus 1.
+// Returns the number of this step: the number of the last one, a state that all updates share, plus 1.
 absl::StatusOr<Value> AddStep(Graph& graph, Builder& b) {
   if (const Result* of_another = graph.FindResult(kStep, /*is_state=*/true)) return of_another->value;
   b.set_source("optimizer");
@@ -77,11 +79,11 @@ absl::StatusOr<Value> AddStep(Graph& graph, Builder& b) {
   return step;
 }
 
-// The options that are settings, by attribute: each is shared by all updates.
+// The options that are settings, by attribute. All updates share them.
 using Settings = std::map<std::string, Value, std::less<>>;
 
-// Those that may be operands, but for what need not be given and is 0: such a part of the formula is left out. The ops
-// that the optimizer comes to have the same.
+// Adds a setting for each option that may be an operand, except optional ones that are 0 and do not vary: their part of
+// the formula is left out. All ops that may be chosen for the optimizer have the same such options.
 absl::StatusOr<Settings> AddSettings(Graph& graph, const OptimizerStep& update, const std::vector<std::string>& varying,
                                      const std::string& prefix) {
   Settings settings;
@@ -98,7 +100,7 @@ absl::StatusOr<Settings> AddSettings(Graph& graph, const OptimizerStep& update, 
 absl::Status AddUpdate(Graph& graph, Builder& b, Value variable, Value step, Value gradient,
                        const OptimizerStep& update, const Settings& settings) {
   b.set_source("optimizer of " + variable.name());
-  std::vector<Value> states = {variable};  // in order of the op's results
+  std::vector<Value> states = {variable};  // in the order of the op's results
   for (const OptimizerState& state : update.op->optimizer().states) {
     const TensorType type = state.TypeFor(variable.type());
     ASSIGN_OR_RETURN(const Value input, graph.AddInput(variable.name() + "/" + state.suffix, type, true));

@@ -1,5 +1,5 @@
-// The options of what users choose by name, an optimizer or a loss: each has a default, must be given, or may be
-// absent, and says which values it takes. Shared by the two; what they accept is in their blocks. Any thread.
+// The options of optimizers and losses, which users choose by name. An option has a default, must be given, or may be
+// absent, and defines the values that it accepts. The options are in the blocks of optimizers and losses. Any thread.
 
 #pragma once
 
@@ -14,16 +14,16 @@
 
 namespace lockstep::passes {
 
-// An option is a bool, an int, a float, a text, or a list of floats, which is a tensor f64[n].
+// An option: a bool, an int, a float, a text, or a list of floats, which is a tensor f64[n].
 struct OptionDef {
-  enum class Given { kMust, kMay, kHasDefault };  // kMay: without a value it is not among the options
+  enum class Given { kMust, kMay, kHasDefault };  // kMay: absent from the complete options unless given
 
   std::string name;
-  Attribute example;  // of the option's type: the default, if it has one
+  Attribute example;  // a value of the option's type; the default if it has one
   Given given = Given::kHasDefault;
   std::string doc;
   std::optional<NumberRange> range = {};  // of a number, or of each number of a list
-  std::vector<std::string> choices = {};  // of a text: those that it may be; any if empty
+  std::vector<std::string> choices = {};  // the allowed values of a text; empty: any
   bool may_be_operand = false;            // a number that can be a setting (OpDef::OrOperand)
 
   static OptionDef Of(const OpDef::AttributeDef& attribute);  // bool, int, float or text
@@ -39,15 +39,15 @@ struct OptionDef {
   std::string TypeName() const;  // "bool", "int", "float", "string" or "list of floats"
 };
 
-// `given` with the defaults filled in. Errors start with `owner`, as in "SGD: learning_rate is -1, expected …": an
-// option that there is not, with those that there are; one that is missing, of another type, or out of its range. Whole
-// numbers are floats where floats are due.
+// Returns `given` with the defaults filled in. Converts ints to floats for options that are floats. Returns an error if
+// an option does not exist (it lists the existing ones), is missing, has another type, or is out of its range. Errors
+// start with `owner`, as in "SGD: learning_rate is -1, expected …".
 absl::StatusOr<AttributeMap> CompleteOptions(std::string_view owner, const std::vector<OptionDef>& options,
                                              AttributeMap given);
 
-// The names in `texts`, for messages: "a, b, c".
+// Returns the names in `texts` for messages: "a, b, c".
 std::string Joined(const std::vector<std::string>& texts);
-// Whether two names are equal but for the case of letters.
+// Returns true if two names are equal, ignoring case.
 bool EqualsIgnoringCase(std::string_view a, std::string_view b);
 
 }  // namespace lockstep::passes

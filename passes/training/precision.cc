@@ -19,8 +19,8 @@ using ValueSet = std::unordered_set<Value, ValueHash>;
 
 bool IsF32(Value value) { return value.dtype() == DType::kF32; }
 
-// Whether it is a constant, perhaps moved, with a finite number that is none in `low`, such as the least of f32 in the
-// place of what attention must not see.
+// Returns true if the value is a constant, perhaps moved, with a finite number out of the range of `low`. An example is
+// the lowest f32 that masks elements in attention.
 bool IsOutOfRange(Value value, DType low) {
   const Node& node = *value.node;
   if (node.op().has_trait(kMovement) && node.operands().size() == 1) return IsOutOfRange(node.operand(0), low);
@@ -33,7 +33,7 @@ bool IsOutOfRange(Value value, DType low) {
   return false;
 }
 
-// What follows from states, settings and constants alone.
+// The values that depend only on states, settings and constants.
 class Parameters {
  public:
   explicit Parameters(Graph& graph) {
@@ -52,12 +52,13 @@ class Parameters {
   ValueSet values_;
 };
 
-// Makes values of 16 bits again in f32, where that is what rounding made them of.
+// Recomputes values of 16 bits in f32 if they were rounded from f32.
 class Widening {
  public:
   explicit Widening(Graph& graph) : graph_(graph), b_(graph) {}
 
-  // `value` unrounded; null if it is no sum, or if more than `users` need it rounded.
+  // Returns `value` in f32 without the rounding. Returns null if it was not rounded from f32, or if more than `users`
+  // nodes use it.
   absl::StatusOr<Value> Widen(Value value, size_t users) {
     Node& node = *value.node;
     if (node.users().size() > users || SizeOf(value.dtype()) != 2) return Value();
@@ -88,7 +89,7 @@ class Widening {
     return sum;
   }
 
-  // What nobody uses any more.
+  // Removes the rounded nodes that are not used any more.
   void Clean() { RemoveDeadNodesAmong(graph_, rounded_); }
 
  private:
@@ -97,8 +98,8 @@ class Widening {
   std::vector<Node*> rounded_;
 };
 
-// Walks the nodes of the model in their order. Of each value of the model it knows the value that stands for it now,
-// which is of the same dtype, or of the low one if it was of f32.
+// Visits the nodes of the model in order, and maps each value of the model to the value that replaces it, which has the
+// same dtype, or the low one if the original is f32.
 class Lowering {
  public:
   Lowering(Graph& graph, DType low) : graph_(graph), low_(low), parameters_(graph), b_(graph), widening_(graph) {}
@@ -125,7 +126,7 @@ class Lowering {
     std::vector<std::string> names;
   };
 
-  // What stands for a value has its name, and what is converted from it that with the dtype.
+  // Gives replacements the names of the original values, and conversions the name followed by the dtype.
   void SetNames() {
     for (const Replaced& each : replaced_) {
       for (size_t i = 0; i < each.results.size(); ++i) graph_.SetName(each.results[i], each.names[i]);
@@ -138,7 +139,8 @@ class Lowering {
     }
   }
 
-  // Results in their dtypes; a sum of products that is one is not rounded before.
+  // Converts results back to their dtypes. A result that is a product, or a sum of these, is recomputed without
+  // rounding.
   absl::Status RestoreResults() {
     b_.set_before(nullptr);
     for (size_t i = 0; i < graph_.results().size(); ++i) {
@@ -165,7 +167,7 @@ class Lowering {
     return it == now_.end() ? value : it->second;
   }
 
-  // A float value in another precision: one conversion, whoever asks.
+  // Returns a float value in another precision; all users share one conversion.
   Value As(DType dtype, Value value) {
     if (!value || value.dtype() == dtype) return value;
     if (const auto it = converted_.find(value); it != converted_.end()) return it->second;
@@ -176,7 +178,7 @@ class Lowering {
     return converted;
   }
 
-  // Whether the pass has a say: all floats are f32.
+  // Returns true if all floats of the node are f32, so that the pass may change it.
   static bool IsOnF32(Node& node) {
     const auto fits = [](const TensorType& type) { return !IsFloat(type.dtype) || type.dtype == DType::kF32; };
     bool all = true;
@@ -227,7 +229,7 @@ class Lowering {
     return operands;
   }
 
-  // The node with these operands instead. Of its results the first `rounded` are rounded, where they are of f32.
+  // Replaces the node by one with these operands. The first `rounded` results are rounded if they are f32.
   absl::Status Replace(Node& node, const Values& operands, size_t rounded = 0) {
     RETURN_IF_ERROR(b_.status());
     if (operands == node.operands() && rounded == 0) return absl::OkStatus();
@@ -248,14 +250,14 @@ class Lowering {
   const Parameters parameters_;
   Builder b_;
   Widening widening_;
-  std::vector<std::pair<Value, std::string>> unrounded_;  // results, and their names in the model
+  std::vector<std::pair<Value, std::string>> unrounded_;  // unrounded results, and their names in the model
   std::unordered_map<Value, Value, ValueHash> now_, converted_, restored_;
-  std::vector<std::pair<Value, Value>> conversions_;  // in their order
+  std::vector<std::pair<Value, Value>> conversions_;  // in order: value, conversion
   std::vector<Replaced> replaced_;
 };
 
-// The conversions to f32 of which `value` is moved and added up: a weight that is transposed before it is converted has
-// its gradient transposed after it.
+// Finds the conversions to f32 from which `value` is computed by adding and moving elements. For example, the gradient
+// of a weight that is transposed before its conversion is transposed after the conversion.
 void FindConversions(Value value, ValueSet& seen, std::vector<Node*>& conversions) {
   Node& node = *value.node;
   if (value.dtype() != DType::kF32 || !seen.insert(value).second) return;

@@ -60,7 +60,8 @@ absl::Status CheckPatterns(const Graph& graph, std::string_view option, const st
   return absl::OkStatus();
 }
 
-// A state to train; one that was named in full must be trainable, one that a pattern matched may be.
+// A state to train. It is an error if a state that was named in full cannot be trained; a state that a pattern matched
+// is then left out.
 struct TrainedCandidate {
   Value state;
   bool is_named;
@@ -89,19 +90,19 @@ absl::StatusOr<std::vector<TrainedCandidate>> Candidates(const Graph& graph, con
   return candidates;
 }
 
-// A step that is trained with what inference does would be wrong, and nothing would tell.
+// Returns an error if a dropout was not put into training mode: the step would silently train without it.
 absl::Status CheckDropouts(const Graph& graph) {
   for (const Node& node : graph.nodes()) {
     const Node* const dropout = FindDropout(node);
     if (dropout == nullptr) continue;
     return FailedPrecondition() << dropout->Describe()
-                                << " does not drop anything yet; the pass training-mode lets it, or, "
-                                << "with dropout=off, takes it out";
+                                << " is not in training mode; run the pass training-mode first, which makes it drop "
+                                << "elements or, with dropout=off, removes it";
   }
   return absl::OkStatus();
 }
 
-// Each group's, and that of all other states.
+// Adds the optimizer of each group, and the one of all other states.
 absl::Status AddOptimizers(Graph& graph, const std::vector<Value>& states, const std::vector<Value>& gradients,
                            const TrainStepSpec& spec) {
   std::vector<bool> has_group(states.size(), false);
@@ -116,8 +117,8 @@ absl::Status AddOptimizers(Graph& graph, const std::vector<Value>& states, const
     }
     if (group == nullptr) return AddOptimizer(graph, of_group, their_gradients, spec.optimizer);
     if (of_group.empty()) {
-      return NotFound() << "groups: no state that is trained, and in no group before, is named '" << group->states
-                        << "' or matches it; trained are " << NamesOf(states);
+      return NotFound() << "groups: no trained state that is in no earlier group is named '" << group->states
+                        << "' or matches it; the trained states are " << NamesOf(states);
     }
     RETURN_IF_ERROR(
         Annotate(AddOptimizer(graph, of_group, their_gradients, group->optimizer, "optimizer/" + group->states),
@@ -132,7 +133,7 @@ absl::Status LowerModel(Graph& graph, DType precision) {
   return InvalidArgument() << "precision is " << precision << ", expected f32, bf16 or f16";
 }
 
-// The states that the loss depends on, and its gradients.
+// The states that the loss depends on, and the gradients of the loss with respect to them.
 struct Trained {
   std::vector<Value> states, gradients;
 };
@@ -163,7 +164,7 @@ absl::Status ShowGradients(Graph& graph, const Trained& trained) {
   return absl::OkStatus();
 }
 
-// Names by which users recognise what is communicated.
+// Gives gradients names by which users recognise them when they are communicated.
 void NameGradients(Graph& graph, const Trained& trained, std::string_view suffix = "") {
   for (size_t i = 0; i < trained.states.size(); ++i) {
     if (trained.gradients[i].node->is_input()) continue;
@@ -176,9 +177,9 @@ void NameGradients(Graph& graph, const Trained& trained, std::string_view suffix
 absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   if (!spec.updates && (spec.average || !spec.groups.empty()))
     return InvalidArgument() << (spec.average ? "average" : "groups")
-                             << " is of states that an optimizer updates, and there is no optimizer";
+                             << " needs states that an optimizer updates, and there is no optimizer";
   RETURN_IF_ERROR(CheckDropouts(graph));
-  // Before there are gradients, which would use what goes.
+  // These run before gradients are added, which would use the nodes that they replace.
   RETURN_IF_ERROR(RecognizeAttention().run(graph).status());
   RETURN_IF_ERROR(SeparateRows().run(graph).status());
   Value rows;
@@ -196,7 +197,7 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   }
   std::vector<Value> states;
   for (const TrainedCandidate& candidate : candidates) states.push_back(candidate.state);
-  // In f16 gradients of a sum would be too large.
+  // In f16 the gradients of a sum, instead of a mean, would overflow.
   const auto quotient = scaling ? std::nullopt : LossQuotientOf(loss, states);
   ASSIGN_OR_RETURN(Trained trained, AddGradientsOf(graph, loss, candidates, quotient, factor));
   if (spec.precision != DType::kF32) RETURN_IF_ERROR(KeepSumsWide(graph, trained.gradients));
@@ -219,7 +220,7 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   RETURN_IF_ERROR(spec.updates ? AddOptimizers(graph, trained.states, trained.gradients, spec)
                                : ShowGradients(graph, trained));
   if (scaling) RETURN_IF_ERROR(scaling->Finish());
-  if (spec.average) RETURN_IF_ERROR(AddAverages(graph, trained.states));  // of the weights, whether they changed or not
+  if (spec.average) RETURN_IF_ERROR(AddAverages(graph, trained.states));  // even if the step changes no weights
   if (rows) RETURN_IF_ERROR(FinishRows(graph, rows));
   return AccumulateGradients(graph, spec.accumulate);
 }
@@ -259,7 +260,7 @@ absl::StatusOr<std::map<std::string, Tensor>> ConstantsToStates(Graph& graph, co
   }
   for (Node* node : nodes) {
     const std::string name = node->result_name();
-    graph.SetName(node->result(), name + ".constant");  // its name becomes the state's
+    graph.SetName(node->result(), name + ".constant");  // the state takes over the name
     ASSIGN_OR_RETURN(const Value state, graph.AddInput(name, node->type(), /*is_state=*/true));
     values.emplace(name, node->attr<Tensor>("value"));
     graph.ReplaceUses(node->result(), state);

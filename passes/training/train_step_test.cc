@@ -1,4 +1,4 @@
-// What MakeTrainStep is told beyond what its pass takes: results that stay, constants that are to be learnt.
+// Tests options of MakeTrainStep that its pass does not have: kept results, and constants that are trained.
 
 #include "passes/training/train_step.h"
 
@@ -101,7 +101,7 @@ TEST(ConstantsToStates, AnErrorListsWhatThereIs) {
             "trained: nothing in graph @model is named 'x' or matches it; its states are w");
 }
 
-// What the step says of its label: "label: i64[8] split(0)".
+// Returns the type and the placement of the step's label, as "i64[8] split(0)", or the error.
 std::string LabelOf(const std::string& model, const std::string& loss = "softmax_cross_entropy") {
   Graph graph = *ParseGraph(model);
   TrainStepSpec spec;
@@ -115,7 +115,7 @@ std::string LabelOf(const std::string& model, const std::string& loss = "softmax
 
 TEST(TrainStep, LabelsAreSharedAsThePredictionIs) {
   EXPECT_EQ(LabelOf(kModel), "i64[8] split(0)");
-  // A batch that is merged with words is still shared; one that is merged after them is not.
+  // A dimension that merges batch and words is split if the batch comes first, and not if the words come first.
   EXPECT_EQ(LabelOf(R"(
 graph @words(%x: f32[4,6,3] split(0), state %w: f32[3,2]) -> (logits: f32[24,2]) {
   %rows = reshape %x {shape=[24,3]} : f32[24,3]
@@ -130,7 +130,7 @@ graph @time_first(%x: f32[6,4,3] split(1), state %w: f32[3,2]) -> (logits: f32[2
   return %y
 })"),
             "i64[24]");
-  // As many steps as there are samples mislead nobody.
+  // The number of time steps equals the number of samples; the placement is still that of the batch.
   constexpr char kTimeFirst[] = R"(
 graph @time_first(%x: f32[4,4,3] split(1), state %w: f32[3]) -> (logits: f32[4,4,3]) {
   %wb = broadcast %w {shape=[4,4,3], dims=[2]} : f32[4,4,3]
@@ -158,7 +158,7 @@ graph @sums_of_the_batch(%x: f32[4,3] split(0), state %w: f32[3,4]) -> (logits: 
             "i64[4] split(0)");
 }
 
-// Neither along the classes, which labels lack, nor by an input of other rows than the prediction has.
+// Labels are not split along the classes, which they do not have, nor like an input with another number of rows.
 TEST(TrainStep, LabelsAreWholeWhereNothingSaysHowTheyAreShared) {
   EXPECT_EQ(LabelOf(R"(
 graph @classes(%x: f32[2,4,4] split(1), state %w: f32[4]) -> (logits: f32[2,4,4]) {

@@ -21,10 +21,10 @@ bool IsState(const Graph& graph, Value value) {
   return input != nullptr && input->is_state;
 }
 
-// A running statistic, and what it is after the nodes so far.
+// A running statistic, and its value after the nodes so far.
 struct Statistic {
   Value state, next;
-  std::string where;  // the last of them
+  std::string where;  // the last node that moved it
 };
 
 // Moves the running statistic `state` towards that of this batch.
@@ -37,7 +37,7 @@ void Update(std::vector<Statistic>& statistics, Builder& b, Value state, Value b
   it->where = where;
 }
 
-// What a node is in training, and the statistics of its batch; the variance is the unbiased one.
+// The normalised values of a node in training, and the statistics of its batch; the variance is unbiased.
 struct Normalized {
   Value y, mean, variance;
 };
@@ -47,13 +47,13 @@ absl::StatusOr<Normalized> NormalizeByAll(Builder& b, const Node& node, const st
   const std::vector<Value> results = b.Ops("batch_norm_training", {x, node.operand(1), node.operand(2)},
                                            {{"epsilon", node.attr<double>("epsilon")}, {"statistics", statistics}});
   RETURN_IF_ERROR(b.status());
-  // An error if a channel has a single value, which PyTorch refuses, too.
+  // This is an error if a channel has a single value, as in PyTorch.
   const Value unbiased = b.Op("unbiased_variance", {x, results[2]}, {{"statistics", statistics}});
   RETURN_IF_ERROR(Annotate(b.status(), node.Describe()));
   return Normalized{results[0], results[1], unbiased};
 }
 
-// By the rows that are there. Where they have one value per channel, the variance is 0, as it is.
+// Normalises by the rows that do not pad. If there is one value per channel, the variance 0 is used without correction.
 absl::StatusOr<Normalized> NormalizeByRows(Builder& b, const Node& node, Value rows) {
   const Value given = node.operand(0);
   const Shape& shape = given.shape();
@@ -71,11 +71,11 @@ absl::StatusOr<Normalized> NormalizeByRows(Builder& b, const Node& node, Value r
     const Formula sum(b, b.ReduceSum(values.value(), dims));
     return sum / Formula(b, b.Broadcast(count.value(), sum.value().shape(), {}));
   };
-  // Whatever pads, nothing of it gets into a sum.
+  // Padding does not enter sums, whatever its values are.
   const auto there_alone = [&](Formula values) { return Where(is_there == 0, 0, values); };
   const Formula mean = mean_of(there_alone(x)), centred = there_alone(x - along(mean));
-  // It does not change with the mean, from which it is least: without that derivative, a sum of zeros, the backward
-  // pass has no sum that waits for another.
+  // The derivative of the variance by the mean is 0, since the variance is minimal at the mean. Without this derivative
+  // the backward pass has no sum that depends on another sum.
   const Formula variance = mean_of(Square(there_alone(x - along(Held(mean)))));
   const Formula scale(b, b.Convert(node.operand(1), dtype)), bias(b, b.Convert(node.operand(2), dtype));
   const Formula factor = scale / Sqrt(variance + node.attr<double>("epsilon"));
@@ -140,7 +140,7 @@ absl::StatusOr<bool> DropAll(Graph& graph) {
       nodes.push_back(&node);
     } else if (const Node* const in_body = FindDropout(node)) {
       return Unimplemented() << in_body->Describe() << " is in the body of a loop, in which each iteration would drop "
-                             << "the same; dropout=\"off\" trains without";
+                             << "the same elements; use dropout=\"off\" to train without it";
     }
   }
   for (Node* node : nodes) RETURN_IF_ERROR(Drop(graph, *node));
@@ -154,8 +154,8 @@ absl::StatusOr<bool> TrainAll(Graph& graph, const TrainingModeOptions& options) 
   Value rows;
   if (options.uneven) {
     if (options.statistics != "global")
-      return InvalidArgument() << "statistics is " << options.statistics << ", and those of batches that need not be "
-                               << "full are global";
+      return InvalidArgument() << "statistics is " << options.statistics << ", expected global, as batches need not be "
+                               << "full (uneven)";
     ASSIGN_OR_RETURN(rows, AddRows(graph));
   }
   ASSIGN_OR_RETURN(const bool normalizes, NormalizeByTheBatch(graph, options, rows));

@@ -1,13 +1,13 @@
 // Puts a model in training mode.
 //
 // Batch normalisation: values are normalised by the statistics of the batch, and the running statistics, which are
-// states, move towards those of the batch.
+// states, move towards them.
 //
 //   graph @f(%x: f32[8,3], state %s: f32[3], state %b: f32[3], state %m: f32[3], state %v: f32[3]) -> (y: f32[8,3]) {
 //     %y = batch_norm_inference %x, %s, %b, %m, %v {epsilon=1e-05} : f32[8,3]
 //     return %y
 //   }
-// becomes, momentum being that of the node (0.9),
+// becomes, with the momentum of the node (0.9),
 //   graph @f(...) -> (y: f32[8,3], %m: f32[3], %v: f32[3]) {
 //     %y, %mean, %variance = batch_norm_training %x, %s, %b {epsilon=1e-05} : f32[8,3], f32[3], f32[3]
 //     %unbiased = unbiased_variance %x, %variance : f32[3]
@@ -15,14 +15,14 @@
 //     %v.next = momentum * %v + (1 - momentum) * %unbiased
 //     return %y, %m.next, %v.next
 //   }
-// The running variance follows the unbiased one of what is normalised as one, as in PyTorch: the global batch, or a
-// rank's share of it, or a micro-batch. A statistic of several nodes, as of a module that is called
-// twice, moves with each, in their order. A batch_norm_inference whose mean or variance is no state stays.
-// If batches need not be full, statistics are of the rows that are there (uneven.h); the node becomes the primitive ops
-// of that.
+// As in PyTorch, the running variance follows the unbiased variance of the samples that are normalised together: the
+// global batch, a rank's share of it, or a micro-batch. A statistic that several nodes share, such as of a module that
+// is called twice, is moved by each of them, in their order. A batch_norm_inference whose mean or variance is no state
+// stays. If batches may be uneven, statistics are of the rows that do not pad (uneven.h), and primitive ops replace the
+// node.
 //
-// Dropout: each `dropout`, which is the identity, becomes a draw of its own, anew in each run, and seed and step become
-// states (core/random.h).
+// Dropout: each `dropout`, which is the identity, becomes a random draw of its own, new in each run. The seed and the
+// step of the draws become states (core/random.h).
 //
 //   graph @g(%x: f32[8,3], %p: f32[]) -> (y: f32[8,3]) {
 //     %y, %mask = dropout %x, %p : f32[8,3], bool[8,3]
@@ -47,15 +47,15 @@
 namespace lockstep::passes {
 
 struct TrainingModeOptions {
-  std::optional<double> momentum = {};  // in place of the nodes' own; in [0, 1]
+  std::optional<double> momentum = {};  // replaces the nodes' own; in [0, 1]
   std::string statistics = "global";    // or "rank": see batch_norm_training
-  bool dropout = true;                  // false: what would drop is taken out
-  bool uneven = false;  // adds the input `rows`: batches need not be full; statistics are global then, and of all
-                        // micro-batches
+  bool dropout = true;                  // false: removes dropouts
+  bool uneven = false;  // adds the input `rows`, so that batches need not be full; statistics must be global, and cover
+                        // all micro-batches
 };
 
-// An error if a running statistic has a next value already, or if a loop's body has a `dropout`: each of its runs would
-// drop the same.
+// Returns an error if a running statistic already has a next value, or if the body of a loop has a `dropout`: each
+// iteration would drop the same elements.
 Pass TrainingMode(TrainingModeOptions options = {});
 
 }  // namespace lockstep::passes

@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kRowsSource[] = "rows";
 
-// The inputs that are cut along the data axis.
+// Returns the data inputs that are split along the data axis.
 std::vector<const Input*> BatchesOf(const Graph& model) {
   std::vector<const Input*> batches;
   for (const Input& input : model.inputs()) {
@@ -40,8 +40,8 @@ absl::StatusOr<int64_t> RowsOfBatches(const Graph& model) {
   return batches[0]->value.shape()[0];
 }
 
-// Rows are apart if ranks that each have one of them need nothing of each other. Of fewer ranks each could make one row
-// of two.
+// Returns an error if an op mixes rows. Distributes the model over ranks with one row each, which then must not
+// communicate. With fewer ranks, a rank could mix its own rows unnoticed.
 absl::Status CheckRowsAreApart(const Graph& model, int64_t rows) {
   if (rows < 2) return absl::OkStatus();
   Graph graph = model.Clone();
@@ -49,12 +49,12 @@ absl::Status CheckRowsAreApart(const Graph& model, int64_t rows) {
   ASSIGN_OR_RETURN(Graph placed, DistributeGraph(graph, Mesh({{std::string(kDataAxis), rows}})));
   RETURN_IF_ERROR(Dce().run(placed).status());
   for (const Node& node : placed.nodes()) {
-    if (!node.op().collective() || node.users().empty()) continue;  // what is a result alone, no row sees
-    // Parts of sums are gathered from what sums; rows for what wants to see all of them.
+    if (!node.op().collective() || node.users().empty()) continue;  // only a result: no row sees it
+    // The error names the op that sums over rows, or, for an all_gather, the op that reads all rows.
     const bool sums = node.op().collective() != CollectiveOp::kAllGather;
     return InvalidArgument() << "uneven: " << (sums ? node.operand(0).node : node.users()[0])->Describe()
-                             << " mixes the rows of a batch, so that what pads would be seen by others; "
-                             << "uneven=False takes full batches alone";
+                             << " mixes the rows of a batch, so that padding would affect other rows; "
+                             << "uneven=False takes only full batches";
   }
   return absl::OkStatus();
 }
@@ -79,7 +79,7 @@ absl::StatusOr<Value> RowsOf(Builder& b, Value rows, int64_t extent) {
   const int64_t number = rows.shape()[0];
   if (extent == number) return rows;
   if (number == 0 || extent % number != 0)
-    return InvalidArgument() << "has " << extent << " rows, no multiple of the batch's " << number;
+    return InvalidArgument() << "has " << extent << " rows, expected a multiple of the batch's " << number;
   const Value each = b.Broadcast(rows, Shape({number, extent / number}), {0});
   const Value all = b.Reshape(each, Shape({extent}));
   RETURN_IF_ERROR(b.status());

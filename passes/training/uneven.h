@@ -1,15 +1,15 @@
-// Steps of batches that are not full: some of a rank's rows may be there to pad, and count for nothing.
+// Steps with batches that are not full: some rows of a rank may be padding, which has no effect.
 //
 //   graph @f(%x: f32[8,3] split(0), …)
 // becomes
 //   graph @f(%x: f32[8,3] split(0), %rows: f32[8] split(0), …) -> (…, rows: f32[])
 //
-// %rows is 1 where a row of the batch is there, and 0 where it pads. Losses are weighted by it, batch normalisation
-// takes its statistics over the rows that are there (training_mode.h), and a step for which no rank has a row changes
-// no state; the result `rows` is how many there were on all ranks. So a step is that of one rank with those rows alone.
-// Counts are sums over ranks like gradients, and travel with them (late_mean.h).
+// %rows is 1 for a row of the batch, and 0 for one that pads. Losses are weighted by it, and batch normalisation takes
+// its statistics over the rows that do not pad (training_mode.h). A step in which all rows of all ranks pad changes no
+// state. The result `rows` is the number of rows that do not pad, over all ranks. So the step equals that of one rank
+// with these rows only. Counts are sums over ranks like gradients, and travel with them (late_mean.h).
 //
-// What pads is not seen by other rows: an op that mixes rows, other than batch normalisation, is an error.
+// Other rows must not see padding: an op that mixes rows, other than batch normalisation, is an error.
 
 #pragma once
 
@@ -21,23 +21,24 @@
 
 namespace lockstep::passes {
 
-// The input, f32[batch], and the result, f32[].
+// The name of the input, f32[batch], and of the result, f32[].
 inline constexpr std::string_view kRows = "rows";
 
-// Adds the input to a model in inference mode, and returns it; where it is there already, that one. Takes rows apart
-// that layers have merged behind another dimension (passes/optimize/separate_rows.h). An error if no input is a batch,
-// if batches differ in their rows, or if an op mixes rows.
+// Adds the input to a model in inference mode and returns it; if the model has it already, returns that one. Separates
+// rows that layers have merged behind another dimension (passes/optimize/separate_rows.h). Returns an error if no input
+// is a batch, if batches have different numbers of rows, or if an op mixes rows.
 absl::StatusOr<Value> AddRows(Graph& model);
 
-// Of `rows`, [batch], one for each entry of dimension 0 of what has `extent` entries there: of rows of a batch of
-// sentences each word has that of its sentence. An error that says so if that dimension holds no rows of the batch.
+// Returns `rows`, [batch], repeated for a dimension 0 with `extent` entries: in a batch of sentences, each word has the
+// entry of its sentence. Returns an error if `extent` is not a multiple of the batch.
 absl::StatusOr<Value> RowsOf(Builder& b, Value rows, int64_t extent);
 
-// Adds the result to a whole step, and keeps all states as they are where it is 0.
+// Adds the result to a complete step, and keeps all states unchanged if it is 0.
 absl::Status FinishRows(Graph& step, Value rows);
 
-// Gives each state that has a next value, but those whose names are in `except`, that one only where the bool[]
-// `condition` holds. The value until now is named `suffix` in place of "next".
+// Makes the next values of states conditional: a state keeps its value unless the bool[] `condition` is true. Applies
+// to all states with next values except those named in `except`. The value that was the next one until now is renamed
+// to <state>.<suffix>.
 absl::Status UpdateStatesIf(Graph& graph, Value condition, const std::vector<std::string>& except,
                             std::string_view suffix);
 

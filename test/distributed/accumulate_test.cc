@@ -385,9 +385,10 @@ TEST(Accumulate, NamesAnInputThatCannotBeCut) {
 
 TEST(Accumulate, NamesAnInputOfWhichRanksHaveNoMicroBatches) {
   const Graph step = AccumulatedStep(kMlp, {}, 4);
-  EXPECT_EQ(passes::DistributeGraph(step, Mesh({{"data", 2}})).status().message(),
-            "accumulate: each of 2 ranks has 6 of the 12 rows of input %x (f32[12,5]), which are no 4 equal "
-            "micro-batches; the batch has to be a multiple of 2 * 4 = 8");
+  EXPECT_EQ(
+      passes::DistributeGraph(step, Mesh({{"data", 2}})).status().message(),
+      "accumulate: each of 2 ranks has 6 of the 12 rows of input %x (f32[12,5]), which cannot be cut into 4 equal "
+      "micro-batches; the batch has to be a multiple of 2 * 4 = 8");
 }
 
 TEST(Accumulate, NeedsStatisticsOfARankOnSeveral) {

@@ -311,7 +311,7 @@ TEST(PlanSearch, SaysWhatCannotBeSearched) {
   };
   EXPECT_EQ(error(Mesh({{"data", 2}})),
             "plan: the mesh {data=2} has no axis of several ranks, other than data, along which no input is split; the "
-            "ranks along such an axis share states");
+            "search needs such an axis");
   EXPECT_EQ(error(Mesh({{"data", 1}, {"model", 2}})),
             "plan: graph @mlp has no state that the 2 ranks along axis model can share evenly");
   const Graph placed = passes::DistributeGraph(step, Mesh({{"data", 2}})).value();

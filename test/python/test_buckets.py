@@ -193,7 +193,7 @@ def test_gradients_that_travel_as_int8_have_no_times() -> None:
         compiled(world, wire="int8", buckets=first.report())
 
     for message in errors_of(2, body):
-        assert "no gradient of this program that travels as int8 is among those that were measured" in message
+        assert "the report has no times for any gradient of this program that travels as int8" in message
         assert "measure with another wire" in message
 
 
@@ -231,7 +231,7 @@ def errors_of(ranks: int, body: Callable[[ls.Communicator], Any]) -> list[str]:
 def test_a_report_of_another_program() -> None:
     told = report({"grad/other": 1.0}, program="other")
     for message in errors_of(2, lambda world: compiled(world, buckets=told)):
-        assert "no gradient of this program is among those that were measured" in message
+        assert "the report has no times for any gradient of this program, such as" in message
 
 
 def test_reports_of_different_programs() -> None:

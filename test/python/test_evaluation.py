@@ -271,7 +271,7 @@ def test_full_batches_of_models_that_compute_their_loss_or_whose_rows_see_each_o
     with pytest.raises(ls.Error, match="of uneven=False, which takes full batches; .*last=.drop.. gives those alone"):
         ls.compile(program, threads=1).evaluate(ls.data.batches(x, size=4, last="pad"))
     with pytest.raises(
-        ls.Error, match="reduce_sum %1 mixes the rows of a batch, .*; uneven=False takes full batches alone"
+        ls.Error, match="reduce_sum %1 mixes the rows of a batch, .*; uneven=False takes only full batches"
     ):
         ls.evaluation(ls.parse(text), ls.loss.result("loss"))
     mixing = SCORES.replace("%2 = mul %x, %1", "%3 = reverse %x {dims=[0]} : f32[6,3]\n  %2 = mul %3, %1")

@@ -75,7 +75,7 @@ def test_what_is_trained_is_what_has_a_gradient() -> None:
     "options, words",
     [
         ({"groups": {"*.bias": ls.optim.SGD(0.1)}}, "groups are of states that an optimizer updates, and there is no optimizer"),
-        ({"average": ls.average.exponential(0.9)}, "average is of states that an optimizer updates, and there is no optimizer"),
+        ({"average": ls.average.exponential(0.9)}, "average needs states that an optimizer updates, and there is no optimizer"),
     ],
 )  # fmt: skip
 def test_options_of_updates_are_errors(options: dict[str, Any], words: str) -> None:

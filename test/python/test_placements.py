@@ -214,9 +214,7 @@ def test_bad_placements(placements, parts: list[str]) -> None:
 
 def test_what_has_no_effect_is_an_error() -> None:
     placements = {"fc*": ls.replicated(), "fc1.weight": ls.split(0, "model")}
-    with raises(
-        "placement: 'fc1.weight' has no effect, as what goes before it matches all that it does, such as 'fc*'"
-    ):
+    with raises("placement: 'fc1.weight' has no effect: choices before it, such as 'fc*', match all that it matches"):
         ls.distribute(mlp(), MODEL, placements=placements)
     with raises("split: dim is -1, expected at least 0"):
         ls.split(-1, "model")

@@ -146,12 +146,12 @@ def test_the_first_pattern_that_matches_counts() -> None:
 
 def test_wrong_groups() -> None:
     with raises(
-        "groups: no state that is trained, and in no group before, is named 'fc9*' or matches it; trained are fc1"
+        "groups: no trained state that is in no earlier group is named 'fc9*' or matches it; the trained states are fc1"
     ):
         step_of(groups={"fc9*": SGD})
-    with raises("groups: no state that is trained, and in no group before, is named 'fc1.bias' or matches it"):
+    with raises("groups: no trained state that is in no earlier group is named 'fc1.bias' or matches it"):
         step_of(groups={"*.bias": SGD, "fc1.bias": SGD})
-    with raises("groups: no state", "'fc1.bias'", "trained are fc1.weight, fc2"):
+    with raises("groups: no trained state", "'fc1.bias'", "trained states are fc1.weight, fc2"):
         step_of(groups={"fc1.bias": SGD}, frozen=["fc1.bias"])
     with raises("the optimizer of group '*.bias' is the class SGD, expected one with its options, such as SGD()"):
         step_of(groups={"*.bias": ls.optim.SGD})

@@ -1,12 +1,12 @@
-// Losses that measure how far a prediction is from a target of its shape, element by element.
+// Losses that measure the distance between a prediction and a target of its shape, element by element.
 
 #include "passes/training/losses/loss_list.h"
 
 namespace lockstep::passes::losses {
 namespace {
 
-// d**2 / 2 where d, which is not negative, is at most `knee`, else knee * (d - knee / 2): q * (d - q / 2) with
-// q = min(d, knee). At d = knee the gradient is knee, however min shares it.
+// Returns d**2 / 2 where d is at most `knee`, else knee * (d - knee / 2). This is q * (d - q / 2) with q = min(d,
+// knee). At d = knee the gradient is knee, however min divides it among its operands. Requires d >= 0.
 Formula RoundedDistance(Formula d, double knee) {
   const Formula q = Min(d, knee);
   return q * (d - q * 0.5);
@@ -17,9 +17,9 @@ Formula RoundedDistance(Formula d, double knee) {
 LossArgument PredictionOfAnyShape(std::string what) { return {"prediction", std::move(what)}; }
 
 LossInput WantedValues(std::string what) {
-  return {{"target", "the name of the input that the step gets for " + what + ", of the prediction's dtype and shape",
-           "target"},
-          [](const TensorType& prediction, const AttributeMap&) { return prediction; }};
+  return {
+      {"target", "the name of the input that is added for " + what + ", of the prediction's dtype and shape", "target"},
+      [](const TensorType& prediction, const AttributeMap&) { return prediction; }};
 }
 
 //===-- mean_squared_error --------------------------------------------------------------------------------------===//
@@ -34,7 +34,7 @@ Loss MeanSquaredError() {
 //===-- l1 ------------------------------------------------------------------------------------------------------===//
 Loss L1() {
   return {.name = "l1",
-          .doc = "|prediction - target| of each element. Where they are equal the gradient is 0.",
+          .doc = "|prediction - target| of each element. If they are equal, the gradient is 0.",
           .predictions = {PredictionOfAnyShape()},
           .inputs = {WantedValues()},
           .elements = [](const LossContext& c) { return Abs(c.prediction() - c.target()); }};
@@ -44,11 +44,11 @@ Loss L1() {
 Loss Huber() {
   return {.name = "huber",
           .doc =
-              "d**2 / 2 of each element where d = |prediction - target| is at most delta, else delta * (d - delta / "
+              "d**2 / 2 of each element if d = |prediction - target| is at most delta, else delta * (d - delta / "
               "2).\n\nOutliers count in proportion to their distance, not to its square.",
           .predictions = {PredictionOfAnyShape()},
           .inputs = {WantedValues()},
-          .options = {OptionDef::Float("delta", 1.0, Above(0), "where the square goes over into a line")},
+          .options = {OptionDef::Float("delta", 1.0, Above(0), "the distance from which the loss is linear")},
           .elements = [](const LossContext& c) {
             return RoundedDistance(Abs(c.prediction() - c.target()), c.number("delta"));
           }};
@@ -58,11 +58,11 @@ Loss Huber() {
 Loss SmoothL1() {
   return {.name = "smooth_l1",
           .doc =
-              "d**2 / (2 * beta) of each element where d = |prediction - target| is below beta, else d - beta / 2.\n\n"
+              "d**2 / (2 * beta) of each element if d = |prediction - target| is below beta, else d - beta / 2.\n\n"
               "It is `huber` divided by beta: far from the target its slope is 1. With beta 0 it is `l1`.",
           .predictions = {PredictionOfAnyShape()},
           .inputs = {WantedValues()},
-          .options = {OptionDef::Float("beta", 1.0, AtLeast(0), "where the square goes over into a line")},
+          .options = {OptionDef::Float("beta", 1.0, AtLeast(0), "the distance from which the loss is linear")},
           .elements = [](const LossContext& c) {
             const Formula d = Abs(c.prediction() - c.target());
             const double beta = c.number("beta");

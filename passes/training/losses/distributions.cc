@@ -5,10 +5,10 @@
 namespace lockstep::passes::losses {
 namespace {
 
-// log(1 + exp(-|z|)), which no z makes infinite.
+// Returns log(1 + exp(-|z|)), which is finite for every z.
 Formula LogOfOnePlusExp(Formula z) { return Log1p(Exp(-Abs(z))); }
 
-// One number for all elements, or one for each class, which are dimension 1.
+// Returns pos_weight for each element: one number for all elements, or one for each class (dimension 1).
 Formula PositiveWeight(const LossContext& c) {
   Builder& b = c.b();
   const Formula z = c.prediction();
@@ -27,18 +27,18 @@ Loss BinaryCrossEntropyWithLogits() {
       .name = "binary_cross_entropy_with_logits",
       .doc =
           "-(pos_weight * target * log sigmoid(logits) + (1 - target) * log(1 - sigmoid(logits))) of each element.\n\n"
-          "Computed of the logits, so that no sigmoid close to 0 or 1 makes it infinite.",
+          "It is computed from the logits, so that it stays finite if the sigmoid is close to 0 or 1.",
       .predictions = {{"logits", "a float result of the model, of any shape with the batch first", "logits"}},
       .inputs = {{{"target",
-                   "the name of the input that the step gets for the labels or probabilities, of the logits' dtype and "
+                   "the name of the input that is added for the labels or probabilities, of the logits' dtype and "
                    "shape, each in [0, 1]",
                    "target"},
                   [](const TensorType& logits, const AttributeMap&) { return logits; }}},
       .options = {OptionDef::MaybeFloats("pos_weight", AtLeast(0),
-                                         "how much each class, dimension 1 of the logits, counts where it is there; "
+                                         "the weight of the positive labels of each class, dimension 1 of the logits; "
                                          "one number is for all classes")},
-      // The gradient of max is half at equal operands and that of abs 0, so that at z = 0 it is 1/2 - t, as everywhere
-      // sigmoid(z) - t.
+      // At equal operands the gradient of max is 1/2, and at 0 that of abs is 0. So the gradient at z = 0 is 1/2 - t,
+      // which is sigmoid(z) - t as everywhere.
       .elements = [](const LossContext& c) -> LossElements {
         const Formula z = c.prediction(), t = c.target();
         if (!c.has("pos_weight")) return Max(z, 0) - z * t + LogOfOnePlusExp(z);
@@ -53,12 +53,12 @@ Loss KlDiv() {
           .doc =
               "target * (log target - prediction) of each element, the Kullback-Leibler divergence of probabilities "
               "from a model that gives their logarithms; 0 * log 0 is 0.\n\n"
-              "The divergence of a distribution is the sum over its elements, so that the reduction \"batchmean\" is "
-              "the mean of divergences, and \"mean\" that divided by their size.",
+              "The divergence of a distribution is the sum over its elements. So the reduction \"batchmean\" is the "
+              "mean of the divergences, and \"mean\" is that divided by the size of a distribution.",
           .predictions = {PredictionOfAnyShape(
               "a float result of the model, the logarithms of probabilities, of any shape with the batch first")},
           .inputs = {WantedValues("the probabilities, or, with log_target, their logarithms")},
-          .options = {OptionDef::Flag("log_target", false, "whether the target holds logarithms")},
+          .options = {OptionDef::Flag("log_target", false, "true if the target holds logarithms")},
           .has_batchmean = true,
           .elements = [](const LossContext& c) -> LossElements {
             const Formula log_q = c.prediction(), p = c.target();

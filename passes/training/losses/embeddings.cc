@@ -1,4 +1,5 @@
-// Losses of how close samples are: two that belong together or not, or one of three that is to be closer.
+// Losses that measure how close samples are: two samples that belong together or not, or three samples of which one
+// pair must be closer than the other.
 
 #include "passes/training/losses/loss_list.h"
 
@@ -13,7 +14,7 @@ absl::Status CheckRows(const TensorType& x) {
   return x.shape.rank() == 2 ? absl::OkStatus() : InvalidArgument() << "expected [batch, size]";
 }
 
-// The length along the last dimension. At 0 its gradient is 0.
+// Returns the Euclidean norm along the last dimension. At 0 its gradient is 0.
 Formula Norm(Formula x) {
   if (!x.value()) return x;
   const Formula square = Sum(Square(x), x.value().shape().rank() - 1);
@@ -27,12 +28,12 @@ Formula Norm(Formula x) {
 Loss HingeEmbedding() {
   return {.name = "hinge_embedding",
           .doc =
-              "Of each element, a distance: itself where the target is 1, and max(0, margin - prediction) where it is "
-              "-1.\n\nPyTorch's hinge_embedding_loss.",
+              "For each element, which is a distance: prediction if the target is 1, and max(0, margin - prediction) "
+              "if it is -1.\n\nIt is PyTorch's hinge_embedding_loss.",
           .predictions = {PredictionOfAnyShape()},
-          .inputs = {WantedValues("1 where things belong together, and -1 where they do not")},
+          .inputs = {WantedValues("the targets: 1 for a pair that belongs together, -1 for one that does not")},
           .options = {OptionDef::Float("margin", 1.0, AnyFinite(),
-                                       "the distance from which on what does not belong together costs nothing")},
+                                       "the distance from which a pair that does not belong together costs nothing")},
           .elements = [](const LossContext& c) {
             const Formula distance = c.prediction(), y = c.target();
             const Formula apart = Where(y == 1, 0, Hinge(c.number("margin") - distance));
@@ -46,16 +47,16 @@ Loss CosineEmbedding() {
   return {
       .name = "cosine_embedding",
       .doc =
-          "Of each pair of rows, with the cosine of the angle between them: 1 - cosine where the target is 1, and "
-          "max(0, cosine - margin) where it is -1.",
+          "For each pair of rows, with the cosine of the angle between them: 1 - cosine if the target is 1, and "
+          "max(0, cosine - margin) if it is -1.",
       .predictions = {Embedding("x1", "[batch, size]"), Embedding("x2", "of the type of x1")},
       .inputs = {{{"target",
-                   "the name of the input that the step gets for 1 where rows belong together, and -1 where they "
-                   "do not, of the prediction's dtype, [batch]",
+                   "the name of the input that is added for the targets: 1 for a pair that belongs together, -1 for "
+                   "one that does not, of the prediction's dtype, [batch]",
                    "target"},
                   [](const TensorType& x, const AttributeMap&) { return TensorType{x.dtype, x.shape.Without({1})}; }}},
       .options = {OptionDef::Float("margin", 0.0, AnyFinite(),
-                                   "the cosine up to which what does not belong together costs nothing")},
+                                   "the cosine up to which a pair that does not belong together costs nothing")},
       .check = [](const TensorType& x, const AttributeMap&) { return CheckRows(x); },
       .elements =
           [](const LossContext& c) {
@@ -75,12 +76,12 @@ Loss CosineEmbedding() {
 Loss TripletMargin() {
   return {.name = "triplet_margin",
           .doc =
-              "Of each anchor: max(0, margin + |anchor - positive + eps| - |anchor - negative + eps|), Euclidean "
-              "distances along the last dimension: what is like the anchor is to be closer by the margin than what is "
-              "not.",
+              "For each anchor: max(0, margin + |anchor - positive + eps| - |anchor - negative + eps|), with Euclidean "
+              "distances along the last dimension. The positive should be closer to the anchor than the negative, by "
+              "at least the margin.",
           .predictions = {Embedding("anchor", "[batch, ..., size]"), Embedding("positive", "of the anchor's type"),
                           Embedding("negative", "of the anchor's type")},
-          .options = {OptionDef::Float("margin", 1.0, Above(0), "how much closer"),
+          .options = {OptionDef::Float("margin", 1.0, Above(0), "the required difference of the distances"),
                       OptionDef::Float("eps", 1e-6, AtLeast(0), "added to each difference, as PyTorch does")},
           .check = [](const TensorType& x, const AttributeMap&) -> absl::Status {
             if (x.shape.rank() >= 2) return absl::OkStatus();

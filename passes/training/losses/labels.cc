@@ -7,13 +7,12 @@ namespace {
 
 OptionDef ClassWeights() {
   return OptionDef::MaybeFloats("class_weights", AtLeast(0),
-                                "how much each class counts, one number for each; the mean is divided by the weights "
+                                "the weight of each class, one number for each; the mean is divided by the weights "
                                 "of the labels");
 }
 
 OptionDef IgnoreIndex() {
-  return OptionDef::MaybeInt("ignore_index",
-                             "a label that counts for nothing, in the loss and in what the mean is divided by");
+  return OptionDef::MaybeInt("ignore_index", "a label that is ignored, in the loss and in the divisor of the mean");
 }
 
 absl::StatusOr<TensorType> LabelsOf(const TensorType& scores) {
@@ -27,11 +26,11 @@ Formula WeightsOfClasses(const LossContext& c) {
   return c.list("class_weights", NumClasses(c.prediction()), "for each class");
 }
 
-// The labels; what each counts, where they do not all count 1; and where they count for nothing.
+// The labels, the weight of each (null if all are 1), and bools that are true for ignored labels (null if none are).
 struct Labels {
   Formula classes, counts, is_ignored;
 
-  // 0 where labels are ignored, whatever x is there.
+  // Returns x with 0 where labels are ignored, whatever x is there.
   Formula WithoutIgnored(Formula x) const { return is_ignored.value() && x.value() ? Where(is_ignored, 0, x) : x; }
 };
 
@@ -58,7 +57,8 @@ Labels LabelsFor(const LossContext& c, const char* loss) {
   return labels;
 }
 
-// The mean is over the labels, by the weights of their classes. `smoothing` is the share of all classes alike.
+// Returns the losses of labels. The mean is weighted by the weights of the labels' classes. `smoothing` is the share of
+// the target that is divided equally among all classes.
 LossElements LossOfLabels(const LossContext& c, Formula log_probabilities, const char* loss, double smoothing) {
   Builder& b = c.b();
   const Labels labels = LabelsFor(c, loss);
@@ -74,7 +74,7 @@ LossElements LossOfLabels(const LossContext& c, Formula log_probabilities, const
   return {labels.WithoutIgnored(losses), labels.counts.value()};
 }
 
-// The mean is over the samples, whatever the classes weigh.
+// Returns the losses of targets that are probabilities. The mean is over the samples, whatever the class weights are.
 LossElements LossOfProbabilities(const LossContext& c, Formula log_probabilities, double smoothing) {
   Formula target = c.target();
   if (smoothing > 0) target = target * (1 - smoothing) + smoothing / static_cast<double>(NumClasses(c.prediction()));
@@ -83,8 +83,8 @@ LossElements LossOfProbabilities(const LossContext& c, Formula log_probabilities
   return -Sum(terms, 1);
 }
 
-// 1 where the label is among the k classes of the largest scores, else 0. Of equal scores the first counts as larger,
-// and a NaN as larger than any number, as in lockstep.metrics.
+// Returns 1 where the label is among the k classes with the largest scores, else 0. Among equal scores the first counts
+// as larger, and a NaN is larger than any number, as in lockstep.metrics.
 LossElements IsAmongLargest(const LossContext& c) {
   Builder& b = c.b();
   const Formula scores = c.prediction();
@@ -107,7 +107,7 @@ LossElements IsAmongLargest(const LossContext& c) {
   return {labels.WithoutIgnored(is_right), labels.counts.value()};
 }
 
-// The one op, of labels that all count alike.
+// Returns the loss as one `softmax_cross_entropy` op; null if the options need more than it computes.
 Value FusedCrossEntropy(const LossContext& c, LossReduction reduction) {
   if (c.flag("soft_targets") || c.has("class_weights") || c.has("ignore_index") || c.number("label_smoothing") != 0)
     return Value();
@@ -126,7 +126,7 @@ Loss SoftmaxCrossEntropy() {
       .doc =
           "-log softmax(logits)[label] of each label.\n\n"
           "`exe(image=..., label=...)` gives the labels by the name of their input; a label out of range is an "
-          "error that says where.\n\n"
+          "error that gives its position.\n\n"
           "With class_weights it is weight[label] times that, and the mean is divided by the weights of the labels. "
           "With soft_targets it is -sum(weight * target * log softmax(logits)) over the classes, and the mean is "
           "over the samples, whatever their weights. If all labels are ignored, the mean is NaN, and gradients "
@@ -136,7 +136,7 @@ Loss SoftmaxCrossEntropy() {
                        "classes, ...]",
                        "logits"}},
       .inputs = {{{"target",
-                   "the name of the input that the step gets for the labels, i64[batch] or i64[batch, ...], each "
+                   "the name of the input that is added for the labels, i64[batch] or i64[batch, ...], each "
                    "in [0, classes); with soft_targets, for the probabilities, of the logits' dtype and shape",
                    "label"},
                   [](const TensorType& logits, const AttributeMap& options) -> absl::StatusOr<TensorType> {
@@ -145,13 +145,13 @@ Loss SoftmaxCrossEntropy() {
                   }}},
       .options = {ClassWeights(), IgnoreIndex(),
                   OptionDef::Float("label_smoothing", 0.0, Between(0, 1),
-                                   "the share of the target that goes to all classes alike"),
+                                   "the share of the target that is divided equally among all classes"),
                   OptionDef::Flag("soft_targets", false,
-                                  "whether the target is a probability of each class, not a label")},
+                                  "true if the target is a probability of each class instead of a label")},
       .check = [](const TensorType&, const AttributeMap& options) -> absl::Status {
         if (!std::get<bool>(options.find("soft_targets")->second) || !options.contains("ignore_index"))
           return absl::OkStatus();
-        return InvalidArgument() << "ignore_index is of labels, and soft_targets are none";
+        return InvalidArgument() << "ignore_index needs labels, and soft_targets are probabilities";
       },
       .elements = [](const LossContext& c) -> LossElements {
         Builder& b = c.b();
@@ -174,7 +174,7 @@ Loss NegativeLogLikelihood() {
                            "a float result of the model, logarithms of probabilities, [batch, classes] or, with a "
                            "label at each position, [batch, classes, ...]"}},
           .inputs = {{{"target",
-                       "the name of the input that the step gets for the labels, i64[batch] or i64[batch, ...], each "
+                       "the name of the input that is added for the labels, i64[batch] or i64[batch, ...], each "
                        "in [0, classes)",
                        "label"},
                       [](const TensorType& x, const AttributeMap&) { return LabelsOf(x); }}},
@@ -185,11 +185,11 @@ Loss NegativeLogLikelihood() {
 //===-- accuracy ------------------------------------------------------------------------------------------------===//
 Loss Accuracy() {
   return {.name = "accuracy",
-          .doc = "The share of labels that are among the k classes of the largest scores.",
+          .doc = "The share of labels that are among the k classes with the largest scores.",
           .predictions = {{"scores", "a float result of the model, [batch, classes] or [batch, classes, ...]"}},
           .inputs = {{{"target", "the name of the input that has the labels, i64[batch] or i64[batch, ...]", "label"},
                       [](const TensorType& x, const AttributeMap&) { return LabelsOf(x); }}},
-          .options = {OptionDef::Int("k", 1, "how many classes"), IgnoreIndex()},
+          .options = {OptionDef::Int("k", 1, "the number of classes"), IgnoreIndex()},
           .elements = IsAmongLargest};
 }
 

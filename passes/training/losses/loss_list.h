@@ -1,5 +1,5 @@
-// The losses, each a block in a file of its family here. For passes/training/loss.cc, which lists them; a new one is
-// declared here and takes its place in AllLosses().
+// Declarations of the losses. Each is a block in the file of its family in this folder. For AllLosses() in
+// passes/training/loss.cc, to which a new loss is added too.
 
 #pragma once
 
@@ -7,12 +7,12 @@
 
 namespace lockstep::passes::losses {
 
-// labels.cc: of scores or log-probabilities, against classes or probabilities.
+// labels.cc: scores or log-probabilities against classes or probabilities.
 Loss SoftmaxCrossEntropy();
 Loss NegativeLogLikelihood();
 Loss Accuracy();  // a metric
 
-// distributions.cc: of probabilities.
+// distributions.cc: losses of probabilities.
 Loss BinaryCrossEntropyWithLogits();
 Loss KlDiv();
 
@@ -22,7 +22,7 @@ Loss L1();
 Loss Huber();
 Loss SmoothL1();
 
-// embeddings.cc: of distances between samples.
+// embeddings.cc: distances between samples.
 Loss HingeEmbedding();
 Loss CosineEmbedding();
 Loss TripletMargin();
@@ -30,7 +30,7 @@ Loss TripletMargin();
 // sequences.cc
 Loss Ctc();
 
-// What several of them say of their arguments.
+// Arguments that several losses share.
 LossArgument PredictionOfAnyShape(std::string what = "a float result of the model, of any shape with the batch first");
 LossInput WantedValues(std::string what = "the wanted values");
 

@@ -1,4 +1,4 @@
-// Losses of sequences against shorter ones, of which nobody says where in the sequence each label is.
+// Losses of sequences against shorter sequences of labels, without an alignment of the two.
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 namespace lockstep::passes::losses {
 namespace {
 
-constexpr double kImpossible = -1e30;  // the logarithm of a probability of 0, with which one can compute
+constexpr double kImpossible = -1e30;  // stands for log 0; finite, so that arithmetic with it gives no NaN
 
 int64_t MaxLabels(const TensorType& x, const AttributeMap& options) {
   const auto given = options.find("max_target_length");
@@ -19,15 +19,14 @@ int64_t MaxLabels(const TensorType& x, const AttributeMap& options) {
 absl::Status CheckCtc(const TensorType& x, const AttributeMap& options) {
   if (x.shape.rank() != 3) return InvalidArgument() << "expected [batch, time, classes]";
   const int64_t blank = std::get<int64_t>(options.find("blank")->second), labels = MaxLabels(x, options);
-  if (blank < 0 || blank >= x.shape[2]) return InvalidArgument() << "blank " << blank << " is none of its classes";
+  if (blank < 0 || blank >= x.shape[2]) return InvalidArgument() << "blank " << blank << " is not one of its classes";
   if (labels < 0) return InvalidArgument() << "max_target_length is " << labels << ", expected at least 0";
   return absl::OkStatus();
 }
 
 LossInput Lengths(std::string name, std::string of) {
-  return {
-      {name, "the name of the input that the step gets for how many " + of + " of each sample count, i64[batch]", name},
-      [](const TensorType& x, const AttributeMap&) { return TensorType{DType::kI64, Shape({x.shape[0]})}; }};
+  return {{name, "the name of the input that is added for the number of " + of + " of each sample, i64[batch]", name},
+          [](const TensorType& x, const AttributeMap&) { return TensorType{DType::kI64, Shape({x.shape[0]})}; }};
 }
 
 Formula InRange(Formula x, int64_t high, const char* what) {
@@ -39,7 +38,7 @@ Formula CountAlong(Builder& b, const Shape& shape, int64_t dim) {
   return {b, b.Iota(TensorType{DType::kI64, shape}, dim)};
 }
 
-// x of [n, states], each state that of `by` states before.
+// Returns x, [n, states], shifted so that each state has the value of the state `by` states before.
 Formula Before(Formula x, int64_t by) {
   if (!x.value()) return x;
   Builder& b = x.b();
@@ -49,8 +48,8 @@ Formula Before(Formula x, int64_t by) {
 
 Formula Larger(Formula x, Formula y) { return {x.b(), x.b().Max(x.value(), y.value())}; }
 
-// The blank before, between and behind the labels: i64[batch, 2 * labels + 1]. Labels beyond a sample's length do not
-// matter, and need be none.
+// Returns the labels with a blank before, between and behind them: i64[batch, 2 * labels + 1]. Labels beyond a sample's
+// length have no effect and need not be valid.
 Formula States(const LossContext& c, Formula target_lengths) {
   Builder& b = c.b();
   const Shape shape = c.target(0).value().shape();
@@ -65,8 +64,9 @@ Formula States(const LossContext& c, Formula target_lengths) {
   return {b, b.Concat({b.Reshape(pairs, Shape({batch, 2 * labels})), last}, 1)};
 }
 
-// One step of the forward algorithm: the logarithms of the probabilities of being in each state, [batch, states], from
-// those before. A state follows itself and the one before it, and a label another label too.
+// Adds the loop of the forward algorithm and returns its last value: the logarithms of the probabilities of being in
+// each state, [batch, states]. Each step computes them from those of the step before. A state can follow itself and the
+// state before it, and a label can also follow the label before it.
 absl::StatusOr<Value> Forward(const LossContext& c, Formula start, Formula emitted, Formula goes_on, Formula skips) {
   Graph body("step");
   Builder bb(body);
@@ -96,7 +96,7 @@ absl::StatusOr<Value> Forward(const LossContext& c, Formula start, Formula emitt
   return last;
 }
 
-// -log of the sum over all alignments, [batch].
+// Returns -log of the sum of the probabilities of all alignments, [batch].
 absl::StatusOr<Formula> NegativeLogOfAlignments(const LossContext& c, Formula target_lengths) {
   Builder& b = c.b();
   const Formula x = c.prediction();
@@ -110,7 +110,7 @@ absl::StatusOr<Formula> NegativeLogOfAlignments(const LossContext& c, Formula ta
   const Formula emitted(b, b.Transpose(b.Gather(possible.value(), states.value(), 2, 1), {1, 0, 2}));
   const Formula input_lengths = InRange(c.target(1), time + 1, "an input length");
   const Formula goes_on = CountAlong(b, over_time, 0) < Along(input_lengths, emitted, 1);
-  // From a label to the next one, unless they are the same: blanks are at the even states.
+  // A step can skip the blank between two labels unless they are equal. Blanks are at the even states.
   const Value two_before =
       count > 2
           ? b.Concat({b.Slice(states.value(), {0, 0}, {batch, 2}), b.Slice(states.value(), {0, 0}, {batch, count - 2})},
@@ -121,7 +121,7 @@ absl::StatusOr<Formula> NegativeLogOfAlignments(const LossContext& c, Formula ta
   const Formula start = Where(position == 0, 0, nowhere);
   RETURN_IF_ERROR(b.status());
   ASSIGN_OR_RETURN(const Value last, Forward(c, start, emitted, goes_on, skips));
-  // In the last label or in the blank behind it.
+  // An alignment ends in the last label or in the blank behind it.
   const Formula end = Along(target_lengths * 2, position, 0);
   const Formula is_end(b, b.Op("or", {(position == end).value(), (position == end - 1).value()}));
   const Formula ends = Where(is_end, Formula(b, last), kImpossible);
@@ -136,16 +136,16 @@ Loss Ctc() {
   return {
       .name = "ctc",
       .doc =
-          "-log of the probability of the labels of each sample, summed over all ways in which they can lie in a "
-          "longer sequence, with blanks between them: connectionist temporal classification.\n\n"
-          "The mean is of the losses divided by the number of the sample's labels, or by 1 if it has none. What "
-          "comes first is the batch, unlike with PyTorch. Of a sequence that is too short for its labels the loss is "
-          "infinite, and its gradient is NaN, as with PyTorch; with zero_infinity both are 0.",
+          "Connectionist temporal classification: -log of the probability of the labels of each sample, summed over "
+          "all alignments with a longer sequence, with blanks between the labels.\n\n"
+          "The mean is of the losses divided by the number of the sample's labels, or by 1 if it has none. Unlike in "
+          "PyTorch, the batch is the first dimension. If a sequence is too short for its labels, its loss is "
+          "infinite and its gradient is NaN, as in PyTorch; with zero_infinity both are 0.",
       .predictions = {{"prediction",
                        "a float result of the model, logarithms of probabilities, [batch, time, classes]"}},
       .inputs = {{{"target",
-                   "the name of the input that the step gets for the labels, i64[batch, max_target_length]; those "
-                   "beyond a sample's length do not matter",
+                   "the name of the input that is added for the labels, i64[batch, max_target_length]; labels "
+                   "beyond a sample's length are ignored",
                    "target"},
                   [](const TensorType& x, const AttributeMap& options) {
                     return TensorType{DType::kI64, Shape({x.shape[0], MaxLabels(x, options)})};
@@ -154,8 +154,8 @@ Loss Ctc() {
                  Lengths("target_lengths", "labels")},
       .options = {OptionDef::Int("blank", 0, "the class that stands for no label"),
                   OptionDef::MaybeInt("max_target_length",
-                                      "how many labels a sample may have; by default as many as there are steps"),
-                  OptionDef::Flag("zero_infinity", false, "whether an infinite loss counts as 0")},
+                                      "the maximum number of labels of a sample; by default the number of steps"),
+                  OptionDef::Flag("zero_infinity", false, "true if an infinite loss counts as 0")},
       .check = CheckCtc,
       .elements = [](const LossContext& c) -> LossElements {
         const int64_t labels = c.target(0).value().shape()[1];
@@ -166,7 +166,7 @@ Loss Ctc() {
           return Formula(c.b(), Value());
         }
         const Formula is_impossible = -*losses < kImpossible / 2;
-        // Infinite, with the gradient 0 / 0.
+        // This is infinite if is_impossible, with the gradient 0 / 0.
         const Formula infinity = -Log(Where(is_impossible, *losses * 0, 1));
         const Formula possible = c.flag("zero_infinity") ? Where(is_impossible, 0, *losses) : *losses + infinity;
         if (c.text("reduction") != "mean") return possible;
