@@ -85,7 +85,7 @@ absl::Status ForEachTensorOfFunctions(onnx::ModelProto& model, const VisitTensor
   return absl::OkStatus();
 }
 
-// Calls `visit` with each tensor of the file; an error gets the tensor's place in it.
+// Calls `visit` with each tensor of the file; errors are annotated with the place of the tensor.
 absl::Status ForEachTensor(onnx::ModelProto& model, const VisitTensor& visit) {
   RETURN_IF_ERROR(ForEachTensor(*model.mutable_graph(), visit));
   return ForEachTensorOfFunctions(model, visit);
@@ -109,8 +109,7 @@ onnx::NodeProto IdentityNode(const std::string& input, const std::string& output
   return node;
 }
 
-// Makes a batch normalisation use its running statistics. Its other outputs become what they are in inference: those
-// statistics.
+// Makes a batch normalisation use its running statistics. Its other outputs become these statistics, as in inference.
 void NormalizeWithRunningStatistics(onnx::NodeProto& node, std::vector<onnx::NodeProto>& added) {
   for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
     if (attribute.name() == "training_mode") attribute.set_i(0);

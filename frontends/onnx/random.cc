@@ -1,6 +1,6 @@
-// Operators that draw at random: RandomUniform, RandomNormal, Bernoulli, Multinomial, and Dropout, which does when a
-// model is trained. Each draws anew in each run, by the seed of the program (core/random.h); an attribute `seed`
-// changes that for its operator.
+// Operators that draw random numbers: RandomUniform, RandomNormal, Bernoulli, Multinomial, and Dropout, which draws in
+// training. Each run draws new numbers from the seed of the program (core/random.h). An attribute `seed` changes the
+// numbers of its operator.
 
 #include "core/random.h"
 
@@ -14,10 +14,10 @@
 namespace lockstep {
 namespace {
 
-// The attribute `seed`, a float, in the upper half, where the seeds of programs seldom have bits.
+// The bits of the attribute `seed`, a float, in the upper half, which the seeds of programs seldom use.
 uint64_t SaltOf(OnnxNode& n) { return uint64_t{std::bit_cast<uint32_t>(static_cast<float>(n.Float("seed", 0)))} << 32; }
 
-// What the attribute `dtype` says, or `default_dtype`.
+// The dtype in the attribute `dtype`, or `default_dtype`.
 absl::StatusOr<DType> RandomDType(OnnxNode& n, DType default_dtype) {
   if (!n.has_attr("dtype")) return default_dtype;
   const int64_t number = n.Int("dtype", 0);
@@ -31,7 +31,7 @@ absl::StatusOr<TensorType> FloatsOf(const OnnxNode& n, DType dtype, Shape shape)
   return n.Error() << "of " << dtype << ", expected floats";
 }
 
-// What an operator with the attribute `shape` gives.
+// The result type of an operator with the attribute `shape`.
 absl::StatusOr<TensorType> TypeOfShape(OnnxNode& n) {
   if (!n.has_attr("shape")) return n.Error() << "attribute shape is missing";
   std::vector<int64_t> extents = n.Ints("shape");
@@ -41,7 +41,7 @@ absl::StatusOr<TensorType> TypeOfShape(OnnxNode& n) {
   return FloatsOf(n, dtype, std::move(shape));
 }
 
-// What an operator gives whose result is like its input.
+// The result type of an operator whose result has the shape of its input.
 absl::StatusOr<TensorType> TypeOfInput(OnnxNode& n) {
   const Value like = n.input(0);
   RETURN_IF_ERROR(n.b().status());
@@ -49,7 +49,7 @@ absl::StatusOr<TensorType> TypeOfInput(OnnxNode& n) {
   return FloatsOf(n, dtype, like.shape());
 }
 
-// A number that `dtype` has, rounded.
+// The attribute `name`; an error if it is not finite in `dtype`.
 absl::StatusOr<double> FiniteAttr(OnnxNode& n, std::string_view name, double default_value, DType dtype) {
   const double value = n.Float(name, default_value);
   RETURN_IF_ERROR(n.b().status());
@@ -103,7 +103,7 @@ absl::Status Multinomial(OnnxNode& n) {
 // --- Dropout ---------------------------------------------------------------------------------------------------------
 
 struct Ratio {
-  std::optional<double> known;  // if it does not depend on what the model is given
+  std::optional<double> known;  // if it does not depend on data
   DType dtype = DType::kF32;
 };
 
@@ -126,8 +126,8 @@ absl::StatusOr<Ratio> RatioOf(OnnxNode& n) {
   return ratio;
 }
 
-// Before opset 12 nothing in the node says whether it is in training mode; from then on a file that was exported for
-// inference says false, and one that says nothing leaves it open.
+// True if input 2, training_mode, is the constant false, as in a file that was exported for inference. It exists from
+// opset 12 on. Without it, the node may be in training mode.
 bool IsForInferenceAlone(OnnxNode& n) {
   if (!n.has_input(2)) return false;
   const absl::StatusOr<double> training = n.FloatInput(2);

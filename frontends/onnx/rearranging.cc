@@ -1,4 +1,4 @@
-// Between channels and places, and centred crops.
+// Operators that move elements between channels and spatial positions, and crops around the centre.
 
 #include <algorithm>
 #include <numeric>
@@ -13,7 +13,7 @@ using Ints = std::vector<int64_t>;
 
 struct Blocks {
   int64_t size;
-  bool depth_first;  // mode DCR: the places in a block vary slower than the channels, else faster
+  bool depth_first;  // mode DCR: the position in a block varies slower than the channel; mode CRD: faster
 };
 
 absl::StatusOr<Blocks> ReadBlocks(OnnxNode& n) {

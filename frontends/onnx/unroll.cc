@@ -14,7 +14,7 @@ std::string Describe(const OnnxValue& value) {
   return tensor != nullptr ? tensor->type().ToString() : std::string(KindOf(value));
 }
 
-// An error unless the type has an extent for each dimension.
+// The type in `info`; an error unless each dimension has an extent.
 absl::StatusOr<TensorType> TypeOfInfo(const OnnxNode& n, const onnx::ValueInfoProto& info) {
   const onnx::TypeProto::Tensor& type = info.type().tensor_type();
   if (!info.type().has_tensor_type() || !type.has_shape()) {
