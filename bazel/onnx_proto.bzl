@@ -11,7 +11,7 @@ not position independent, and its shared library would be visible to everybody i
 load(":debian_libraries.bzl", "require")
 load(":python_libraries.bzl", "package_folder", "venv")
 
-# src/google/protobuf of protobuf 21.6; what its own build calls protobuf_lite.
+# Sources in src/google/protobuf of protobuf 21.6; its own build calls them protobuf_lite.
 _LITE_SOURCES = [
     "any_lite.cc",
     "arena.cc",
@@ -63,7 +63,7 @@ def _onnx_proto_impl(repository_ctx):
     if result.return_code != 0:
         fail("@onnx_proto: protoc failed: " + result.stderr)
 
-    # Compiled as one unit, which takes a quarter of the time; some sources leave the macros of port_def.inc defined.
+    # Compiled as one unit, which takes a quarter of the time. Some sources leave the macros of port_def.inc defined.
     unit = ""
     for source in _LITE_SOURCES:
         path = "google/protobuf/" + source

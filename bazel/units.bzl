@@ -5,14 +5,15 @@ of what compiling one of them alone takes. Names in the unnamed namespaces of a 
 With `--define=units=off` each source is compiled alone, and each header, so that an include that is missing shows.
 """
 
-# Of libraries whose code runs in each step: the runtime, and the kernels of backends.
+# For libraries whose code runs in each step: the runtime, and the kernels of backends.
 HOT_COPTS = ["-O2"]
 
-# Sources of a unit, if a target doesn't say otherwise: fewer take longer to build from nothing, more after a change.
+# The default number of sources in a unit. With fewer, a build from nothing takes longer; with more, a build after a
+# change does.
 _PER_UNIT = 10
 
 def _unit(name, sources):
-    # #line keeps the places of messages and of __FILE__.
+    # #line keeps the file names and lines in messages and in __FILE__.
     native.genrule(
         name = name + "_text",
         srcs = sources,
@@ -61,7 +62,7 @@ def unit_library(name, srcs = [], hdrs = [], per_unit = _PER_UNIT, **kwargs):
         name = name,
         srcs = _compiled(name, srcs, hdrs, per_unit),
         hdrs = hdrs,
-        linkstatic = True,  # nobody asks for its shared library
+        linkstatic = True,  # its shared library is not needed
         **kwargs
     )
 

@@ -1,4 +1,4 @@
-// lockstep-opt: graph text in, passes by name, graph text out. See kUsage.
+// lockstep-opt: reads a graph in text form, runs passes by name, prints the graph. See kUsage.
 
 #include <cstdio>
 #include <iostream>

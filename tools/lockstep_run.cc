@@ -1,4 +1,4 @@
-// lockstep-run: a graph text on a backend, with all ranks in this process. See kUsage.
+// lockstep-run: runs a graph in text form on a backend, with all ranks in this process. See kUsage.
 
 #include <algorithm>
 #include <chrono>
@@ -58,7 +58,7 @@ constexpr char kUsage[] = R"(runs a graph in text form on a backend, with random
 With LOCKSTEP_DUMP=DIR in the environment the graph after each pass that changed it goes to DIR/<graph>/.
 Floats are uniform in [-1, 1], integers 0 to 4; what a graph draws follows from --seed. Errors, and differences, end with exit code 1.)";
 
-// The largest difference of two results, relative to the largest magnitude that is expected.
+// The largest difference between two results, relative to the largest expected magnitude.
 double RelativeDifference(const Tensor& actual, const Tensor& expected) {
   double largest = 0, difference = 0;
   for (int64_t i = 0; i < expected.num_elements(); ++i) {
@@ -135,7 +135,7 @@ absl::Status PrintCompiledGraph(const Executable& executable) {
   return absl::OkStatus();
 }
 
-// What there is to say of it at each rank is the same.
+// Compiles and prints once: the output is the same for all ranks.
 absl::Status CompileOnly(const Graph& graph, const Backend& backend, const CompileOptions& options) {
   ASSIGN_OR_RETURN(const Executable executable, Compile(graph.Clone(), backend, options));
   if (absl::GetFlag(FLAGS_print_graph)) RETURN_IF_ERROR(PrintCompiledGraph(executable));
@@ -147,7 +147,7 @@ absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backe
                      const CompileOptions& options, const std::vector<Tensor>& inputs, std::vector<Tensor>& results) {
   const bool print = communicator.rank() == 0;
   const double begin = Now();
-  // The ranks run the same graph: one of them writes what becomes of it.
+  // All ranks run the same graph, so only one dumps it.
   CompileOptions own_options = options;
   if (!print) own_options.debug = {};
   ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), backend, own_options));
@@ -164,13 +164,14 @@ absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backe
   return absl::OkStatus();
 }
 
-// Whether flags ask for what only a run gives.
+// True if the flags ask for something that needs a run.
 bool AsksForARun() {
   return absl::GetFlag(FLAGS_compare) || absl::GetFlag(FLAGS_repeat) > 0 || absl::GetFlag(FLAGS_profile) ||
          absl::GetFlag(FLAGS_print_results);
 }
 
-// The inputs of each rank. A graph that draws (core/random.h) does so by the flag, as in a first run.
+// The inputs of each rank. A graph that draws random numbers (core/random.h) uses the flag as its seed, and starts at
+// step 0.
 std::vector<std::vector<Tensor>> InputsOfRanks(const Graph& graph) {
   const uint64_t seed = absl::GetFlag(FLAGS_seed);
   std::vector<std::vector<Tensor>> inputs = RandomInputs(graph, seed);

@@ -1,9 +1,9 @@
-"""Writes docs/onnx.md: which operators of ONNX are imported, in which opsets, what is tested, and what is left out.
+"""Writes docs/onnx.md: the ONNX operators that are imported and in which opsets, what is tested, and what is left out.
 
     python tools/onnx_document.py        # `make docs` does it; a test says when it is due
 
-Everything is read from elsewhere: the importer's tables, ONNX's schemas and node tests, and the two lists that the
-tests keep, test/python/onnx_not_passing.toml and onnx_gradients.toml.
+The content is read from the importer's tables, ONNX's schemas and node tests, and two lists that the tests keep,
+test/python/onnx_not_passing.toml and onnx_gradients.toml.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Files in opsets 1 to {newest} are read; what is not supported of an operator is 
 
 """
 
-# Operators that are left out, and why. One that is in the importer's tables by now is not printed here.
+# Operators that are not supported, by reason. Those that are in the importer's tables are not printed.
 LEFT_OUT = {
     "Strings: there is no such element type": (
         "RegexFullMatch",
@@ -84,7 +84,7 @@ DIFFERENT = """## Where ONNX leaves it open, or others differ
 
 
 def opsets_of(op: str) -> str:
-    """`all`, or ranges: "1 to 9, 12+"."""
+    """Returns "all", or ranges: "1 to 9, 12+"."""
     newest = onnx.defs.onnx_opset_version()
     schemas = [each for each in onnx.defs.get_all_schemas_with_history() if each.name == op and not each.domain]
     first = min(each.since_version for each in schemas)
@@ -100,7 +100,7 @@ def opsets_of(op: str) -> str:
 
 
 def node_tests() -> dict[str, tuple[int, int]]:
-    """By operator how many of its tests pass, and how many there are."""
+    """Returns for each operator the number of its tests that pass, and of all its tests."""
     operator_of = {case.name: case.model.graph.node[0].op_type for case in onnx_gradient_cases.node_tests()}
     failing = onnx_cases.not_passing()
     passed, total = Counter(), Counter()
@@ -113,7 +113,7 @@ def node_tests() -> dict[str, tuple[int, int]]:
 
 
 def suites() -> str:
-    """A sentence with how many tests of each of ONNX's suites pass."""
+    """Returns a sentence with the number of passing tests in each of ONNX's suites."""
     failing, parts = onnx_cases.not_passing(), []
     for name, case in sorted(onnx_cases.all_cases().items()):
         tests = onnx_cases.names_of(case)
