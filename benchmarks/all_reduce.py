@@ -1,7 +1,8 @@
-"""all_reduce of f32 sums, 4 KiB to 100 MiB a rank: Lockstep, MPI_Allreduce and gloo, on two ranks of this machine.
+"""Measures all_reduce of f32 sums of 4 KiB to 100 MiB: Lockstep, MPI_Allreduce and gloo, on two ranks of this machine.
 
-benchmarks/all_reduce_bench.cc lets the first two take turns, call by call; gloo, through torch.distributed, runs between rounds
-of it, in the same way: buffers rotated and written anew, the time of the slowest rank from a barrier, medians.
+benchmarks/all_reduce_bench.cc runs the first two in alternation, call by call. gloo, through torch.distributed, runs
+between its rounds, in the same way: several buffers, written again before each call; the time of the slowest rank from
+a barrier; medians.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
-"""Training steps on several hosts: benchmarks/between_hosts.py [MODEL ...] [--hosts 2] [--rate 1gbit] [--rounds …].
+"""Measures training steps on several hosts: between_hosts.py [MODEL ...] [--hosts 2] [--rate 1gbit] [--rounds …].
 
-Hosts are network namespaces of this machine (test/hosts/hosts.py), each with a rank of one thread, whose links carry the rate in each
-direction at once. The contestants of run.py train in turn, a round of steps each: Lockstep; Lockstep with factors=False, which reduces
-every gradient; that with wire="bf16" and with "int8"; Lockstep's ranks each for itself, which is the time of the computation; and PyTorch's
-DistributedDataParallel over gloo. Beside their medians stand ratios of neighbouring rounds; the bytes that a host sends in a step; and the time that the links need for the gradients in f32, which for H hosts is
-2 (H - 1) / H times their bytes, through each link in each direction.
+Hosts are network namespaces of this machine (test/hosts/hosts.py), each with one rank of one thread. Their links have
+the rate in both directions at once. The contestants of run.py train in alternation, a round of steps each: Lockstep;
+Lockstep with factors=False, which reduces every gradient; the same with wire="bf16" and with wire="int8"; Lockstep's
+ranks without communication, which is the time of the computation; and PyTorch's DistributedDataParallel over gloo.
+
+Prints the medians, the ratios of neighbouring rounds, the bytes that a host sends in a step, and the time that the
+links need for the gradients in f32. For H hosts that is 2 (H - 1) / H times their bytes, through each link in each
+direction.
 """
 
 from __future__ import annotations

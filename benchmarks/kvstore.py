@@ -1,9 +1,15 @@
-"""A step by a store: benchmarks/kvstore.py [MODEL ...] [--mxnet PYTHON] [--rounds …].
+"""Measures training steps with a key-value store: benchmarks/kvstore.py [MODEL ...] [--mxnet PYTHON] [--rounds …].
 
-Two workers of this machine, one thread each. Contestants train in turn, a round of steps each: gradients that go to a store of `lockstep.kv`, "dist_sync" and, with
-two servers, "dist_async", in arrays of the store's, and in others' ("copied"); Lockstep's own step, which has the collectives in it, or, compiled with strategy="parameter_server", pushes to two servers, synchronously and not;
-PyTorch's DistributedDataParallel over gloo; and, where a Python is named that has
-MXNet 1.9, its stores of the same kinds, with two servers. Beside the medians stand ratios of neighbouring rounds to the two stores.
+Two workers run on this machine, with one thread each. The contestants train in alternation, a round of steps each:
+
+- a store of `lockstep.kv`, "dist_sync" or, with two servers, "dist_async", with gradients in the store's arrays; the
+  former also with gradients in other arrays ("copied");
+- Lockstep's own step, with collectives, or compiled with strategy="parameter_server" for two servers, synchronous or
+  not;
+- PyTorch's DistributedDataParallel over gloo;
+- MXNet 1.9's stores of the same kinds with two servers, if --mxnet names a Python that has it.
+
+Prints the medians, and the ratios of neighbouring rounds to the two stores.
 """
 
 from __future__ import annotations

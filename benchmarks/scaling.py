@@ -1,9 +1,12 @@
-"""What more hosts bring: benchmarks/scaling.py [MODEL ...] [--hosts 1 2 4 8] [--rate 1gbit] [--mxnet PYTHON], or `make scaling`.
+"""Measures scaling with hosts: benchmarks/scaling.py [MODEL ...] [--hosts 1 2 4 8] [--rate 1gbit] [--mxnet PYTHON].
 
-Hosts are network namespaces of this machine (test/hosts/hosts.py), each with one rank that has a share of the cores (cores.py): that of the most hosts, however many
-there are, so that only communication shows. Each rank has a batch of its own size. Contestants train in turn, a round of steps each: Lockstep, PyTorch's
-DistributedDataParallel over gloo and, where a Python is named that has MXNet 1.9, its KVStore "dist_sync" with a server beside each worker. A line more is Lockstep's forecast, from a
-trace of two ranks on one host and the measured network of two hosts (docs/forecast.md). Writes docs/scaling.md and a picture for each model.
+Also run by `make scaling`. Hosts are network namespaces of this machine (test/hosts/hosts.py), each with one rank that
+has a share of the cores (cores.py). The share is that of the largest number of hosts in every case, so that differences
+are due to communication. Each rank has a batch of its own, of fixed size. The contestants train in alternation, a round
+of steps each: Lockstep, PyTorch's DistributedDataParallel over gloo and, if --mxnet names a Python that has MXNet 1.9,
+its KVStore "dist_sync" with a server for each worker. A further line is Lockstep's forecast, from a trace of two ranks
+on one host and the measured network of two hosts (docs/forecast.md). Writes docs/scaling.md and a picture for each
+model.
 """
 
 from __future__ import annotations
@@ -31,14 +34,14 @@ from hosts import Hosts, why_not
 from lockstep import _job_report
 from lockstep.forecast import Machine, forecast, mean_of_ranks
 
-ROWS = {"lenet": 64, "resnet50": 2}  # of each rank
-STEPS = {"lenet": 15, "resnet50": 2}  # of a round, after one that is not counted: who waited for its turn is cold
+ROWS = {"lenet": 64, "resnet50": 2}  # per rank
+STEPS = {"lenet": 15, "resnet50": 2}  # per round, after one that is not counted, as caches are cold
 NAMES = {"lockstep": "Lockstep", "eager": "PyTorch DDP, gloo", "mxnet-sync": "MXNet dist_sync"}
 COMMAND = worker.ROOT / "python_bindings/lockstep/_command.py"
 
 
 def times(model: str, ranks: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """Seconds of a step, by contestant."""
+    """Returns the seconds of a step, by contestant."""
     with Hosts(ranks, arguments.rate) as hosts, Cores(ranks, arguments.share) as cores:
         contestants = {
             name: Contestant(name, model, ranks, 1, hosts, ROWS[model], arguments.mxnet, cores.prefix)
@@ -56,7 +59,7 @@ def times(model: str, ranks: int, arguments: argparse.Namespace) -> dict[str, fl
 
 
 def forecasts(model: str, arguments: argparse.Namespace) -> dict[int, float]:
-    """Seconds of a step of Lockstep, by number of hosts."""
+    """Returns the forecast seconds of a step of Lockstep, by number of hosts."""
     with tempfile.TemporaryDirectory() as folder, Cores(2, arguments.share) as cores:
         os.environ["LOCKSTEP_TRACE"] = folder
         contestant = Contestant("lockstep-reduced", model, 2, 1, rows=ROWS[model], prefix=cores.prefix)
@@ -75,7 +78,7 @@ def forecasts(model: str, arguments: argparse.Namespace) -> dict[int, float]:
         if done.returncode != 0:
             sys.exit(done.stderr)
         machine = Machine.read(path)
-        # A byte takes as much of a core whatever the share, and so more of a share.
+        # A byte takes the same time of a core for any share, so it takes a larger part of a smaller share.
         machine = dataclasses.replace(machine, processor=machine.processor / arguments.share)
         rows = forecast(report, machine, arguments.hosts)
     return {row.hosts: row.seconds for row in rows}
