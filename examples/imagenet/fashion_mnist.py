@@ -1,4 +1,4 @@
-"""Writes Fashion-MNIST as folders of images, for those who have no ImageNet at hand:
+"""Writes Fashion-MNIST as folders of images, in place of ImageNet:
 
 python examples/imagenet/fashion_mnist.py --out build/fashion-mnist
 """

@@ -1,4 +1,4 @@
-"""ResNet (He et al., "Deep residual learning for image recognition", 2016) as an ONNX model, of PyTorch's names:
+"""ResNet (He et al., "Deep residual learning for image recognition", 2016) as an ONNX model, with PyTorch's names:
 
     python examples/imagenet/model.py --depth 50 --out resnet50.onnx
 
@@ -38,7 +38,8 @@ def _block(net: Network, x: str, name: str, inputs: int, width: int, stride: int
 
 
 def resnet(depth: int = 50, classes: int = 1000, size: int = 224, width: int = 64, seed: int = 0) -> onnx.ModelProto:
-    """Images `image` f32[batch, 3, size, size] to `logits` f32[batch, classes]; `width` is 64 in the paper."""
+    """Returns a network from images `image` f32[batch, 3, size, size] to `logits` f32[batch, classes]. `width` is 64 in
+    the paper."""
     net = Network(f"resnet{depth}", seed)
     x = net.input("image", (3, size, size))
     x = net.op("Relu", net.batch_norm(net.conv(x, "conv1", 3, width, 7, 2), "bn1", width))

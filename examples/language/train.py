@@ -1,6 +1,6 @@
 """Trains a GPT on the bytes of a text: mpirun -np 2 .venv/bin/python examples/language/train.py
 
-The heart of it is the function `train`. At its end the model writes some text of its own.
+The main part is the function `train`. At the end the model writes a sample of text.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def recipe(model: ls.Graph, arguments: argparse.Namespace, steps: int) -> dict[str, Any]:
-    """Of GPT-3 (Brown et al., 2020): AdamW, a warm-up and a cosine, clipping by the norm of all gradients together."""
+    """Returns GPT-3's recipe (Brown et al., 2020): AdamW, a warm-up and a cosine, clipping by the global norm of
+    gradients."""
     warmup = max(1, steps // 20)
     rate = ls.schedule.cosine(arguments.lr, max(1, steps - warmup), minimum=arguments.lr / 10).after_warmup(warmup)
 
@@ -62,18 +63,18 @@ def recipe(model: ls.Graph, arguments: argparse.Namespace, steps: int) -> dict[s
 
 
 def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, ls.Executable, Any]:
-    """The run, the trained executable, and the network that it trained."""
+    """Returns the run, the trained executable, and the network that it trained."""
     text, validation = read(arguments.text, arguments.length)
     per_epoch = batches_in(len(Windows(text, arguments.length)), arguments)
     sizes = {name: getattr(arguments, name) for name in ("layers", "width", "heads", "length", "dropout", "seed")}
     network = arguments.model or gpt(**sizes)
-    model = ls.load_onnx(network, dims={"batch": arguments.batch})  # the one-rank program, over the global batch
-    loss = ls.loss.softmax_cross_entropy(logits="logits", target="label")  # of each byte
+    model = ls.load_onnx(network, dims={"batch": arguments.batch})  # the one-rank program over the global batch
+    loss = ls.loss.softmax_cross_entropy(logits="logits", target="label")  # per byte
     step = ls.train_step(
         model,
         loss=loss,
         **recipe(model, arguments, per_epoch * arguments.epochs),
-        seed=arguments.seed,  # of dropout
+        seed=arguments.seed,  # for dropout
     )
     exe = ls.compile(step, world=world)
     evaluation = ls.compile(ls.evaluation(model, loss), world=world)

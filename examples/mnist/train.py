@@ -1,6 +1,6 @@
 """Trains LeNet on Fashion-MNIST: mpirun -np 2 .venv/bin/python examples/mnist/train.py
 
-The heart of it is the function `train`: import, one call that makes the training step, one that compiles it, and a loop.
+The main part is the function `train`: an import, a call that makes the training step, one that compiles it, and a loop.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def print_header(
 def evaluate(
     model_path: str | Path, exe: ls.Executable, images: np.ndarray, labels: np.ndarray, world: ls.Communicator
 ) -> dict[str, float]:
-    """The loss and the accuracy of the trained model over the test set; every rank has its share of each batch."""
+    """Returns the loss and the accuracy of the trained model over the test set. Each rank evaluates its share of each
+    batch."""
     size = 250 * world.size
     model = ls.load_onnx(model_path, dims={"batch": size})
     evaluation = ls.compile(ls.evaluation(model, LOSS), backend="cpu", world=world)
@@ -103,7 +104,7 @@ def evaluate(
 def resume(
     exe: ls.Executable, checkpoints: ls.Checkpoints | None, data: dict[str, int], arguments: argparse.Namespace
 ) -> None:
-    """Goes on from the last checkpoint, if that is asked: exe.step is then the number of steps that the run has behind it."""
+    """Continues from the last checkpoint if requested; exe.step is then the number of steps already done."""
     if checkpoints is None:
         return
     if not arguments.resume:
@@ -114,21 +115,20 @@ def resume(
 
 
 def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Executable, int, list[float], float]:
-    """The trained executable, how many steps came from a checkpoint, the losses of the others, and their seconds."""
+    """Returns the trained executable, the number of steps from a checkpoint, the losses of the other steps, and their
+    seconds."""
     images, labels = ls.data.mnist(arguments.data)
-    model = ls.load_onnx(
-        arguments.model, dims={"batch": arguments.batch}
-    )  # the one-rank program, over the global batch
+    model = ls.load_onnx(arguments.model, dims={"batch": arguments.batch})  # the one-rank program over the global batch
     step = ls.train_step(
         model,
         loss=LOSS,
         optimizer=optimizer_of(arguments.optimizer, arguments.lr),
     )
-    exe = ls.compile(step, backend="cpu", world=world)  # the distribute pass runs in here
+    exe = ls.compile(step, backend="cpu", world=world)  # this call runs the distribute pass
     if world.rank == 0:
         print_header(world, model, exe, arguments, len(images))
 
-    # A step's number says which batch it gets, so a run that goes on gets those that it would have got.
+    # The number of a step determines its batch, so a continued run gets the same batches as an uninterrupted one.
     data = {"samples": len(images), "batch": arguments.batch}
     checkpoints = ls.Checkpoints(arguments.checkpoints) if arguments.checkpoints else None
     resume(exe, checkpoints, data, arguments)
@@ -168,7 +168,7 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Exe
 def write_results(exe: ls.Executable, first: int, losses: list[float], out: Path) -> list[tuple[Path, str]]:
     import matplotlib
 
-    matplotlib.use("Agg")  # no screen is needed
+    matplotlib.use("Agg")  # needs no screen
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
@@ -215,6 +215,6 @@ if __name__ == "__main__":
     try:
         main()
     except (ls.Error, OSError) as error:
-        # The hook that mpi() set tells the other ranks; a user needs the message, not the traceback.
+        # The hook that mpi() has set informs the other ranks. Users need the message, not the traceback.
         sys.tracebacklimit = 0
         raise error from None

@@ -1,4 +1,4 @@
-"""Step 3: a trainer, which is given the store. Run: mpirun -np 2 .venv/bin/python examples/tutorial/trainer.py"""
+"""Step 3: a trainer with the store. Run: mpirun -np 2 .venv/bin/python examples/tutorial/trainer.py"""
 
 from __future__ import annotations
 
