@@ -41,7 +41,7 @@ train: build ## Train LeNet on Fashion-MNIST on two ranks (ARGS="--epochs 1", RA
 
 test: setup ## Run every test, C++ and Python
 	@$(MAKE) --no-print-directory build BAZEL_FLAGS="$(BAZEL_FLAGS) --keep_going" || \
-	  echo "make: not everything builds; the tests that do run all the same"
+	  echo "make: some targets do not build; running the tests that do"
 	@bazel/run_tests.py
 
 test-everything: build ## Run every test with all cases of its tables and loops; `make test` runs a part of them

@@ -3,7 +3,7 @@
 _LIB = "/usr/lib/x86_64-linux-gnu"
 
 def require(repository_ctx, path, package):
-    """Returns `path`, or fails with the name of the package that holds it."""
+    """Returns `path`, or fails with the name of the package that provides it."""
     found = repository_ctx.path(path)
     if not found.exists:
         fail("@{}: {} is missing. Run `make setup`, or install the Debian package {}.".format(

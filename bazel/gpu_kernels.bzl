@@ -7,15 +7,15 @@ _CLANG = "$(location @clang//:clang++) --target=nvptx64-nvidia-cuda -march=sm_80
          "-std=c++20 -O2 -ffreestanding -fno-exceptions -fno-rtti -ffp-contract=off -Wall -Wextra -Werror -I."
 
 def gpu_kernels(name, srcs, hdrs, out, header, function):
-    """Makes the C++ source `out`, with a function from a source's name, without its ending, to its PTX.
+    """Generates the C++ source `out` with a function that maps the name of a source, without its ending, to its PTX.
 
     Args:
-      name: of the rule that makes `out`.
-      srcs: a file each family of kernels.
-      hdrs: what they include.
-      out: the C++ source.
-      header: declares `function`.
-      function: with its namespaces, std::string_view(std::string_view).
+      name: the name of the rule that generates `out`.
+      srcs: the sources, one for each family of kernels.
+      hdrs: the headers that they include.
+      out: the C++ source to generate.
+      header: the header that declares `function`.
+      function: the function with its namespaces; its type is std::string_view(std::string_view).
     """
     texts = []
     for src in srcs:

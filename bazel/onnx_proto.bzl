@@ -1,11 +1,11 @@
 """The schema of ONNX files compiled to C++, and the protobuf runtime that it needs.
 
-The schema is the one in the Python package `onnx`. Its protobuf package becomes lockstep.onnx, so the
-classes are lockstep::onnx::ModelProto and so on (#include "onnx/onnx.pb.h"), and a process that also
-holds the onnx, torch or tensorflow copy of the schema has no name twice.
+The schema is that of the Python package `onnx`. Its protobuf package becomes lockstep.onnx, so the
+classes are lockstep::onnx::ModelProto and so on (#include "onnx/onnx.pb.h"). Their names do not collide
+with the copies of the schema in onnx, torch or tensorflow in the same process.
 
-The runtime is protobuf's "lite" one, compiled here from source with hidden symbols: Debian's archive is
-not position independent, and its shared library would be visible to everybody in the process.
+The runtime is protobuf's "lite" one, compiled from source with hidden symbols: Debian's archive is not
+position independent, and its shared library would be visible to all code of the process.
 """
 
 load(":debian_libraries.bzl", "require")

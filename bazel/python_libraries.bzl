@@ -1,7 +1,7 @@
-"""Repositories for what lies in .venv: the interpreter's headers, nanobind, oneDNN."""
+"""Repositories for the libraries in .venv: the interpreter's headers, nanobind, oneDNN."""
 
 def venv(repository_ctx):
-    """Returns the path of .venv, or fails saying how to make it."""
+    """Returns the path of .venv, or fails with a message that says how to make it."""
 
     # Reading the pinned versions makes Bazel run this again when they change.
     for versions in ["requirements.txt", "requirements-source.txt"]:

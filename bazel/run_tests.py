@@ -6,7 +6,7 @@ file. Exits with 1 if something failed or did not build, or if no test ran.
 
     bazel/run_tests.py                                   every C++ test, then every Python test
     bazel/run_tests.py --suite=cpp --config=tsan //runtime/...
-    bazel/run_tests.py --suite=sum                       the sum of the runs since --suite=reset, and what failed in them
+    bazel/run_tests.py --suite=sum                       the sum of all runs since --suite=reset, and their failures
 """
 
 import argparse
@@ -84,7 +84,7 @@ def count_bazel_events(events_file: pathlib.Path) -> Counts:
                 if output["name"] == "test.xml":
                     counts = count_cases(pathlib.Path(urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path)))
             if result.get("status") != "PASSED" and counts.failed == 0:
-                counts += failure("it crashed, ran out of time, or a sanitizer spoke after the last case")
+                counts += failure("it crashed, ran out of time, or a sanitizer reported an error after the last case")
             counts.failures = [f"{identity['label']} ({result.get('status')}): {each}" for each in counts.failures]
             shards[identity["label"], identity.get("run"), identity.get("shard")] = counts
         identity = event.get("id", {}).get("targetCompleted")

@@ -154,7 +154,7 @@ absl::StatusOr<TensorType> Importer::BindInput(const onnx::ValueInfoProto& input
                                                DimNames& names) const {
   const std::string who = "input '" + input.name() + "'";
   if (!input.type().has_tensor_type())
-    return Unimplemented() << who << " is no tensor; sequences and optionals are not supported there";
+    return Unimplemented() << who << " is not a tensor; sequences and optionals are not supported as inputs";
   const onnx::TypeProto::Tensor& type = input.type().tensor_type();
   if (!type.has_shape()) return InvalidArgument() << who << " has no shape";
   absl::StatusOr<DType> dtype = DTypeFromOnnx(type.elem_type());
@@ -292,7 +292,7 @@ absl::Status Importer::AddInitializer(onnx::TensorProto& proto, const ImportOpti
     tensor = given->second;
   }
   if (!IsFloat(tensor.dtype()) && options.states.count(name))
-    return InvalidArgument() << "is " << tensor.type() << ", and among states, which are floats";
+    return InvalidArgument() << "is " << tensor.type() << ", but `states` have to be floats";
   if (!IsFloat(tensor.dtype()) || IsNoState(name, tensor, options)) {
     if (IsFloat(tensor.dtype())) no_states_.push_back(name);
     RETURN_IF_ERROR(InlineData(proto));
@@ -375,8 +375,8 @@ void Importer::NoteConstants() {
     }
   }
   if (model_.constants.empty()) return;
-  model_.notes.push_back("Float initializers that are constants: " + absl::StrJoin(model_.constants, ", ") +
-                         " (`trained` of a training step makes states of them).");
+  model_.notes.push_back("Float initializers that became constants: " + absl::StrJoin(model_.constants, ", ") +
+                         " (`trained` of a training step can make them states).");
 }
 
 void Importer::NoteComputedStates() {
@@ -387,8 +387,8 @@ void Importer::NoteComputedStates() {
   if (computed.empty()) return;
   model_.notes.push_back(
       "PyTorch's exporter computed " + absl::StrJoin(computed, ", ") +
-      ": weights that it transposed, or tables, which are no parameters; all are states (`constants` "
-      "of the import says which are not, and exported with optimize=False there are none).");
+      ": transposed weights, or tables, which are not parameters. All are states, except those named in `constants` of "
+      "the import. A file exported with optimize=False has none.");
 }
 
 ImportedModel Importer::Finish(const ImportOptions& options) {
@@ -439,7 +439,7 @@ absl::StatusOr<ImportedModel> ImportWithDims(const OnnxOrigin& origin, const std
   if (file.ok()) {
     for (const auto& property : file->model.metadata_props()) {
       if (property.key() != "lockstep.extents" || dims == origin.options.dims) continue;
-      return FailedPrecondition() << "with_dims: the module was exported for the extents of its example inputs alone; "
+      return FailedPrecondition() << "with_dims: the module was exported only for the extents of its example inputs; "
                                   << "export it again for others";
     }
     for (const onnx::ValueInfoProto& input : file->model.graph().input()) {

@@ -202,8 +202,7 @@ TEST(OnnxImporterTest, ScalarsThatAreNamedAreStates) {
   EXPECT_EQ(all->parameters.at("unused"), Tensor::Scalar(DType::kF32, 5));
   EXPECT_THAT(named->constants, testing::IsEmpty());
   EXPECT_THAT(ErrorOf(import({"t"})), HasSubstr("states: there is no initializer 't'"));
-  EXPECT_THAT(ErrorOf(import({"count"})),
-              HasSubstr("initializer 'count': is i64[1], and among states, which are floats"));
+  EXPECT_THAT(ErrorOf(import({"count"})), HasSubstr("initializer 'count': is i64[1], but `states` have to be floats"));
   EXPECT_THAT(ErrorOf(import({"temperature"}, {"temperature"})),
               HasSubstr("constants and states: 'temperature' is in both"));
 }
@@ -439,7 +438,7 @@ TEST(OnnxImporterTest, ExternalDataMustLieBesideTheModelAndBeComplete) {
                                          {"missing.bin", "0", "48", "missing.bin is not a file"},
                                          {"weights.bin", "8", "48", "end before offset 8 plus length 48"},
                                          {"weights.bin", "18446744073709551615", "48", "end before"},
-                                         {"weights.bin", "0", "-48", "length '-48' is no number"},
+                                         {"weights.bin", "0", "-48", "length '-48' is not a number"},
                                          {"weights.bin", "0", "44", "gives 44 bytes, its type f32[4,3] takes 48"},
                                          {"", "0", "48", "without a location"}}) {
     ModelProto model = MatMulModel();

@@ -521,7 +521,7 @@ REFUSED: list[tuple[str, str]] = [
         ),
     ),
     (
-        "Loop: more than 1024 iterations, and the body cannot run as a loop: Loop: its condition may end it",
+        "Loop: more than 1024 iterations, and the body cannot run as a loop: Loop: its condition may become false",
         _model(_LOOP.format(trips=1025, body="k = Constant <value = int64 {2000}> ()  c2 = Less(i, k)  w = Neg(v)")),
     ),
     (
@@ -542,7 +542,7 @@ REFUSED: list[tuple[str, str]] = [
         ),
     ),
     (
-        "local.F: the function calls itself, straight or through others, at onnx:F_0/G_0/F_0",
+        "local.F: the function calls itself, directly or through others, at onnx:F_0/G_0/F_0",
         _model(
             "g (float[3] x) => (float[3] y) { y = local.F(x) }",
             _function("F", "(x) => (y) { y = local.G(x) }") + _function("G", "(x) => (y) { y = local.F(x) }"),

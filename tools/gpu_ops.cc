@@ -70,11 +70,11 @@ std::string GpuOpsSection() {
       for (const auto& [dtype, count] : rows.refused) of[dtype].push_back(op);
   }
   std::string text =
-      "## On GPUs\n\nWhat `backend=\"cuda\"` has no kernels for; compiling it is an error that names the op, and "
-      "`backend=\"cpu\"` runs it.\n\n- Ops: " +
+      "## On GPUs\n\n`backend=\"cuda\"` has no kernels for the following. Compiling one is an error that names the op; "
+      "`backend=\"cpu\"` runs it.\n\n- Ops with any dtype: " +
       Listed(none) + "\n";
-  for (const auto& [dtype, ops] : of) text += "- Of " + std::string(DTypeName(dtype)) + ": " + Listed(ops) + "\n";
-  text += "- In some forms: " + Listed(some) + "\n\n";
+  for (const auto& [dtype, ops] : of) text += "- Ops with " + std::string(DTypeName(dtype)) + ": " + Listed(ops) + "\n";
+  text += "- Ops in some forms: " + Listed(some) + "\n\n";
   return text;
 }
 

@@ -93,7 +93,7 @@ absl::Status Range(OnnxNode& n) {
     }
   }
   const DType dtype = bounds[0].dtype();
-  if (dtype == DType::kBool) return n.Error() << "of bool";
+  if (dtype == DType::kBool) return n.Error() << "dtype is bool, expected numbers";
   ASSIGN_OR_RETURN(const int64_t length, LengthOfRange(n, bounds));
   ASSIGN_OR_RETURN(const Shape shape, n.CheckedShape({length}));
   Builder& b = n.b();

@@ -41,7 +41,7 @@ absl::StatusOr<std::vector<Value>> UnrollLoop(OnnxNode& n, const onnx::GraphProt
   }
   RETURN_IF_ERROR(n.b().status());
   ASSIGN_OR_RETURN(OnnxLoopBody loop, n.TraceLoop(body, inputs));
-  if (!loop.is_true[0]) return n.Unsupported() << "its condition may end it";
+  if (!loop.is_true[0]) return n.Unsupported() << "its condition may become false";
   loop.outputs.erase(loop.outputs.begin());
   return ScanOf(n, std::move(loop), carried.size(), trips, /*reverse=*/false);
 }

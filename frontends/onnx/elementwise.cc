@@ -156,7 +156,7 @@ absl::Status Clip(OnnxNode& n) {
   } else {
     for (int i = 1; i < 3; ++i) {
       if (!n.has_input(i)) continue;
-      if (n.type(i).num_elements() != 1) return n.Error() << "bound " << n.type(i) << " is no scalar";
+      if (n.type(i).num_elements() != 1) return n.Error() << "bound " << n.type(i) << " is not a scalar";
       (i == 1 ? low : high) = b.Broadcast(b.Reshape(n.input(i), Shape()), x.shape(), {});
     }
   }

@@ -136,7 +136,7 @@ absl::Status CheckElementwise(OnnxNode& n, int64_t axis) {
   for (int64_t i = 0; fits && i < x.rank(); ++i) fits = i == axis || indices[i] <= x[i];
   if (fits) return absl::OkStatus();
   return n.Error() << "indices are " << n.type(1) << " for data " << n.type(0)
-                   << ", expected as many dimensions, and no larger ones but axis " << axis;
+                   << ", expected equal ranks, and no larger extents except along axis " << axis;
 }
 
 // The extents of the part of x that the indices can refer to: the indices' own, and the whole extent along `axis`.
@@ -234,7 +234,7 @@ absl::StatusOr<Flattened> FlattenIndices(OnnxNode& n, int64_t batch_dims) {
   const int64_t last = tuples.shape().rank() - 1, tuple = tuples.shape()[last];
   if (batch_dims < 0 || batch_dims > last || batch_dims + tuple > x.shape().rank()) {
     return n.Error() << "indices " << n.type(1) << " of data " << n.type(0) << " with " << batch_dims
-                     << " batch dimensions: expected tuples no longer than the dimensions that there are";
+                     << " batch dimensions: expected tuples no longer than the remaining dimensions";
   }
   Ints dims(x.shape().dims().begin(), x.shape().dims().begin() + batch_dims);
   int64_t extent = 1;

@@ -123,7 +123,7 @@ void NormalizeWithRunningStatistics(onnx::NodeProto& node, std::vector<onnx::Nod
 
 absl::Status CheckName(std::string_view what, const std::string& name) {
   if (FindInvalidText(name) == std::string_view::npos) return absl::OkStatus();
-  return InvalidArgument() << "the name of " << what << " is no text (UTF-8 without NUL): '" << ToValidText(name)
+  return InvalidArgument() << "the name of " << what << " is not valid text (UTF-8 without NUL): '" << ToValidText(name)
                            << "'";
 }
 
@@ -193,7 +193,8 @@ absl::StatusOr<ModelFile> ReadModelBytes(std::string_view bytes) {
   ASSIGN_OR_RETURN(ModelFile file, Parse(bytes));
   RETURN_IF_ERROR(ForEachTensor(file.model, [](const onnx::TensorProto& tensor) -> absl::Status {
     if (tensor.data_location() != onnx::TensorProto::EXTERNAL) return absl::OkStatus();
-    return InvalidArgument() << "its data is in another file, and a model that is in no file has no folder to look in";
+    return InvalidArgument()
+           << "its data is in another file, but the model itself is not in a file, so the folder is unknown";
   }));
   return file;
 }

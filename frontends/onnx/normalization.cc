@@ -26,7 +26,8 @@ absl::Status BatchNormTraining(OnnxNode& n, double epsilon, double momentum) {
 absl::Status BatchNormalization(OnnxNode& n) {
   RETURN_IF_ERROR(n.RequireRank(0, 2));
   n.Ignore("is_test");  // before opset 7; the pass training-mode decides about training
-  if (n.opset() < 9 && !n.Flag("spatial", true)) return n.Unsupported() << "statistics of each place (spatial=0)";
+  if (n.opset() < 9 && !n.Flag("spatial", true))
+    return n.Unsupported() << "statistics for each position (spatial=0) are not supported";
   const double epsilon = n.Float("epsilon", 1e-5f), momentum = n.Float("momentum", 0.9f);
   if (n.opset() >= 14 && n.Flag("training_mode", false)) return BatchNormTraining(n, epsilon, momentum);
   n.SetOutput(0, n.b().Op("batch_norm_inference", n.inputs(), {{"epsilon", epsilon}, {"momentum", momentum}}));

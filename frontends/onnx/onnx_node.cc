@@ -241,7 +241,7 @@ absl::StatusOr<std::vector<int64_t>> OnnxNode::Axes(std::vector<int64_t> axes, i
   }
   std::sort(axes.begin(), axes.end());
   if (std::adjacent_find(axes.begin(), axes.end()) != axes.end())
-    return Error() << "axes " << ListToString(axes) << " repeat one";
+    return Error() << "axes " << ListToString(axes) << " have duplicates";
   return axes;
 }
 

@@ -140,7 +140,8 @@ absl::StatusOr<Value> PadAlong(OnnxNode& n, Value x, int64_t dim, int64_t before
       pieces.push_back(slice(first, first + count));
     }
     if (pieces.size() > kMaxPieces)
-      return n.Unsupported() << "mode " << mode << " with pads " << before << " and " << after << " is too much";
+      return n.Unsupported() << "mode " << mode << " with pads " << before << " and " << after
+                             << " has too many pieces";
     i += count;
   }
   RETURN_IF_ERROR(b.status());

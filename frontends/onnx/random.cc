@@ -28,7 +28,7 @@ absl::StatusOr<DType> RandomDType(OnnxNode& n, DType default_dtype) {
 
 absl::StatusOr<TensorType> FloatsOf(const OnnxNode& n, DType dtype, Shape shape) {
   if (IsFloat(dtype)) return TensorType{dtype, std::move(shape)};
-  return n.Error() << "of " << dtype << ", expected floats";
+  return n.Error() << "dtype is " << dtype << ", expected floats";
 }
 
 // The result type of an operator with the attribute `shape`.
@@ -54,7 +54,7 @@ absl::StatusOr<double> FiniteAttr(OnnxNode& n, std::string_view name, double def
   const double value = n.Float(name, default_value);
   RETURN_IF_ERROR(n.b().status());
   if (std::isfinite(Tensor::Scalar(dtype, value).At(0))) return value;
-  return n.Error() << "attribute " << name << " is " << value << ", which is no finite " << dtype;
+  return n.Error() << "attribute " << name << " is " << value << ", which is not finite in " << dtype;
 }
 
 absl::Status Uniform(OnnxNode& n, const absl::StatusOr<TensorType>& type) {
@@ -94,7 +94,7 @@ absl::Status Multinomial(OnnxNode& n) {
   ASSIGN_OR_RETURN(const DType dtype, RandomDType(n, DType::kI32));
   RETURN_IF_ERROR(n.b().status());
   if (samples < 1) return n.Error() << "attribute sample_size is " << samples << ", expected at least 1";
-  if (dtype != DType::kI32 && dtype != DType::kI64) return n.Error() << "of " << dtype << ", expected i32 or i64";
+  if (dtype != DType::kI32 && dtype != DType::kI64) return n.Error() << "dtype is " << dtype << ", expected i32 or i64";
   RETURN_IF_ERROR(n.CheckedShape({logits.shape()[0], samples, logits.shape()[1]}).status());
   n.SetOutput(0, n.b().Convert(RandomMultinomial(n.b(), logits, samples, SaltOf(n)), dtype));
   return absl::OkStatus();
@@ -109,7 +109,8 @@ struct Ratio {
 
 absl::StatusOr<Ratio> RatioOf(OnnxNode& n) {
   Ratio ratio;
-  if (n.opset() >= 12 && n.has_attr("ratio")) return n.Error() << "ratio is an attribute, in opset 12 it is an input";
+  if (n.opset() >= 12 && n.has_attr("ratio"))
+    return n.Error() << "ratio is an attribute, expected an input from opset 12 on";
   ratio.known = n.Float("ratio", 0.5);
   if (n.has_input(1)) {
     const Value given = n.input(1);

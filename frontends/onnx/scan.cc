@@ -85,7 +85,8 @@ absl::StatusOr<std::vector<Value>> UnrollScan(OnnxNode& n, const OnnxScan& form,
     inputs.push_back({Kind::kScanned, turned(MoveDim(b, scanned[i], axes[i], 0), form.input_directions[i])});
   RETURN_IF_ERROR(b.status());
   ASSIGN_OR_RETURN(OnnxLoopBody loop, n.TraceLoop(*form.body, inputs));
-  if (loop.outputs.size() != At(form.num_carried + form.num_stacked)) return n.Error() << "its outputs are others";
+  if (loop.outputs.size() != At(form.num_carried + form.num_stacked))
+    return n.Error() << "the body has a different number of outputs";
   ASSIGN_OR_RETURN(std::vector<Value> results, ScanOf(n, std::move(loop), carried.size(), length, reverse));
   for (size_t j = 0; j < At(form.num_stacked); ++j) {
     Value& result = results[carried.size() + j];

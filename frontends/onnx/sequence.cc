@@ -140,7 +140,7 @@ absl::Status ConcatFromSequence(OnnxNode& n) {
   if (!n.has_attr("axis")) return n.Error() << "attribute axis is missing";
   const bool is_new = n.Flag("new_axis", false);
   std::vector<Value>& xs = sequence.elements;
-  if (xs.empty()) return n.Error() << "the sequence has no elements, which leaves the shape of the result open";
+  if (xs.empty()) return n.Error() << "the sequence has no elements, so the shape of the result is unknown";
   ASSIGN_OR_RETURN(const int64_t axis, n.Axis(n.Int("axis", 0), xs[0].shape().rank() + (is_new ? 1 : 0)));
   if (is_new) {
     for (Value x : xs) {

@@ -157,7 +157,8 @@ absl::StatusOr<int64_t> DftAxis(OnnxNode& n, int64_t rank) {
     axis = list[0];
   }
   ASSIGN_OR_RETURN(axis, n.Axis(axis, rank));
-  if (axis == rank - 1) return n.Error() << "axis " << axis << " is the one of real and imaginary parts";
+  if (axis == rank - 1)
+    return n.Error() << "axis " << axis << " has the real and imaginary parts, expected another one";
   return axis;
 }
 

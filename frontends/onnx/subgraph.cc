@@ -251,7 +251,7 @@ absl::Status SubgraphImporter::DefineBodyInitializers(const OnnxNode& n, const o
       if (!value.ok()) return Annotate(value.status(), "initializer '" + tensor.name() + "'");
       if (IsFloat(value->dtype()) && value->shape().rank() > 0) {
         model_.notes.push_back("Initializer '" + tensor.name() + "' in a body of " + n.source() +
-                               " is a constant: what is trained is in the file's graph.");
+                               " is a constant: only initializers of the file's graph can be trained.");
       }
       RETURN_IF_ERROR(values_.DefineConstant(tensor.name(), *std::move(value)));
       constants_.emplace(&tensor, values_.Get(tensor.name()));
@@ -302,7 +302,7 @@ absl::Status SubgraphImporter::CallFunction(const onnx::FunctionProto& function,
                                             const std::string& source) {
   for (const Frame& frame : frames_) {
     if (frame.function == &function)
-      return InvalidArgument() << NameOf(function) << ": the function calls itself, straight or through others";
+      return InvalidArgument() << NameOf(function) << ": the function calls itself, directly or through others";
   }
   if (frames_.size() > kMaxNesting)
     return Unimplemented() << NameOf(function) << ": bodies and functions nest deeper than " << kMaxNesting;

@@ -94,7 +94,7 @@ absl::StatusOr<ExternalRange> RangeOf(const TensorProto& tensor) {
       range.location = entry.value();
     } else if (entry.key() == "offset" || entry.key() == "length") {
       if (!is_number)
-        return InvalidArgument() << "external data: " << entry.key() << " '" << entry.value() << "' is no number";
+        return InvalidArgument() << "external data: " << entry.key() << " '" << entry.value() << "' is not a number";
       if (entry.key() == "offset") range.offset = number;
       else range.length = number;
     }  // a checksum is not verified

@@ -41,7 +41,7 @@ absl::Status CheckDraws(const Graph& graph, const Node* last_before, const std::
   for (const Node& node : graph.nodes()) {
     const bool is_shared = std::find(dependent.begin(), dependent.end(), &node) == dependent.end();
     if (is_new && (node.Is("random_bits") || (node.Is("dropout") && is_shared)))
-      return Unimplemented() << "its body draws at random, at " << node.source();
+      return Unimplemented() << "its body draws random numbers, at " << node.source();
     is_new = is_new || &node == last_before;
   }
   return absl::OkStatus();
