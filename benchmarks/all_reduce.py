@@ -90,7 +90,7 @@ def main() -> None:
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=0.5, help="for each size and contestant in a round")
+    parser.add_argument("--seconds", type=float, default=0.5, help="seconds for each size and contestant in a round")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--out", type=Path, default=ROOT / "build/bench/all_reduce.json")
     parser.add_argument("--gloo-worker", action="store_true", help=argparse.SUPPRESS)

@@ -70,7 +70,7 @@ def show(model: str, result: dict[str, Any]) -> None:
         )
     ours = contestants["lockstep"]["ms"] / least
     print(
-        f"{'':10} {'links in f32':16} {result['links_ms']:9.2f} ms; Lockstep takes {ours:.2f} times the greater of that and the computation"
+        f"{'':10} {'links in f32':16} {result['links_ms']:9.2f} ms; Lockstep takes {ours:.2f} times the maximum of that and the computation"
     )
 
 
@@ -78,13 +78,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(STEPS)}; all if there are none")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"models of {', '.join(STEPS)} (default: all)")
     parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--rate", default="1gbit", help="of each host's link")
+    parser.add_argument("--rate", default="1gbit", help="rate of each host's link")
     parser.add_argument("--rounds", type=int, default=7, help="rounds of each contestant")
     parser.add_argument("--steps", type=int, help=f"steps of a round (default: {STEPS})")
     parser.add_argument(
-        "--out", type=Path, default=worker.ROOT / "build/bench/between_hosts.json", help="where the numbers go as JSON"
+        "--out", type=Path, default=worker.ROOT / "build/bench/between_hosts.json", help="the JSON file to write"
     )
     arguments = parser.parse_args()
     if unknown := set(arguments.models) - STEPS.keys():

@@ -68,12 +68,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(STEPS)}; all if there are none")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"models of {', '.join(STEPS)} (default: all)")
     parser.add_argument("--hosts", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--rates", nargs="+", default=RATES, help="of each host's link")
+    parser.add_argument("--rates", nargs="+", default=RATES, help="rates of each host's link")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--out", type=Path, default=worker.ROOT / "build/bench/forecast.json", help="where the numbers go as JSON"
+        "--out", type=Path, default=worker.ROOT / "build/bench/forecast.json", help="the JSON file to write"
     )
     arguments = parser.parse_args()
     if unknown := set(arguments.models) - STEPS.keys():

@@ -57,12 +57,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(STEPS)}; all if there are none")
-    parser.add_argument("--mxnet", default="", metavar="PYTHON", help="which has mxnet==1.9.1 and numpy==1.23.5")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"models of {', '.join(STEPS)} (default: all)")
+    parser.add_argument("--mxnet", default="", metavar="PYTHON", help="a Python with mxnet==1.9.1 and numpy==1.23.5")
     parser.add_argument("--rounds", type=int, default=7, help="rounds of each contestant")
     parser.add_argument("--steps", type=int, help=f"steps of a round (default: {STEPS})")
     parser.add_argument(
-        "--out", type=Path, default=worker.ROOT / "build/bench/kvstore.json", help="where the numbers go as JSON"
+        "--out", type=Path, default=worker.ROOT / "build/bench/kvstore.json", help="the JSON file to write"
     )
     arguments = parser.parse_args()
     if unknown := set(arguments.models) - STEPS.keys():

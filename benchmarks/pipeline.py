@@ -89,13 +89,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(STEPS)}; all if there are none")
-    parser.add_argument("--ranks", type=int, default=2, choices=(2, 4), help="of one thread each")
-    parser.add_argument("--micro-batches", type=int, default=8, help="of a step of the pipelines and of the one rank")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"models of {', '.join(STEPS)} (default: all)")
+    parser.add_argument("--ranks", type=int, default=2, choices=(2, 4), help="ranks of one thread each")
+    parser.add_argument(
+        "--micro-batches", type=int, default=8, help="micro-batches per step of the pipelines and of the single rank"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each contestant")
     parser.add_argument("--steps", type=int, help=f"steps of a round (default: {STEPS})")
     parser.add_argument(
-        "--out", type=Path, default=worker.ROOT / "build/bench/pipeline.json", help="where the numbers go as JSON"
+        "--out", type=Path, default=worker.ROOT / "build/bench/pipeline.json", help="the JSON file to write"
     )
     arguments = parser.parse_args()
     if unknown := set(arguments.models) - STEPS.keys():

@@ -93,11 +93,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(PEERS)}; all if there are none")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"models of {', '.join(PEERS)} (default: all)")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of each contestant")
     parser.add_argument("--steps", type=int, help=f"steps of a round (default: {STEPS})")
     parser.add_argument(
-        "--out", type=Path, default=worker.ROOT / "build/bench/training.json", help="where the numbers go as JSON"
+        "--out", type=Path, default=worker.ROOT / "build/bench/training.json", help="the JSON file to write"
     )
     arguments = parser.parse_args()
     if unknown := set(arguments.models) - PEERS.keys():

@@ -92,7 +92,7 @@ def draw(model: str, results: dict[str, Any], path: Path) -> None:
     hosts = results["hosts"]
     first = results[model]["steps"]["lockstep"][0]
     axes.plot(
-        hosts, [n * ROWS[model] / first for n in hosts], ":", color="gray", label="Lockstep on one, so many times"
+        hosts, [n * ROWS[model] / first for n in hosts], ":", color="gray", label="Lockstep on one host, times hosts"
     )
     for name, seconds in results[model]["steps"].items():
         axes.plot(hosts, [n * ROWS[model] / s for n, s in zip(hosts, seconds, strict=True)], "o-", label=NAMES[name])
@@ -105,12 +105,12 @@ def draw(model: str, results: dict[str, Any], path: Path) -> None:
 
 def document(results: dict[str, Any], models: Sequence[str]) -> str:
     lines = [
-        "# What more hosts bring, measured",
+        "# Scaling with hosts, measured",
         "",
         (
             f"Written by `make scaling` on {results['date']}: {results['cpu']}, hosts at {results['rate']}, each with one rank that has "
-            f"{results['share']:g} of a core; medians of {results['rounds']} alternating rounds. A rank's batch stays the same, so that the best that n hosts "
-            "can do is n times the samples. The forecast is of a step that ran on one host ([forecast.md](forecast.md))."
+            f"{results['share']:g} of a core; medians of {results['rounds']} alternating rounds. The batch of a rank stays the same, so n hosts compute at most "
+            "n times the samples. The forecast is from a step that ran on one host ([forecast.md](forecast.md))."
         ),
     ]
     for model in models:
@@ -138,11 +138,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(STEPS)}; all if there are none")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"models of {', '.join(STEPS)} (default: all)")
     parser.add_argument("--hosts", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--rate", default="1gbit", help="of each host's link")
+    parser.add_argument("--rate", default="1gbit", help="rate of each host's link")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each contestant")
-    parser.add_argument("--mxnet", default="", metavar="PYTHON", help="which has mxnet==1.9.1 and numpy==1.23.5")
+    parser.add_argument("--mxnet", default="", metavar="PYTHON", help="a Python with mxnet==1.9.1 and numpy==1.23.5")
     parser.add_argument("--out", type=Path, default=worker.ROOT / "docs", help="the folder of scaling.md and pictures")
     arguments = parser.parse_args()
     if unknown := set(arguments.models) - STEPS.keys():

@@ -84,7 +84,7 @@ def on_ranks(ranks: int, body: Callable[[ls.Communicator], list[float]]) -> list
     for thread in threads:
         thread.join()
     if any(result != results[0] for result in results):
-        raise SystemExit("a rank failed, or had another loss")
+        raise SystemExit("a rank failed, or had a different loss")
     return results[0]
 
 
@@ -107,7 +107,7 @@ def losses(task: Task, ranks: int, steps: int, how: str) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", default=list(TASKS), help=f"of {', '.join(TASKS)}; all of them without")
+    parser.add_argument("models", nargs="*", default=list(TASKS), help=f"models of {', '.join(TASKS)} (default: all)")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()

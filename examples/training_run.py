@@ -29,12 +29,12 @@ def parser(description: str, *, epochs: int, batch: int, out: str) -> argparse.A
     add = options.add_argument
     add("--model", metavar="FILE", help="an ONNX file to train, in place of the example's own network")
     add("--epochs", type=at_least(1), default=epochs, help="passes over the training set")
-    add("--batch", type=at_least(1), default=batch, help="global batch: the ranks share it")
-    add("--seed", type=at_least(0), default=0, help="of weights, batches, and all else that is drawn")
+    add("--batch", type=at_least(1), default=batch, help="global batch: the ranks split it")
+    add("--seed", type=at_least(0), default=0, help="seed of weights, batches and all other random numbers")
     add("--out", type=Path, default=Path(out), metavar="DIR", help="where results are written")
-    add("--checkpoints", type=Path, metavar="DIR", help="folder in which the run is saved now and then")
-    add("--checkpoint-every", type=at_least(1), default=200, metavar="STEPS", help="how often")
-    add("--resume", action="store_true", help="go on from the last of --checkpoints, on as many ranks as there are now")
+    add("--checkpoints", type=Path, metavar="DIR", help="folder for checkpoints of the run")
+    add("--checkpoint-every", type=at_least(1), default=200, metavar="STEPS", help="steps between checkpoints")
+    add("--resume", action="store_true", help="continue from the last checkpoint, on any number of ranks")
     return options
 
 
@@ -52,7 +52,7 @@ def at_least(low: int) -> Callable[[str], int]:
 def parse(options: argparse.ArgumentParser) -> argparse.Namespace:
     arguments = options.parse_args()
     if arguments.resume and arguments.checkpoints is None:
-        options.error("argument --resume: --checkpoints says where from")
+        options.error("argument --resume: needs --checkpoints")
     return arguments
 
 
@@ -111,11 +111,11 @@ class Run:
         last = self._checkpoints.latest()
         if not self._arguments.resume:
             if last is not None:
-                raise ls.Error(f"{last} is of a run before: --resume goes on from there")
+                raise ls.Error(f"{last} is of an earlier run: --resume continues it")
             return
         self._checkpoints.restore(self._exe, expected=self._data)
         if self._exe.step > 0:
-            self.print(f"goes on after step {self._exe.step}")
+            self.print(f"continues after step {self._exe.step}")
 
     def print(self, text: str) -> None:
         """Prints on rank 0 only, above the progress bar."""

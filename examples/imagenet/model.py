@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--depth", type=int, choices=BLOCKS, default=50)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--size", type=int, default=224, help="height and width of the images")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights")
     parser.add_argument("--out", type=Path, default=Path("build/resnet.onnx"), help="the file to write")
     arguments = parser.parse_args()
     write(resnet(arguments.depth, arguments.classes, arguments.size, seed=arguments.seed), arguments.out)

@@ -28,18 +28,18 @@ def parse_arguments() -> argparse.Namespace:
     )
     add = options.add_argument
     add("--data", type=Path, required=True, metavar="DIR", help="has train/<class>/*.jpg and val/<class>/*.jpg")
-    add("--depth", type=int, choices=BLOCKS, default=50, help="of the ResNet")
+    add("--depth", type=int, choices=BLOCKS, default=50, help="depth of the ResNet")
     add("--width", type=at_least(1), default=64, help="channels of the first layer")
-    add("--size", type=at_least(8), default=224, help="height and width to which images are brought")
-    add("--lr", type=float, default=0.1, help="learning rate for a batch of 256; in proportion for others")
+    add("--size", type=at_least(8), default=224, help="height and width of images after resizing")
+    add("--lr", type=float, default=0.1, help="learning rate for a batch of 256; scaled for other batches")
     add("--label-smoothing", type=float, default=0.1)
     add("--batch-statistics", choices=["global", "rank"], default="global",
-        help="what batch normalisation is over: with `rank`, as in the paper, results depend on the number of ranks")  # fmt: skip
+        help="batch of batch normalisation: with `rank`, as in the paper, results depend on the number of ranks")  # fmt: skip
     add(
         "--readers",
         type=at_least(1),
         default=max(1, min(8, os.cpu_count() or 1)),
-        help="threads that read, on each rank",
+        help="threads per rank that read images",
     )
     return parse(options)
 

@@ -79,7 +79,7 @@ def main() -> None:
     for option, value in {"layers": 4, "width": 128, "heads": 4, "length": 128, "seed": 0}.items():
         parser.add_argument(f"--{option}", type=int, default=value)
     parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--separate", action="store_true", help="weights of their own for queries, keys and values")
+    parser.add_argument("--separate", action="store_true", help="separate weights for queries, keys and values")
     parser.add_argument("--out", type=Path, default=Path("build/gpt.onnx"), help="the file to write")
     chosen = vars(parser.parse_args())
     path = chosen.pop("out")

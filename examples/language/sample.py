@@ -70,9 +70,9 @@ class Sampler:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="build/language/gpt-trained.onnx", help="what train.py wrote")
+    parser.add_argument("--model", default="build/language/gpt-trained.onnx", help="a model that train.py wrote")
     parser.add_argument("--prompt", default="\n")
-    parser.add_argument("--count", type=int, default=500, help="how many bytes")
+    parser.add_argument("--count", type=int, default=500, help="number of bytes to add")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

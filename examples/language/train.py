@@ -27,11 +27,11 @@ def parse_arguments() -> argparse.Namespace:
         epochs=20, batch=16, out="build/language",
     )  # fmt: skip
     add = options.add_argument
-    add("--text", type=Path, default=Path(__file__).with_name("sonnets.txt"), metavar="FILE", help="what to learn")
+    add("--text", type=Path, default=Path(__file__).with_name("sonnets.txt"), metavar="FILE", help="the text to learn")
     add("--layers", type=at_least(1), default=4)
-    add("--width", type=at_least(1), default=128, help="of what a byte is represented by")
-    add("--heads", type=at_least(1), default=4, help="of attention, which share the width")
-    add("--length", type=at_least(2), default=128, help="how many bytes the model looks back")
+    add("--width", type=at_least(1), default=128, help="size of the vector that represents a byte")
+    add("--heads", type=at_least(1), default=4, help="heads of attention, which split the width")
+    add("--length", type=at_least(2), default=128, help="number of previous bytes that the model sees")
     add("--dropout", type=float, default=0.1)
     add(
         "--lr",
@@ -39,10 +39,10 @@ def parse_arguments() -> argparse.Namespace:
         default=0.002,
         help="learning rate, reached after a warm-up; falls to a tenth along a cosine",
     )
-    add("--weight-decay", type=float, default=0.1, help="of the matrices; biases and normalisation have none")
-    add("--clip", type=float, default=1.0, help="the largest norm of the gradients together")
-    add("--prompt", default="\n\nShall I ", help="what the sample at the end begins with")
-    add("--sample", type=at_least(0), default=300, metavar="BYTES", help="how much is sampled")
+    add("--weight-decay", type=float, default=0.1, help="weight decay of matrices; biases and normalisation have none")
+    add("--clip", type=float, default=1.0, help="maximum global norm of the gradients")
+    add("--prompt", default="\n\nShall I ", help="beginning of the sample at the end")
+    add("--sample", type=at_least(0), default=300, metavar="BYTES", help="length of the sample")
     return parse(options)
 
 
@@ -100,9 +100,9 @@ def main() -> None:
     run, exe, network = train(world, arguments)
     ls.save_onnx(exe, arguments.out / "gpt-trained.onnx")
     if world.rank == 0:
-        run.wrote("gpt-trained.onnx", "the model, for sample.py too")
+        run.wrote("gpt-trained.onnx", "the trained model, also for sample.py")
         sample = Sampler(network, exe.state).sample(arguments.prompt, arguments.sample, seed=arguments.seed)
-        run.wrote("sample.txt", "what the model wrote").write_text(sample)
+        run.wrote("sample.txt", "a sample of the model").write_text(sample)
         print(sample)
 
 

@@ -37,7 +37,7 @@ def parse_arguments() -> argparse.Namespace:
         "--batch",
         type=int,
         default=128,
-        help="global batch: the ranks share it, so results do not depend on their number",
+        help="global batch: the ranks split it, so results do not depend on their number",
     )
     parser.add_argument("--lr", type=float, help="learning rate (default: 0.05 for sgd, 0.001 for adam and adamw)")
     parser.add_argument("--optimizer", choices=["sgd", "adam", "adamw"], default="sgd", help="sgd has momentum 0.9")
@@ -48,13 +48,13 @@ def parse_arguments() -> argparse.Namespace:
         "--checkpoints",
         type=Path,
         metavar="DIR",
-        help="folder in which the run is saved now and then; the last three stay",
+        help="folder for checkpoints of the run; the last three are kept",
     )
-    parser.add_argument("--checkpoint-every", type=int, default=200, metavar="STEPS", help="how often")
+    parser.add_argument("--checkpoint-every", type=int, default=200, metavar="STEPS", help="steps between checkpoints")
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on from the last of --checkpoints, with its settings (--lr) and as many ranks as there are now",
+        help="continue from the last checkpoint, with its settings (--lr), on any number of ranks",
     )
     parser.add_argument("--print-graph", action="store_true", help="print the compiled graph and its steps")
     arguments = parser.parse_args()
@@ -62,7 +62,7 @@ def parse_arguments() -> argparse.Namespace:
         if getattr(arguments, option) < 1:
             parser.error(f"argument --{option.replace('_', '-')}: {getattr(arguments, option)} is not at least 1")
     if arguments.resume and arguments.checkpoints is None:
-        parser.error("argument --resume: --checkpoints says where from")
+        parser.error("argument --resume: needs --checkpoints")
     return arguments
 
 
@@ -109,7 +109,7 @@ def resume(
         return
     if not arguments.resume:
         if checkpoints.latest() is not None:
-            raise ls.Error(f"{checkpoints.latest()} is of a run before: --resume goes on from there")
+            raise ls.Error(f"{checkpoints.latest()} is of an earlier run: --resume continues it")
         return
     checkpoints.restore(exe, expected=data)
 
@@ -134,7 +134,7 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Exe
     resume(exe, checkpoints, data, arguments)
     first = exe.step
     if world.rank == 0 and first > 0:
-        print(f"goes on after step {first}", flush=True)
+        print(f"continues after step {first}", flush=True)
     first_epoch, first_batch = divmod(first, len(images) // arguments.batch)
 
     losses = []

@@ -54,8 +54,8 @@ def export(made: Example, path: Path, how: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="of examples; all if there are none")
-    parser.add_argument("--out", type=Path, required=True, help="a folder")
+    parser.add_argument("names", nargs="*", help="examples to export (default: all)")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write to")
     parser.add_argument("--how", choices=HOW, default="export")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

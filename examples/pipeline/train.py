@@ -26,22 +26,31 @@ import lockstep as ls
 
 def parse_arguments() -> argparse.Namespace:
     options = parser(
-        "Trains a language model whose layers lie on the ranks that mpirun starts.",
+        "Trains a language model whose layers are spread over the ranks that mpirun starts.",
         epochs=12, batch=32, out="build/pipeline",
     )  # fmt: skip
     add = options.add_argument
     text = EXAMPLES / "language/sonnets.txt"
-    add("--stages", type=at_least(1), help="how many ranks share the layers (default: all); the others share the batch")
-    add("--micro-batches", type=at_least(1), default=8, help="of a step, which pass through the stages in turn")
-    add("--text", type=Path, default=text, metavar="FILE", help="what to learn")
+    add(
+        "--stages",
+        type=at_least(1),
+        help="stages of a pipeline (default: one per rank); several pipelines split the batch",
+    )
+    add(
+        "--micro-batches",
+        type=at_least(1),
+        default=8,
+        help="micro-batches of a step, which pass through the stages in turn",
+    )
+    add("--text", type=Path, default=text, metavar="FILE", help="the text to learn")
     add("--layers", type=at_least(1), default=4)
-    add("--width", type=at_least(1), default=128, help="of each layer")
-    add("--length", type=at_least(2), default=64, help="how many bytes the model looks back")
+    add("--width", type=at_least(1), default=128, help="width of each layer")
+    add("--length", type=at_least(2), default=64, help="number of previous bytes that the model sees")
     add("--dropout", type=float, default=0.1)
     add("--lr", type=float, default=0.004, help="learning rate, reached after a warm-up; falls to a tenth")
-    add("--clip", type=float, default=1.0, help="the largest norm of the gradients together")
-    add("--prompt", default="\n\nShall I ", help="what the sample at the end begins with")
-    add("--sample", type=at_least(0), default=300, metavar="BYTES", help="how much is sampled")
+    add("--clip", type=float, default=1.0, help="maximum global norm of the gradients")
+    add("--prompt", default="\n\nShall I ", help="beginning of the sample at the end")
+    add("--sample", type=at_least(0), default=300, metavar="BYTES", help="length of the sample")
     return parse(options)
 
 
@@ -117,7 +126,7 @@ def main() -> None:
         path = run.wrote("lstm-trained.onnx", "the model")
         ls.save_onnx(ls.compile(trained), path)
         sample = Sampler(path).sample(arguments.prompt, arguments.sample, seed=arguments.seed)
-        run.wrote("sample.txt", "what the model wrote").write_text(sample)
+        run.wrote("sample.txt", "a sample of the model").write_text(sample)
         print(sample)
 
 

@@ -28,11 +28,17 @@ def parse_arguments() -> argparse.Namespace:
     add = options.add_argument
     add("--size", type=at_least(8), default=64, help="height and width of the images")
     add("--width", type=at_least(1), default=16, help="channels of the first level; 64 in the paper")
-    add("--depth", type=at_least(1), default=3, help="how often the image is halved; 4 in the paper")
+    add("--depth", type=at_least(1), default=3, help="number of times that the image is halved; 4 in the paper")
     add("--samples", type=at_least(1), default=1024, help="images in the training set")
     add("--validation", type=at_least(1), default=200, help="images to evaluate with")
     add("--lr", type=float, default=0.005, help="learning rate, which falls to 0 along a cosine")
-    add("--average", type=float, default=0.98, metavar="DECAY", help="of the exponential moving average of weights")
+    add(
+        "--average",
+        type=float,
+        default=0.98,
+        metavar="DECAY",
+        help="decay of the exponential moving average of weights",
+    )
     return parse(options)
 
 
@@ -114,7 +120,7 @@ def main() -> None:
     if world.rank == 0:
         single = ls.compile(ls.load_onnx(arguments.out / "unet-trained.onnx", dims={"batch": 1}))
         images = Shapes(arguments.validation, arguments.size, seed=arguments.seed + 1)
-        draw(run.wrote("predictions.png", "what the model sees"), single, images, min(4, len(images)))
+        draw(run.wrote("predictions.png", "images, labels and predictions"), single, images, min(4, len(images)))
         run.wrote("unet-trained.onnx", "the model, with averaged weights")
 
 

@@ -30,8 +30,8 @@ def parse_arguments(description: str) -> argparse.Namespace:
         metavar="DIR",
         help="has the four files of MNIST's format",
     )
-    add("--samples", type=int, default=60000, help="how many images of the training set to train on")
-    add("--epochs", type=int, default=2, help="passes over them")
+    add("--samples", type=int, default=60000, help="number of training images")
+    add("--epochs", type=int, default=2, help="passes over the training images")
     return options.parse_args()
 
 
