@@ -1,10 +1,10 @@
 // Compares the reduction of a gradient and the update by Adam with MPI_Allreduce and a plain loop, under mpirun:
 //   mpirun -np 2 reduce_update_bench [--json] [--mib=100] [--rounds=15]
 // One weight has so many MiB of f32. Three contestants alternate within one run: Lockstep, where each rank updates the
-// whole weight; Lockstep with a sharded optimizer, where each rank updates a slice; and MPI_Allreduce followed by a loop
-// that the compiler vectorises for the processor. Each begins with a gradient that has just been written; in Lockstep a
-// kernel of the program writes it, whose time is subtracted. The time of a round is that of the slowest rank, measured
-// from a barrier. Prints medians, and medians of the ratios of neighbouring rounds.
+// whole weight; Lockstep with a sharded optimizer, where each rank updates a slice; and MPI_Allreduce followed by a
+// loop that the compiler vectorises for the processor. Each begins with a gradient that has just been written; in
+// Lockstep a kernel of the program writes it, whose time is subtracted. The time of a round is that of the slowest
+// rank, measured from a barrier. Prints medians, and medians of the ratios of neighbouring rounds.
 
 #include <mpi.h>
 

@@ -156,7 +156,7 @@ class Run:
         seconds = time.perf_counter() - self._begin
         if self._checkpoints is not None:
             self._checkpoints.save(self._exe, metadata=self._data)
-        self._exe.check_replicas()  # bitwise equal on all ranks, or an error
+        self._exe.check_replicas()  # fails unless all ranks have the same bits
         if self._losses:
             samples = len(self._losses) * self._arguments.batch / seconds
             self.print(f"{len(self._losses)} steps in {seconds:.1f} s, {samples:,.0f} samples/s with evaluations")
@@ -174,7 +174,7 @@ class Run:
     def _draw(self, path: Path) -> None:
         import matplotlib
 
-        matplotlib.use("Agg")  # no screen is needed
+        matplotlib.use("Agg")  # needs no screen
         from matplotlib import pyplot
 
         figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")

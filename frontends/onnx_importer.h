@@ -88,7 +88,7 @@ struct ImportedModel {
   std::vector<std::string> notes;
 };
 
-// Errors name the file, and in it the node, input, dimension or initializer.
+// Imports the file `path`. Errors name the file, and the node, input, dimension or initializer in it.
 absl::StatusOr<ImportedModel> ImportOnnx(const std::string& path, const ImportOptions& options = {});
 
 // The same for a serialized ModelProto that is in no file. Messages call it `name`. Data in other files is an error.

@@ -1,6 +1,6 @@
 """Writes docs/onnx.md: the ONNX operators that are imported and in which opsets, what is tested, and what is left out.
 
-    python tools/onnx_document.py        # `make docs` does it; a test says when it is due
+    python tools/onnx_document.py        # `make docs` runs this; a test fails if docs/onnx.md is out of date
 
 The content is read from the importer's tables, ONNX's schemas and node tests, and two lists that the tests keep,
 test/python/onnx_not_passing.toml and onnx_gradients.toml.

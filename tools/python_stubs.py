@@ -1,6 +1,6 @@
 """Writes python_bindings/lockstep/{optim,loss}.pyi: stubs of the classes and functions that are made at import.
 
-    python tools/python_stubs.py        # `make docs` does it; a test says when it is due
+    python tools/python_stubs.py        # `make docs` runs this; a test fails if the stubs are out of date
 
 The stubs are for editors and type checkers, which do not run the package.
 """

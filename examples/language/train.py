@@ -84,7 +84,7 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, l
         windows = windows_of_epoch(text, arguments.length, arguments.seed, epoch)
         batches = ls.data.batches(
             windows, size=arguments.batch, world=world, seed=arguments.seed + epoch, start=first
-        )  # this rank's share of each
+        )  # this rank's share of each batch
         for tokens, label in run.progress(epoch, first, per_epoch, batches):
             run.add(exe(tokens=tokens, label=label)["loss"])
         evaluation.state.assign(exe.state)

@@ -143,7 +143,7 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Exe
         start = first_batch if epoch == first_epoch else 0
         batches = ls.data.batches(
             images, labels, size=arguments.batch, world=world, seed=epoch, start=start
-        )  # this rank's share of each
+        )  # this rank's share of each batch
         progress = tqdm(
             batches,
             desc=f"epoch {epoch + 1}/{arguments.epochs}",
@@ -199,7 +199,7 @@ def main() -> None:
         arguments.out.mkdir(parents=True, exist_ok=True)
 
     exe, first, losses, seconds = train(world, arguments)
-    exe.check_replicas()  # bitwise equal on all ranks, or an error
+    exe.check_replicas()  # fails unless all ranks have the same bits
     tested = evaluate(arguments.model, exe, *ls.data.mnist(arguments.data, train=False), world)
     ls.save_onnx(exe, arguments.out / "lenet-trained.onnx")
     if world.rank == 0:

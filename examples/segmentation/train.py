@@ -84,7 +84,7 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, l
     for epoch, first in run.epochs(per_epoch):
         batches = ls.data.batches(
             training, size=arguments.batch, world=world, seed=arguments.seed + epoch, start=first
-        )  # this rank's share of each
+        )  # this rank's share of each batch
         for image, label in run.progress(epoch, first, per_epoch, batches):
             run.add(exe(image=image, label=label)["loss"])
         ious = evaluate(evaluation, exe.state, validation, arguments.batch, world)

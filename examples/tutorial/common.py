@@ -15,7 +15,7 @@ import lockstep as ls
 MODEL = Path(__file__).parents[1] / "mnist/lenet.onnx"  # input `image`, result `logits`
 LOSS = ls.loss.softmax_cross_entropy("logits", "label")
 OPTIMIZER = ls.optim.SGD(0.05, momentum=0.9)
-BATCH = 128  # of all workers together
+BATCH = 128  # the batch of all workers together
 
 
 def parse_arguments(description: str) -> argparse.Namespace:

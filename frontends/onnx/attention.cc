@@ -80,8 +80,8 @@ absl::StatusOr<Value> GivenMask(OnnxNode& n, const Heads& h) {
   return b.Concat({mask, b.Splat(is_bool ? 0 : -kInf, {mask.dtype(), rest})}, 3);
 }
 
-// The mask of the keys that queries may see, by lengths of sequences and windows: bools, or null if all are true. If
-// the mask would be causal only by the past, it is left to the op, and `causal` becomes true.
+// The mask of the keys that queries may see, by lengths of sequences and windows: bools, or null if all are true. Sets
+// `causal` if the op has to apply the causal mask, which is possible if there are no lengths.
 absl::StatusOr<Value> Seen(OnnxNode& n, const Heads& h, bool& causal) {
   Builder& b = n.b();
   const bool is_causal = n.Flag("is_causal", false), has_lengths = n.has_input(kLengths);
@@ -163,7 +163,7 @@ absl::Status Attention(OnnxNode& n) {
   bool causal = false;
   ASSIGN_OR_RETURN(const Value seen, Seen(n, h, causal));
   ASSIGN_OR_RETURN(const Value mask, CombinedMask(n, h, seen));
-  n.Ignore("softmax_precision");  // it is at least f32
+  n.Ignore("softmax_precision");  // computed in f32 or f64
   const int64_t size = h.q.shape()[3];
   double scale = n.Float("scale", 0);
   if (!n.has_attr("scale")) scale = size == 0 ? 1 : 1 / std::sqrt(static_cast<double>(size));

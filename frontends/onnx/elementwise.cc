@@ -129,7 +129,7 @@ absl::Status IsInf(OnnxNode& n) {
   const bool negative = n.Flag("detect_negative", true), positive = n.Flag("detect_positive", true);
   const double infinity = std::numeric_limits<double>::infinity();
   const Value magnitude = negative && positive ? b.Unary("abs", x) : x;
-  // Nothing is below -infinity.
+  // If neither sign is detected, the result is x < -infinity, which is always false.
   n.SetOutput(
       0, b.Compare(magnitude, b.SplatLike(positive ? infinity : -infinity, x), negative || positive ? "eq" : "lt"));
   return absl::OkStatus();

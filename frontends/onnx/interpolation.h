@@ -11,8 +11,8 @@ namespace lockstep {
 // The largest whole number that is not above x (floats), as an i64 index. The fraction x - index is the weight.
 Value IndexBelow(Builder& b, Value x);
 
-// `position` limited to at most `margin` elements outside the extent. Positions further away read zeros in either case,
-// and limited ones have finite weights.
+// `position` limited to [-1 - margin, extent + margin]. Positions outside read zeros in either case; the limit keeps
+// their weights finite.
 Value NearImage(Builder& b, Value position, int64_t extent, double margin);
 
 // Gathers elements of images x [N, C, S], whose last dimension is all spatial dimensions of `extents` in one. `indices`

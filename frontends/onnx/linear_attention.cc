@@ -16,7 +16,7 @@ struct LinearAttentionForm {
   int64_t q_heads = 0, heads = 0;  // heads of queries; heads of keys and values
   int64_t batch = 0, length = 0, key_size = 0, value_size = 0;
   bool has_decay = false, has_beta = false;
-  DType dtype = DType::kF32;  // of the computation
+  DType dtype = DType::kF32;  // dtype of the computation
   double scale = 1;
 
   int64_t group() const { return q_heads / heads; }

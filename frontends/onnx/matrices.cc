@@ -124,7 +124,7 @@ absl::Status Det(OnnxNode& n) {
     limit[static_cast<size_t>(rank - 1)] = column + 1;
     return b.Reshape(b.Slice(x, start, limit), batch);
   };
-  // The minor of the first rows for each set of as many columns.
+  // For each set of columns, the minor of as many first rows.
   std::map<int64_t, Value> minors{{0, b.Splat(1, TensorType{x.dtype(), batch})}};
   for (int64_t row = 0; row < rows; ++row) {
     std::map<int64_t, Value> next;

@@ -17,7 +17,7 @@ inline constexpr int64_t kOldestOpset = 1, kNewestOpset = 28;
 
 struct ModelFile {
   onnx::ModelProto model;
-  int64_t opset = 0;                // of the default domain
+  int64_t opset = 0;                // opset of the default domain
   std::optional<std::string> path;  // of the file; external data is in its folder
 };
 

@@ -51,7 +51,7 @@ class OnnxNode {
   Value input(int i);                                        // if it is not a tensor: null, and the builder fails
   const TensorType& type(int i) { return input(i).type(); }  // requires that input(i) is not null
   const Shape& shape(int i) { return type(i).shape; }
-  std::vector<Value> inputs();  // all, none absent
+  std::vector<Value> inputs();  // all inputs, of which none may be absent
   // The value of an input, which must be known at import.
   absl::StatusOr<Tensor> ConstantInput(int i);
   absl::StatusOr<std::vector<int64_t>> IntsInput(int i);  // of rank 0 or 1
@@ -63,7 +63,7 @@ class OnnxNode {
   absl::StatusOr<std::vector<double>> FloatsInput(int i);  // of rank 0 or 1; may be an initializer
   // For operators that also take sequences and optionals (`takes_any_kind` in the table). For other operators, all
   // inputs are tensors.
-  OnnxValue AnyInput(int i);  // nothing if there is none
+  OnnxValue AnyInput(int i);  // OnnxNothing if it is absent
   absl::StatusOr<OnnxSequence> SequenceInput(int i);
 
   // --- Attributes. An attribute that no converter asks for is an error: its meaning would be lost. -------------------
@@ -105,7 +105,7 @@ class OnnxNode {
   bool has_output(int i) const;
   void SetOutput(int i, Value value);         // no effect if the node has no output i, or the value is null
   void SetAnyOutput(int i, OnnxValue value);  // the same, for any kind
-  const std::vector<std::optional<OnnxValue>>& outputs() const { return outputs_; }  // of those that are set
+  const std::vector<std::optional<OnnxValue>>& outputs() const { return outputs_; }  // nullopt if not set
 
   // --- Errors and checks ---------------------------------------------------------------------------------------------
   // "Conv: <message>"; the importer appends the source.
@@ -114,8 +114,8 @@ class OnnxNode {
   // `axis`, which may be negative, as an index into a tensor of `rank`; an error if it is out of range.
   absl::StatusOr<int64_t> Axis(int64_t axis, int64_t rank) const;
   absl::StatusOr<std::vector<int64_t>> Axes(std::vector<int64_t> axes,
-                                            int64_t rank) const;  // increasing; an error if one repeats
-  // `dims` as a shape; an error if one is negative or the elements are too many.
+                                            int64_t rank) const;  // increasing; an error if an axis repeats
+  // `dims` as a shape; an error if one is negative or there are too many elements.
   absl::StatusOr<Shape> CheckedShape(std::vector<int64_t> dims) const;
   // Returns an error if the rank of input i is less than `rank`.
   absl::Status RequireRank(int i, int64_t rank);

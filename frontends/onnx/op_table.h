@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-inline constexpr int kAnyNumber = 1 << 30;  // all of which are present
+inline constexpr int kAnyNumber = 1 << 30;  // any number of inputs, all of them present
 inline constexpr int kAnyNumberSomeAbsent = kAnyNumber - 1;
 inline constexpr int64_t kNoEnd = 1 << 30;
 

@@ -133,7 +133,7 @@ absl::Status MaxPool(OnnxNode& n) {
 // The number of elements of each window that are in [first, last) of each dimension. x begins at 0.
 Tensor CountsIn(const OnnxWindows& w, const Shape& y, const Ints& first, const Ints& last) {
   const Shape positions(Ints(y.dims().begin() + 2, y.dims().end()));
-  std::vector<std::vector<double>> along(w.size.size());  // each dimension
+  std::vector<std::vector<double>> along(w.size.size());  // one list for each dimension
   for (size_t i = 0; i < along.size(); ++i) {
     for (int64_t position = 0; position < positions.dims()[i]; ++position) {
       const int64_t begin = position * w.stride[i] - w.padding_low[i];

@@ -129,7 +129,7 @@ class Recurrence {
   Recurrence(OnnxNode& n, const RecurrentForm& form, int64_t direction)
       : n_(n), form_(form), direction_(direction), body_(Name()), b_(body_, nullptr, n.source()) {}
 
-  // y are the stacked outputs, [length, batch, hidden]; h and c the last carried values, [batch, hidden].
+  // y: the stacked outputs, [length, batch, hidden]; h, c: the last carried values, [batch, hidden].
   struct Results {
     Value y, h, c;
   };

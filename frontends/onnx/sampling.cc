@@ -235,7 +235,7 @@ Value TapPositions(Builder& b, Value offsets, const OnnxWindows& w, const Shape&
 
 struct Deformation {
   int64_t groups, offset_groups;
-  Shape result;  // of the convolution
+  Shape result;  // result shape of DeformConv
 };
 
 absl::StatusOr<Deformation> ReadDeformation(OnnxNode& n, const OnnxWindows& w) {

@@ -56,7 +56,7 @@ struct Items {
 };
 
 struct Groups {
-  Ints first, inverse, counts;  // first: first item of each group; inverse: group of each item
+  Ints first, inverse, counts;  // first item of each group; group of each item; size of each group
 };
 
 template <typename T>

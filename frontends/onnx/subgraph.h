@@ -100,9 +100,9 @@ class SubgraphImporter {
   // The context that the nodes of a body, a function or the file's graph share.
   struct Frame {
     const OpsetImports* opsets;
-    int64_t opset;                                  // of the default domain
+    int64_t opset;                                  // opset of the default domain
     const onnx::FunctionProto* function = nullptr;  // the function that has the nodes, directly or in a body
-    OnnxAttributes attributes;                      // of its call
+    OnnxAttributes attributes;                      // attributes of the function's call
   };
   class Level;  // a scope guard: enters a body or a function, and leaves it when destroyed
 
@@ -113,7 +113,7 @@ class SubgraphImporter {
   absl::Status Convert(const OnnxOp& op, OnnxNode& node);
   absl::Status FoldNewNodes();
 
-  const onnx::FunctionProto* FindFunction(const onnx::NodeProto& call) const;  // null if it calls none
+  const onnx::FunctionProto* FindFunction(const onnx::NodeProto& call) const;  // null if `call` calls none
   absl::Status CallFunction(const onnx::FunctionProto& function, const onnx::NodeProto& call,
                             const std::string& source);
   absl::StatusOr<Frame> FrameOf(const onnx::FunctionProto& function, const onnx::NodeProto& call) const;

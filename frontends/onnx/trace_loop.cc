@@ -14,7 +14,7 @@ namespace {
 
 using Kind = OnnxLoopInput::Kind;
 
-constexpr int64_t kMostCopiedElements = 16;  // of a constant that is copied into the body
+constexpr int64_t kMostCopiedElements = 16;  // elements of a constant that is copied into the body
 
 // The nodes after `last_before` that depend on placeholders, in order. All nodes are considered if `last_before` is
 // null.

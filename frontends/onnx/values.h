@@ -39,7 +39,7 @@ std::string NameIn(const std::string& place, const std::string& name);
 
 class OnnxValues {
  public:
-  // The scope of the file's graph is open.
+  // Opens the scope of the file's graph.
   explicit OnnxValues(Builder& builder);
 
   // --- Scopes. Names are defined in the innermost one, where they may hide outer ones. -------------------------------
