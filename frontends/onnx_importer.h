@@ -1,7 +1,8 @@
 // Reads an ONNX file: the first stage of every compilation. The graph is the one-rank program over the global batch;
 // float initializers become its states. Supports ONNX opsets 1 to 28 of the default domain, IR versions 3 to 14, and
 // the operators in the tables of frontends/onnx/. Functions are replaced by their nodes, an If by the branch that it
-// takes, a Loop or a Scan by its iterations (frontends/onnx/subgraph.h). Any thread may import.
+// takes, a Loop or a Scan by its iterations or, if these are many, by a `scan` node (frontends/onnx/subgraph.h). Any
+// thread may import.
 //
 //   MatMul(x: float[batch,784], fc1.weight)        dims={"batch": 128}
 //     ==>

@@ -1,5 +1,5 @@
 // Operators that run bodies. The number of runs must be known at import: each run of a body then becomes nodes, and
-// gradients, placements and fusion need no special cases.
+// gradients, placements and fusion need no special cases. A long Loop becomes a `scan` node.
 
 #include <utility>
 

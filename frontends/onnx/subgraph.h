@@ -33,8 +33,9 @@ struct OnnxOp;
 
 // The maximum nesting of bodies and calls.
 inline constexpr size_t kMaxNesting = 64;
-// The maximum number of iterations of a Loop or a Scan, and of elements of a sequence. Each iteration becomes separate
-// nodes, so the size of the graph grows with their number.
+// The maximum number of unrolled iterations of a Loop or a Scan, and of elements of a sequence. Each iteration becomes
+// separate nodes, so the size of the graph grows with their number. Longer loops have to become `scan` nodes
+// (unroll.h).
 inline constexpr int64_t kMaxUnrolled = 1024;
 // The maximum number of nodes in all runs of bodies and calls of functions together: about as many as compile in
 // minutes.
