@@ -1,4 +1,4 @@
-# Everything that one does with a checkout; `make help` lists it.
+# All commands for working with a checkout; `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := bash
 
@@ -7,27 +7,27 @@ BAZEL ?= bazel
 BAZEL_FLAGS ?= --disk_cache=$(CACHE)
 RANKS ?= 2
 EXAMPLE ?= mnist
-PYTHON_FILES = $(wildcard bazel/*.py) $(wildcard python_bindings examples test/python test/mutants test/fuzz test/cuda_abi test/cuda_check test/hosts test/faults benchmarks tools frontends runtime/comm/conformance/hosts_test.py)
-# The extension module and the tools; the tests are built by `make test`.
+PYTHON_FILES = $(wildcard bazel/*.py) $(wildcard python_bindings examples test/python test/mutants test/fuzz test/cuda_abi test/cuda_check test/hosts test/faults benchmarks tools frontends runtime/comm/hosts_test.py)
+# The extension module and the tools. `make test` builds the tests.
 BUILD_TARGETS = //python_bindings:_lockstep //tools:lockstep-opt //tools:lockstep-run
 CPP_FILES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.inc')
 export BAZEL BAZEL_FLAGS
 
-# This checkout's package, also where several share one .venv.
+# Uses this checkout's package, even if several checkouts share one .venv.
 export PYTHONPATH := $(CURDIR)/python_bindings$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-# mpirun as root, on machines with fewer cores than ranks, in containers without ptrace; ranks choose
-# their cores through their OpenMP threads.
+# Lets mpirun run as root, on machines with fewer cores than ranks, and in containers without ptrace. Ranks are not
+# bound to cores by mpirun; their OpenMP threads choose.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OMPI_MCA_rmaps_base_oversubscribe := 1
 export OMPI_MCA_hwloc_base_binding_policy := none
 export OMPI_MCA_btl_vader_single_copy_mechanism := none
 
-help: ## This list
+help: ## Print this list
 	@sed -nE 's/^([a-z][a-z-]*):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup: ## Install what is missing: Debian packages (root or sudo), and .venv
+setup: ## Install missing dependencies: Debian packages (root or sudo), and .venv
 	@bazel/setup.sh
 
 build: setup ## Build the tools, and the Python package into python_bindings/lockstep/
@@ -39,40 +39,40 @@ build: setup ## Build the tools, and the Python package into python_bindings/loc
 train: build ## Train LeNet on Fashion-MNIST on two ranks (ARGS="--epochs 1", RANKS=4, EXAMPLE=language)
 	mpirun -np $(RANKS) .venv/bin/python examples/$(EXAMPLE)/train.py $(ARGS)
 
-test: setup ## Every test, C++ and Python
+test: setup ## Run every test, C++ and Python
 	@$(MAKE) --no-print-directory build BAZEL_FLAGS="$(BAZEL_FLAGS) --keep_going" || \
-	  echo "make: not everything builds; the tests that do run all the same"
+	  echo "make: some targets do not build; running the tests that do"
 	@bazel/run_tests.py
 
-test-everything: build ## Every test with each case that its tables and loops have; `make test` takes a share of them
+test-everything: build ## Run every test with all cases of its tables and loops; `make test` runs a part of them
 	@LOCKSTEP_TEST_EVERYTHING=1 bazel/run_tests.py --config=everything
 
-includes: setup ## Compile each source and each header alone, so that an include that is missing shows
+includes: setup ## Compile each source and each header alone, to find missing includes
 	$(BAZEL) build $(BAZEL_FLAGS) --define=units=off --copt=-O0 --keep_going //...
 
-# What touches raw memory: the runtime, backends and their kernels, the importer, the parser of texts.
+# The code that accesses raw memory: the runtime, backends and their kernels, the importer, the parser of texts.
 ASAN_TARGETS = //runtime/... //backends/... //frontends/... //test/fake_cuda/... //test/golden/...
 
-test-asan: setup ## What touches raw memory, under the address and undefined-behaviour sanitizers
+test-asan: setup ## Run the tests of code that accesses raw memory, under the address and undefined-behaviour sanitizers
 	@bazel/run_tests.py --suite=cpp --config=asan $(ARGS) $(ASAN_TARGETS)
 
-test-tsan: setup ## The runtime's tests under the thread sanitizer
+test-tsan: setup ## Run the runtime's tests under the thread sanitizer
 	@bazel/run_tests.py --suite=cpp --config=tsan $(ARGS) $(if $(wildcard runtime/BUILD),//runtime/...,//bazel/...)
 
-mutants: setup ## Count the mistakes in a source that the C++ tests notice (ARGS="--sample 15 core/ops/rules.cc")
+mutants: setup ## Put mistakes into a source, and count those that the C++ tests find (ARGS="--sample 15 core/ops/rules.cc")
 	@.venv/bin/python test/mutants/mutants.py $(ARGS)
 
 fuzz: setup ## Fuzz the importer and the text parser, a minute each (ARGS="--seconds 3600 onnx"); installs libclang-rt-19-dev
 	@bazel/setup.sh libclang-rt-19-dev
 	.venv/bin/python test/fuzz/fuzz.py $(ARGS)
 
-faults: build ## Kill, stop, cut off and mislead ranks at random moments, and count who is named; root (ARGS="--kinds kill,stop --times 20")
+faults: build ## Make ranks fail in several ways at random moments, and count how often the errors name them; needs root (ARGS="--kinds kill,stop --times 20")
 	.venv/bin/python test/faults/faults.py $(ARGS)
 
-cuda-abi: setup ## Compare our declarations of NVIDIA's libraries with its headers, a gigabyte to fetch (ARGS="nvidia-nccl-cu13==2.27.7")
+cuda-abi: setup ## Compare our declarations of NVIDIA's libraries with its headers; downloads a gigabyte (ARGS="nvidia-nccl-cu13==2.27.7")
 	.venv/bin/python test/cuda_abi/cuda_abi.py $(ARGS)
 
-cuda-bundle: setup ## Pack what tools/cuda_check.sh needs on a machine with a GPU: build/lockstep-cuda.tar.xz
+cuda-bundle: setup ## Pack everything that tools/cuda_check.sh needs on a machine with a GPU: build/lockstep-cuda.tar.xz
 	.venv/bin/python test/cuda_check/bundle.py $(ARGS)
 
 bench: build ## Measure against PyTorch and MPI; needs torch 2.13 in .venv (ARGS=…)
@@ -80,10 +80,10 @@ bench: build ## Measure against PyTorch and MPI; needs torch 2.13 in .venv (ARGS
 	.venv/bin/python benchmarks/run.py $(ARGS)
 	.venv/bin/python benchmarks/all_reduce.py
 
-scaling: build ## Train on 1, 2, 4 and 8 hosts of this machine, beside others, and draw docs/scaling.md; root (ARGS="--mxnet PYTHON")
+scaling: build ## Train on 1, 2, 4 and 8 simulated hosts, also with PyTorch and MXNet, and write docs/scaling.md; needs root (ARGS="--mxnet PYTHON")
 	.venv/bin/python benchmarks/scaling.py $(ARGS)
 
-docs: build ## Write docs/ops.md, docs/onnx.md and the types of optimizers and losses from their definitions
+docs: build ## Generate docs/ops.md, docs/onnx.md and the stubs of optimizers and losses from their definitions
 	$(BAZEL) build $(BAZEL_FLAGS) //tools:ops-document
 	bazel-bin/tools/ops-document > docs/ops.md
 	.venv/bin/python tools/python_stubs.py
@@ -100,12 +100,12 @@ lint: setup ## Check the format of C++, how much its headers include, and Python
 	.venv/bin/ruff format --check $(PYTHON_FILES)
 	.venv/bin/ruff check $(PYTHON_FILES)
 
-tidy: setup ## Look for bugs with clang-tidy-19, half an hour (ARGS=core/); writes compile_commands.json, for clangd too
+tidy: setup ## Look for bugs with clang-tidy-19, half an hour (ARGS=core/); writes compile_commands.json, also for clangd
 	@command -v run-clang-tidy-19 >/dev/null || { echo "make tidy needs the Debian package clang-tidy-19"; exit 1; }
 	bazel/compile_commands.py
 	run-clang-tidy-19 -quiet -p . '$(CURDIR)/$(ARGS)'
 
-clean: ## Remove what building and training made (not .venv, not the cache)
+clean: ## Remove the results of building and training (not .venv, not the cache)
 	-$(BAZEL) clean
 	rm -rf build
 	rm -f python_bindings/lockstep/_lockstep.so

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes compile_commands.json, from which clangd and clang-tidy learn how each source is compiled."""
+"""Writes compile_commands.json, which tells clangd and clang-tidy how each source is compiled."""
 
 import json
 import pathlib
@@ -20,7 +20,7 @@ def main() -> None:
     for action in json.loads(bazel("aquery", "--define=units=off", QUERY, "--output=jsonproto"))["actions"]:
         arguments = action["arguments"]
         source = arguments[arguments.index("-c") + 1]
-        if (ROOT / source).is_file():  # not a library's, and not generated
+        if (ROOT / source).is_file():  # excludes sources of libraries, and generated ones
             arguments = [argument for argument in arguments if argument not in ONLY_GCC]
             commands[source] = {"directory": directory, "file": str(ROOT / source), "arguments": arguments}
     (ROOT / "compile_commands.json").write_text(json.dumps([commands[source] for source in sorted(commands)], indent=1))

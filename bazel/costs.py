@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What working here costs, for the table of .ci/run.
+"""Measures what working on this project costs, for the table of .ci/run.
 
-bazel/costs.py watch make build   runs a command, and notes the most memory that one compilation took meanwhile
-bazel/costs.py op                 changes a line of an op's block, until the cases of this op have run
-bazel/costs.py graph              changes a line of core/graph.h, until `make build` is done
+bazel/costs.py watch make build   runs a command, and records the largest memory of one compilation
+bazel/costs.py op                 changes a line of an op's block, and runs the cases of this op
+bazel/costs.py graph              changes a line of core/graph.h, and runs `make build`
 
-A file that is changed is as before afterwards. LARGEST has what `watch` noted.
+Changed files are restored afterwards. `watch` writes its result to LARGEST.
 """
 
 import os
@@ -23,7 +23,7 @@ FLAGS = os.environ.get("BAZEL_FLAGS", "").split()
 
 
 def largest_compilation(until: threading.Event) -> tuple[int, str]:
-    """Returns the most KiB that a process of the compiler has held, and what it compiled."""
+    """Returns the largest memory of a compiler process, in KiB, and the source that it compiled."""
     largest = (0, "nothing was compiled")
     while not until.wait(0.2):
         for folder in pathlib.Path("/proc").glob("[0-9]*"):
@@ -33,7 +33,7 @@ def largest_compilation(until: threading.Event) -> tuple[int, str]:
                     continue
                 held = re.search(r"VmHWM:\s*(\d+)", (folder / "status").read_text())
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
             source = next((word for word in command if word.endswith((".cc", ".cpp"))), "")
             if held is not None:
                 largest = max(largest, (int(held[1]), source))
@@ -56,7 +56,8 @@ def watch(command: list[str]) -> int:
 
 
 def changed(file: pathlib.Path, before: str, after: str, command: list[str]) -> int:
-    """Runs the command while `file` has `after` in the place of `before`. What is compiled is then not in any cache."""
+    """Runs the command while `before` in `file` is replaced by `after`. NOW in `after` becomes the time, so that no
+    cache has the compilation."""
     text = file.read_text()
     if text.count(before) != 1:
         sys.exit(f"costs: {file.relative_to(ROOT)} does not have once: {before}")
@@ -77,7 +78,7 @@ def main() -> int:
             return changed(ROOT / "core/ops/adam.cc", "One step of Adam (", "One step (NOW) of Adam (", command)
         case ["graph"]:
             line = "}  // namespace lockstep\n"
-            change = "[[gnu::used]] inline long changed_NOW = NOW;\n" + line  # an object of each source
+            change = "[[gnu::used]] inline long changed_NOW = NOW;\n" + line  # changes the object of each source
             return changed(ROOT / "core/graph.h", line, change, ["make", "build"])
     sys.exit(__doc__)
 

@@ -3,7 +3,7 @@
 _LIB = "/usr/lib/x86_64-linux-gnu"
 
 def require(repository_ctx, path, package):
-    """Returns `path`, or fails with the name of the package that holds it."""
+    """Returns `path`, or fails with the name of the package that provides it."""
     found = repository_ctx.path(path)
     if not found.exists:
         fail("@{}: {} is missing. Run `make setup`, or install the Debian package {}.".format(
@@ -26,7 +26,7 @@ installed_library(
 """.format(include_folders = repr(include_folders), linkopts = repr(linkopts))
 
 def _absl_impl(repository_ctx):
-    # The header that names the release's inline namespace.
+    # The header with the release's inline namespace.
     repository_ctx.symlink(require(repository_ctx, "/usr/include/absl/base/options.h", "libabsl-dev"), "version.h")
     libraries = sorted([
         "-l:" + entry.basename
@@ -34,8 +34,8 @@ def _absl_impl(repository_ctx):
         if entry.basename.startswith("libabsl_") and entry.basename.endswith(".so")
     ])
 
-    # All of Abseil is offered; a binary records only the libraries it uses. (Debian's archives are
-    # not position independent, so the extension module links Abseil dynamically, and tests do too.)
+    # Links with all of Abseil; a binary records only the libraries that it uses. (Debian's archives are not position
+    # independent, so the extension module and the tests link Abseil dynamically.)
     linkopts = ["-Wl,--push-state,--as-needed"] + libraries + ["-Wl,--pop-state"]
     repository_ctx.file("BUILD", _installed_library_build(linkopts).format(name = "absl"))
 
@@ -46,7 +46,7 @@ def _llvm_impl(repository_ctx):
     repository_ctx.symlink(require(repository_ctx, config, "llvm-19-dev"), "version.h")
     require(repository_ctx, _LIB + "/libLLVM.so.19.1", "libllvm19")
     repository_ctx.file("BUILD", _installed_library_build(
-        # Not -L/usr/lib/llvm-19/lib: with libomp-dev installed that folder's libgomp.so is LLVM's
+        # Does not use -L/usr/lib/llvm-19/lib: if libomp-dev is installed, the libgomp.so of that folder is LLVM's
         # OpenMP, and a process would have two thread pools.
         linkopts = ["-l:libLLVM.so.19.1"],
         include_folders = ["/usr/include/llvm-19", "/usr/include/llvm-c-19"],
@@ -81,8 +81,8 @@ def _openmpi_impl(repository_ctx):
 _openmpi = repository_rule(implementation = _openmpi_impl, local = True)
 
 def _openmp_impl(repository_ctx):
-    # GNU OpenMP, which oneDNN's library of .venv uses as well, so a process has one thread pool.
-    # Compile with `copts = OPENMP_COPTS` of //bazel:openmp.bzl.
+    # GNU OpenMP, which the oneDNN of .venv also uses, so that a process has one thread pool. Compile with `copts =
+    # OPENMP_COPTS` of //bazel:openmp.bzl.
     repository_ctx.file("BUILD", """cc_library(
     name = "openmp",
     linkopts = ["-fopenmp"],
@@ -116,7 +116,7 @@ def _bazel_rules_impl(repository_ctx):
         if entry.basename != "WORKSPACE":
             repository_ctx.symlink(entry, entry.basename)
 
-# Rules of Bazel itself that Debian ships, which Bazel would otherwise download.
+# Rules of Bazel itself, from Debian's packages. Bazel would otherwise download them.
 _bazel_rules = repository_rule(
     implementation = _bazel_rules_impl,
     attrs = {

@@ -1,21 +1,21 @@
 """Kernels for GPUs: C++ sources that clang compiles to PTX, embedded in a C++ source as text."""
 
-# PTX of the oldest GPUs that are supported, in the oldest version that has them; drivers take it for all later ones. Where
-# a machine has CUDA, clang would take the version of that, and elsewhere one without shuffles: --cuda-path has none.
-# Nothing is fused that rounds twice.
+# PTX for the oldest supported GPUs, in the oldest PTX version that supports them; drivers accept it for all later GPUs.
+# --cuda-path names no folder: with a CUDA installation clang would use the PTX version of that, and without one a
+# version that lacks shuffles. -ffp-contract=off keeps a product and a sum from being fused into one rounding.
 _CLANG = "$(location @clang//:clang++) --target=nvptx64-nvidia-cuda -march=sm_80 --cuda-path=/none --cuda-feature=+ptx70 " + \
          "-std=c++20 -O2 -ffreestanding -fno-exceptions -fno-rtti -ffp-contract=off -Wall -Wextra -Werror -I."
 
 def gpu_kernels(name, srcs, hdrs, out, header, function):
-    """Makes the C++ source `out`, with a function from a source's name, without its ending, to its PTX.
+    """Generates the C++ source `out` with a function that maps the name of a source, without its ending, to its PTX.
 
     Args:
-      name: of the rule that makes `out`.
-      srcs: a file each family of kernels.
-      hdrs: what they include.
-      out: the C++ source.
-      header: declares `function`.
-      function: with its namespaces, std::string_view(std::string_view).
+      name: the name of the rule that generates `out`.
+      srcs: the sources, one for each family of kernels.
+      hdrs: the headers that they include.
+      out: the C++ source to generate.
+      header: the header that declares `function`.
+      function: the function with its namespaces; its type is std::string_view(std::string_view).
     """
     texts = []
     for src in srcs:

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Checks how much six typical sources include: their lines after the preprocessor, each with its bound.
+"""Checks how many lines six typical sources have after the preprocessor. Each has a bound.
 
-79,000 of these lines are absl/status/statusor.h, which nearly every source needs (decision 0051). A bound is exceeded when
-a header of ours begins to include what only some of its users need: a library, <iostream>, <regex>. The remedy is a forward
-declaration, or an include in the sources; a bound is raised only for what all users of the headers need.
+79,000 of these lines are absl/status/statusor.h, which nearly every source needs (decision 0051). A bound is exceeded
+if one of our headers includes something that only some of its users need, such as a library, <iostream> or <regex>. The
+remedy is a forward declaration, or an include in the sources. Raise a bound only for something that all users of the
+headers need.
 """
 
 import pathlib

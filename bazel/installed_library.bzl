@@ -1,8 +1,8 @@
-"""A C++ library that lies in the system's folders.
+"""A C++ library in the system's folders.
 
-Its headers stay where they are, below /usr/include, which the compiler may read inside Bazel's
-sandbox: LLVM's 2,000 headers are so not linked into the sandbox of every compilation.
-`hdrs` names one header that changes with the library's version, so that an upgrade recompiles.
+Its headers stay below /usr/include, which the compiler may read inside Bazel's sandbox. So LLVM's
+2,000 headers are not linked into the sandbox of every compilation.
+`hdrs` has one header that changes with the library's version, so that an upgrade recompiles.
 """
 
 def _installed_library_impl(ctx):
@@ -28,7 +28,7 @@ installed_library = rule(
     implementation = _installed_library_impl,
     attrs = {
         "hdrs": attr.label_list(allow_files = True),
-        "include_folders": attr.string_list(doc = "absolute, below /usr/include"),
+        "include_folders": attr.string_list(doc = "absolute paths below /usr/include"),
         "linkopts": attr.string_list(),
     },
     provides = [CcInfo],

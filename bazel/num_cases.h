@@ -1,4 +1,4 @@
-// How much tests do that try many cases of one kind.
+// The number of cases that a test runs, if it has many of one kind.
 
 #pragma once
 
@@ -7,14 +7,14 @@
 
 namespace lockstep {
 
-// --config=asan and --config=tsan: programs take ten times as long.
+// True with --config=asan and --config=tsan, where programs take ten times as long.
 inline bool UnderSanitizer() { return std::getenv("LOCKSTEP_SANITIZED") != nullptr; }
 
-// `make test-everything`: each case that a table or a loop has.
+// True in `make test-everything`, which runs each case of a table or a loop.
 inline bool TestsEverything() { return std::getenv("LOCKSTEP_TEST_EVERYTHING") != nullptr && !UnderSanitizer(); }
 
-// How many of `count` cases of one kind run, one at least: all in `make test-everything`, a third in `make test`. Under
-// a sanitizer a tenth: it looks at memory and threads, which cases of one kind use alike.
+// The number of cases to run of `count` cases of one kind, at least one: all in `make test-everything`, a third in
+// `make test`, a tenth under a sanitizer, which checks memory and threads, and cases of one kind use these alike.
 template <typename Int>
 Int NumCases(Int count) {
   const Int share = UnderSanitizer() ? 10 : TestsEverything() ? 1 : 3;

@@ -1,17 +1,17 @@
 """The schema of ONNX files compiled to C++, and the protobuf runtime that it needs.
 
-The schema is the one in the Python package `onnx`. Its protobuf package becomes lockstep.onnx, so the
-classes are lockstep::onnx::ModelProto and so on (#include "onnx/onnx.pb.h"), and a process that also
-holds the onnx, torch or tensorflow copy of the schema has no name twice.
+The schema is that of the Python package `onnx`. Its protobuf package becomes lockstep.onnx, so the
+classes are lockstep::onnx::ModelProto and so on (#include "onnx/onnx.pb.h"). Their names do not collide
+with the copies of the schema in onnx, torch or tensorflow in the same process.
 
-The runtime is protobuf's "lite" one, compiled here from source with hidden symbols: Debian's archive is
-not position independent, and its shared library would be visible to everybody in the process.
+The runtime is protobuf's "lite" one, compiled from source with hidden symbols: Debian's archive is not
+position independent, and its shared library would be visible to all code of the process.
 """
 
 load(":debian_libraries.bzl", "require")
 load(":python_libraries.bzl", "package_folder", "venv")
 
-# src/google/protobuf of protobuf 21.6; what its own build calls protobuf_lite.
+# Sources in src/google/protobuf of protobuf 21.6; its own build calls them protobuf_lite.
 _LITE_SOURCES = [
     "any_lite.cc",
     "arena.cc",
@@ -63,7 +63,7 @@ def _onnx_proto_impl(repository_ctx):
     if result.return_code != 0:
         fail("@onnx_proto: protoc failed: " + result.stderr)
 
-    # Compiled as one unit, which takes a quarter of the time; some sources leave the macros of port_def.inc defined.
+    # Compiled as one unit, which takes a quarter of the time. Some sources leave the macros of port_def.inc defined.
     unit = ""
     for source in _LITE_SOURCES:
         path = "google/protobuf/" + source

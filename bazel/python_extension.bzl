@@ -5,14 +5,14 @@ load(":units.bzl", "unit_library")
 def python_extension(name, srcs, hdrs, deps, **kwargs):
     """Builds the extension module `<name>.so`; `:<name>` is that file.
 
-    Only PyInit_* is exported, so nothing of ours can stand in for a symbol of another library.
-    oneDNN's library is found in .venv when the module lies in python_bindings/lockstep/ of a checkout,
-    and in the environment's lib folder when it lies in site-packages/lockstep/.
+    Only PyInit_* is exported, so our symbols cannot replace those of another library.
+    oneDNN's library is found in .venv if the module is in python_bindings/lockstep/ of a checkout, and
+    in the environment's lib folder if it is in site-packages/lockstep/.
 
     Args:
-      name: of the module, with the leading underscore.
+      name: the name of the module, with the leading underscore.
       srcs: the C++ sources.
-      hdrs: the headers of these alone.
+      hdrs: the headers that only these include.
       deps: the C++ libraries; @nanobind is added.
       **kwargs: passed on to cc_binary.
     """

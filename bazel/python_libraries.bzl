@@ -1,9 +1,9 @@
-"""Repositories for what lies in .venv: the interpreter's headers, nanobind, oneDNN."""
+"""Repositories for the libraries in .venv: the interpreter's headers, nanobind, oneDNN."""
 
 def venv(repository_ctx):
-    """Returns the path of .venv, or fails saying how to make it."""
+    """Returns the path of .venv, or fails with a message that says how to make it."""
 
-    # Reading the pinned versions here makes Bazel look again when they change.
+    # Reading the pinned versions makes Bazel run this again when they change.
     for versions in ["requirements.txt", "requirements-source.txt"]:
         repository_ctx.path(Label("@lockstep//:" + versions))
     path = repository_ctx.path(Label("@lockstep//:WORKSPACE")).dirname.get_child(".venv")
@@ -37,7 +37,8 @@ def _python_impl(repository_ctx):
         fail("@python: {}/Python.h is missing. Run `make setup`, or install python3-dev.".format(include))
     repository_ctx.symlink(include, "include")
 
-    # For rules that make test data. A script, because Python looks for its packages beside the path that it is called by.
+    # For rules that generate test data. It is a script, because Python finds its packages by the path by which it is
+    # called.
     interpreter = venv(repository_ctx).get_child("bin").get_child("python")
     repository_ctx.file("interpreter", "#!/bin/sh\nexec '{}' \"$@\"\n".format(interpreter), executable = True)
     repository_ctx.file("BUILD", """exports_files(["interpreter"])

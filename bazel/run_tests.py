@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Runs test suites and ends with one line: 'N passed, N failed, N skipped'.
 
-Counts test cases, not targets: Bazel's targets report them in the XML files that GoogleTest
-writes, pytest in its JUnit file. Exits with 1 if anything failed, did not build, or if no test ran.
+Counts test cases, not targets: Bazel's targets report them in the XML files that GoogleTest writes, pytest in its JUnit
+file. Exits with 1 if something failed or did not build, or if no test ran.
 
     bazel/run_tests.py                                   every C++ test, then every Python test
     bazel/run_tests.py --suite=cpp --config=tsan //runtime/...
-    bazel/run_tests.py --suite=sum                       the sum of the runs since --suite=reset, and what failed in them
+    bazel/run_tests.py --suite=sum                       the sum of all runs since --suite=reset, and their failures
 """
 
 import argparse
@@ -30,7 +30,7 @@ class Counts:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
-    failures: list[str] = dataclasses.field(default_factory=list)  # for each that failed its name, and why
+    failures: list[str] = dataclasses.field(default_factory=list)  # name and reason of each failed case
 
     def __add__(self, other: "Counts") -> "Counts":
         failures = [*self.failures, *other.failures]
@@ -45,13 +45,13 @@ def failure(what: str) -> Counts:
 
 
 def described(case: ElementTree.Element) -> str:
-    """Returns the name of a case that failed, and the beginning of why."""
+    """Returns the name of a failed case, and the beginning of its message."""
     message = "".join(each.get("message") or each.text or "" for each in case if each.tag in ("failure", "error"))
     return f"{case.get('classname')}.{case.get('name')}: {' '.join(message.split())[:300]}"
 
 
 def count_cases(xml_file: pathlib.Path) -> Counts:
-    """Returns the cases of a JUnit file; a file that cannot be read is one failed case."""
+    """Returns the counts of a JUnit file. A file that cannot be read counts as one failed case."""
     try:
         root = ElementTree.parse(xml_file).getroot()
     except (OSError, ElementTree.ParseError) as error:
@@ -70,8 +70,9 @@ def count_cases(xml_file: pathlib.Path) -> Counts:
 
 
 def count_bazel_events(events_file: pathlib.Path) -> Counts:
-    """Returns the cases of one `bazel test`, from the events it wrote. A target that was not reached is a failure."""
-    shards: dict[tuple, Counts] = {}  # of each target, run and shard the last attempt
+    """Returns the counts of one `bazel test`, from the events it wrote. A target that was not reached counts as a
+    failure."""
+    shards: dict[tuple, Counts] = {}  # the last attempt of each target, run and shard
     not_built = []
     for line in events_file.read_text().splitlines():
         event = json.loads(line)
@@ -83,7 +84,7 @@ def count_bazel_events(events_file: pathlib.Path) -> Counts:
                 if output["name"] == "test.xml":
                     counts = count_cases(pathlib.Path(urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path)))
             if result.get("status") != "PASSED" and counts.failed == 0:
-                counts += failure("it crashed, ran out of time, or a sanitizer spoke after the last case")
+                counts += failure("it crashed, ran out of time, or a sanitizer reported an error after the last case")
             counts.failures = [f"{identity['label']} ({result.get('status')}): {each}" for each in counts.failures]
             shards[identity["label"], identity.get("run"), identity.get("shard")] = counts
         identity = event.get("id", {}).get("targetCompleted")
@@ -95,7 +96,7 @@ def count_bazel_events(events_file: pathlib.Path) -> Counts:
 
 
 def with_failure(counts: Counts, runner: str, status: int) -> Counts:
-    """Returns the counts with one failure if the runner's exit status is one and no case says why."""
+    """Returns the counts, plus one failure if the runner's exit status is a failure and no case has failed."""
     return counts + failure(f"{runner} ended with {status}") if status != 0 and counts.failed == 0 else counts
 
 
@@ -123,28 +124,29 @@ def run_cpp(config: str | None, targets: list[str]) -> Counts:
     if not events.exists():
         return failure(f"{' '.join(command)}: it wrote no events")
     counts = count_bazel_events(events)
-    # 4: everything built, and there is no test among the targets.
+    # Status 4: everything was built, and there is no test among the targets.
     return with_failure(counts, "bazel", 0 if status == 4 else status)
 
 
 def python_workers() -> int:
-    """How many processes run the Python tests: their ranks wait for each other, and for time to pass, more than they compute."""
+    """Returns the number of processes that run the Python tests. Their ranks mostly wait for each other and for
+    timeouts."""
     return 2 * (os.cpu_count() or 1)
 
 
 def run_python(arguments: list[str]) -> Counts:
-    """Returns the counts of pytest over the folders that exist. With arguments of one's own it is one process, as pytest is."""
+    """Returns the counts of pytest over the folders that exist. With arguments, pytest runs in one process."""
     folders = [folder for folder in PYTHON_TESTS if any((ROOT / folder).rglob("test_*.py"))]
     if not folders:
         print("run_tests: there are no Python tests")
         return Counts()
     junit = RESULTS / "python.xml"
     junit.unlink(missing_ok=True)
-    # A file's tests stay together, as they share what its fixtures make, but for those that a process without work takes over.
+    # The tests of a file stay in one process, as they share fixtures, until an idle process takes some over.
     chosen = arguments or [f"--numprocesses={python_workers()}", "--dist=worksteal", *folders]
     command = [str(ROOT / ".venv/bin/python"), "-m", "pytest", f"--junitxml={junit}", "--durations=40", *chosen]
     print("run_tests:", " ".join(command), flush=True)
-    # As .bazelrc says of C++ tests: threads without work sleep at once.
+    # As in .bazelrc for C++ tests: idle threads sleep at once.
     environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
     status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     return with_failure(count_cases(junit) if junit.exists() else Counts(), "pytest", status)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what Lockstep needs and is not there: Debian packages, and .venv with pinned Python packages.
-# `make setup` runs it before everything else, so it is quick when there is nothing to do.
-# Arguments are Debian packages that are wanted too. PYTHON=/path/to/python3.11 chooses the interpreter.
+# Installs missing dependencies of Lockstep: Debian packages, and .venv with pinned Python packages. `make setup` runs
+# it before everything else, so it is quick if nothing is missing. Arguments are additional Debian packages.
+# PYTHON=/path/to/python3.11 chooses the interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,17 +11,17 @@ inputs=(bazel/setup.sh bazel/debian-packages.txt requirements.txt requirements-t
 say() { echo "setup: $*"; }
 fail() { echo "setup: error: $*" >&2; exit 1; }
 
-# Prints those of the named Debian packages that are not installed.
+# Prints the named Debian packages that are not installed.
 missing_packages() {
   local installed
   installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null | sed -n 's/^installed //p' || true)
   comm -23 <(printf '%s\n' "$@" | sort -u) <(sort -u <<<"$installed")
 }
 
-# What this checkout wants, as one line; equal to the stamp when there is nothing to do.
+# Prints a line that identifies the dependencies of this checkout. It equals the stamp if nothing is to be done.
 wanted() { echo "$(cat "${inputs[@]}" | sha256sum | cut -d' ' -f1) $(realpath .venv)"; }
 
-# The first interpreter of version 3.11 that runs; empty if there is none.
+# Prints the first Python 3.11 that runs, or nothing if there is none.
 find_python() {
   local candidate
   for candidate in "${PYTHON:-}" python3.11 python3 /usr/bin/python3.11; do
@@ -34,7 +34,7 @@ find_python() {
   done
 }
 
-# Whether an interpreter can make virtual environments and has the headers to compile extensions against.
+# Succeeds if an interpreter can make virtual environments and has the headers for compiling extensions.
 python_is_complete() {
   "$1" -c '
 import ensurepip, os, sys, sysconfig
@@ -63,7 +63,7 @@ main() {
   packages+=("$@")
   if [ -x .venv/bin/python ] && [ "$(cat $stamp 2>/dev/null)" = "$(wanted)" ] &&
     [ -z "$(missing_packages "${packages[@]}")" ]; then
-    point_to_package  # the checkout may have been moved
+    point_to_package  # the checkout may have moved
     return 0
   fi
 
@@ -90,7 +90,8 @@ main() {
   say "done"
 }
 
-# Makes `import lockstep` find the sources, and .venv/bin/lockstep the program. A .venv that another checkout shares stays that one's.
+# Makes `import lockstep` find the sources, and .venv/bin/lockstep the program. Does nothing if .venv is a link, that
+# is, if it belongs to another checkout.
 point_to_package() {
   [ ! -L .venv ] || return 0
   echo "$PWD/python_bindings" > .venv/lib/python3.11/site-packages/lockstep.pth
@@ -103,7 +104,7 @@ unpack_protobuf() {
   [ "$(cat .venv/src/protobuf/version 2>/dev/null)" != "$(cat requirements-source.txt)" ] || return 0
   say "unpacking protobuf's sources into .venv/src/protobuf"
   scratch=$(mktemp -d)
-  # pip asks a source archive for its metadata, which with this one takes an older setuptools.
+  # pip builds the metadata of a source archive, which for this one needs an older setuptools.
   echo 'setuptools<70' > "$scratch/constraints.txt"
   PIP_CONSTRAINT="$scratch/constraints.txt" .venv/bin/python -m pip download --quiet --disable-pip-version-check \
     --no-deps --no-binary grpcio-tools --dest "$scratch" -r requirements-source.txt

@@ -1,4 +1,4 @@
-// One test per external library: it compiles, links, and does something at run time.
+// One test per external library checks that it compiles, links, and works at run time.
 #include <benchmark/benchmark.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ TEST(SmokeTest, MpiHeaderAndLibraryAgree) {
   EXPECT_EQ(subversion, MPI_SUBVERSION);
 }
 
-// A second OpenMP runtime in the process would be a second thread pool on the same cores.
+// Checks that there is one OpenMP runtime: a second one would be a second thread pool on the same cores.
 TEST(SmokeTest, OneOpenMpRuntime) {
   EXPECT_GE(omp_get_max_threads(), 1);
   std::vector<std::string> runtimes;

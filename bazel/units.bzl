@@ -1,18 +1,19 @@
 """Libraries and tests whose sources are compiled several at a time.
 
-A unit is the text of some sources, one after the other: what they include is parsed once for all of them, which is most
-of what compiling one of them alone takes. Names in the unnamed namespaces of a target's sources must therefore differ.
-With `--define=units=off` each source is compiled alone, and each header, so that an include that is missing shows.
+A unit is the text of several sources, one after the other. The headers that they include are parsed once, which is most
+of the time to compile a source alone. Names in the unnamed namespaces of a target's sources must therefore differ.
+With `--define=units=off` each source and each header is compiled alone, to find missing includes.
 """
 
-# Of libraries whose code runs in each step: the runtime, and the kernels of backends.
+# For libraries whose code runs in each step: the runtime, and the kernels of backends.
 HOT_COPTS = ["-O2"]
 
-# Sources of a unit, if a target doesn't say otherwise: fewer take longer to build from nothing, more after a change.
+# The default number of sources in a unit. With fewer, a build from nothing takes longer; with more, a build after a
+# change does.
 _PER_UNIT = 10
 
 def _unit(name, sources):
-    # #line keeps the places of messages and of __FILE__.
+    # #line keeps the file names and lines in messages and in __FILE__.
     native.genrule(
         name = name + "_text",
         srcs = sources,
@@ -26,7 +27,7 @@ def _including(name, header):
     return name
 
 def _compiled(name, srcs, hdrs, per_unit):
-    """Returns what a cc_ rule takes as srcs: units of the sources, and the private headers among them."""
+    """Returns the srcs of a cc_ rule: units of the sources, and the private headers among `srcs`."""
     sources = [source for source in srcs if source.endswith(".cc") or source.startswith(":")]
     private = [source for source in srcs if source not in sources]
     count = (len(sources) + per_unit - 1) // per_unit
@@ -51,17 +52,17 @@ def unit_library(name, srcs = [], hdrs = [], per_unit = _PER_UNIT, **kwargs):
     """A cc_library whose sources are compiled as units.
 
     Args:
-      name: of the library.
-      srcs: sources, and headers that only they include; a rule that makes a source is named with its colon.
+      name: the name of the library.
+      srcs: sources, and headers that only they include; the name of a rule that generates a source begins with a colon.
       hdrs: the headers that others may include.
-      per_unit: how many sources a unit has at most.
+      per_unit: the maximum number of sources in a unit.
       **kwargs: passed on to cc_library.
     """
     native.cc_library(
         name = name,
         srcs = _compiled(name, srcs, hdrs, per_unit),
         hdrs = hdrs,
-        linkstatic = True,  # nobody asks for its shared library
+        linkstatic = True,  # its shared library is not needed
         **kwargs
     )
 
@@ -69,9 +70,9 @@ def unit_test(name, srcs, per_unit = _PER_UNIT, **kwargs):
     """A cc_test of GoogleTest whose sources are compiled as units.
 
     Args:
-      name: of the test.
+      name: the name of the test.
       srcs: sources, and headers that only they include.
-      per_unit: how many sources a unit has at most.
-      **kwargs: passed on to cc_test; shard_count says how many processes share its cases.
+      per_unit: the maximum number of sources in a unit.
+      **kwargs: passed on to cc_test; shard_count is the number of processes that split its cases.
     """
     native.cc_test(name = name, srcs = _compiled(name, srcs, [], per_unit), **kwargs)

@@ -1,7 +1,8 @@
-"""all_reduce of f32 sums, 4 KiB to 100 MiB a rank: Lockstep, MPI_Allreduce and gloo, on two ranks of this machine.
+"""Measures all_reduce of f32 sums of 4 KiB to 100 MiB: Lockstep, MPI_Allreduce and gloo, on two ranks of this machine.
 
-benchmarks/all_reduce_bench.cc lets the first two take turns, call by call; gloo, through torch.distributed, runs between rounds
-of it, in the same way: buffers rotated and written anew, the time of the slowest rank from a barrier, medians.
+benchmarks/all_reduce_bench.cc runs the first two in alternation, call by call. gloo, through torch.distributed, runs
+between its rounds, in the same way: several buffers, written again before each call; the time of the slowest rank from
+a barrier; medians.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def main() -> None:
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=0.5, help="for each size and contestant in a round")
+    parser.add_argument("--seconds", type=float, default=0.5, help="seconds for each size and contestant in a round")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--out", type=Path, default=ROOT / "build/bench/all_reduce.json")
     parser.add_argument("--gloo-worker", action="store_true", help=argparse.SUPPRESS)

@@ -1,10 +1,9 @@
-// all_reduce of f32 sums against MPI_Allreduce, under mpirun, from 4 KiB to 100 MiB a rank:
+// Compares all_reduce of f32 sums with MPI_Allreduce, under mpirun, from 4 KiB to 100 MiB per rank:
 //   mpirun -np 2 all_reduce_bench [--json] [--seconds=S] [--route=NAME]
-// Between hosts by a route of runtime/comm/routes/route.h, or by the one that is chosen.
-// Both reduce in place. They take turns within one run, so that whatever else the machine does meets both; each call
-// uses the next of several buffers, written anew before, as gradients are, so that no cache holds what training would
-// not find there. The time of a call is that of the slowest rank, measured from a barrier; the table shows medians over
-// the calls.
+// NAME is a route between hosts (runtime/comm/route.h); by default the route is chosen automatically.
+// Both reduce in place, and alternate within one run, so that other load on the machine affects both. Each call uses
+// the next of several buffers, written again before the call as gradients are, so that caches contain the same as in
+// training. The time of a call is that of the slowest rank, measured from a barrier. The table shows medians.
 
 #include <mpi.h>
 
@@ -16,13 +15,13 @@
 
 #include "absl/time/clock.h"
 #include "core/check.h"
-#include "runtime/comm/mpi/mpi.h"
+#include "runtime/comm/mpi.h"
 
 namespace lockstep {
 namespace {
 
 constexpr size_t kSizes[] = {4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 100 << 20};
-constexpr size_t kRotated = 256 << 20;  // bytes of a rank's buffers together, at most
+constexpr size_t kRotated = 256 << 20;  // maximum bytes of all buffers of a rank
 constexpr int kMaxBuffers = 16;
 
 struct Row {
@@ -46,7 +45,7 @@ void Dirty(float* x, size_t count, int call, int rank) {
   for (size_t i = 0; i < count; ++i) x[i] = static_cast<float>((i + call) % 1000 + rank);
 }
 
-// Seconds of the slowest rank.
+// Returns the seconds of the slowest rank.
 template <typename F>
 double Time(F&& call) {
   MPI_Barrier(MPI_COMM_WORLD);
@@ -75,15 +74,14 @@ Row Measure(Communicator& world, size_t bytes, double seconds) {
     float* b = theirs[call % buffers].data();
     Dirty(a, count, call, world.rank());
     const double our_time = Time([&] {
-      Check(world.Run(Collective::AllReduce(static_cast<int64_t>(count), DType::kF32, ReduceKind::kSum), a, a,
-                      {.label = "bench"}));
+      Check(world.AllReduce(a, a, static_cast<int64_t>(count), DType::kF32, ReduceKind::kSum, {.label = "bench"}));
     });
     Dirty(b, count, call, world.rank());
     const double mpi_time =
         Time([&] { MPI_Allreduce(MPI_IN_PLACE, b, static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); });
     for (size_t i : {size_t{0}, count / 2, count - 1})
       LOCKSTEP_CHECK(a[i] == b[i]) << "element " << i << ": " << a[i] << ", " << b[i];
-    if (call >= buffers) {  // every buffer has been touched once
+    if (call >= buffers) {  // every buffer has been used once
       our_times.push_back(our_time);
       mpi_times.push_back(mpi_time);
     }

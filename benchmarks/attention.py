@@ -1,8 +1,9 @@
-"""Attention and its gradients against PyTorch's scaled_dot_product_attention, on the CPU.
+"""Compares attention and its gradients with PyTorch's scaled_dot_product_attention, on the CPU.
 
     attention.py [THREADS ...]                                      # default: 1 2; needs torch
 
-A line for each shape: the least milliseconds of each, in turns, forward alone and with the gradients of q, k and v.
+Prints a line for each shape: the minimum milliseconds of both, run in alternation, for the forward computation and with
+the gradients of q, k and v.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SECONDS = 1.0
 
 
 def text(shape: tuple[int, ...], causal: bool, gradients: bool) -> str:
-    """The graph of attention, and of its gradients for a given dy."""
+    """Returns the graph of attention, and of its gradients for a given dy."""
     b, h, t, d = shape
     x, rows = f"f32[{b},{h},{t},{d}]", f"f32[{b},{h},{t}]"
     options = f"{{causal={str(causal).lower()}, scale={d**-0.5}}}"
@@ -40,14 +41,14 @@ def text(shape: tuple[int, ...], causal: bool, gradients: bool) -> str:
 
 
 def least(*contestants: Callable[[], object]) -> list[float]:
-    """The least milliseconds of each; they run in turns, so that what else the machine does meets all."""
+    """Returns the minimum milliseconds of each. The contestants alternate, so that other load affects all."""
     best = [float("inf")] * len(contestants)
     for contestant in contestants:
         contestant()
     end = time.perf_counter() + SECONDS * len(contestants)
     while time.perf_counter() < end:
         for i, contestant in enumerate(contestants):
-            contestant()  # threads of the other one go to sleep
+            contestant()  # lets the threads of the other one go to sleep
             for _ in range(3):
                 start = time.perf_counter()
                 contestant()

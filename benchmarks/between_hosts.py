@@ -1,10 +1,13 @@
-"""Training steps on several hosts: benchmarks/between_hosts.py [MODEL ...] [--hosts 2] [--rate 1gbit] [--rounds …].
+"""Measures training steps on several hosts: between_hosts.py [MODEL ...] [--hosts 2] [--rate 1gbit] [--rounds …].
 
-Hosts are network namespaces of this machine (test/hosts/hosts.py), each with a rank of one thread, whose links carry the rate in each
-direction at once. The contestants of run.py train in turn, a round of steps each: Lockstep; Lockstep with factors=False, which reduces
-every gradient; that with wire="bf16" and with "int8"; Lockstep's ranks each for itself, which is the time of the computation; and PyTorch's
-DistributedDataParallel over gloo. Beside their medians stand ratios of neighbouring rounds; the bytes that a host sends in a step; and the time that the links need for the gradients in f32, which for H hosts is
-2 (H - 1) / H times their bytes, through each link in each direction.
+Hosts are network namespaces of this machine (test/hosts/hosts.py), each with one rank of one thread. Their links have
+the rate in both directions at once. The contestants of run.py train in alternation, a round of steps each: Lockstep;
+Lockstep with factors=False, which reduces every gradient; the same with wire="bf16" and with wire="int8"; Lockstep's
+ranks without communication, which is the time of the computation; and PyTorch's DistributedDataParallel over gloo.
+
+Prints the medians, the ratios of neighbouring rounds, the bytes that a host sends in a step, and the time that the
+links need for the gradients in f32. For H hosts that is 2 (H - 1) / H times their bytes, through each link in each
+direction.
 """
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ def show(model: str, result: dict[str, Any]) -> None:
         )
     ours = contestants["lockstep"]["ms"] / least
     print(
-        f"{'':10} {'links in f32':16} {result['links_ms']:9.2f} ms; Lockstep takes {ours:.2f} times the greater of that and the computation"
+        f"{'':10} {'links in f32':16} {result['links_ms']:9.2f} ms; Lockstep takes {ours:.2f} times the maximum of that and the computation"
     )
 
 
@@ -75,13 +78,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(STEPS)}; all if there are none")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"models of {', '.join(STEPS)} (default: all)")
     parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--rate", default="1gbit", help="of each host's link")
+    parser.add_argument("--rate", default="1gbit", help="rate of each host's link")
     parser.add_argument("--rounds", type=int, default=7, help="rounds of each contestant")
     parser.add_argument("--steps", type=int, help=f"steps of a round (default: {STEPS})")
     parser.add_argument(
-        "--out", type=Path, default=worker.ROOT / "build/bench/between_hosts.json", help="where the numbers go as JSON"
+        "--out", type=Path, default=worker.ROOT / "build/bench/between_hosts.json", help="the JSON file to write"
     )
     arguments = parser.parse_args()
     if unknown := set(arguments.models) - STEPS.keys():

@@ -1,4 +1,4 @@
-"""One contestant of a benchmark: the processes that train a model by one of the ways to do it, a round of steps on command."""
+"""One contestant of a benchmark: processes that train a model in one of several ways, a round of steps per command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENVIRONMENT = {
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
 }
 
-# The program of a worker, by how the contestant's name begins.
+# The program of a worker, by the beginning of the contestant's name.
 WORKERS = {"mxnet": "mxnet_worker.py", "pipeline": "pipeline_worker.py", "": "worker.py"}
 
 
@@ -52,11 +52,11 @@ class Contestant:
     ) -> None:
         """
         Args:
-          name: what a worker takes.
-          hosts: the ranks are spread over, evenly; None: this machine.
-          rows: of each rank; 0: the ranks share the network's batch.
-          mxnet: of the contestants that begin with "mxnet" the Python that has it.
-          prefix: what starts each worker.
+          name: the contestant, as worker.py takes it.
+          hosts: the hosts over which the ranks are spread evenly; None: this machine.
+          rows: the rows of each rank; 0: the ranks share the network's batch.
+          mxnet: the Python that has MXNet, for contestants that begin with "mxnet".
+          prefix: the beginning of the command of each worker.
         """
         self._directory = tempfile.TemporaryDirectory()
         directory = Path(self._directory.name)
@@ -78,7 +78,7 @@ class Contestant:
             **os.environ,
             **ENVIRONMENT,
             "OMP_NUM_THREADS": str(threads),
-            "MASTER_PORT": str(free_port()),  # of PyTorch's ranks; several contestants live at once
+            "MASTER_PORT": str(free_port()),  # for PyTorch's ranks; several contestants run at once
         }
         if hosts is not None:
             environment |= {**hosts.environment(), "MASTER_ADDR": hosts.address(0), "GLOO_SOCKET_IFNAME": "eth0"}
@@ -86,22 +86,22 @@ class Contestant:
             options = [part for variable in passed for part in ("-x", variable)]
             command = hosts.command([ranks // len(hosts.names)] * len(hosts.names), *command, options=options)
         elif name == "store-async" or name.startswith("lockstep-served"):
-            # As `lockstep launch` starts it, with a server for each worker.
+            # Started as by `lockstep launch`, with a server for each worker.
             environment |= {"LOCKSTEP_WORKERS": str(ranks), "LOCKSTEP_SERVERS": str(ranks)}
             serve = [sys.executable, "-m", "lockstep", "serve"]
             command = ["mpirun", "--oversubscribe", "-np", str(ranks), *command, ":", "-np", str(ranks), *serve]
         elif ranks > 1:
             command = ["mpirun", "-np", str(ranks), *command]
         self._process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
-        # Opened in the order in which each worker does; stop() closes them.
+        # Opened in the same order as in the workers; stop() closes them.
         self._commands = [open(directory / f"command.{rank}", "w", buffering=1) for rank in range(ranks)]  # noqa: SIM115
         self._reports = [open(directory / f"report.{rank}") for rank in range(ranks)]  # noqa: SIM115
         self.seconds: list[float] = []
-        self.processor_seconds: list[float] = []  # of a step, all ranks; by round
+        self.processor_seconds: list[float] = []  # of a step, all ranks together, for each round
         self.last: list[dict[str, Any]] = []
 
     def run(self, steps: int, keep: bool = True) -> float:
-        """Runs a round and returns its median, of rank 0: all ranks take the same time, since they wait for each other."""
+        """Runs a round. Returns the median of rank 0: all ranks take the same time, since they wait for each other."""
         for commands in self._commands:
             print(steps, file=commands)
         self.last = [json.loads(reports.readline()) for reports in self._reports]
@@ -112,7 +112,7 @@ class Contestant:
         return statistics.median(seconds)
 
     def measured(self) -> dict[str, float]:
-        """Times of steps, and what all ranks take together."""
+        """Returns the times of steps, and the memory that all ranks take together."""
         mib = {
             name: sum(report[f"{name}_bytes"] for report in self.last) / 2**20
             for name in ("peak", "value")
@@ -135,7 +135,7 @@ class Contestant:
 
 
 def prepare(model: str) -> None:
-    """Exports the model and its batch, in a process of its own, as the workers of Lockstep do not need torch."""
+    """Exports the model and its batch in a separate process, as the workers of Lockstep do not need torch."""
     model = worker.network_of(model)
     path = worker.model_path(model)
     if path.exists():
@@ -148,7 +148,7 @@ def prepare(model: str) -> None:
 
 
 def require_pytorch() -> None:
-    """Ends the program if PyTorch is not there."""
+    """Ends the program if PyTorch is not installed."""
     if missing := [name for name in ("torch", "onnxscript") if importlib.util.find_spec(name) is None]:
         sys.exit(
             f"{Path(sys.argv[0]).name} compares with PyTorch, and {' and '.join(missing)} is not installed: "

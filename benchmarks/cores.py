@@ -1,9 +1,11 @@
-"""A share of the machine's cores for each rank: however many ranks there are, each computes as quickly, so that what they lose is communication.
+"""Gives each rank a share of the machine's cores: the speed of a rank does not depend on their number.
+
+So a loss of speed with more ranks is communication.
 
     with Cores(ranks=8, share=0.25) as cores:
         Contestant(..., prefix=cores.prefix)
 
-Control groups of Linux hold the shares, a hundred times a second. Needs root.
+Linux control groups enforce the shares, a hundred times a second. Needs root.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Self
 
 _PERIOD = 10_000  # microseconds
 
-# Of the rank that mpirun says: joins its group, and becomes the program.
+# Joins the group of the rank that mpirun sets, and becomes the program.
 _JOIN = 'echo $$ > "$0/${OMPI_COMM_WORLD_RANK:-0}/cgroup.procs" && exec "$@"'
 
 
@@ -26,9 +28,9 @@ class Cores:
     def __init__(self, ranks: int, share: float) -> None:
         """
         Args:
-          share: of a core, for each rank with all that it starts.
+          share: the share of a core for each rank, with all processes that it starts.
         """
-        first = Path("/sys/fs/cgroup/cpu")  # of version 1; else all controllers are in one tree
+        first = Path("/sys/fs/cgroup/cpu")  # version 1; in version 2 one tree has all controllers
         self._is_first = first.is_dir()
         self._tree = first if self._is_first else first.parent
         # `ip netns exec` hides /sys.
@@ -55,7 +57,7 @@ class Cores:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for group in [self._folder / str(rank) for rank in range(self._ranks)]:
-            end = time.monotonic() + 20  # processes that were stopped leave it one by one
+            end = time.monotonic() + 20  # stopped processes leave it one by one
             while (group / "cgroup.procs").read_text() and time.monotonic() < end:
                 time.sleep(0.05)
             group.rmdir()

@@ -1,10 +1,11 @@
-"""Forecasts against what they are of: benchmarks/forecast.py [MODEL ...] [--hosts 2 4] [--rates 100mbit 1gbit 10gbit].
+"""Compares forecasts with measurements: forecast.py [MODEL ...] [--hosts 2 4] [--rates 100mbit 1gbit 10gbit].
 
-For each number of hosts the model first trains with as many ranks on this machine as such, one thread each, which is traced. Then on hosts
-with a rank each, which are network namespaces of this machine (test/hosts/hosts.py), whose links have each of the rates: the link is measured as `lockstep
-doctor --measure` does, the step is forecast from the trace, and trains. Every gradient is reduced, as on one host (factors=False). One host are
-ranks each for itself. Where there are more hosts than cores they share
-these: the seconds of a core that a byte takes are then as many more.
+For each number of hosts, the model first trains on this machine with as many ranks, one thread each, and is traced.
+Then, for each rate, it trains on hosts with one rank each, which are network namespaces of this machine
+(test/hosts/hosts.py) with links of this rate: the link is measured as by `lockstep doctor --measure`, the step is
+forecast from the trace, and its time is measured. Every gradient is reduced, as on one host (factors=False). The row of
+one host is measured with ranks that do not communicate. If there are more hosts than cores, they share these: the
+seconds of a core per byte are scaled accordingly.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ COMMAND = worker.ROOT / "python_bindings/lockstep/_command.py"
 
 
 def trained(model: str, ranks: int, rounds: int, hosts: Hosts | None = None, way: str = "lockstep-reduced") -> float:
-    """Seconds of a step."""
+    """Returns the seconds of a step."""
     contestant = Contestant(way, model, ranks, 1, hosts)
     contestant.run(2, keep=False)
     for _ in range(rounds):
@@ -67,12 +68,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(STEPS)}; all if there are none")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"models of {', '.join(STEPS)} (default: all)")
     parser.add_argument("--hosts", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--rates", nargs="+", default=RATES, help="of each host's link")
+    parser.add_argument("--rates", nargs="+", default=RATES, help="rates of each host's link")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--out", type=Path, default=worker.ROOT / "build/bench/forecast.json", help="where the numbers go as JSON"
+        "--out", type=Path, default=worker.ROOT / "build/bench/forecast.json", help="the JSON file to write"
     )
     arguments = parser.parse_args()
     if unknown := set(arguments.models) - STEPS.keys():

@@ -1,9 +1,9 @@
-"""Training steps of PyTorch's eager mode on two ranks of this machine: benchmarks/horovod.py [MODEL ...] [--rounds …].
+"""Measures training steps of PyTorch's eager mode on two ranks: benchmarks/horovod.py [MODEL ...] [--rounds …].
 
-Gradients travel by lockstep.horovod.torch; by DistributedDataParallel over gloo, as it is and with gradient_as_bucket_view; or not at
-all ("alone"), which is the time of the computation. Models, batches and optimizer are those of run.py. The contestants train in turn, a
-round of steps each, while the others sleep; reported are the medians of all steps and of the ratios of neighbouring rounds, and the
-processors' seconds of a step.
+Gradients are reduced by lockstep.horovod.torch; by DistributedDataParallel over gloo, with and without
+gradient_as_bucket_view; or not at all ("alone"), which is the time of the computation. Models, batches and optimizer
+are those of run.py. The contestants train in alternation, a round of steps each, while the others sleep. Prints the
+medians of all steps and of the ratios of neighbouring rounds, and the processor seconds of a step.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(STEPS)}; all if there are none")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"models of {', '.join(STEPS)} (default: all)")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9, help="rounds of each contestant")
     parser.add_argument("--steps", type=int, help=f"steps of a round (default: {STEPS})")
     parser.add_argument(
-        "--out", type=Path, default=worker.ROOT / "build/bench/horovod.json", help="where the numbers go as JSON"
+        "--out", type=Path, default=worker.ROOT / "build/bench/horovod.json", help="the JSON file to write"
     )
     arguments = parser.parse_args()
     if unknown := set(arguments.models) - STEPS.keys():

@@ -1,9 +1,15 @@
-"""A step by a store: benchmarks/kvstore.py [MODEL ...] [--mxnet PYTHON] [--rounds …].
+"""Measures training steps with a key-value store: benchmarks/kvstore.py [MODEL ...] [--mxnet PYTHON] [--rounds …].
 
-Two workers of this machine, one thread each. Contestants train in turn, a round of steps each: gradients that go to a store of `lockstep.kv`, "dist_sync" and, with
-two servers, "dist_async", in arrays of the store's, and in others' ("copied"); Lockstep's own step, which has the collectives in it, or, compiled with strategy="parameter_server", pushes to two servers, synchronously and not;
-PyTorch's DistributedDataParallel over gloo; and, where a Python is named that has
-MXNet 1.9, its stores of the same kinds, with two servers. Beside the medians stand ratios of neighbouring rounds to the two stores.
+Two workers run on this machine, with one thread each. The contestants train in alternation, a round of steps each:
+
+- a store of `lockstep.kv`, "dist_sync" or, with two servers, "dist_async", with gradients in the store's arrays; the
+  former also with gradients in other arrays ("copied");
+- Lockstep's own step, with collectives, or compiled with strategy="parameter_server" for two servers, synchronous or
+  not;
+- PyTorch's DistributedDataParallel over gloo;
+- MXNet 1.9's stores of the same kinds with two servers, if --mxnet names a Python that has it.
+
+Prints the medians, and the ratios of neighbouring rounds to the two stores.
 """
 
 from __future__ import annotations
@@ -51,12 +57,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(STEPS)}; all if there are none")
-    parser.add_argument("--mxnet", default="", metavar="PYTHON", help="which has mxnet==1.9.1 and numpy==1.23.5")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"models of {', '.join(STEPS)} (default: all)")
+    parser.add_argument("--mxnet", default="", metavar="PYTHON", help="a Python with mxnet==1.9.1 and numpy==1.23.5")
     parser.add_argument("--rounds", type=int, default=7, help="rounds of each contestant")
     parser.add_argument("--steps", type=int, help=f"steps of a round (default: {STEPS})")
     parser.add_argument(
-        "--out", type=Path, default=worker.ROOT / "build/bench/kvstore.json", help="where the numbers go as JSON"
+        "--out", type=Path, default=worker.ROOT / "build/bench/kvstore.json", help="the JSON file to write"
     )
     arguments = parser.parse_args()
     if unknown := set(arguments.models) - STEPS.keys():

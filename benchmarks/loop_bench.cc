@@ -1,5 +1,5 @@
-// Compiled loops against plain C++ loops and against the memory's bandwidth, on one thread; and the time to compile
-// them. bytes_per_second counts what a loop has to read and write, once.
+// Compares compiled loops with plain C++ loops and with the bandwidth of the memory, on one thread, and measures the
+// time to compile them. bytes_per_second counts each byte that a loop has to read or write once.
 
 #include <algorithm>
 #include <cmath>
@@ -145,7 +145,7 @@ void Plain(benchmark::State& state, const char* text, PlainLoop loop, bool in_pl
   state.SetBytesProcessed(state.iterations() * memory.bytes);
 }
 
-// The bandwidth that there is: memcpy, counted as read and written.
+// The bandwidth of the memory: memcpy, whose bytes count as read and as written.
 void Copy(benchmark::State& state) {
   std::vector<float> from(static_cast<size_t>(state.range(0)), 1), to(from.size());
   for (auto _ : state) {

@@ -1,6 +1,7 @@
-// Compiled loops of one function each, over 1M elements on one thread, against plain loops that call the C library for
-// each element (or, for powers of integers, square and multiply): `ratio` is the plain loop's time over the compiled
-// one's, the median of passes that take turns, so that other work on the machine meets both.
+// Compares compiled loops of one function each, over 1M elements on one thread, with plain loops that call the C
+// library for each element (or, for powers of integers, square and multiply). `ratio` is the time of the plain loop
+// divided by that of the compiled one, as the median of alternating passes, so that other load on the machine affects
+// both.
 
 #include <algorithm>
 #include <chrono>
@@ -18,7 +19,7 @@ namespace {
 
 constexpr int64_t kElements = 1 << 20;
 
-// Operands are drawn evenly from [low, high].
+// Operands are drawn uniformly from [low, high].
 struct Range {
   double low, high;
 };
@@ -32,9 +33,9 @@ float PowerOfIntegers(int32_t x, int32_t y) {
 struct Row {
   const char* op;
   DType dtype;
-  Range x, y;                  // y is not used by a function of one operand
-  float (*one)(float);         // of the C library: this
-  float (*two)(float, float);  // or this
+  Range x, y;                  // y is not used by functions of one operand
+  float (*one)(float);         // the function of the C library, if it has one operand
+  float (*two)(float, float);  // the function of the C library, if it has two operands
 };
 
 const std::vector<Row>& Rows() {

@@ -1,9 +1,10 @@
-"""One rank of a contestant that trains with MXNet 1.9's KVStore, as worker.py does with others: "mxnet-sync" or "mxnet-async".
+"""One rank of a contestant that trains with MXNet 1.9's KVStore, "mxnet-sync" or "mxnet-async", like worker.py.
 
     PYTHON mxnet_worker.py CONTESTANT MODEL DIRECTORY THREADS ROWS
 
-PYTHON has MXNet (mxnet==1.9.1 with numpy==1.23.5), and nothing of Lockstep. Each rank is a worker, and starts a server beside it; rank 0 starts the
-scheduler, too. MODEL is lenet, mlp or resnet50. `cached` networks: MXNet's own graph (hybridize).
+PYTHON has MXNet (mxnet==1.9.1 with numpy==1.23.5), and nothing of Lockstep. Each rank is a worker and starts a server;
+rank 0 also starts the scheduler. MODEL is lenet, mlp or resnet50. Networks are hybridized, that is, they run as MXNet's
+own graph.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class MXNet:
         self.step()
 
     def step(self) -> float:
-        """Returns with the loss, before the gradients."""
+        """Runs a step. Returns when the loss is known, which is before the gradients are."""
         with autograd.record():
             loss = self.loss(self.network(self.x), self.label)
         loss.backward()
@@ -101,7 +102,7 @@ def main() -> None:
     rows = int(sys.argv[5]) if len(sys.argv) > 5 else 0
     runner = MXNet(model, contestant.partition("-")[2], rows)
     worker.obey(runner, directory)
-    # MXNet's own end of a job waits for all, and sometimes for ever: nothing is left to do.
+    # Skips MXNet's own shutdown, which waits for all processes, and sometimes for ever.
     for server in runner.servers:
         server.kill()
     os._exit(0)

@@ -18,7 +18,7 @@ BATCHES = {"lenet": 64, "mlp": 128, "gpt": 8, "resnet50": 16, "lstm": 32}
 
 
 class Block(nn.Module):
-    """A transformer's: causal attention and a perceptron, each of what is normalised, beside a shortcut."""
+    """A transformer block: causal attention and a perceptron, each with a normalised input and a shortcut."""
 
     def __init__(self, width: int = WIDTH, heads: int = HEADS) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Tokens [batch, tokens] to the logits [batch * tokens, vocabulary] of the tokens after them."""
+    """Maps tokens [batch, tokens] to the logits [batch * tokens, vocabulary] of the next tokens."""
 
     def __init__(
         self,
@@ -76,7 +76,8 @@ class Bottleneck(nn.Module):
 
 
 def resnet50() -> nn.Module:
-    """Of https://arxiv.org/abs/1512.03385, with the stride in the 3x3 convolution, as torchvision has it."""
+    """Returns the network of https://arxiv.org/abs/1512.03385, with the stride in the 3x3 convolution, as in
+    torchvision."""
     layers: list[nn.Module] = [
         nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
     ]  # fmt: skip
@@ -94,7 +95,7 @@ def mlp(sizes: tuple[int, ...] = MLP_SIZES) -> nn.Module:
 
 
 class InTime(nn.Module):
-    """[a, b, ...] to [b, a, ...]: recurrent layers have the sequence first."""
+    """Transposes [a, b, ...] to [b, a, ...], as the sequence is the first dimension of recurrent layers."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.transpose(0, 1)
@@ -110,7 +111,7 @@ class LstmLayer(nn.Module):
 
 
 def lstm(vocabulary: int = LSTM_VOCABULARY, width: int = LSTM_WIDTH, layers: int = LSTM_LAYERS) -> nn.Module:
-    """Tokens [batch, tokens] to the logits [batch * tokens, vocabulary] of the tokens after them."""
+    """Returns a network from tokens [batch, tokens] to the logits [batch * tokens, vocabulary] of the next tokens."""
     begin = nn.Sequential(InTime(), nn.Embedding(vocabulary, width))
     end = nn.Sequential(nn.Linear(width, vocabulary), InTime(), nn.Flatten(0, 1))
     return nn.Sequential(begin, *[LstmLayer(width) for _ in range(layers)], end)
@@ -124,13 +125,13 @@ def lenet() -> nn.Module:
 
 
 def network(name: str) -> nn.Module:
-    """The same each time, in training mode."""
+    """Returns the network, with the same parameters each time, in training mode."""
     torch.manual_seed(0)
     return {"lenet": lenet, "mlp": mlp, "gpt": Gpt, "resnet50": resnet50, "lstm": lstm}[name]().train()
 
 
 def batch(name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """One global batch: the input, and labels, of which the network's output has a row for each."""
+    """Returns one global batch: the input, and a label for each row of the network's output."""
     random = torch.Generator().manual_seed(1)
     size = BATCHES[name]
     if name in ("gpt", "lstm"):
@@ -142,7 +143,7 @@ def batch(name: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def export(name: str, path: Path) -> None:
-    """As ONNX: input "x" with the symbolic dimension "batch", output "logits"."""
+    """Exports the network to ONNX, with input "x" of the symbolic dimension "batch" and output "logits"."""
     path.parent.mkdir(parents=True, exist_ok=True)
     x: Any = batch(name)[0][:2]
     with warnings.catch_warnings():

@@ -1,9 +1,11 @@
-"""Steps of a model whose layers lie on several ranks of this machine: benchmarks/pipeline.py [MODEL ...] [--ranks 2] [--micro-batches 8].
+"""Measures pipelines on several ranks: benchmarks/pipeline.py [MODEL ...] [--ranks 2] [--micro-batches 8].
 
-Lockstep's pipeline is compared with one rank of one thread that has the same micro-batches; with ranks that share the
-batch, in Lockstep and by PyTorch's DistributedDataParallel; and with torch.distributed.pipelining over gloo, by 1F1B and as GPipe. The
-contestants train in turn, a round of steps each, while the others sleep. Printed are the median time of a step, the ratios of neighbouring rounds
-to Lockstep's pipeline, and of the rank that needs most its peak resident memory, its states (weights and momenta), and what Lockstep plans for a step.
+Lockstep's pipeline is compared with one rank of one thread that has the same micro-batches; with ranks that split the
+batch, in Lockstep and by PyTorch's DistributedDataParallel; and with torch.distributed.pipelining over gloo, by the
+schedules 1F1B and GPipe. All ranks run on this machine. The contestants train in alternation, a round of steps each,
+while the others sleep. Prints the median time of a step, the ratios of neighbouring rounds to Lockstep's pipeline, and
+for the rank that needs most its peak resident memory, its states (weights and momenta), and the memory that Lockstep
+plans for a step.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 import worker
 from contestant import Contestant, prepare, processor, require_pytorch
 
-STEPS = {"lstm": 2, "gpt": 2}  # of a round
+STEPS = {"lstm": 2, "gpt": 2}  # per round
 NAMES = {
     "pipeline-stages": "Lockstep, stages",
     "pipeline-alone": "Lockstep, one rank",
@@ -37,7 +39,7 @@ def make(name: str, model: str, ranks: int, micro_batches: int) -> Contestant:
 
 
 def most(contestant: Contestant, what: str) -> float | None:
-    """Of the rank that has most, in MiB."""
+    """Returns the maximum over ranks, in MiB."""
     found = [report[f"{what}_bytes"] for report in contestant.last if f"{what}_bytes" in report]
     return max(found) / LEAST if found else None
 
@@ -87,13 +89,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(STEPS)}; all if there are none")
-    parser.add_argument("--ranks", type=int, default=2, choices=(2, 4), help="of one thread each")
-    parser.add_argument("--micro-batches", type=int, default=8, help="of a step of the pipelines and of the one rank")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"models of {', '.join(STEPS)} (default: all)")
+    parser.add_argument("--ranks", type=int, default=2, choices=(2, 4), help="ranks of one thread each")
+    parser.add_argument(
+        "--micro-batches", type=int, default=8, help="micro-batches per step of the pipelines and of the single rank"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each contestant")
     parser.add_argument("--steps", type=int, help=f"steps of a round (default: {STEPS})")
     parser.add_argument(
-        "--out", type=Path, default=worker.ROOT / "build/bench/pipeline.json", help="where the numbers go as JSON"
+        "--out", type=Path, default=worker.ROOT / "build/bench/pipeline.json", help="the JSON file to write"
     )
     arguments = parser.parse_args()
     if unknown := set(arguments.models) - STEPS.keys():

@@ -1,9 +1,10 @@
-"""One rank of one contestant of pipeline.py: pipeline-HOW-K, of whose batch K micro-batches are made, by worker.py's protocol.
+"""One rank of a contestant of pipeline.py, pipeline-HOW-K with K micro-batches per batch, by worker.py's protocol.
 
     pipeline_worker.py CONTESTANT MODEL DIRECTORY THREADS ROWS
 
-HOW is alone, one rank of Lockstep, or stages, all of whose ranks are those of Lockstep's pipeline; 1f1b or gpipe are the schedules of
-torch.distributed.pipelining over gloo, whose stages are cut by hand, where the most expensive one is as cheap as can be.
+HOW is alone, one rank of Lockstep; stages, Lockstep's pipeline on all ranks; or 1f1b or gpipe, schedules of
+torch.distributed.pipelining over gloo, whose stages are cut by hand so that the most expensive stage is as cheap as
+possible.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import worker
 
-# How many of the parts of a network (parts_of) are in each stage but the last one.
+# The number of parts of a network (parts_of) in each stage except the last.
 CUTS = {("gpt", 2): (5,), ("gpt", 4): (3, 2, 2), ("lstm", 2): (3,), ("lstm", 4): (2, 1, 1)}
 
 
@@ -54,7 +55,7 @@ class Stages:
 
 
 def parts_of(model: str) -> list[Any]:
-    """The network as modules that follow each other."""
+    """Returns the network as a sequence of modules."""
     import networks
     from torch import nn
 
@@ -94,10 +95,10 @@ class PyTorch:
         self.is_last = self.rank == ranks - 1
         self.loss = self.step()
         self.compile_seconds = time.perf_counter() - start
-        self.state_bytes = 2 * sum(4 * each.numel() for each in module.parameters())  # with momenta
+        self.state_bytes = 2 * sum(4 * each.numel() for each in module.parameters())  # includes momenta
 
     def step(self) -> float:
-        """The last rank alone has the loss."""
+        """Runs a step. Returns the loss on the last rank, 0 on the others."""
         self.optimizer.zero_grad()
         losses: list[Any] = []
         samples = (self.samples,) if self.rank == 0 else ()

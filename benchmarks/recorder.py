@@ -1,11 +1,11 @@
-"""What recording costs: training steps of LeNet with the recorder on and off, in turns.
+"""Measures the cost of recording: training steps of LeNet with the recorder on and off, in alternation.
 
     recorder.py [ROUNDS]                                            # default: 60
     mpirun -np 2 recorder.py [ROUNDS]
 
-A round is a block of steps with it on and one with it off, the first of them in turns. Printed are the median over the
-rounds of a block's quickest step, and of the ratio of the two, with its quartiles: by the wall's clock, and by the processor time
-of the rank's thread, which other programs on the machine disturb less.
+A round is a block of steps with the recorder on and one with it off; the order alternates. Prints the medians over the
+rounds of a block's fastest step, and of the ratio of the two with its quartiles: by wall time, and by the processor
+time of the rank's thread, which other programs on the machine disturb less.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from lockstep import _lockstep
 from lockstep._reports import record
 
 BATCH = 64
-STEPS = 20  # of a block
+STEPS = 20  # per block
 
 
 CLOCKS = {"wall": time.perf_counter, "processor": time.thread_time}
 
 
 def block(exe: ls.Executable, inputs: dict[str, np.ndarray]) -> list[float]:
-    """The least seconds of a step by each clock: what else the machine does only adds to them."""
+    """Returns the minimum seconds of a step by each clock. Other load on the machine only adds to them."""
     seconds = []
     for _ in range(STEPS):
         begin = [clock() for clock in CLOCKS.values()]

@@ -1,10 +1,10 @@
-// The reduction of a gradient and the update by Adam, against MPI_Allreduce and a plain loop, under mpirun:
+// Compares the reduction of a gradient and the update by Adam with MPI_Allreduce and a plain loop, under mpirun:
 //   mpirun -np 2 reduce_update_bench [--json] [--mib=100] [--rounds=15]
-// One weight of so many MiB of f32. Three contestants take turns within one run: Lockstep, whose ranks each update the
-// whole weight; Lockstep with the optimizer's states shared among the ranks, each of which updates a slice; and
-// MPI_Allreduce followed by a loop that the compiler vectorises for the processor at hand. Each begins with a gradient
-// that has just been written: Lockstep's is a kernel of its program, whose time is taken off. The time of a round is
-// that of the slowest rank, measured from a barrier; medians, and medians of the ratios of neighbouring rounds.
+// One weight has so many MiB of f32. Three contestants alternate within one run: Lockstep, where each rank updates the
+// whole weight; Lockstep with a sharded optimizer, where each rank updates a slice; and MPI_Allreduce followed by a
+// loop that the compiler vectorises for the processor. Each begins with a gradient that has just been written; in
+// Lockstep a kernel of the program writes it, whose time is subtracted. The time of a round is that of the slowest
+// rank, measured from a barrier. Prints medians, and medians of the ratios of neighbouring rounds.
 
 #include <mpi.h>
 
@@ -51,7 +51,7 @@ double OfSlowestRank(double seconds) {
   return seconds;
 }
 
-// A row of x is a rank's gradient.
+// Row i of x is the gradient of rank i.
 std::string Program(int ranks, int64_t count) {
   return absl::StrFormat(R"(
 graph @update(%%x: f32[%d,%d] split(0), state %%w: f32[%d], state %%step: i64[], state %%w/m: f32[%d],
@@ -79,7 +79,7 @@ class Lockstep {
     executor_ = Get(Executor::Load(std::move(executable), opened_.communicator, opened_.device.get()));
   }
 
-  // Seconds of a call without the kernel that writes the gradient, which is the first.
+  // Returns the seconds of a call without its first kernel, which writes the gradient.
   double Run(int round) {
     for (size_t i = 0; i < x_.size(); ++i) x_[i] = static_cast<float>((i + static_cast<size_t>(round)) % 1000) * 1e-3f;
     const NamedInput x{"x", {{DType::kF32, Shape({1, count_})}, x_.data()}};
@@ -110,7 +110,7 @@ class Lockstep {
   std::unique_ptr<Executor> executor_;
 };
 
-// As one writes it by hand; GCC makes a version of it for each kind of processor.
+// Adam as a hand-written loop. GCC compiles a version of it for each kind of processor.
 __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"))) void PlainAdam(
     float* __restrict w, float* __restrict m, float* __restrict v, const float* __restrict g, size_t count, float size,
     float correction) {

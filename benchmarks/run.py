@@ -1,14 +1,18 @@
-"""Training steps of Lockstep and of PyTorch, side by side: `make bench`, or benchmarks/run.py [MODEL ...] [--rounds …].
+"""Compares training steps of Lockstep and PyTorch: `make bench`, or benchmarks/run.py [MODEL ...] [--rounds …].
 
-LeNet at batch 64, an MLP (1024-4096-4096-1000, ReLU) at batch 128, a GPT (6 layers, width 512, 8 heads, vocabulary 8192, 128
-tokens) at batch 8 and ResNet-50 (224 x 224) at batch 16, f32, SGD with momentum, at the same global batch: on one rank with two
-threads against PyTorch, and on two ranks of one thread against DistributedDataParallel over gloo. PyTorch runs eager and compiled,
-convolutions also with channels last. gpt-bf16, gpt-f16 and resnet50-bf16 are trained with that precision, against PyTorch's autocast, and
-against Lockstep's f32. On two ranks "lockstep-alone" is the same ranks each for itself: how long it takes by how long Lockstep does is what
-communication leaves of a step. All contestants are started first; then they run in turn, a round of steps each, while the
-others sleep. Reported are the medians of all steps and of the ratios of neighbouring rounds, which a drift of the machine's speed
-does not move; the processors' seconds for a step, which other work on the machine moves little; what the process takes at most, and of
-that what Lockstep's values do; and the time from the model to the first step.
+The models are LeNet at batch 64, an MLP (1024-4096-4096-1000, ReLU) at batch 128, a GPT (6 layers, width 512, 8 heads,
+vocabulary 8192, 128 tokens) at batch 8 and ResNet-50 (224 x 224) at batch 16, in f32, with SGD with momentum. The
+global batch is the same on one rank with two threads, against PyTorch, and on two ranks of one thread, against
+DistributedDataParallel over gloo. PyTorch runs eager and compiled, and convolutions also with channels last. gpt-bf16,
+gpt-f16 and resnet50-bf16 are trained with that precision, against PyTorch's autocast and against Lockstep's f32.
+
+On two ranks, "lockstep-alone" are the same ranks without communication. Its time divided by Lockstep's is the share of
+a step that is not communication.
+
+All contestants are started first; then they run in alternation, a round of steps each, while the others sleep. Prints
+the medians of all steps and of the ratios of neighbouring rounds, which do not depend on drifts of the machine's speed;
+the processor seconds of a step, which depend little on other load; the peak memory of the process, and the part of it
+for Lockstep's values; and the time from the model to the first step.
 """
 
 from __future__ import annotations
@@ -89,11 +93,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(PEERS)}; all if there are none")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"models of {', '.join(PEERS)} (default: all)")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of each contestant")
     parser.add_argument("--steps", type=int, help=f"steps of a round (default: {STEPS})")
     parser.add_argument(
-        "--out", type=Path, default=worker.ROOT / "build/bench/training.json", help="where the numbers go as JSON"
+        "--out", type=Path, default=worker.ROOT / "build/bench/training.json", help="the JSON file to write"
     )
     arguments = parser.parse_args()
     if unknown := set(arguments.models) - PEERS.keys():

@@ -1,9 +1,12 @@
-"""What more hosts bring: benchmarks/scaling.py [MODEL ...] [--hosts 1 2 4 8] [--rate 1gbit] [--mxnet PYTHON], or `make scaling`.
+"""Measures scaling with hosts: benchmarks/scaling.py [MODEL ...] [--hosts 1 2 4 8] [--rate 1gbit] [--mxnet PYTHON].
 
-Hosts are network namespaces of this machine (test/hosts/hosts.py), each with one rank that has a share of the cores (cores.py): that of the most hosts, however many
-there are, so that only communication shows. Each rank has a batch of its own size. Contestants train in turn, a round of steps each: Lockstep, PyTorch's
-DistributedDataParallel over gloo and, where a Python is named that has MXNet 1.9, its KVStore "dist_sync" with a server beside each worker. A line more is Lockstep's forecast, from a
-trace of two ranks on one host and the measured network of two hosts (docs/forecast.md). Writes docs/scaling.md and a picture for each model.
+Also run by `make scaling`. Hosts are network namespaces of this machine (test/hosts/hosts.py), each with one rank that
+has a share of the cores (cores.py). The share is that of the largest number of hosts in every case, so that differences
+are due to communication. Each rank has a batch of its own, of fixed size. The contestants train in alternation, a round
+of steps each: Lockstep, PyTorch's DistributedDataParallel over gloo and, if --mxnet names a Python that has MXNet 1.9,
+its KVStore "dist_sync" with a server for each worker. A further line is Lockstep's forecast, from a trace of two ranks
+on one host and the measured network of two hosts (docs/forecast.md). Writes docs/scaling.md and a picture for each
+model.
 """
 
 from __future__ import annotations
@@ -31,14 +34,14 @@ from hosts import Hosts, why_not
 from lockstep._reports import job_report
 from lockstep.forecast import Machine, forecast, mean_of_ranks
 
-ROWS = {"lenet": 64, "resnet50": 2}  # of each rank
-STEPS = {"lenet": 15, "resnet50": 2}  # of a round, after one that is not counted: who waited for its turn is cold
+ROWS = {"lenet": 64, "resnet50": 2}  # per rank
+STEPS = {"lenet": 15, "resnet50": 2}  # per round, after one that is not counted, as caches are cold
 NAMES = {"lockstep": "Lockstep", "eager": "PyTorch DDP, gloo", "mxnet-sync": "MXNet dist_sync"}
 COMMAND = worker.ROOT / "python_bindings/lockstep/_command.py"
 
 
 def times(model: str, ranks: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """Seconds of a step, by contestant."""
+    """Returns the seconds of a step, by contestant."""
     with Hosts(ranks, arguments.rate) as hosts, Cores(ranks, arguments.share) as cores:
         contestants = {
             name: Contestant(name, model, ranks, 1, hosts, ROWS[model], arguments.mxnet, cores.prefix)
@@ -56,7 +59,7 @@ def times(model: str, ranks: int, arguments: argparse.Namespace) -> dict[str, fl
 
 
 def forecasts(model: str, arguments: argparse.Namespace) -> dict[int, float]:
-    """Seconds of a step of Lockstep, by number of hosts."""
+    """Returns the forecast seconds of a step of Lockstep, by number of hosts."""
     with tempfile.TemporaryDirectory() as folder, Cores(2, arguments.share) as cores:
         os.environ["LOCKSTEP_TRACE"] = folder
         contestant = Contestant("lockstep-reduced", model, 2, 1, rows=ROWS[model], prefix=cores.prefix)
@@ -75,7 +78,7 @@ def forecasts(model: str, arguments: argparse.Namespace) -> dict[int, float]:
         if done.returncode != 0:
             sys.exit(done.stderr)
         machine = Machine.read(path)
-        # A byte takes as much of a core whatever the share, and so more of a share.
+        # A byte takes the same time of a core for any share, so it takes a larger part of a smaller share.
         machine = dataclasses.replace(machine, processor=machine.processor / arguments.share)
         rows = forecast(report, machine, arguments.hosts)
     return {row.hosts: row.seconds for row in rows}
@@ -89,7 +92,7 @@ def draw(model: str, results: dict[str, Any], path: Path) -> None:
     hosts = results["hosts"]
     first = results[model]["steps"]["lockstep"][0]
     axes.plot(
-        hosts, [n * ROWS[model] / first for n in hosts], ":", color="gray", label="Lockstep on one, so many times"
+        hosts, [n * ROWS[model] / first for n in hosts], ":", color="gray", label="Lockstep on one host, times hosts"
     )
     for name, seconds in results[model]["steps"].items():
         axes.plot(hosts, [n * ROWS[model] / s for n, s in zip(hosts, seconds, strict=True)], "o-", label=NAMES[name])
@@ -102,12 +105,12 @@ def draw(model: str, results: dict[str, Any], path: Path) -> None:
 
 def document(results: dict[str, Any], models: Sequence[str]) -> str:
     lines = [
-        "# What more hosts bring, measured",
+        "# Scaling with hosts, measured",
         "",
         (
             f"Written by `make scaling` on {results['date']}: {results['cpu']}, hosts at {results['rate']}, each with one rank that has "
-            f"{results['share']:g} of a core; medians of {results['rounds']} alternating rounds. A rank's batch stays the same, so that the best that n hosts "
-            "can do is n times the samples. The forecast is of a step that ran on one host ([forecast.md](forecast.md))."
+            f"{results['share']:g} of a core; medians of {results['rounds']} alternating rounds. The batch of a rank stays the same, so n hosts compute at most "
+            "n times the samples. The forecast is from a step that ran on one host ([forecast.md](forecast.md))."
         ),
     ]
     for model in models:
@@ -135,11 +138,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(STEPS)}; all if there are none")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"models of {', '.join(STEPS)} (default: all)")
     parser.add_argument("--hosts", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--rate", default="1gbit", help="of each host's link")
+    parser.add_argument("--rate", default="1gbit", help="rate of each host's link")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each contestant")
-    parser.add_argument("--mxnet", default="", metavar="PYTHON", help="which has mxnet==1.9.1 and numpy==1.23.5")
+    parser.add_argument("--mxnet", default="", metavar="PYTHON", help="a Python with mxnet==1.9.1 and numpy==1.23.5")
     parser.add_argument("--out", type=Path, default=worker.ROOT / "docs", help="the folder of scaling.md and pictures")
     arguments = parser.parse_args()
     if unknown := set(arguments.models) - STEPS.keys():

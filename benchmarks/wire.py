@@ -1,9 +1,9 @@
-"""What a smaller wire does to a loss curve: benchmarks/wire.py [MODEL ...] [--ranks 2] [--steps 200].
+"""Compares loss curves of smaller wire dtypes: benchmarks/wire.py [MODEL ...] [--ranks 2] [--steps 200].
 
-LeNet on Fashion-MNIST and a GPT of two layers on Shakespeare's sonnets are trained by ranks that are threads, on the same batches: with
-gradients that travel in f32, as bf16, as int8, and as int8 of which nothing is kept for the next step, whose residuals are set to
-zero after each. It prints the mean loss of ten steps at a time, and the mean distance of all losses from those in f32, as the tables of
-docs/wire.md.
+LeNet on Fashion-MNIST and a GPT of two layers on Shakespeare's sonnets are trained by ranks that are threads, on the
+same batches. Gradients travel as f32, as bf16, as int8, and as int8 without residuals, which are set to zero after each
+step. Prints the mean loss of ten steps at several points, and the mean distance of all losses from those with f32, as
+the tables of docs/wire.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Batch = Mapping[str, np.ndarray]
 @dataclass(frozen=True)
 class Task:
     step: ls.Graph
-    batch: Callable[[int], Batch]  # of all ranks, by the number of the step
+    batch: Callable[[int], Batch]  # the batch of all ranks, by the number of the step
 
 
 def lenet(_: Path) -> Task:
@@ -72,7 +72,7 @@ TASKS = {"lenet": lenet, "gpt": gpt}
 
 
 def on_ranks(ranks: int, body: Callable[[ls.Communicator], list[float]]) -> list[float]:
-    """What body returns on rank 0, after it has returned on all."""
+    """Runs `body` on all ranks. Returns its result on rank 0, which must be that of all ranks."""
     results: list[list[float]] = [[] for _ in range(ranks)]
 
     def run(world: ls.Communicator) -> None:
@@ -84,7 +84,7 @@ def on_ranks(ranks: int, body: Callable[[ls.Communicator], list[float]]) -> list
     for thread in threads:
         thread.join()
     if any(result != results[0] for result in results):
-        raise SystemExit("a rank failed, or had another loss")
+        raise SystemExit("a rank failed, or had a different loss")
     return results[0]
 
 
@@ -107,7 +107,7 @@ def losses(task: Task, ranks: int, steps: int, how: str) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", default=list(TASKS), help=f"of {', '.join(TASKS)}; all of them without")
+    parser.add_argument("models", nargs="*", default=list(TASKS), help=f"models of {', '.join(TASKS)} (default: all)")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()

@@ -1,15 +1,20 @@
-"""One rank of one contestant of run.py: trains on command, and reports the seconds of each step, by the clock and of processors.
+"""One rank of a contestant of run.py: trains on command, and reports the wall and processor seconds of each step.
 
     worker.py CONTESTANT MODEL DIRECTORY THREADS [ROWS]
 
-Commands come through the pipe DIRECTORY/command.<rank>, one line each: the number of steps to run, or "stop". After each the
-rank writes a line of JSON to DIRECTORY/report.<rank>. A worker that has nothing to do blocks on its pipe and uses no core. The ranks share the
-network's batch, or with ROWS each has so many rows.
-MODEL is a network, or one with "-bf16" or "-f16", which trains it in mixed precision. CONTESTANT is lockstep; lockstep-f32, which does not;
-lockstep-reduced, which gathers no factors of gradients; lockstep-wire and lockstep-int8, which do not either, and whose gradients travel as
-bf16 and int8; lockstep-alone, each rank of which trains its share as if there were no others; or PyTorch: eager,
-eager-channels-last, compiled, compiled-channels-last; eager-gloo-views, whose gradients are views of DistributedDataParallel's buckets;
-eager-horovod, with lockstep.horovod.torch in the place of that; eager-alone, whose ranks do not talk.
+Commands come through the pipe DIRECTORY/command.<rank>, one per line: the number of steps to run, or "stop". After each,
+the rank writes a line of JSON to DIRECTORY/report.<rank>. A worker without work blocks on its pipe and uses no core. The
+ranks split the network's batch; with ROWS, each has so many rows instead.
+
+MODEL is a network; a suffix "-bf16" or "-f16" trains it in mixed precision. CONTESTANT is one of:
+
+- lockstep; lockstep-f32, always in f32; lockstep-reduced, without gathering factors of gradients; lockstep-wire and
+  lockstep-int8, also without that, with gradients that travel as bf16 and int8; lockstep-alone, whose ranks do not
+  communicate; lockstep-served and lockstep-served-async, with parameter servers;
+- store-sync, store-async and store-sync-copied: Lockstep's step with a store of lockstep.kv;
+- PyTorch: eager, eager-channels-last, compiled, compiled-channels-last; eager-gloo-views, whose gradients are views of
+  DistributedDataParallel's buckets; eager-horovod, with lockstep.horovod.torch instead of DistributedDataParallel;
+  eager-alone, whose ranks do not communicate.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ def model_path(model: str) -> Path:
 
 
 def network_of(model: str) -> str:
-    """Of "gpt-bf16" gpt."""
+    """Returns "gpt" for "gpt-bf16"."""
     return model.partition("-")[0]
 
 
@@ -43,8 +48,9 @@ def precision_of(model: str) -> str:
 
 
 def share(whole: Any, rank: int, rows: int, samples: int) -> Any:
-    """A rank's part of what a batch of so many samples has: that of `rows` samples, the first again after the last."""
-    part = rows * (len(whole) // samples)  # of labels there may be one for each token
+    """Returns a rank's part of `whole`, which belongs to a batch of so many samples: the part of `rows` samples. After
+    the last sample the first one follows."""
+    part = rows * (len(whole) // samples)  # there may be a label for each token
     return whole[np.arange(rank * part, (rank + 1) * part) % len(whole)]
 
 
@@ -95,9 +101,10 @@ class Lockstep:
 
 
 class Store:
-    """Gradients of a rank's share are pushed to a store, "dist_sync" or "dist_async", which has the optimizer; weights are pulled.
+    """Pushes the gradients of a rank's share to a store, "dist_sync" or "dist_async", with the optimizer, and pulls the
+    weights.
 
-    The step reads weights and writes gradients in the store's arrays; "sync-copied" in arrays of its own.
+    The step reads weights and writes gradients in the store's arrays; with "sync-copied", in its own arrays.
     """
 
     def __init__(self, model: str, threads: int, how: str, precision: str, rows: int) -> None:
@@ -142,7 +149,7 @@ class Store:
 
 
 class PyTorch:
-    """PyTorch, eager or compiled; under mpirun with several ranks, DistributedDataParallel over gloo."""
+    """PyTorch, eager or compiled; on several ranks, DistributedDataParallel over gloo."""
 
     def __init__(self, model: str, threads: int, how: str, precision: str, rows: int) -> None:
         import networks
@@ -205,13 +212,14 @@ def time_steps(step: Callable[[], float], count: int) -> list[float]:
 
 
 def peak_resident_bytes() -> int:
-    """Of this program; unlike getrusage's figure it does not begin with that of the process that started it."""
+    """Returns the peak of this program. The number of getrusage would include that of the process that started it."""
     status = Path("/proc/self/status").read_text()
     return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 
 
 def obey(runner: Any, directory: Path) -> None:
-    """Trains by the commands that come. A runner with `finish`, whose steps return before their work has ended, is timed by the round."""
+    """Trains by commands. If the runner has `finish`, its steps return before their work has ended, and a round is
+    timed as a whole."""
     with (
         open(directory / f"command.{runner.rank}") as commands,
         open(directory / f"report.{runner.rank}", "w") as reports,
@@ -227,7 +235,7 @@ def obey(runner: Any, directory: Path) -> None:
                 seconds = [(time.perf_counter() - began) / len(seconds)] * len(seconds)
             report = {
                 "seconds": seconds,
-                "processor_seconds": (time.process_time() - before) / len(seconds),  # of a step, all threads
+                "processor_seconds": (time.process_time() - before) / len(seconds),  # per step, all threads
                 "peak_bytes": peak_resident_bytes(),
                 **runner.report(),
             }

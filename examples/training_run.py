@@ -1,6 +1,6 @@
-"""What the examples have in common: options, and a run that shows its progress, is saved, goes on, and leaves a picture behind.
+"""Shared code of the examples: options, and a run with progress bar, checkpoints and a picture of its losses.
 
-Nothing of this is needed to train; the loop of examples/mnist/train.py stands alone.
+Training does not need it: examples/mnist/train.py is complete without.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ import lockstep as ls
 
 
 def parser(description: str, *, epochs: int, batch: int, out: str) -> argparse.ArgumentParser:
-    """The options that all examples have."""
+    """Returns a parser with the options that all examples have."""
     options = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
     )
     add = options.add_argument
     add("--model", metavar="FILE", help="an ONNX file to train, in place of the example's own network")
     add("--epochs", type=at_least(1), default=epochs, help="passes over the training set")
-    add("--batch", type=at_least(1), default=batch, help="global batch: the ranks share it")
-    add("--seed", type=at_least(0), default=0, help="of weights, batches, and all else that is drawn")
+    add("--batch", type=at_least(1), default=batch, help="global batch: the ranks split it")
+    add("--seed", type=at_least(0), default=0, help="seed of weights, batches and all other random numbers")
     add("--out", type=Path, default=Path(out), metavar="DIR", help="where results are written")
-    add("--checkpoints", type=Path, metavar="DIR", help="folder in which the run is saved now and then")
-    add("--checkpoint-every", type=at_least(1), default=200, metavar="STEPS", help="how often")
-    add("--resume", action="store_true", help="go on from the last of --checkpoints, on as many ranks as there are now")
+    add("--checkpoints", type=Path, metavar="DIR", help="folder for checkpoints of the run")
+    add("--checkpoint-every", type=at_least(1), default=200, metavar="STEPS", help="steps between checkpoints")
+    add("--resume", action="store_true", help="continue from the last checkpoint, on any number of ranks")
     return options
 
 
 def at_least(low: int) -> Callable[[str], int]:
-    """A type of options: a whole number from `low` on."""
+    """Returns an argparse type for whole numbers from `low` on."""
 
     def whole(text: str) -> int:
         if int(text) < low:
@@ -52,40 +52,41 @@ def at_least(low: int) -> Callable[[str], int]:
 def parse(options: argparse.ArgumentParser) -> argparse.Namespace:
     arguments = options.parse_args()
     if arguments.resume and arguments.checkpoints is None:
-        options.error("argument --resume: --checkpoints says where from")
+        options.error("argument --resume: needs --checkpoints")
     return arguments
 
 
 def start(main: Callable[[], None]) -> None:
-    """Calls main(). What a user did wrong ends the program, on all ranks, with its message alone."""
+    """Calls main(). A user's mistake ends the program on all ranks, with its message and without a traceback."""
     logging.basicConfig(format="%(message)s")
     try:
         main()
     except (ls.Error, OSError, ValueError) as error:
-        # The hook that Communicator.mpi() set tells the other ranks; a user needs the message, not the traceback.
+        # The hook that Communicator.mpi() has set informs the other ranks. Users need the message, not the traceback.
         sys.tracebacklimit = 0
         raise error from None
 
 
 def batches_in(samples: int, arguments: argparse.Namespace) -> int:
-    """How many batches an epoch has; samples that do not fill one are left out."""
+    """Returns the number of batches of an epoch. Samples that do not fill a batch are left out."""
     if samples < arguments.batch:
         raise ls.Error(f"argument --batch: {arguments.batch} is more than the {samples} samples of the training set")
     return samples // arguments.batch
 
 
 def groups_of(model: ls.Graph, patterns: Iterable[str], optimizer: ls.optim.Optimizer) -> dict[str, ls.optim.Optimizer]:
-    """Those patterns that match a state of the model, with an optimizer: `groups` of `ls.train_step`, for which one that matches none
-    is an error. So a file of --model need not have them all."""
+    """Returns `groups` of `ls.train_step`: the optimizer for each pattern that matches a state of the model. Other
+    patterns, which `train_step` would reject, are left out, as a file of --model may not have all states."""
     names = [state.name for state in model.states]
     return {pattern: optimizer for pattern in patterns if any(fnmatch.fnmatchcase(name, pattern) for name in names)}
 
 
 class Run:
-    """A training run: all ranks make one when the step is compiled, and it goes on from a checkpoint if that is asked. Rank 0 prints.
+    """A training run. All ranks make one after compiling the step; it continues from a checkpoint if requested. Rank 0
+    prints.
 
     Args:
-      data: what decides which samples a step gets, such as how many there are; a run that is continued must have the same.
+      data: values that determine the samples of a step, such as their number. A continued run must have the same.
     """
 
     def __init__(
@@ -110,25 +111,26 @@ class Run:
         last = self._checkpoints.latest()
         if not self._arguments.resume:
             if last is not None:
-                raise ls.Error(f"{last} is of a run before: --resume goes on from there")
+                raise ls.Error(f"{last} is of an earlier run: --resume continues it")
             return
         self._checkpoints.restore(self._exe, expected=self._data)
         if self._exe.step > 0:
-            self.print(f"goes on after step {self._exe.step}")
+            self.print(f"continues after step {self._exe.step}")
 
     def print(self, text: str) -> None:
-        """Prints on rank 0 alone, above the progress bar."""
+        """Prints on rank 0 only, above the progress bar."""
         if self._world.rank == 0:
             tqdm.write(text)
             sys.stdout.flush()
 
     def epochs(self, batches: int) -> Iterator[tuple[int, int]]:
-        """The epochs that are left, of so many batches each; with each, how many batches of it the run has behind it already."""
+        """Yields the remaining epochs of `batches` batches each, and for each the number of its batches already
+        done."""
         for epoch in range(self._exe.step // batches, self._arguments.epochs):
             yield epoch, self._exe.step - epoch * batches
 
     def progress(self, epoch: int, first: int, total: int, batches: Any) -> Iterator[tuple[np.ndarray, ...]]:
-        """The batches of an epoch, with a bar that begins at `first`."""
+        """Yields the batches of an epoch, with a progress bar that begins at `first`."""
         name, size = f"epoch {epoch + 1}/{self._arguments.epochs}", self._arguments.batch
         bar = {"desc": name, "unit": " samples", "unit_scale": size, "initial": first, "total": total}
         with tqdm(batches, **bar, disable=self._world.rank != 0) as progress:
@@ -137,24 +139,24 @@ class Run:
                 progress.set_postfix(loss=f"{np.mean(self._losses[-20:]):.4f}", refresh=False)
 
     def add(self, loss: Any) -> None:
-        """The step that was made had this loss. Saves the run now and then."""
+        """Records the loss of the last step. Saves the run every --checkpoint-every steps."""
         self._losses.append(float(loss))
         if self._checkpoints is not None and self._exe.step % self._arguments.checkpoint_every == 0:
             self._checkpoints.save(self._exe, metadata=self._data, background=True)
 
     def evaluated(self, epoch: int, **results: float) -> None:
-        """After this epoch an evaluation gave these numbers."""
+        """Records the results of an evaluation after this epoch."""
         self._results.append({"step": self._exe.step, **results})
         losses = self._losses[-(self._exe.step // (epoch + 1)) :]
         shown = {"loss": np.mean(losses)} if losses else {}
         self.print(f"epoch {epoch + 1:3}: " + ", ".join(f"{k} {v:.4f}" for k, v in {**shown, **results}.items()))
 
     def finish(self) -> None:
-        """Saves the run; compares the replicas; writes the losses and results, and a picture of them."""
+        """Saves the run, compares the replicas, writes the losses and results, and draws them."""
         seconds = time.perf_counter() - self._begin
         if self._checkpoints is not None:
             self._checkpoints.save(self._exe, metadata=self._data)
-        self._exe.check_replicas()  # bitwise equal on all ranks, or an error
+        self._exe.check_replicas()  # fails unless all ranks have the same bits
         if self._losses:
             samples = len(self._losses) * self._arguments.batch / seconds
             self.print(f"{len(self._losses)} steps in {seconds:.1f} s, {samples:,.0f} samples/s with evaluations")
@@ -164,7 +166,7 @@ class Run:
             self._draw(self.wrote("training.png", "a picture of them"))
 
     def wrote(self, name: str, what: str) -> Path:
-        """The path of a result of this run."""
+        """Returns the path for a result of this run, and prints it."""
         path = self._arguments.out / name
         self.print(f"wrote {path}: {what}")
         return path
@@ -172,7 +174,7 @@ class Run:
     def _draw(self, path: Path) -> None:
         import matplotlib
 
-        matplotlib.use("Agg")  # no screen is needed
+        matplotlib.use("Agg")  # needs no screen
         from matplotlib import pyplot
 
         figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")

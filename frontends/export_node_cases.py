@@ -1,13 +1,14 @@
-"""Writes ONNX's own tests (of the installed package `onnx`), models of ours with what ONNX's reference evaluator computes
-for them, and those of subgraph_models.py into one file for onnx_node_test; into others what is to be refused, and a
-model for onnx_fuzz_test.
+"""Writes test cases for onnx_node_test into one file: ONNX's own (of the installed package `onnx`), our models with the
+results of ONNX's reference evaluator, and the models of subgraph_models.py. Writes the models that the import must
+refuse, and a model for onnx_fuzz_test, into two other files.
 
     python export_node_cases.py CASES REFUSED FUZZED [MODEL.onnx ...]
 
-The first two files are sequences of cases; those of REFUSED have what the error says as their names. A sequence or an
-optional among a case's inputs or outputs is made of tensors, and taken apart, by nodes that are added to the model; each is a name, a model, inputs, outputs and two tolerances:
+The first two files are sequences of cases; the name of a case in REFUSED is the expected error message. If an input or
+output of a case is a sequence or an optional, nodes are added to the model that build it from tensors or take it apart.
+A case is a name, a model, inputs, outputs and two tolerances:
     bytes name, bytes ModelProto, list of bytes TensorProto, list of bytes TensorProto, f64 relative, f64 absolute
-where bytes are a u32 length and the content, and a list is a u32 count and the elements; little-endian.
+Here bytes are a u32 length and the content, and a list is a u32 count and the elements, all little-endian.
 """
 
 import struct
@@ -46,7 +47,7 @@ def write_case(
 
 
 def as_protos(values: list) -> list[onnx.TensorProto] | None:
-    """The values as tensors, or None if one is no tensor (a sequence, an optional, strings)."""
+    """The values as tensors, or None if one is not a numeric tensor (a sequence, an optional, strings)."""
     protos = []
     for value in values:
         if isinstance(value, onnx.TensorProto):
@@ -70,7 +71,7 @@ def element_type(info: onnx.TypeProto) -> int:
 
 
 def add_input(model: onnx.ModelProto, info: onnx.ValueInfoProto, value: Any, tensors: list) -> list[onnx.NodeProto]:
-    """Adds the input's elements to the model's inputs and to `tensors`; returns the nodes that make `value` of them."""
+    """Adds the input's elements to the model's inputs and to `tensors`. Returns the nodes that make `value` of them."""
     elements = value if isinstance(value, list) else [] if value is None else [value]
     names = [f"{info.name}/{i}" for i in range(len(elements))]
     for name, element in zip(names, elements, strict=True):
@@ -86,7 +87,7 @@ def add_input(model: onnx.ModelProto, info: onnx.ValueInfoProto, value: Any, ten
 
 
 def add_output(model: onnx.ModelProto, name: str, value: list, tensors: list) -> None:
-    """Adds nodes that take the sequence `name` apart, and their outputs to the model's and to `tensors`."""
+    """Adds nodes that take the sequence `name` apart. Adds their outputs to the model's outputs and to `tensors`."""
     outputs = [("SequenceLength", [name], f"{name}/length", np.array(len(value)))]
     for i, element in enumerate(value):
         at = helper.make_node("Constant", [], [f"{name}/at/{i}"], value_int=i)
@@ -99,7 +100,7 @@ def add_output(model: onnx.ModelProto, name: str, value: list, tensors: list) ->
 
 
 def with_tensors_only(model: onnx.ModelProto, inputs: list, outputs: list) -> tuple[onnx.ModelProto, list, list]:
-    """The case with sequences and optionals made and taken apart in the model."""
+    """Returns the case with tensors only: nodes in the model build sequences and optionals and take them apart."""
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     for field in (changed.graph.input, changed.graph.output, changed.graph.node):
@@ -108,7 +109,7 @@ def with_tensors_only(model: onnx.ModelProto, inputs: list, outputs: list) -> tu
     for info, value in zip(model.graph.input, inputs, strict=False):
         if info.type.HasField("tensor_type"):
             tensors[0].append(tensor_of(value))
-            # With the value's extents, as some dimensions are symbolic.
+            # Uses the value's extents, as some dimensions are symbolic.
             shape = np.shape(value) if tensors[0][-1] is None else tensors[0][-1].dims
             element = info.type.tensor_type.elem_type
             changed.graph.input.append(helper.make_tensor_value_info(info.name, element, shape))
@@ -125,7 +126,8 @@ def with_tensors_only(model: onnx.ModelProto, inputs: list, outputs: list) -> tu
 
 
 def node_cases() -> Iterator[tuple]:
-    """Each case whose values are tensors of numbers, or are made of such: (name, model, inputs, outputs, rtol, atol)."""
+    """Yields (name, model, inputs, outputs, rtol, atol) of each case whose values are, or are made of, numeric
+    tensors."""
     for case in [*collect_testcases(), *collect_model_testcases()]:
         if case.model is None or case.model.ByteSize() >= 1 << 20:
             continue
@@ -147,7 +149,7 @@ def subgraph_case(name: str, text: str, compute: Callable[..., list]) -> tuple:
 
 
 def model_case(path: Path) -> tuple:
-    """A model with one input, of floats or of tokens, whose symbolic dimensions are BATCH."""
+    """Returns a case for a model with one input, of floats or of tokens. BATCH replaces its symbolic dimensions."""
     model = onnx.load(path)
     of_input = model.graph.input[0].type.tensor_type
     shape = [dim.dim_value or BATCH for dim in of_input.shape.dim]
@@ -156,7 +158,7 @@ def model_case(path: Path) -> tuple:
     value = random.normal(size=shape) if dtype == np.float32 else random.integers(0, 8, shape)
     value = value.astype(dtype)
     outputs = ReferenceEvaluator(model).run(None, {model.graph.input[0].name: value})
-    # Bind the dimensions, so that importing needs to know nothing of the model.
+    # Bind the dimensions, so that the import needs no options.
     for info in [*model.graph.input, *model.graph.output]:
         for dim in info.type.tensor_type.shape.dim:
             if dim.dim_param:
@@ -165,7 +167,7 @@ def model_case(path: Path) -> tuple:
 
 
 def main() -> None:
-    warnings.simplefilter("ignore")  # overflows that some cases are about
+    warnings.simplefilter("ignore")  # some cases overflow on purpose
     cases, refused, fuzzed, *models = sys.argv[1:]
     with open(cases, "wb") as out:
         for path in models:

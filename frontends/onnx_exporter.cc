@@ -35,7 +35,7 @@ absl::Status SetParameters(const std::map<std::string, Tensor>& values, onnx::Gr
   return absl::OkStatus();
 }
 
-// Puts what was written to the file, or the names in the folder, on the disk, as far as the file system can.
+// Flushes a file, or the entries of a folder, to disk if the file system supports it.
 void Sync(const std::string& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return;
@@ -43,8 +43,7 @@ void Sync(const std::string& path) {
   (void)close(descriptor);
 }
 
-// Writes beside `path`, then renames: a reader sees the old file or the new one, and a machine that stops leaves one of
-// them.
+// Writes beside `path`, then renames: a reader, also after a crash, finds the old file or the new one.
 absl::Status WriteAtomically(const std::string& bytes, const std::string& path) {
   const std::string temporary = path + ".tmp." + std::to_string(getpid());
   std::error_code error;

@@ -49,7 +49,7 @@ TEST(OnnxExporterTest, OtherValuesComeBackOnImport) {
   ImportedModel model = Imported(kConvNetBn);
   for (auto& [name, value] : model.parameters) value = Tensor::Full(value.type(), static_cast<double>(name.size()));
   std::map<std::string, Tensor> values = model.parameters;
-  values.emplace("conv1.weight/momentum", Tensor());  // optimizer state is no part of the model
+  values.emplace("conv1.weight/momentum", Tensor());  // optimizer state is not part of the model
   const std::string out = ExportPath("trained.onnx");
   const absl::Status status = ExportOnnx(model.origin, values, out);
   ASSERT_TRUE(status.ok()) << status;
@@ -58,7 +58,7 @@ TEST(OnnxExporterTest, OtherValuesComeBackOnImport) {
   EXPECT_EQ(trained.graph.ToString(), model.graph.ToString());
 }
 
-// However the file stored a parameter: raw, as typed fields, or in another file. The exported file holds all.
+// A file may store a parameter as raw data, as typed fields, or in another file. The exported file contains all data.
 TEST(OnnxExporterTest, ParametersMayHaveBeenStoredInAnyWay) {
   onnx::ModelProto file = ReadModel(kMlp);
   onnx::TensorProto& typed = *file.mutable_graph()->mutable_initializer(0);
@@ -97,7 +97,7 @@ TEST(OnnxExporterTest, ErrorsNameTheFileAndTheParameter) {
               HasSubstr("folder.onnx: cannot be opened for writing"));
 }
 
-// A failed export leaves the old file, and nothing beside it.
+// A failed export keeps the old file and leaves no other file.
 TEST(OnnxExporterTest, WritesAtomically) {
   const ImportedModel model = Imported(kMlp);
   const std::filesystem::path folder = ExportPath("atomic");

@@ -1,5 +1,5 @@
-// Damaged files: whatever bytes a file has, importing it ends in a model or in an error that names the file. The
-// address and undefined-behaviour sanitizers watch where they are on.
+// Damaged files: importing any bytes returns a model or an error that names the file. In sanitized builds, the address
+// and undefined-behaviour sanitizers check it too.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ std::string BytesOfFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// Imports `bytes`, and checks what came of it. True if it was a model.
+// Imports `bytes`, and checks the model or the error. Returns true if it was a model.
 bool TryImport(const std::string& bytes, const std::string& what) {
   const std::string path = (std::filesystem::path(testing::TempDir()) / "damaged.onnx").string();
   std::ofstream(path, std::ios::binary) << bytes;
@@ -40,7 +40,7 @@ TEST_P(OnnxFuzzTest, TruncatedAnywhere) {
   const std::string bytes = BytesOfFile(GetParam());
   ASSERT_GT(bytes.size(), 1000u);
   for (size_t size = 0; size < bytes.size(); size += size < 200 ? 1 : 5) {
-    // What is last, the opset or a function that is called, is needed.
+    // The last part of each file, the opset or a function that is called, is required.
     EXPECT_FALSE(TryImport(bytes.substr(0, size), "truncated to " + std::to_string(size)));
   }
 }

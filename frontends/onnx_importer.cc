@@ -20,7 +20,7 @@ namespace {
 
 using Dims = std::map<std::string, int64_t>;
 
-// By what the dimensions of the inputs can be named in `dims`.
+// The names by which `dims` can refer to dimensions of the inputs: symbols and places ("x:0").
 struct DimNames {
   std::set<std::string> symbols, places;
 };
@@ -32,7 +32,7 @@ absl::Status CheckGivenType(const std::string& input, const TensorType& type, co
   return InvalidArgument() << "values: input '" << input << "' is " << type << ", its value " << value.type();
 }
 
-// The names that the nodes of a graph use, also those in bodies, which see the graph around them, and its outputs.
+// Adds the names that the nodes and outputs of a graph use, including nodes in bodies, which see the graph around them.
 void AddUsedNames(const onnx::GraphProto& graph, std::set<std::string>& used) {
   for (const onnx::NodeProto& node : graph.node()) {
     used.insert(node.input().begin(), node.input().end());
@@ -43,8 +43,9 @@ void AddUsedNames(const onnx::GraphProto& graph, std::set<std::string>& used) {
   for (const onnx::ValueInfoProto& output : graph.output()) used.insert(output.name());
 }
 
-// By name what PyTorch's exporter says that an initializer was in the module: "PARAMETER", "BUFFER", "CONSTANT_TENSOR"
-// (torch.export.graph_signature.InputKind). It says so in the tensor, or, if the data is in another file, of the value.
+// The kind of each initializer in the PyTorch module, by name: "PARAMETER", "BUFFER" or "CONSTANT_TENSOR"
+// (torch.export.graph_signature.InputKind). The exporter writes it to the tensor's metadata, or, for external data, to
+// that of the value info.
 std::map<std::string, std::string> KindsInModule(const onnx::GraphProto& graph) {
   std::map<std::string, std::string> kinds;
   const auto add = [&](const auto& protos) {
@@ -59,7 +60,7 @@ std::map<std::string, std::string> KindsInModule(const onnx::GraphProto& graph) 
   return kinds;
 }
 
-// The names of running statistics, which are buffers of a module that training changes; also in bodies.
+// Adds the names of running statistics, including those in bodies. They are buffers of a module that training changes.
 void AddStatistics(const onnx::GraphProto& graph, std::set<std::string>& statistics) {
   for (const onnx::NodeProto& node : graph.node()) {
     if (node.op_type() == "BatchNormalization" && node.input_size() == 5)
@@ -70,7 +71,7 @@ void AddStatistics(const onnx::GraphProto& graph, std::set<std::string>& statist
   }
 }
 
-// One import. Its members are called in the order in which they stand here.
+// One import. Its public functions are called in the order of their declarations.
 class Importer {
  public:
   Importer(ModelFile file, const std::string& path)
@@ -153,7 +154,7 @@ absl::StatusOr<TensorType> Importer::BindInput(const onnx::ValueInfoProto& input
                                                DimNames& names) const {
   const std::string who = "input '" + input.name() + "'";
   if (!input.type().has_tensor_type())
-    return Unimplemented() << who << " is no tensor; sequences and optionals are not supported there";
+    return Unimplemented() << who << " is not a tensor; sequences and optionals are not supported as inputs";
   const onnx::TypeProto::Tensor& type = input.type().tensor_type();
   if (!type.has_shape()) return InvalidArgument() << who << " has no shape";
   absl::StatusOr<DType> dtype = DTypeFromOnnx(type.elem_type());
@@ -170,7 +171,7 @@ absl::StatusOr<TensorType> Importer::BindInput(const onnx::ValueInfoProto& input
   return TensorType{*dtype, Shape(std::move(extents))};
 }
 
-// Where the ranks' shares of an input are cut.
+// The placement of an input: the dimension along which it is split between ranks.
 PlacementMap Importer::PlacementsOf(const onnx::ValueInfoProto& input, const ImportOptions& options) const {
   const auto& shape = input.type().tensor_type().shape();
   const auto split = [](int64_t dim) { return PlacementMap{{std::string(kDataAxis), Placement::Split(dim)}}; };
@@ -191,7 +192,7 @@ absl::Status Importer::CheckIsInput(std::string_view option, const std::string& 
                            << absl::StrJoin(inputs, ", ");
 }
 
-// What the options name must exist.
+// Returns an error if an option names something that does not exist.
 absl::Status Importer::CheckOptions(const ImportOptions& options, const DimNames& names) const {
   for (const auto& [name, extent] : options.dims) {
     if (names.symbols.count(name) || names.places.count(name)) continue;
@@ -249,8 +250,8 @@ absl::Status Importer::GiveValue(Value input, const ImportOptions& options) {
   return absl::OkStatus();
 }
 
-// PyTorch's exporter, when it optimizes, calls "val_67" what it computed while exporting. Of one element that is a
-// scale or an epsilon; a larger one may be a weight that it transposed, or a table.
+// PyTorch's exporter, if it optimizes, calls values that it computed "val_67". With one element, such a value is a
+// scale or an epsilon; a larger one may be a weight that the exporter transposed, or a table.
 bool Importer::IsComputedByExporter(const std::string& name) const {
   const bool is_numbered = absl::StartsWith(name, "val_") && name.size() > 4 &&
                            std::all_of(name.begin() + 4, name.end(), [](char c) { return c >= '0' && c <= '9'; });
@@ -278,7 +279,7 @@ absl::Status Importer::AddInitializers(const ImportOptions& options) {
   return absl::OkStatus();
 }
 
-// The file that is exported has the data of all that are no parameters.
+// An exported file must contain the data of all initializers that are not parameters.
 absl::Status Importer::InlineData(onnx::TensorProto& proto) {
   return file_.path ? InlineExternalData(*file_.path, proto) : absl::OkStatus();
 }
@@ -291,7 +292,7 @@ absl::Status Importer::AddInitializer(onnx::TensorProto& proto, const ImportOpti
     tensor = given->second;
   }
   if (!IsFloat(tensor.dtype()) && options.states.count(name))
-    return InvalidArgument() << "is " << tensor.type() << ", and among states, which are floats";
+    return InvalidArgument() << "is " << tensor.type() << ", but `states` have to be floats";
   if (!IsFloat(tensor.dtype()) || IsNoState(name, tensor, options)) {
     if (IsFloat(tensor.dtype())) no_states_.push_back(name);
     RETURN_IF_ERROR(InlineData(proto));
@@ -301,7 +302,7 @@ absl::Status Importer::AddInitializer(onnx::TensorProto& proto, const ImportOpti
   RETURN_IF_ERROR(values_.Define(name, state));
   if (!kinds_.count(name) && !options.states.count(name) && !statistics_.count(name))
     model_.supposed_parameters.push_back(name);
-  ClearData(proto);  // a large model is not held twice
+  ClearData(proto);  // so that a large model is not in memory twice
   values_.SetInitialValue(state, &model_.parameters.emplace(name, std::move(tensor)).first->second);
   return absl::OkStatus();
 }
@@ -323,7 +324,7 @@ absl::Status Importer::AddResults(const ImportOptions& options) {
   return absl::OkStatus();
 }
 
-// An input whose value the program relies upon is a constant, so that no call can give it another one.
+// Replaces each input on whose value the program depends by a constant, so that no call can give it another value.
 absl::Status Importer::FixInputs(const ImportOptions& options) {
   for (const std::string& name : values_.relied_upon()) {
     const Value input = model_.graph.FindInput(name)->value;
@@ -339,7 +340,7 @@ absl::Status Importer::FixInputs(const ImportOptions& options) {
   return absl::OkStatus();
 }
 
-// What was folded into attributes leaves nodes and states behind.
+// Removes nodes and states that are not used, such as those that were folded into attributes.
 void Importer::RemoveUnused(const ImportOptions& options) {
   std::vector<Node*> nodes;
   for (Node& node : model_.graph.nodes()) nodes.push_back(&node);
@@ -364,7 +365,7 @@ void Importer::RemoveUnused(const ImportOptions& options) {
   }
 }
 
-// Which float initializers the graph uses as constants, under the constants' names.
+// Records the float initializers that the graph uses as constants, by the names of the constants.
 void Importer::NoteConstants() {
   for (const std::string& name : no_states_) {
     if (values_.IsUndefinedConstant(name)) continue;  // folded into an attribute, or used by nothing
@@ -374,8 +375,8 @@ void Importer::NoteConstants() {
     }
   }
   if (model_.constants.empty()) return;
-  model_.notes.push_back("Float initializers that are constants: " + absl::StrJoin(model_.constants, ", ") +
-                         " (`trained` of a training step makes states of them).");
+  model_.notes.push_back("Float initializers that became constants: " + absl::StrJoin(model_.constants, ", ") +
+                         " (`trained` of a training step can make them states).");
 }
 
 void Importer::NoteComputedStates() {
@@ -386,8 +387,8 @@ void Importer::NoteComputedStates() {
   if (computed.empty()) return;
   model_.notes.push_back(
       "PyTorch's exporter computed " + absl::StrJoin(computed, ", ") +
-      ": weights that it transposed, or tables, which are no parameters; all are states (`constants` "
-      "of the import says which are not, and exported with optimize=False there are none).");
+      ": transposed weights, or tables, which are not parameters. All are states, except those named in `constants` of "
+      "the import. A file exported with optimize=False has none.");
 }
 
 ImportedModel Importer::Finish(const ImportOptions& options) {
@@ -411,7 +412,7 @@ absl::StatusOr<ImportedModel> Import(absl::StatusOr<ModelFile> file, const std::
   return importer.Finish(options);
 }
 
-// What a file says goes into messages, and may be no text.
+// Makes an error message valid text: it may contain bytes from the file that are not.
 absl::Status ErrorOfFile(const absl::Status& status, const std::string& name) {
   return absl::Status(status.code(), ToValidText(name + ": " + std::string(status.message())));
 }
@@ -438,12 +439,12 @@ absl::StatusOr<ImportedModel> ImportWithDims(const OnnxOrigin& origin, const std
   if (file.ok()) {
     for (const auto& property : file->model.metadata_props()) {
       if (property.key() != "lockstep.extents" || dims == origin.options.dims) continue;
-      return FailedPrecondition() << "with_dims: the module was exported for the extents of its example inputs alone; "
+      return FailedPrecondition() << "with_dims: the module was exported only for the extents of its example inputs; "
                                   << "export it again for others";
     }
     for (const onnx::ValueInfoProto& input : file->model.graph().input()) {
       const auto& shape = input.type().tensor_type().shape();
-      for (int i = 0; i < shape.dim_size(); ++i) {  // an extent that was given by place is that of its name now
+      for (int i = 0; i < shape.dim_size(); ++i) {  // the extent given for the name now replaces the one given by place
         if (dims.count(shape.dim(i).dim_param()) > 0) options.dims.erase(PlaceOf(input, i));
       }
     }

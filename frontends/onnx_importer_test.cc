@@ -28,7 +28,7 @@ using testing::HasSubstr;
 
 constexpr char kLenet[] = "examples/mnist/lenet.onnx";
 
-// A path in a folder of this test case's own.
+// Returns a path in a folder of the current test case.
 std::string TemporaryPath(const std::string& name) {
   const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / test->name();
@@ -120,7 +120,7 @@ std::string ErrorOf(const absl::StatusOr<ImportedModel>& model) {
   return model.ok() ? "imported" : std::string(model.status().message());
 }
 
-// --- What is imported ------------------------------------------------------------------------------------------------
+// --- Imported graphs -------------------------------------------------------------------------------------------------
 
 TEST(OnnxImporterTest, ParametersBecomeStatesAndTheBatchIsSplit) {
   const auto model = Import(MatMulModel(), {{"n", 2}});
@@ -153,7 +153,7 @@ TEST(OnnxImporterTest, LenetOfTheExample) {
   EXPECT_EQ(model->graph.results()[0].value.node->source(), "onnx:/fc2/Gemm");
 }
 
-// PyTorch's default exporter writes the computation of a bias of zeros, and axes that are reshaped.
+// PyTorch's default exporter writes nodes that compute a bias of zeros and reshaped axes.
 TEST(OnnxImporterTest, ShapesThatAFileComputesAreFolded) {
   const auto model = ImportOnnx("test/models/convnet_bn.onnx", {{{"batch", 6}}});
   ASSERT_TRUE(model.ok()) << model.status();
@@ -202,13 +202,12 @@ TEST(OnnxImporterTest, ScalarsThatAreNamedAreStates) {
   EXPECT_EQ(all->parameters.at("unused"), Tensor::Scalar(DType::kF32, 5));
   EXPECT_THAT(named->constants, testing::IsEmpty());
   EXPECT_THAT(ErrorOf(import({"t"})), HasSubstr("states: there is no initializer 't'"));
-  EXPECT_THAT(ErrorOf(import({"count"})),
-              HasSubstr("initializer 'count': is i64[1], and among states, which are floats"));
+  EXPECT_THAT(ErrorOf(import({"count"})), HasSubstr("initializer 'count': is i64[1], but `states` have to be floats"));
   EXPECT_THAT(ErrorOf(import({"temperature"}, {"temperature"})),
               HasSubstr("constants and states: 'temperature' is in both"));
 }
 
-// In files of IR version 4 and later such an initializer is what the input is if nobody gives it.
+// In files of IR version 4 and later such an initializer is the default value of the input.
 TEST(OnnxImporterTest, InitializersThatAreInputsTooCanBeGiven) {
   ModelProto model = MatMulModel();
   AddValue("fc1.weight", {"4", "3"}, *model.mutable_graph()->add_input());
@@ -223,7 +222,7 @@ TEST(OnnxImporterTest, InitializersThatAreInputsTooCanBeGiven) {
               HasSubstr("values: input 'fc1.weight' is f32[4,3], its value f32[4]"));
 }
 
-// What a body or a function uses of the graph's weights are the graph's states; sources say in which run.
+// Weights that a body or a function uses are states of the graph; sources say in which run.
 TEST(OnnxImporterTest, BodiesAndFunctionsUseTheStatesOfTheGraph) {
   ModelProto model = EmptyModel();
   AddInitializer(model, "w", Tensor::Full({DType::kF32, {4}}, 0.5));
@@ -293,7 +292,8 @@ TEST(OnnxImporterTest, NodesWithoutNamesAreNumbered) {
   EXPECT_EQ(imported->graph.nodes().back().source(), "onnx:Tanh_1");
 }
 
-// Older exporters number values and initializers; fresh names of ours must not take theirs.
+// Older exporters use numbers as names of values and initializers. Names that the graph generates must not collide with
+// these.
 TEST(OnnxImporterTest, NamesThatAreNumbers) {
   ModelProto model = EmptyModel();
   AddInitializer(model, "0", Tensor::Full({DType::kF32, {1, 4}}, 2));
@@ -338,7 +338,7 @@ TEST(OnnxImporterTest, DropoutDropsInTrainingAndSaysSo) {
 )");
 }
 
-// Also if nobody uses them any more: a program that draws nothing counts no runs.
+// A program whose draws are unused has neither: it draws nothing and counts no runs.
 TEST(OnnxImporterTest, WhatDrawsHasASeedAndAStep) {
   for (const bool is_used : {false, true}) {
     ModelProto model = EmptyModel();
@@ -404,7 +404,7 @@ TEST(OnnxImporterTest, ExternalDataIsRead) {
   EXPECT_EQ(imported->parameters.at("fc1.weight"), value);
 }
 
-// Any byte but 0 is true, and in memory true is 1, which is what kernels read.
+// Every byte except 0 is true. In memory true is 1, as kernels expect.
 TEST(OnnxImporterTest, BoolsAreZeroAndOne) {
   const std::string bytes("\x02\x00\xff", 3);
   WriteFile(TemporaryPath("bools.bin"), bytes);
@@ -438,7 +438,7 @@ TEST(OnnxImporterTest, ExternalDataMustLieBesideTheModelAndBeComplete) {
                                          {"missing.bin", "0", "48", "missing.bin is not a file"},
                                          {"weights.bin", "8", "48", "end before offset 8 plus length 48"},
                                          {"weights.bin", "18446744073709551615", "48", "end before"},
-                                         {"weights.bin", "0", "-48", "length '-48' is no number"},
+                                         {"weights.bin", "0", "-48", "length '-48' is not a number"},
                                          {"weights.bin", "0", "44", "gives 44 bytes, its type f32[4,3] takes 48"},
                                          {"", "0", "48", "without a location"}}) {
     ModelProto model = MatMulModel();
@@ -641,7 +641,7 @@ TEST(OnnxImporterTest, ValuesThatDoNotExistOrExistTwice) {
 
 // --- Indices ---------------------------------------------------------------------------------------------------------
 
-// Known ones that are equally far apart are a slice; others, and those that are data, a gather.
+// Known indices with a constant step become a slice; other indices, and indices that are data, become a gather.
 TEST(OnnxImporterTest, GatherIsASliceWhereOneDoes) {
   const auto nodes = [](const std::vector<int64_t>& indices) {
     ModelProto model = EmptyModel();
@@ -664,7 +664,7 @@ TEST(OnnxImporterTest, GatherIsASliceWhereOneDoes) {
   EXPECT_THAT(nodes({0, 1, 3}), ElementsAre("constant", "gather"));
 }
 
-// A tuple of which one index is out of range must not become another element's index.
+// A tuple with one index out of range must not become the index of another element.
 TEST(OnnxImporterTest, TuplesOutOfRangeAreErrors) {
   const auto status = [](const std::vector<int64_t>& tuples) {
     ModelProto model = EmptyModel();
@@ -682,7 +682,8 @@ TEST(OnnxImporterTest, TuplesOutOfRangeAreErrors) {
   }
 }
 
-// Fewer indices along another axis than there are elements: what is beyond them is left out, or left as it was.
+// If there are fewer indices along another axis than elements, the elements beyond them are not gathered, or not
+// changed.
 TEST(OnnxImporterTest, ElementsAreIndexedInPart) {
   const auto result = [](const std::string& type) {
     ModelProto model = EmptyModel();
@@ -729,7 +730,7 @@ TEST(OnnxImporterTest, TensorsWhoseDataDoesNotFit) {
   EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})), HasSubstr("element type STRING is not supported"));
 }
 
-// A converter that has met a wrong attribute may go on to the shapes of its inputs.
+// A converter may read the shapes of its inputs after an attribute of the wrong type.
 TEST(OnnxImporterTest, AWrongAttributeIsFoundBeforeAnInputIsUsed) {
   ModelProto model = EmptyModel();
   AddInitializer(model, "sizes", Tensor::Of<int64_t>({2}, {1, 1}));

@@ -1,5 +1,5 @@
-// Files of a few bytes that ask for work without end: each ends in an error, or in a graph, within moments. What these
-// tests look for would take hours if nothing bounded it.
+// Small files that ask for unbounded work: each import ends soon, in an error or a graph. Without limits, each would
+// take hours.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ void AddList(ModelProto& model, const std::string& name, const std::vector<int64
   AddTensor<int64_t>(model, name, Shape({static_cast<int64_t>(values.size())}), values);
 }
 
-// From x: f32[4] to y, without nodes.
+// A model from x: f32[4] to y, without nodes.
 ModelProto ModelOfOpset() {
   ModelProto model;
   model.set_ir_version(8);
@@ -88,7 +88,7 @@ ModelProto ModelOfOpset() {
   return model;
 }
 
-// The same with large: f32[1,1,extent].
+// The same with a value `large`: f32[1,1,extent].
 ModelProto ModelOfLarge(int64_t extent) {
   ModelProto model = ModelOfOpset();
   AddList(model, "shape", {1, 1, extent});
@@ -148,7 +148,7 @@ TEST(OnnxLimitsTest, GridsOfLargeImages) {
   EXPECT_THAT(RefusalOf(model), HasSubstr("AffineGrid: the tables of weights and positions"));
 }
 
-// Each by itself is allowed, all together are not.
+// Each table alone is allowed, all together are not.
 TEST(OnnxLimitsTest, TablesOfAllNodesCount) {
   if (UnderSanitizer()) GTEST_SKIP() << "tables of millions take minutes";
   ModelProto model = ModelOfLarge(1 << 10);
@@ -167,7 +167,7 @@ TEST(OnnxLimitsTest, LargeWindowsAtManyPlaces) {
   EXPECT_THAT(RefusalOf(model), HasSubstr("is too large"));
 }
 
-// A constant that boxes are chosen from is known while it is small; the choice compares all with all.
+// The boxes are known constants because they are small, but the suppression compares each box with each.
 TEST(OnnxLimitsTest, ManyBoxes) {
   ModelProto model = ModelOfOpset();
   AddList(model, "boxes_shape", {1, 1 << 14, 4});

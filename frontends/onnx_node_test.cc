@@ -1,6 +1,7 @@
-// ONNX's own tests of its operators as an oracle: each case is a model of one operator (or of what the operator expands
-// to) with inputs and outputs. Every case whose operators are all in our tables is imported, interpreted and compared,
-// but for those listed here with a reason. And our own models against ONNX's reference evaluator.
+// Tests the import against ONNX's own test cases of its operators. Each case is a model of one operator, or of the
+// operators to which it expands, with inputs and outputs. Every case whose operators are all supported is imported,
+// interpreted and compared, except those listed here with a reason. Also compares our own models with ONNX's reference
+// evaluator.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,16 +26,16 @@
 namespace lockstep {
 namespace {
 
-// Cases of operators that we import in part: names (* stands for anything, once), and what the failure says.
+// Cases of operators that are supported in part: names (* matches any text, once), and a part of the failure's message.
 struct Skip {
   const char* name;
   const char* failure;
 };
 
 constexpr Skip kSkipped[] = {
-    // Computed in bfloat16 step by step, where the expected value was rounded once: one unit in the last place.
+    // Each step is rounded to bfloat16, while the expected value is rounded once: one unit in the last place.
     {"test_celu_bfloat16*", "element 1 is -0.445312, expected -0.443359"},
-    // In 16 bits, step by step: a few units in the last place.
+    // Each step is rounded to 16 bits: a few units in the last place.
     {"test_attention_4d_*bf16_expanded", "expected 0."},
     {"test_attention_4d_causal_bf16", "expected 0."},
     {"test_attention_4d_padded_kv_bf16", "expected 0."},
@@ -43,7 +44,7 @@ constexpr Skip kSkipped[] = {
     {"test_attention_3d_causal_bf16", "expected 0."},
     {"test_attention_3d_causal_bf16_expanded", "element 49 is 0.558594, expected 0.562500"},
     {"test_attention_4d_causal_fp16_expanded", "element 12 is 0.468994, expected 0.469482"},
-    // Where the exact value is 0, 2e-7 is expected: a rounding error of the transform that made the case.
+    // The exact value is 0, but the case expects 2e-7, a rounding error of the transform that generated it.
     {"test_dft_inverse", "element 101 is"},
     {"test_dft_inverse_opset19", "element 101 is"},
     // Dropout is the identity.
@@ -52,8 +53,8 @@ constexpr Skip kSkipped[] = {
     {"test_training_dropout_mask", "element 0 is"},
 };
 
-// Of operators that draw at random ONNX has no cases but of Bernoulli, whose types are compared: what is drawn is our
-// own (test/python/test_random.py).
+// Operators without cases in ONNX, because they draw random numbers. Bernoulli has cases, of which only the types are
+// compared: the numbers are our own (test/python/test_random.py).
 constexpr std::string_view kWithoutCases[] = {"Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
                                               "RandomUniformLike"};
 
@@ -77,7 +78,7 @@ struct Case {
   double rtol = 0, atol = 0;
 };
 
-// Reads what export_node_cases.py has written.
+// Reads the file that export_node_cases.py writes.
 class CaseReader {
  public:
   explicit CaseReader(const std::string& path) : file_(path, std::ios::binary) {}
@@ -115,7 +116,7 @@ class CaseReader {
   std::ifstream file_;
 };
 
-// Calls `visit` with the nodes of a graph and of the bodies in them.
+// Calls `visit` with the nodes of a graph and of all bodies in it.
 template <typename Visit>
 void ForEachNode(const onnx::GraphProto& graph, const Visit& visit) {
   for (const onnx::NodeProto& node : graph.node()) {
@@ -126,7 +127,7 @@ void ForEachNode(const onnx::GraphProto& graph, const Visit& visit) {
   }
 }
 
-// Our own models with functions have supported ones.
+// Assumes that functions, which only our own models have, use supported operators.
 bool HasOnlySupportedOperators(const onnx::ModelProto& model) {
   int64_t opset = 0;
   for (const auto& id : model.opset_import()) {
@@ -160,8 +161,8 @@ absl::StatusOr<ImportedModel> ImportModel(const onnx::ModelProto& model) {
   return ImportOnnx(path);
 }
 
-// Imports the case's model. In these tests even shapes and axes are inputs: where an operator must know one, the inputs
-// after the first, and if that is not enough all, become initializers.
+// Imports the case's model. In these cases even shapes and axes are inputs. If an operator must know one at import, all
+// inputs but the first become initializers; if that is not enough, all inputs.
 absl::StatusOr<ImportedModel> ImportCase(const Case& c) {
   absl::StatusOr<ImportedModel> imported = ImportModel(c.model);
   for (int first : {1, 0}) {
@@ -200,7 +201,7 @@ absl::StatusOr<std::vector<Tensor>> Run(const Case& c, const ImportedModel& mode
   return InterpretOneRank(model.graph, values);
 }
 
-// "" if equal within the case's tolerances.
+// Returns a description of the difference, or "" if both are equal within the case's tolerances.
 std::string Difference(const Case& c, const Tensor& actual, const Tensor& expected) {
   if (actual.type() != expected.type()) return actual.type().ToString() + ", expected " + expected.type().ToString();
   for (int64_t i = 0; i < actual.num_elements(); ++i) {
@@ -212,7 +213,7 @@ std::string Difference(const Case& c, const Tensor& actual, const Tensor& expect
   return "";
 }
 
-// Runs one case; "" if all results are as expected.
+// Runs one case. Returns the failure, or "" if all results are as expected.
 std::string FailureOf(const Case& c) {
   const auto imported = ImportCase(c);
   if (!imported.ok()) return imported.status().ToString();
@@ -261,7 +262,7 @@ TEST(OnnxNodeTest, OnnxsOwnCases) {
   }
 }
 
-// A skipped case that passes is to be taken off the list.
+// A skipped case that passes must be removed from the list.
 TEST(OnnxNodeTest, SkippedCasesFailAsListed) {
   CaseReader reader("frontends/node_cases.bin");
   while (const std::optional<Case> c = reader.Next()) {

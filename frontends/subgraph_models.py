@@ -1,8 +1,8 @@
-"""Models with bodies, functions, sequences and optionals, in ONNX's text form; and of operators of which ONNX has no
-case.
+"""Models with bodies, functions, sequences and optionals, in ONNX's text form, and models of operators for which ONNX
+has no case.
 
-MODELS has for each name a model and what it computes, said in NumPy: a function of the inputs that returns all outputs.
-REFUSED has what the error says of a model that is to be refused.
+MODELS has for each name a model, and a NumPy function of its inputs that returns all of its outputs. REFUSED has models
+that the import must refuse, with the error messages.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ MODELS: dict[str, tuple[str, Callable[..., list]]] = {
         ),
         lambda x: [2 * x, 10 * x],
     ),
-    # Names are the function's own: x, y and factor mean other values in the graph.
+    # A function has its own names: x, y and factor mean other values in the graph.
     "functions_that_call_functions": (
         _model(
             """g (float[2,3] x, float[2,3] factor) => (float[2,3] y) {
@@ -123,7 +123,7 @@ MODELS: dict[str, tuple[str, Callable[..., list]]] = {
         ),
         lambda x: [x[:, 0]],
     ),
-    # Both branches define t, which is also a name of the graph; the inner If sees the branch's.
+    # Both outer branches define u, and both inner ones define w. The graph's t is visible in all of them.
     "if_in_if_with_the_same_names": (
         _model(
             """g (float[3] x) => (float[3] y) {
@@ -245,7 +245,7 @@ MODELS: dict[str, tuple[str, Callable[..., list]]] = {
         ),
         lambda x: _long_loop(x),
     ),
-    # Shorter than that, but the body asks for numbers, which each of its runs knows.
+    # A shorter loop, whose body needs numbers at import. Each unrolled run knows them.
     "loop_of_many_shapes": (
         _model(
             """g (float[40] x) => (float y) {
@@ -292,7 +292,7 @@ MODELS: dict[str, tuple[str, Callable[..., list]]] = {
         lambda x: [x.sum(axis=1), np.cumsum(x[:, ::-1], axis=1)[:, ::-1], (x * x[:, ::-1]).T],
     ),
     # --- Operators of which ONNX has no case of the kind ------------------------------------------------------------
-    # Fixed places that are evenly apart are a slice; others are not.
+    # Fixed indices with a constant step become a slice; others do not.
     "gather_of_fixed_places": (
         _model(
             """g (float[5,2] x) => (float[3,2] y, float[2,2] z, float[5,2] w, float[3,2] e)
@@ -406,7 +406,7 @@ MODELS: dict[str, tuple[str, Callable[..., list]]] = {
         lambda x: [-x, np.array(True), np.array(False)],
     ),
     # --- Scan ------------------------------------------------------------------------------------------------------
-    # Sums along the columns of x, from the last one on; the sums stand in columns, in the order of x.
+    # Sums of the columns of x, from the last one on. The output has the sums as columns, in the order of x.
     "scan_backwards_along_the_last_axis": (
         _model(
             """g (float[2,3] x) => (float[2] last, float[2,3] sums) {
@@ -421,7 +421,7 @@ MODELS: dict[str, tuple[str, Callable[..., list]]] = {
         ),
         lambda x: [x.sum(axis=1), np.cumsum(x[:, ::-1], axis=1)[:, ::-1]],
     ),
-    # The second output goes forwards, so that it is in the order in which it was computed.
+    # The second output goes forwards: its columns are in the order of computation.
     "scan_of_two_inputs_in_two_directions": (
         _model(
             """g (float[2,3] x) => (float[2,3] products, float[3,2] columns) {
@@ -464,7 +464,7 @@ MODELS: dict[str, tuple[str, Callable[..., list]]] = {
 }
 
 
-# Some of everything, small: for each of its bytes a damaged model is imported.
+# A small model with all of these constructs. The test imports damaged copies with each of its bytes changed.
 FUZZED = _model(
     """g (float[batch,2] x) => (float[batch,2] y, float[2,n] z) {
          trips = Constant <value = int64 {2}> ()
@@ -510,7 +510,7 @@ def _many_calls(levels: int) -> str:
     return "".join([*functions, _function(f"F{levels}", "(x) => (y) { y = Neg(x) }")])
 
 
-# (what the error says, model)
+# (error message, model)
 REFUSED: list[tuple[str, str]] = [
     (
         "If: input 0, the condition, must be known before the program runs, at onnx:If_0",
@@ -521,7 +521,7 @@ REFUSED: list[tuple[str, str]] = [
         ),
     ),
     (
-        "Loop: more than 1024 iterations, and the body cannot run as a loop: Loop: its condition may end it",
+        "Loop: more than 1024 iterations, and the body cannot run as a loop: Loop: its condition may become false",
         _model(_LOOP.format(trips=1025, body="k = Constant <value = int64 {2000}> ()  c2 = Less(i, k)  w = Neg(v)")),
     ),
     (
@@ -542,7 +542,7 @@ REFUSED: list[tuple[str, str]] = [
         ),
     ),
     (
-        "local.F: the function calls itself, straight or through others, at onnx:F_0/G_0/F_0",
+        "local.F: the function calls itself, directly or through others, at onnx:F_0/G_0/F_0",
         _model(
             "g (float[3] x) => (float[3] y) { y = local.F(x) }",
             _function("F", "(x) => (y) { y = local.G(x) }") + _function("G", "(x) => (y) { y = local.F(x) }"),

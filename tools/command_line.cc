@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// Abseil's flags are spelt --print_changes; --print-changes is read as that.
+// Changes --print-changes to --print_changes, Abseil's spelling of flags.
 void MinusToUnderscore(char* argument) {
   if (std::strncmp(argument, "--", 2) != 0) return;
   char* const name = argument + 2;

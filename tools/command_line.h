@@ -1,4 +1,4 @@
-// What the command line programs share: flags, the one file that is named, errors.
+// Functions shared by the command line programs: flags, the input file, errors.
 
 #pragma once
 
@@ -10,13 +10,13 @@
 
 namespace lockstep {
 
-// Reads Abseil's flags, in whose names '-' is read as '_', and calls run(path) with the one file that is named, or "-"
-// if none is. `--help` prints `usage` and the flags of the source file `tool`.cc alone. Returns the exit code: 1, with
-// a message on standard error, if run fails or more than one file is named.
+// Parses Abseil's flags, accepting '-' for '_' in their names, and calls run(path) with the file argument, or "-" if
+// there is none. `--help` prints `usage` and only the flags of the source file `tool`.cc. Returns the exit code: 1,
+// with a message on standard error, if run fails or there are several files.
 int RunTool(int argc, char** argv, std::string_view tool, std::string_view usage,
             const std::function<absl::Status(const std::string& path)>& run);
 
-// The whole text of a file; of standard input if `path` is "-".
+// Returns the whole text of a file, or of standard input if `path` is "-".
 absl::StatusOr<std::string> ReadInput(const std::string& path);
 
 }  // namespace lockstep

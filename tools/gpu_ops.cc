@@ -12,7 +12,8 @@
 namespace lockstep {
 namespace {
 
-// The dtype that tells an op's rows apart: the first of a float, or that of the first operand or of the result.
+// The dtype by which an op's rows are grouped: that of the first float operand, else of the first operand, else of the
+// result.
 DType DTypeOf(const Graph& graph) {
   for (const Node& node : graph.nodes()) {
     for (const Value& operand : node.operands()) {
@@ -24,7 +25,7 @@ DType DTypeOf(const Graph& graph) {
   __builtin_unreachable();
 }
 
-// Rows of one op that run, and that do not, by dtype.
+// The number of rows of one op that run, and that do not, by dtype.
 struct Rows {
   std::map<DType, int> running, refused;
 };
@@ -53,9 +54,9 @@ std::string Listed(const std::vector<std::string>& names) {
 }  // namespace
 
 std::string GpuOpsSection() {
-  std::vector<std::string> none;                 // of no dtype
-  std::map<DType, std::vector<std::string>> of;  // not of this one
-  std::vector<std::string> some;                 // not in every form
+  std::vector<std::string> none;                 // ops that run for no dtype
+  std::map<DType, std::vector<std::string>> of;  // ops that do not run for this dtype
+  std::vector<std::string> some;                 // ops that do not run in every form
   for (const auto& [op, rows] : RowsByOp()) {
     if (rows.refused.empty()) continue;
     if (rows.running.empty()) {
@@ -69,11 +70,11 @@ std::string GpuOpsSection() {
       for (const auto& [dtype, count] : rows.refused) of[dtype].push_back(op);
   }
   std::string text =
-      "## On GPUs\n\nWhat `backend=\"cuda\"` has no kernels for; compiling it is an error that names the op, and "
-      "`backend=\"cpu\"` runs it.\n\n- Ops: " +
+      "## On GPUs\n\n`backend=\"cuda\"` has no kernels for the following. Compiling one is an error that names the op; "
+      "`backend=\"cpu\"` runs it.\n\n- Ops with any dtype: " +
       Listed(none) + "\n";
-  for (const auto& [dtype, ops] : of) text += "- Of " + std::string(DTypeName(dtype)) + ": " + Listed(ops) + "\n";
-  text += "- In some forms: " + Listed(some) + "\n\n";
+  for (const auto& [dtype, ops] : of) text += "- Ops with " + std::string(DTypeName(dtype)) + ": " + Listed(ops) + "\n";
+  text += "- Ops in some forms: " + Listed(some) + "\n\n";
   return text;
 }
 

@@ -1,4 +1,4 @@
-// Which ops the cuda backend cannot run, for docs/ops.md: what its target says of the rows of the op cases.
+// Lists the ops that the cuda backend cannot run, for docs/ops.md: asks its target about the rows of the op cases.
 
 #pragma once
 

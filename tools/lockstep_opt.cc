@@ -1,4 +1,4 @@
-// lockstep-opt: graph text in, passes by name, graph text out. See kUsage.
+// lockstep-opt: reads a graph in text form, runs passes by name, prints the graph. See kUsage.
 
 #include <cstdio>
 #include <iostream>
@@ -15,11 +15,11 @@
 
 ABSL_FLAG(std::string, passes, "", "passes to run, in order, such as simplify,cse,legalize{without=softmax}");
 ABSL_FLAG(bool, print_changes, false, "print the graph after each pass that changed it, on stderr");
-ABSL_FLAG(bool, time, false, "print how long each pass took, on stderr");
+ABSL_FLAG(bool, time, false, "print the time of each pass, on stderr");
 ABSL_FLAG(bool, verify_only, false, "read and verify the graph, print nothing");
-ABSL_FLAG(bool, list_passes, false, "list the passes with their options and end");
-ABSL_FLAG(bool, sources, true, "print where in the model each node comes from");
-ABSL_FLAG(bool, brief, false, "print one line for each node, and no sources: for people, it cannot be read back");
+ABSL_FLAG(bool, list_passes, false, "list the passes with their options and exit");
+ABSL_FLAG(bool, sources, true, "print the source of each node in the model");
+ABSL_FLAG(bool, brief, false, "print one line for each node, without sources; the output cannot be read back");
 ABSL_FLAG(std::string, reproducer, "", "a directory for <graph>.<pass>.ir, the graph before a pass that failed");
 
 namespace lockstep {
@@ -35,7 +35,7 @@ constexpr char kUsage[] = R"(runs passes on a graph in text form.
   lockstep-opt --list-passes                                  the passes and their options
 
 With LOCKSTEP_DUMP=DIR in the environment the graph after each pass that changed it goes to DIR/<graph>/.
-Errors go to standard error, with exit code 1.)";
+Errors are printed to standard error, with exit code 1.)";
 
 void ListPasses() {
   for (const passes::PassEntry& entry : passes::PassTable()) {

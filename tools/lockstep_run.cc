@@ -1,4 +1,4 @@
-// lockstep-run: a graph text on a backend, with all ranks in this process. See kUsage.
+// lockstep-run: runs a graph in text form on a backend, with all ranks in this process. See kUsage.
 
 #include <algorithm>
 #include <chrono>
@@ -22,23 +22,24 @@
 ABSL_FLAG(std::string, backend, "cpu", "the backend to run on");
 ABSL_FLAG(int, ranks, 1, "ranks in this process; a graph without a mesh is distributed over {data=ranks}");
 ABSL_FLAG(int, threads, 1, "threads of each rank");
-ABSL_FLAG(std::string, wire, "", "the dtype as which gradients travel between ranks: bf16 or int8; empty: their own");
+ABSL_FLAG(std::string, wire, "", "the dtype in which gradients travel between ranks: bf16 or int8; empty: their own");
 ABSL_FLAG(int64_t, bucket_bytes, lockstep::passes::MergeOptions().max_bytes,
           "collectives are merged into buckets of about this size");
-ABSL_FLAG(bool, optimize, true, "run the whole pipeline, rather than what is needed to run");
-ABSL_FLAG(std::string, isa, "", "what kernels may use of the processor, or the GPU that they are for (\"h200\")");
+ABSL_FLAG(bool, optimize, true, "run the whole pipeline, not only the required passes");
+ABSL_FLAG(std::string, isa, "", "the instruction set that kernels may use, or the GPU to compile for (\"h200\")");
 ABSL_FLAG(bool, tf32, false, "GPUs may multiply f32 matrices in TF32");
-ABSL_FLAG(bool, tune, false, "GPUs' products of matrices take the fastest algorithm, timed when the program is loaded");
-ABSL_FLAG(bool, dry, false, "compile and print the steps; run nothing, so that no such machine is needed");
+ABSL_FLAG(bool, tune, false,
+          "matrix products on GPUs use the fastest algorithm, found by timing when the program is loaded");
+ABSL_FLAG(bool, dry, false, "only compile and print the steps, which needs no such machine");
 ABSL_FLAG(bool, compare, false, "compare every result of every rank with the interpreter");
-ABSL_FLAG(double, tolerance, 1e-4, "for --compare, relative to the largest magnitude of a result");
-ABSL_FLAG(bool, print_graph, false, "print the graph that the backend gets");
+ABSL_FLAG(double, tolerance, 1e-4, "largest difference for --compare, relative to the largest magnitude of a result");
+ABSL_FLAG(bool, print_graph, false, "print the graph that is given to the backend");
 ABSL_FLAG(bool, brief, false, "with --print-graph: one line for each node, and no sources");
 ABSL_FLAG(bool, print_steps, false, "print the executable's steps");
 ABSL_FLAG(bool, print_results, false, "print the results of rank 0");
 ABSL_FLAG(int, repeat, 0, "time this many runs, after a tenth as many to warm up");
-ABSL_FLAG(bool, profile, false, "with --repeat: print the time of each step on rank 0; GPUs then wait for each");
-ABSL_FLAG(uint64_t, seed, 1, "of the random inputs, and of what the graph draws");
+ABSL_FLAG(bool, profile, false, "with --repeat: print the time of each step on rank 0; GPUs then wait after each step");
+ABSL_FLAG(uint64_t, seed, 1, "the seed of the random inputs, and of random numbers in the graph");
 
 namespace lockstep {
 namespace {
@@ -50,15 +51,16 @@ constexpr char kUsage[] = R"(runs a graph in text form on a backend, with random
   lockstep-run step.ir --compare                        run once, compare with the interpreter
   lockstep-run step.ir --ranks=4 --compare              the same on 4 ranks, which are threads
   lockstep-run step.ir --threads=2 --repeat=100         time it
-  lockstep-run step.ir --repeat=20 --profile            and where the time goes
-  lockstep-run step.ir --print-graph --brief            the graph that it becomes, a line for each node
-  lockstep-run step.ir --print-steps                    what it is compiled to
-  lockstep-run step.ir --backend=cuda --isa=h200 --dry  what it is compiled to for a GPU that is not here
+  lockstep-run step.ir --repeat=20 --profile            time each of its steps
+  lockstep-run step.ir --print-graph --brief            the compiled graph, a line for each node
+  lockstep-run step.ir --print-steps                    the compiled steps
+  lockstep-run step.ir --backend=cuda --isa=h200 --dry  the compiled steps for a GPU that this machine lacks
 
 With LOCKSTEP_DUMP=DIR in the environment the graph after each pass that changed it goes to DIR/<graph>/.
-Floats are uniform in [-1, 1], integers 0 to 4; what a graph draws follows from --seed. Errors, and differences, end with exit code 1.)";
+Floats are uniform in [-1, 1], integers 0 to 4; --seed decides these and random numbers in the graph. Errors and
+differences give exit code 1.)";
 
-// The largest difference of two results, relative to the largest magnitude that is expected.
+// The largest difference between two results, relative to the largest expected magnitude.
 double RelativeDifference(const Tensor& actual, const Tensor& expected) {
   double largest = 0, difference = 0;
   for (int64_t i = 0; i < expected.num_elements(); ++i) {
@@ -135,7 +137,7 @@ absl::Status PrintCompiledGraph(const Executable& executable) {
   return absl::OkStatus();
 }
 
-// What there is to say of it at each rank is the same.
+// Compiles and prints once: the output is the same for all ranks.
 absl::Status CompileOnly(const Graph& graph, const Backend& backend, const CompileOptions& options) {
   ASSIGN_OR_RETURN(const Executable executable, Compile(graph.Clone(), backend, options));
   if (absl::GetFlag(FLAGS_print_graph)) RETURN_IF_ERROR(PrintCompiledGraph(executable));
@@ -147,7 +149,7 @@ absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backe
                      const CompileOptions& options, const std::vector<Tensor>& inputs, std::vector<Tensor>& results) {
   const bool print = communicator.rank() == 0;
   const double begin = Now();
-  // The ranks run the same graph: one of them writes what becomes of it.
+  // All ranks run the same graph, so only one dumps it.
   CompileOptions own_options = options;
   if (!print) own_options.debug = {};
   ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), backend, own_options));
@@ -164,13 +166,14 @@ absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backe
   return absl::OkStatus();
 }
 
-// Whether flags ask for what only a run gives.
+// True if the flags ask for something that needs a run.
 bool AsksForARun() {
   return absl::GetFlag(FLAGS_compare) || absl::GetFlag(FLAGS_repeat) > 0 || absl::GetFlag(FLAGS_profile) ||
          absl::GetFlag(FLAGS_print_results);
 }
 
-// The inputs of each rank. A graph that draws (core/random.h) does so by the flag, as in a first run.
+// The inputs of each rank. A graph that draws random numbers (core/random.h) uses the flag as its seed, and starts at
+// step 0.
 std::vector<std::vector<Tensor>> InputsOfRanks(const Graph& graph) {
   const uint64_t seed = absl::GetFlag(FLAGS_seed);
   std::vector<std::vector<Tensor>> inputs = RandomInputs(graph, seed);

@@ -40,8 +40,8 @@ std::string OpSection(const OpDef& op) {
   if (const std::string traits = Traits(op); !traits.empty()) text += "- Traits: " + traits + "\n";
   text += "- Mixed precision: " + std::string(PrecisionRuleName(op.precision())) + "\n";
   text += op.vjp() ? "- Has a gradient\n" : "- No gradient: " + op.no_gradient() + "\n";
-  for (const OptimizerName& name : op.optimizer().names) text += "- Users ask for it as `" + name.name + "`\n";
-  if (op.decompose()) text += "- Decomposes into simpler ops where a target has no kernel\n";
+  for (const OptimizerName& name : op.optimizer().names) text += "- Name for users: `" + name.name + "`\n";
+  if (op.decompose()) text += "- Decomposes into simpler ops if a target has no kernel\n";
   return text + "\n";
 }
 

@@ -1,4 +1,4 @@
-// The reference of all ops, docs/ops.md, made from their definitions: `make docs` writes it, a test keeps it up to
+// Generates the reference of all ops, docs/ops.md, from their definitions. `make docs` writes it; a test keeps it up to
 // date.
 
 #pragma once

@@ -1,4 +1,4 @@
-// docs/ops.md says what the ops' definitions say. `make docs` writes it anew.
+// Checks that docs/ops.md agrees with the definitions of the ops. `make docs` writes it.
 
 #include "tools/ops_document.h"
 

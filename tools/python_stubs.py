@@ -1,8 +1,8 @@
-"""Writes python_bindings/lockstep/{optim,loss}.pyi: the classes and functions that the package makes of what is compiled in.
+"""Writes python_bindings/lockstep/{optim,loss}.pyi: stubs of the classes and functions that are made at import.
 
-    python tools/python_stubs.py        # `make docs` does it; a test says when it is due
+    python tools/python_stubs.py        # `make docs` runs this; a test fails if the stubs are out of date
 
-They are for editors and type checkers, which do not run the package.
+The stubs are for editors and type checkers, which do not run the package.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def loss_stub() -> str:
 
 
 def value_stub(kind: type) -> str:
-    """A frozen data class with its fields."""
+    """Returns the stub of a frozen data class with its fields."""
     fields = "\n".join(f"    {each.name}: {each.type}{default(each)}" for each in dataclasses.fields(kind))
     return f"@dataclass(frozen=True)\nclass {kind.__name__}:\n{docstring(kind.__doc__)}\n\n{fields}"
 

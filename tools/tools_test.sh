@@ -1,11 +1,11 @@
 #!/bin/sh
-# The programs on a training step: they do and print what they are asked for, and fail with a message.
+# Runs the programs on a training step: checks what they print, and that failures have messages.
 set -u
 step=tools/testdata/mlp_step.ir
 draws=tools/testdata/draws.ir
 failures=0
 
-# expect CODE TEXT TOOL ARGUMENTS...: the exit code, and what stands in the output.
+# expect CODE TEXT TOOL ARGUMENTS...: runs the tool, and checks its exit code and that its output contains TEXT.
 expect() {
   code=$1 text=$2 tool=$3
   shift 3
@@ -26,7 +26,7 @@ expect 0 "{body=graph @" lockstep-run "$step" --print-graph
 expect 0 "{body=graph of" lockstep-run "$step" --print-graph --brief
 expect 0 "5 runs: median" lockstep-run "$step" --repeat=5 --profile
 expect 0 "loss = dense<f32[]" lockstep-run "$step" --print_results
-expect 0 "cublaslt.matmul+bias+relu" lockstep-run "$step" --backend=cuda --isa=h200 --dry # whatever this machine has
+expect 0 "cublaslt.matmul+bias+relu" lockstep-run "$step" --backend=cuda --isa=h200 --dry # no GPU needed
 expect 0 "all_reduce.start" lockstep-run "$step" --backend=cuda --isa=sm_80 --ranks=2 --dry
 expect 0 "onednn.matmul" lockstep-run "$step" --dry
 expect 1 "isa is \"h2000\", expected a GPU: a100 (sm_80)" lockstep-run "$step" --backend=cuda --isa=h2000 --dry
@@ -35,7 +35,7 @@ expect 1 "--dry runs nothing" lockstep-run "$step" --dry --repeat=5
 expect 1 "--dry runs nothing" lockstep-run "$step" --dry --print_results
 expect 0 "b = dense<u32[4]: 3665613145, 608281940, 2891875743, 2071560639>" lockstep-run "$draws" --seed=9 --print_results
 expect 0 "equal   a u32[4]" lockstep-run "$draws" --compare
-expect 1 "--compare" lockstep-run --help # Abseil ends with 1 after its help
+expect 1 "--compare" lockstep-run --help # Abseil exits with 1 after --help
 expect 1 "cannot read nothing.ir" lockstep-run nothing.ir
 expect 1 "there is no backend \"abacus\" in this build" lockstep-run "$step" --backend=abacus
 expect 1 "--ranks and --threads must be at least 1" lockstep-run "$step" --ranks=0
@@ -54,7 +54,8 @@ expect 1 "training-mode: dropout is 'of', expected on or off" lockstep-opt --pas
 expect 1 "there is no pass 'prettify'" lockstep-opt --passes=prettify "$step"
 expect 1 "tools/tools_test.sh" lockstep-opt tools/tools_test.sh # a message names the file
 
-# What LOCKSTEP_DUMP leaves: numbered graphs that lockstep-opt reads, and of a failure the graph on which it failed.
+# With LOCKSTEP_DUMP, the programs write numbered graphs that lockstep-opt can read, and after a failure the graph on
+# which a pass failed.
 dump=$(mktemp -d)
 export LOCKSTEP_DUMP="$dump/passes"
 expect 0 "equal   loss f32[]" lockstep-run "$step" --compare --ranks=2

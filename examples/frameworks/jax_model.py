@@ -1,4 +1,4 @@
-"""A model in JAX by jax2onnx: trains it in Lockstep and in JAX, and compares the losses.
+"""Trains a JAX model, exported by jax2onnx, in Lockstep and in JAX, and compares the losses.
 
 python examples/frameworks/jax_model.py      # docs/frameworks.md says what it needs
 """

@@ -1,4 +1,4 @@
-"""A Keras model by tf2onnx: trains it in Lockstep and in Keras, and compares the losses.
+"""Trains a Keras model, exported by tf2onnx, in Lockstep and in Keras, and compares the losses.
 
 python examples/frameworks/keras_model.py      # docs/frameworks.md says what it needs
 """
@@ -27,7 +27,8 @@ def model() -> keras.Model:
             layers.Dense(10),
         ]
     )
-    # TensorFlow's optimizer leaves out additions of zero and products with one: parameters that start so would be lost.
+    # TensorFlow's optimizer removes additions of zero and products with one, and so would remove parameters with these
+    # initial values.
     random = np.random.default_rng(1)
     for variable in module.trainable_variables:
         variable.assign(variable + 0.1 * random.normal(size=variable.shape))
@@ -35,7 +36,7 @@ def model() -> keras.Model:
 
 
 def export(module: keras.Model, shape: tuple[int, ...]) -> object:
-    """Keras 3 is not known to tf2onnx's from_keras; a function with a signature is."""
+    """Exports the model as a function with a signature, as tf2onnx's from_keras does not support Keras 3."""
     signature = [tf.TensorSpec((None, *shape), tf.float32, name="image")]
     exported, _ = tf2onnx.convert.from_function(tf.function(module, input_signature=signature), signature, opset=18)
     return exported

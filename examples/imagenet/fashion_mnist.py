@@ -1,4 +1,4 @@
-"""Writes Fashion-MNIST as folders of images, for those who have no ImageNet at hand:
+"""Writes Fashion-MNIST as folders of images, in place of ImageNet:
 
 python examples/imagenet/fashion_mnist.py --out build/fashion-mnist
 """
@@ -17,8 +17,8 @@ import lockstep as ls
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist", help="the four files of MNIST's format")
-    parser.add_argument("--train", type=int, default=8000, help="how many images to train on")
-    parser.add_argument("--val", type=int, default=2000, help="how many to validate with")
+    parser.add_argument("--train", type=int, default=8000, help="number of training images")
+    parser.add_argument("--val", type=int, default=2000, help="number of validation images")
     parser.add_argument("--out", type=Path, default=Path("build/fashion-mnist"))
     arguments = parser.parse_args()
     for part, count in (("train", arguments.train), ("val", arguments.val)):

@@ -1,4 +1,4 @@
-"""A folder of images, a folder for each class, as a data set; and threads that read it ahead."""
+"""A data set of images in one folder for each class, and threads that read it ahead."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from PIL import Image
 
 import lockstep as ls
 
-# Of ImageNet's pixels, for each channel; networks in PyTorch are given images so too.
+# Statistics of ImageNet's pixels for each channel, as used for networks in PyTorch.
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
 
 
 class Images:
-    """The images of <folder>/<class>/*.jpg: f32[3, size, size], and the number of the class, i64.
+    """The images of <folder>/<class>/*.jpg, f32[3, size, size], each with the number of its class, i64.
 
-    Each is the middle of its file, until `drawn` says otherwise.
+    An image is the middle of its file; `drawn` returns random parts instead.
 
     Args:
-      classes: whose images count, in this order; all if None.
+      classes: the classes to use, in this order; all if None.
 
     Raises:
-      Error: if the folder has no such image, or is of other classes; and, for an image that cannot be read, when it is asked for.
+      Error: if the folder has no such image, or has other classes; and when an image is indexed that cannot be read.
     """
 
     def __init__(self, folder: Path, classes: list[str] | None, size: int) -> None:
@@ -38,12 +38,13 @@ class Images:
 
     @property
     def classes(self) -> list[str]:
-        """Their names: a class is its number in this list."""
+        """The names of the classes. The number of a class is its index in this list."""
         return self._images.classes
 
     def drawn(self, *draw: int) -> Images:
-        """The same files, but of each a random part, mirrored or not, as training wants it (Szegedy et al., 2015). Which part depends
-        on these numbers, such as a seed and the epoch, and on the image's number alone."""
+        """Returns a data set of the same files with a random part of each image, mirrored or not, for training (Szegedy
+        et al., 2015). The part depends only on the numbers `draw`, such as a seed and the epoch, and on the index of
+        the image."""
 
         def pixels(image: Image.Image, index: int) -> np.ndarray:
             image = _drawn(image, self._size, np.random.Generator(np.random.PCG64([*draw, index])))
@@ -62,7 +63,8 @@ class Images:
 
 
 def _drawn(image: Image.Image, size: int, random: np.random.Generator) -> Image.Image:
-    """A part of 8 % to 100 % of the image, 3/4 to 4/3 times as wide as high, and mirrored half the time."""
+    """Returns a part of 8 % to 100 % of the image's area, 3/4 to 4/3 times as wide as high, and mirrored half the
+    time."""
     mirrored = random.random() < 0.5
     box = _part(*image.size, random)
     image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
@@ -77,14 +79,15 @@ def _part(width: int, height: int, random: np.random.Generator) -> tuple[float, 
         if w <= width and h <= height:
             x, y = random.uniform(0, width - w), random.uniform(0, height - h)
             return x, y, x + w, y + h
-    w, h = min(width, height * 4 / 3), min(height, width * 4 / 3)  # of an image that is much longer than wide
+    w, h = min(width, height * 4 / 3), min(height, width * 4 / 3)  # for images that are much longer than wide
     return (width - w) / 2, (height - h) / 2, (width + w) / 2, (height + h) / 2
 
 
 def read_ahead(
     samples: Any, batches: Iterable[tuple[np.ndarray, ...]], threads: int, ahead: int = 3
 ) -> Iterator[tuple[np.ndarray, ...]]:
-    """For batches of numbers of samples, the samples, and what else is in the batch. So many batches are read before they are wanted.
+    """Yields the samples for batches of their indices, with the other parts of each batch. Reads `ahead` batches in
+    advance.
 
     Pillow reads files and resizes images without Python's lock, so threads are enough.
     """

@@ -1,4 +1,4 @@
-"""ResNet (He et al., "Deep residual learning for image recognition", 2016) as an ONNX model, of PyTorch's names:
+"""ResNet (He et al., "Deep residual learning for image recognition", 2016) as an ONNX model, with PyTorch's names:
 
     python examples/imagenet/model.py --depth 50 --out resnet50.onnx
 
@@ -38,7 +38,8 @@ def _block(net: Network, x: str, name: str, inputs: int, width: int, stride: int
 
 
 def resnet(depth: int = 50, classes: int = 1000, size: int = 224, width: int = 64, seed: int = 0) -> onnx.ModelProto:
-    """Images `image` f32[batch, 3, size, size] to `logits` f32[batch, classes]; `width` is 64 in the paper."""
+    """Returns a network from images `image` f32[batch, 3, size, size] to `logits` f32[batch, classes]. `width` is 64 in
+    the paper."""
     net = Network(f"resnet{depth}", seed)
     x = net.input("image", (3, size, size))
     x = net.op("Relu", net.batch_norm(net.conv(x, "conv1", 3, width, 7, 2), "bn1", width))
@@ -58,7 +59,7 @@ def main() -> None:
     parser.add_argument("--depth", type=int, choices=BLOCKS, default=50)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--size", type=int, default=224, help="height and width of the images")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights")
     parser.add_argument("--out", type=Path, default=Path("build/resnet.onnx"), help="the file to write")
     arguments = parser.parse_args()
     write(resnet(arguments.depth, arguments.classes, arguments.size, seed=arguments.seed), arguments.out)

@@ -1,7 +1,7 @@
 """Trains a ResNet on folders of images: mpirun -np 2 .venv/bin/python examples/imagenet/train.py --data /data/imagenet
 
-The heart of it is the function `train`; the recipe is that of Goyal et al., "Accurate, large minibatch SGD: training ImageNet in
-1 hour" (2017), for which that of He et al. (2016) is a batch of 256.
+The main part is the function `train`. The recipe is that of Goyal et al., "Accurate, large minibatch SGD: training
+ImageNet in 1 hour" (2017); with a batch of 256 it equals that of He et al. (2016).
 """
 
 from __future__ import annotations
@@ -28,26 +28,28 @@ def parse_arguments() -> argparse.Namespace:
     )
     add = options.add_argument
     add("--data", type=Path, required=True, metavar="DIR", help="has train/<class>/*.jpg and val/<class>/*.jpg")
-    add("--depth", type=int, choices=BLOCKS, default=50, help="of the ResNet")
+    add("--depth", type=int, choices=BLOCKS, default=50, help="depth of the ResNet")
     add("--width", type=at_least(1), default=64, help="channels of the first layer")
-    add("--size", type=at_least(8), default=224, help="height and width to which images are brought")
-    add("--lr", type=float, default=0.1, help="learning rate for a batch of 256; in proportion for others")
+    add("--size", type=at_least(8), default=224, help="height and width of images after resizing")
+    add("--lr", type=float, default=0.1, help="learning rate for a batch of 256; scaled for other batches")
     add("--label-smoothing", type=float, default=0.1)
     add("--batch-statistics", choices=["global", "rank"], default="global",
-        help="what batch normalisation is over: with `rank`, as in the paper, results depend on the number of ranks")  # fmt: skip
+        help="batch of batch normalisation: with `rank`, as in the paper, results depend on the number of ranks")  # fmt: skip
     add(
         "--readers",
         type=at_least(1),
         default=max(1, min(8, os.cpu_count() or 1)),
-        help="threads that read, on each rank",
+        help="threads per rank that read images",
     )
     return parse(options)
 
 
 def recipe(model: ls.Graph, arguments: argparse.Namespace, per_epoch: int) -> dict[str, Any]:
-    """The learning rate in proportion to the batch, 5 epochs of warm-up from that of a batch of 256 on, a tenth after 30, 60 and 80.
+    """Returns the optimizer: a learning rate in proportion to the batch, with warm-up, and a tenth after epochs 30, 60
+    and 80.
 
-    Those are of 90 epochs, and in proportion for others. Weights decay; biases and normalisation do not.
+    The warm-up takes 5 epochs, from the rate for a batch of 256. These numbers are for 90 epochs, and scaled for
+    others. Weights decay; biases and normalisation do not.
     """
     steps = per_epoch * arguments.epochs
     warmup = max(1, steps * 5 // 90)
@@ -70,7 +72,7 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, l
     validation = Images(arguments.data / "val", classes, arguments.size)
     per_epoch = batches_in(len(training), arguments)
     network = arguments.model or resnet(arguments.depth, len(classes), arguments.size, arguments.width, arguments.seed)
-    model = ls.load_onnx(network, dims={"batch": arguments.batch})  # the one-rank program, over the global batch
+    model = ls.load_onnx(network, dims={"batch": arguments.batch})  # the one-rank program over the global batch
     step = ls.train_step(
         model,
         loss=ls.loss.softmax_cross_entropy(logits="logits", target="label", label_smoothing=arguments.label_smoothing),
@@ -85,7 +87,7 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, l
     run = Run(exe, world, arguments, {"images": len(training), "classes": len(classes), "size": arguments.size})
 
     for epoch, first in run.epochs(per_epoch):
-        # Which images are in a batch says ls.data.batches, of numbers alone; threads then read this rank's share of them.
+        # ls.data.batches chooses the indices of this rank's images; threads then read the images.
         images = training.drawn(arguments.seed, epoch)
         numbers = ls.data.batches(
             np.arange(len(training)), size=arguments.batch, world=world, seed=arguments.seed + epoch, start=first

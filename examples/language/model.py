@@ -2,7 +2,7 @@
 
     python examples/language/model.py --layers 4 --width 128 --out gpt.onnx
 
-Normalisation before each half of a block, learnt positions, and an embedding that also makes the logits.
+It has normalisation before each half of a block, learnt positions, and an embedding that also computes the logits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from onnx_layers import Network, write
 
 VOCABULARY = 256  # bytes
-DEVIATION = 0.02  # of fresh weights, as in GPT-2
+DEVIATION = 0.02  # of initial weights, as in GPT-2
 
 
 def _queries_keys_values(net: Network, x: str, name: str, width: int, separate: bool) -> list[str]:
@@ -49,9 +49,9 @@ def gpt(
     seed: int = 0,
     separate: bool = False,
 ) -> onnx.ModelProto:
-    """Bytes `tokens` i64[batch, length] to `logits` f32[batch, 256, length] of the byte after each.
+    """Returns a network from bytes `tokens` i64[batch, length] to `logits` f32[batch, 256, length] of the next byte.
 
-    `separate`: queries, keys and values have weights of their own, of which ranks can have those of some heads.
+    With `separate`, queries, keys and values have separate weights, so that ranks can have those of some heads.
     """
     if width % heads != 0:
         raise ValueError(f"a width of {width} cannot be shared by {heads} heads")
@@ -61,7 +61,7 @@ def gpt(
     positions = net.normal("positions.weight", (length, width), DEVIATION)
     x = net.op("Add", net.op("Gather", embedding, tokens, axis=0), positions)
     x = net.dropout(x, "dropout", dropout)
-    residual = DEVIATION / math.sqrt(2 * layers)  # 2 * layers such sums are added up
+    residual = DEVIATION / math.sqrt(2 * layers)  # the residual stream sums 2 * layers results
     for i in range(layers):
         name = f"blocks.{i}"
         y = net.layer_norm(x, f"{name}.norm1", width)
@@ -79,7 +79,7 @@ def main() -> None:
     for option, value in {"layers": 4, "width": 128, "heads": 4, "length": 128, "seed": 0}.items():
         parser.add_argument(f"--{option}", type=int, default=value)
     parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--separate", action="store_true", help="weights of their own for queries, keys and values")
+    parser.add_argument("--separate", action="store_true", help="separate weights for queries, keys and values")
     parser.add_argument("--out", type=Path, default=Path("build/gpt.onnx"), help="the file to write")
     chosen = vars(parser.parse_args())
     path = chosen.pop("out")

@@ -1,4 +1,4 @@
-"""Text that a trained model goes on with:
+"""Continues a text with a trained model:
 
 python examples/language/sample.py --model build/language/gpt-trained.onnx --prompt "Shall I compare"
 """
@@ -20,11 +20,11 @@ import lockstep as ls
 
 
 class Sampler:
-    """A model compiled for one text at a time, which each rank may use by itself.
+    """A model compiled for one text at a time. Each rank may use one by itself.
 
     Args:
-      network: an ONNX file, or what `model.gpt` returns.
-      weights: by name, in the place of the file's: `exe.state` of a training step, or `exe.state.averaged()`.
+      network: an ONNX file, or the result of `model.gpt`.
+      weights: weights by name that replace the file's: `exe.state` of a training step, or `exe.state.averaged()`.
 
     Raises:
       Error: if the network has other inputs than `tokens`, or no result `logits`.
@@ -41,12 +41,13 @@ class Sampler:
             self._model.state.update({name: weights[name] for name in self._model.state})
 
     def sample(self, prompt: str, count: int, temperature: float = 0.8, seed: int = 0) -> str:
-        """The prompt and `count` bytes more. At temperature 0 each is the likeliest; at 1 it is drawn as the model says.
+        """Returns the prompt and `count` more bytes. At temperature 0 each is the most probable byte; at 1 it is drawn
+        from the model's distribution.
 
-        The model looks back as far as its length, which is fixed: what comes before that is forgotten.
+        The model sees a fixed number of previous bytes.
 
         Raises:
-          Error: if the temperature is negative or no number.
+          Error: if the temperature is negative or NaN.
         """
         if not temperature >= 0:
             raise ls.Error(f"the temperature is {temperature}, expected at least 0")
@@ -58,9 +59,7 @@ class Sampler:
 
     def _next(self, text: list[int], temperature: float, random: np.random.Generator) -> int:
         seen = text[-self._length :] or [ord("\n")]
-        tokens = np.zeros(
-            (1, self._length), np.int64
-        )  # what stands behind the text is not looked at: attention is causal
+        tokens = np.zeros((1, self._length), np.int64)  # attention is causal, so padding after the text has no effect
         tokens[0, : len(seen)] = seen
         logits = self._model(tokens=tokens)["logits"][0, :, len(seen) - 1].astype(np.float64)
         if temperature == 0:
@@ -71,9 +70,9 @@ class Sampler:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="build/language/gpt-trained.onnx", help="what train.py wrote")
+    parser.add_argument("--model", default="build/language/gpt-trained.onnx", help="a model that train.py wrote")
     parser.add_argument("--prompt", default="\n")
-    parser.add_argument("--count", type=int, default=500, help="how many bytes")
+    parser.add_argument("--count", type=int, default=500, help="number of bytes to add")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""A text as a data set: windows of bytes, each with the byte after each of its own."""
+"""A text as a data set: windows of bytes, and for each byte of a window the next byte."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import lockstep as ls
 
 
 def read(path: Path, length: int, share: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
-    """The bytes of a file, in two parts: u8[...] to train on, and its last `share` to validate with.
+    """Returns the bytes of a file in two parts: u8[...] for training, and its last `share` for validation.
 
     Raises:
       Error: if a part has no window of `length` bytes.
@@ -26,7 +26,7 @@ def read(path: Path, length: int, share: float = 0.1) -> tuple[np.ndarray, np.nd
 class Windows:
     """The windows of a text that begin at `offset` and every `length` bytes after that.
 
-    Each is i64[length], and the same one byte later. Wherever they begin, there are as many.
+    A sample is a window i64[length], and the same window one byte later. Their number does not depend on `offset`.
     """
 
     def __init__(self, text: np.ndarray, length: int, offset: int = 0) -> None:
@@ -43,5 +43,5 @@ class Windows:
 
 
 def windows_of_epoch(text: np.ndarray, length: int, seed: int, epoch: int) -> Windows:
-    """Windows that begin elsewhere in each epoch, so that each byte is seen at each place in time."""
+    """Returns windows whose offset differs between epochs, so that each byte occurs at each position of a window."""
     return Windows(text, length, int(np.random.Generator(np.random.PCG64([seed, epoch])).integers(length)))

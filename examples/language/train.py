@@ -1,6 +1,6 @@
 """Trains a GPT on the bytes of a text: mpirun -np 2 .venv/bin/python examples/language/train.py
 
-The heart of it is the function `train`. At its end the model writes some text of its own.
+The main part is the function `train`. At the end the model writes a sample of text.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def parse_arguments() -> argparse.Namespace:
         epochs=20, batch=16, out="build/language",
     )  # fmt: skip
     add = options.add_argument
-    add("--text", type=Path, default=Path(__file__).with_name("sonnets.txt"), metavar="FILE", help="what to learn")
+    add("--text", type=Path, default=Path(__file__).with_name("sonnets.txt"), metavar="FILE", help="the text to learn")
     add("--layers", type=at_least(1), default=4)
-    add("--width", type=at_least(1), default=128, help="of what a byte is represented by")
-    add("--heads", type=at_least(1), default=4, help="of attention, which share the width")
-    add("--length", type=at_least(2), default=128, help="how many bytes the model looks back")
+    add("--width", type=at_least(1), default=128, help="size of the vector that represents a byte")
+    add("--heads", type=at_least(1), default=4, help="heads of attention, which split the width")
+    add("--length", type=at_least(2), default=128, help="number of previous bytes that the model sees")
     add("--dropout", type=float, default=0.1)
     add(
         "--lr",
@@ -39,15 +39,16 @@ def parse_arguments() -> argparse.Namespace:
         default=0.002,
         help="learning rate, reached after a warm-up; falls to a tenth along a cosine",
     )
-    add("--weight-decay", type=float, default=0.1, help="of the matrices; biases and normalisation have none")
-    add("--clip", type=float, default=1.0, help="the largest norm of the gradients together")
-    add("--prompt", default="\n\nShall I ", help="what the sample at the end begins with")
-    add("--sample", type=at_least(0), default=300, metavar="BYTES", help="how much is sampled")
+    add("--weight-decay", type=float, default=0.1, help="weight decay of matrices; biases and normalisation have none")
+    add("--clip", type=float, default=1.0, help="maximum global norm of the gradients")
+    add("--prompt", default="\n\nShall I ", help="beginning of the sample at the end")
+    add("--sample", type=at_least(0), default=300, metavar="BYTES", help="length of the sample")
     return parse(options)
 
 
 def recipe(model: ls.Graph, arguments: argparse.Namespace, steps: int) -> dict[str, Any]:
-    """Of GPT-3 (Brown et al., 2020): AdamW, a warm-up and a cosine, clipping by the norm of all gradients together."""
+    """Returns GPT-3's recipe (Brown et al., 2020): AdamW, a warm-up and a cosine, clipping by the global norm of
+    gradients."""
     warmup = max(1, steps // 20)
     rate = ls.schedule.cosine(arguments.lr, max(1, steps - warmup), minimum=arguments.lr / 10).after_warmup(warmup)
 
@@ -62,18 +63,18 @@ def recipe(model: ls.Graph, arguments: argparse.Namespace, steps: int) -> dict[s
 
 
 def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, ls.Executable, Any]:
-    """The run, the trained executable, and the network that it trained."""
+    """Returns the run, the trained executable, and the network that it trained."""
     text, validation = read(arguments.text, arguments.length)
     per_epoch = batches_in(len(Windows(text, arguments.length)), arguments)
     sizes = {name: getattr(arguments, name) for name in ("layers", "width", "heads", "length", "dropout", "seed")}
     network = arguments.model or gpt(**sizes)
-    model = ls.load_onnx(network, dims={"batch": arguments.batch})  # the one-rank program, over the global batch
-    loss = ls.loss.softmax_cross_entropy(logits="logits", target="label")  # of each byte
+    model = ls.load_onnx(network, dims={"batch": arguments.batch})  # the one-rank program over the global batch
+    loss = ls.loss.softmax_cross_entropy(logits="logits", target="label")  # per byte
     step = ls.train_step(
         model,
         loss=loss,
         **recipe(model, arguments, per_epoch * arguments.epochs),
-        seed=arguments.seed,  # of dropout
+        seed=arguments.seed,  # for dropout
     )
     exe = ls.compile(step, world=world)
     evaluation = ls.compile(ls.evaluation(model, loss), world=world)
@@ -83,7 +84,7 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, l
         windows = windows_of_epoch(text, arguments.length, arguments.seed, epoch)
         batches = ls.data.batches(
             windows, size=arguments.batch, world=world, seed=arguments.seed + epoch, start=first
-        )  # this rank's share of each
+        )  # this rank's share of each batch
         for tokens, label in run.progress(epoch, first, per_epoch, batches):
             run.add(exe(tokens=tokens, label=label)["loss"])
         evaluation.state.assign(exe.state)
@@ -99,9 +100,9 @@ def main() -> None:
     run, exe, network = train(world, arguments)
     ls.save_onnx(exe, arguments.out / "gpt-trained.onnx")
     if world.rank == 0:
-        run.wrote("gpt-trained.onnx", "the model, for sample.py too")
+        run.wrote("gpt-trained.onnx", "the trained model, also for sample.py")
         sample = Sampler(network, exe.state).sample(arguments.prompt, arguments.sample, seed=arguments.seed)
-        run.wrote("sample.txt", "what the model wrote").write_text(sample)
+        run.wrote("sample.txt", "a sample of the model").write_text(sample)
         print(sample)
 
 

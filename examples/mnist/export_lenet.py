@@ -1,8 +1,8 @@
-"""Writes lenet.onnx, the model that train.py trains: the LeNet of MXNet's tutorial, from PyTorch.
+"""Writes lenet.onnx, the model that train.py trains: the LeNet of MXNet's tutorial, in PyTorch.
 
     python examples/mnist/export_lenet.py [--out examples/mnist/lenet.onnx]
 
-Needs torch and onnx. The file is checked in; nothing else in Lockstep needs PyTorch.
+Needs torch and onnx. The file is checked in, so training does not need PyTorch.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from torch import nn
 
 
 class LeNet(nn.Module):
-    """Images [batch, 1, 28, 28] to the logits [batch, 10] of ten classes."""
+    """Maps images [batch, 1, 28, 28] to the logits [batch, 10] of ten classes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,11 +31,11 @@ class LeNet(nn.Module):
 
 def export(path: Path, seed: int = 1) -> LeNet:
     """Writes the model with parameters drawn from `seed`, and returns it."""
-    import onnx  # who wants the module alone need not have it
+    import onnx  # not needed for the module alone
 
     torch.manual_seed(seed)
     model = LeNet()
-    # The TorchScript exporter names nodes after modules (/conv1/Conv), which is what messages then say.
+    # The TorchScript exporter names nodes after modules (/conv1/Conv), and messages use these names.
     torch.onnx.export(
         model,
         (torch.zeros(1, 1, 28, 28),),
@@ -48,7 +48,7 @@ def export(path: Path, seed: int = 1) -> LeNet:
     )
     exported = onnx.load(path)
     exported.graph.name = "lenet"
-    for initializer in exported.graph.initializer:  # as PyTorch's other exporter marks what a module trains
+    for initializer in exported.graph.initializer:  # the mark of PyTorch's other exporter for parameters
         onnx.helper.set_metadata_props(initializer, {"pkg.torch.export.graph_signature.InputSpec.kind": "PARAMETER"})
     onnx.checker.check_model(exported, full_check=True)
     onnx.save(exported, path)

@@ -1,6 +1,6 @@
 """Trains LeNet on Fashion-MNIST: mpirun -np 2 .venv/bin/python examples/mnist/train.py
 
-The heart of it is the function `train`: import, one call that makes the training step, one that compiles it, and a loop.
+The main part is the function `train`: an import, a call that makes the training step, one that compiles it, and a loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def parse_arguments() -> argparse.Namespace:
         "--batch",
         type=int,
         default=128,
-        help="global batch: the ranks share it, so results do not depend on their number",
+        help="global batch: the ranks split it, so results do not depend on their number",
     )
     parser.add_argument("--lr", type=float, help="learning rate (default: 0.05 for sgd, 0.001 for adam and adamw)")
     parser.add_argument("--optimizer", choices=["sgd", "adam", "adamw"], default="sgd", help="sgd has momentum 0.9")
@@ -48,13 +48,13 @@ def parse_arguments() -> argparse.Namespace:
         "--checkpoints",
         type=Path,
         metavar="DIR",
-        help="folder in which the run is saved now and then; the last three stay",
+        help="folder for checkpoints of the run; the last three are kept",
     )
-    parser.add_argument("--checkpoint-every", type=int, default=200, metavar="STEPS", help="how often")
+    parser.add_argument("--checkpoint-every", type=int, default=200, metavar="STEPS", help="steps between checkpoints")
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on from the last of --checkpoints, with its settings (--lr) and as many ranks as there are now",
+        help="continue from the last checkpoint, with its settings (--lr), on any number of ranks",
     )
     parser.add_argument("--print-graph", action="store_true", help="print the compiled graph and its steps")
     arguments = parser.parse_args()
@@ -62,7 +62,7 @@ def parse_arguments() -> argparse.Namespace:
         if getattr(arguments, option) < 1:
             parser.error(f"argument --{option.replace('_', '-')}: {getattr(arguments, option)} is not at least 1")
     if arguments.resume and arguments.checkpoints is None:
-        parser.error("argument --resume: --checkpoints says where from")
+        parser.error("argument --resume: needs --checkpoints")
     return arguments
 
 
@@ -92,7 +92,8 @@ def print_header(
 def evaluate(
     model_path: str | Path, exe: ls.Executable, images: np.ndarray, labels: np.ndarray, world: ls.Communicator
 ) -> dict[str, float]:
-    """The loss and the accuracy of the trained model over the test set; every rank has its share of each batch."""
+    """Returns the loss and the accuracy of the trained model over the test set. Each rank evaluates its share of each
+    batch."""
     size = 250 * world.size
     model = ls.load_onnx(model_path, dims={"batch": size})
     evaluation = ls.compile(ls.evaluation(model, LOSS), backend="cpu", world=world)
@@ -103,38 +104,37 @@ def evaluate(
 def resume(
     exe: ls.Executable, checkpoints: ls.Checkpoints | None, data: dict[str, int], arguments: argparse.Namespace
 ) -> None:
-    """Goes on from the last checkpoint, if that is asked: exe.step is then the number of steps that the run has behind it."""
+    """Continues from the last checkpoint if requested; exe.step is then the number of steps already done."""
     if checkpoints is None:
         return
     if not arguments.resume:
         if checkpoints.latest() is not None:
-            raise ls.Error(f"{checkpoints.latest()} is of a run before: --resume goes on from there")
+            raise ls.Error(f"{checkpoints.latest()} is of an earlier run: --resume continues it")
         return
     checkpoints.restore(exe, expected=data)
 
 
 def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Executable, int, list[float], float]:
-    """The trained executable, how many steps came from a checkpoint, the losses of the others, and their seconds."""
+    """Returns the trained executable, the number of steps from a checkpoint, the losses of the other steps, and their
+    seconds."""
     images, labels = ls.data.mnist(arguments.data)
-    model = ls.load_onnx(
-        arguments.model, dims={"batch": arguments.batch}
-    )  # the one-rank program, over the global batch
+    model = ls.load_onnx(arguments.model, dims={"batch": arguments.batch})  # the one-rank program over the global batch
     step = ls.train_step(
         model,
         loss=LOSS,
         optimizer=optimizer_of(arguments.optimizer, arguments.lr),
     )
-    exe = ls.compile(step, backend="cpu", world=world)  # the distribute pass runs in here
+    exe = ls.compile(step, backend="cpu", world=world)  # this call runs the distribute pass
     if world.rank == 0:
         print_header(world, model, exe, arguments, len(images))
 
-    # A step's number says which batch it gets, so a run that goes on gets those that it would have got.
+    # The number of a step determines its batch, so a continued run gets the same batches as an uninterrupted one.
     data = {"samples": len(images), "batch": arguments.batch}
     checkpoints = ls.Checkpoints(arguments.checkpoints) if arguments.checkpoints else None
     resume(exe, checkpoints, data, arguments)
     first = exe.step
     if world.rank == 0 and first > 0:
-        print(f"goes on after step {first}", flush=True)
+        print(f"continues after step {first}", flush=True)
     first_epoch, first_batch = divmod(first, len(images) // arguments.batch)
 
     losses = []
@@ -143,7 +143,7 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Exe
         start = first_batch if epoch == first_epoch else 0
         batches = ls.data.batches(
             images, labels, size=arguments.batch, world=world, seed=epoch, start=start
-        )  # this rank's share of each
+        )  # this rank's share of each batch
         progress = tqdm(
             batches,
             desc=f"epoch {epoch + 1}/{arguments.epochs}",
@@ -168,7 +168,7 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[ls.Exe
 def write_results(exe: ls.Executable, first: int, losses: list[float], out: Path) -> list[tuple[Path, str]]:
     import matplotlib
 
-    matplotlib.use("Agg")  # no screen is needed
+    matplotlib.use("Agg")  # needs no screen
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
@@ -199,7 +199,7 @@ def main() -> None:
         arguments.out.mkdir(parents=True, exist_ok=True)
 
     exe, first, losses, seconds = train(world, arguments)
-    exe.check_replicas()  # bitwise equal on all ranks, or an error
+    exe.check_replicas()  # fails unless all ranks have the same bits
     tested = evaluate(arguments.model, exe, *ls.data.mnist(arguments.data, train=False), world)
     ls.save_onnx(exe, arguments.out / "lenet-trained.onnx")
     if world.rank == 0:
@@ -215,6 +215,6 @@ if __name__ == "__main__":
     try:
         main()
     except (ls.Error, OSError) as error:
-        # The hook that mpi() set tells the other ranks; a user needs the message, not the traceback.
+        # The hook that mpi() has set informs the other ranks. Users need the message, not the traceback.
         sys.tracebacklimit = 0
         raise error from None

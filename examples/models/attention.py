@@ -1,4 +1,4 @@
-"""Attention written out and as one function, and a Llama-like network by hand."""
+"""Attention in single operations and as one function, and a hand-written network like Llama."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ WIDTH, HEADS, LENGTH, VOCABULARY = 16, 4, 8, 40
 
 
 class Attention(nn.Module):
-    """Self-attention of [batch, length, width], `how` being "written", "function", "causal" or "mask"."""
+    """Self-attention of [batch, length, width]. `how` is "written" (single operations), "function", "causal" or
+    "mask"."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -42,7 +43,7 @@ class AttentionRegression(nn.Module):
 
 
 class MaskedAttention(AttentionRegression):
-    """The mask says which places of a sequence are words."""
+    """Masks the positions of a sequence that are not words."""
 
     def forward(self, x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
         return x + self.attention(self.norm(x), words[:, None, None, :])
@@ -77,7 +78,7 @@ def attention_mask() -> Example:
 
 
 def rotate(x: torch.Tensor) -> torch.Tensor:
-    """Rotary positions of [batch, heads, length, width]: Su et al., 2021."""
+    """Applies rotary positions (Su et al., 2021) to [batch, heads, length, width]."""
     half = x.shape[-1] // 2
     frequency = 10000.0 ** (-torch.arange(half, dtype=x.dtype, device=x.device) / half)
     angle = torch.arange(x.shape[2], dtype=x.dtype, device=x.device)[:, None] * frequency
@@ -96,7 +97,8 @@ class RmsNorm(nn.Module):
 
 
 class LlamaBlock(nn.Module):
-    """Root-mean-square norms, rotary positions, queries in groups that share keys, a gated perceptron: Touvron et al., 2023."""
+    """Root-mean-square norms, rotary positions, groups of queries that share keys, a gated perceptron (Touvron et al.,
+    2023)."""
 
     def __init__(self, groups: int = 2) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""Exports the architectures of this folder to ONNX, as their users would.
+"""Exports the architectures of this folder to ONNX, as users would.
 
     python examples/models/export.py --out /tmp/models                    # all, by torch.export
     python examples/models/export.py --out /tmp/models --how torchscript resnet lstm
 
-Needs torch 2.13, onnx and onnxscript; those of transformers (5.23) are left out where it is not installed. Writes
+Needs torch 2.13, onnx and onnxscript. Skips the architectures of transformers (5.23) if it is not installed. Writes
 <name>.<how>.onnx, with `batch` as the symbolic dimension of each input.
 """
 
@@ -21,13 +21,13 @@ from registry import EXAMPLES, Example, make
 
 for module in ("vision", "sequence", "attention", "hugging_face", "other"):
     if module != "hugging_face" or importlib.util.find_spec("transformers") is not None:
-        importlib.import_module(module)  # it enters its examples into the registry
+        importlib.import_module(module)  # adds its examples to the registry
 
 HOW = ("export", "optimized", "torchscript")
 
 
 def export(made: Example, path: Path, how: str) -> None:
-    """Writes the example's module; `how` is one of HOW."""
+    """Exports the example's module; `how` is one of HOW."""
     training = torch.onnx.TrainingMode.PRESERVE
     names = list(made.inputs)
     batch = [name for name in names if name not in made.fixed]
@@ -54,8 +54,8 @@ def export(made: Example, path: Path, how: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="of examples; all if there are none")
-    parser.add_argument("--out", type=Path, required=True, help="a folder")
+    parser.add_argument("names", nargs="*", help="examples to export (default: all)")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write to")
     parser.add_argument("--how", choices=HOW, default="export")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ VOCABULARY, LENGTH = 40, 8
 
 
 class Output(nn.Module):
-    """A model of transformers whose input and one output have our names."""
+    """A model of transformers with our names for its inputs, and one output."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -107,4 +107,4 @@ def swin() -> Example:
     return classifier(ClassifiesImages(transformers.SwinForImageClassification(config)), size=16)
 
 
-assert BATCH == 4  # as many lengths as text_classifier has
+assert BATCH == 4  # text_classifier has as many lengths

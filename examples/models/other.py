@@ -9,7 +9,7 @@ from torch import nn
 
 
 class Dlrm(nn.Module):
-    """Embedding tables and dense features, and the products of each two of them: Naumov et al., 2019."""
+    """Embedding tables and dense features, and the products of each pair of them (Naumov et al., 2019)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ def dlrm() -> Example:
 
 
 class MixtureOfExperts(nn.Module):
-    """Each token's two best experts, all of them computed: Shazeer et al., 2017."""
+    """Adds up each token's two best experts, but computes all of them (Shazeer et al., 2017)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def mixture_of_experts() -> Example:
 
 
 class GraphNetwork(nn.Module):
-    """Messages along edges, summed where they arrive: Gilmer et al., 2017. One graph for each sample of the batch."""
+    """Messages along edges, summed at their targets (Gilmer et al., 2017). Each sample of the batch is a graph."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def graph_network() -> Example:
 
 
 class PointNet(nn.Module):
-    """Each point by itself, the largest of all, with a learnt rotation: Qi et al., 2016."""
+    """A network for each point, the maximum over points, and a learnt rotation (Qi et al., 2016)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The list of the architectures here: small ones, with random weights, of each kind that people train."""
+"""The registry of the architectures in this folder: small ones with random weights, of each kind that people train."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-BATCH = 4  # of every example, so that one, two and four ranks can share it
+BATCH = 4  # the batch of each example, divisible by one, two and four ranks
 
 
 @dataclass(frozen=True)
 class Example:
     """A module with one output, and a batch for it.
 
-    The output is trained by `loss`: "cross_entropy" of logits [batch, classes, ...] and labels [batch, ...], or
+    `loss` is the loss of the output: "cross_entropy" of logits [batch, classes, ...] and labels [batch, ...], or
     "mean_squared_error" of a prediction and a target of its shape.
     """
 
     module: nn.Module
-    inputs: dict[str, torch.Tensor]  # by the names of forward's parameters; dimension 0 is the batch
+    inputs: dict[str, torch.Tensor]  # by name of forward's parameters; dimension 0 is the batch
     target: torch.Tensor
     loss: str = "cross_entropy"
-    fixed: set[str] = field(default_factory=set)  # inputs whose dimension 0 is no batch
+    fixed: set[str] = field(default_factory=set)  # inputs whose dimension 0 is not the batch
 
 
 EXAMPLES: dict[str, Callable[[], Example]] = {}
 
-# Where random weights put the argument of a ReLU so close to 0 that rounding decides about it, others are drawn.
+# Seeds for examples where the default seed puts the argument of a ReLU so close to 0 that rounding decides its sign.
 SEEDS = {"unet_bilinear": 1}
 
 
 def example(make: Callable[[], Example]) -> Callable[[], Example]:
-    """Enters the function `make`, which makes an Example, under its name."""
+    """Registers the function `make`, which makes an Example, under its name."""
     EXAMPLES[make.__name__] = make
     return make
 
 
 def labels(classes: int, *shape: int) -> torch.Tensor:
-    """Labels [batch, *shape] below `classes`."""
+    """Returns labels [batch, *shape] below `classes`."""
     return torch.randint(classes, (BATCH, *shape))
 
 
@@ -52,19 +52,19 @@ def tokens(vocabulary: int, length: int) -> torch.Tensor:
 
 
 def classifier(module: nn.Module, size: int = 32, classes: int = 10) -> Example:
-    """Images to the logits of `classes`."""
+    """Returns an example of a module from images to the logits of `classes`."""
     return Example(module, {"image": images(size=size)}, labels(classes))
 
 
 def language_model(module: nn.Module, vocabulary: int, length: int) -> Example:
-    """Tokens to the logits of the next: [batch, vocabulary, length]."""
+    """Returns an example of a module from tokens to the logits of the next ones: [batch, vocabulary, length]."""
     return Example(module, {"tokens": tokens(vocabulary, length)}, labels(vocabulary, length))
 
 
 def make(name: str) -> Example:
-    """The example of that name, the same each time, in evaluation mode.
+    """Returns the example of that name, with the same parameters each time, in evaluation mode.
 
-    No two tensors of it are equal, as they are after some training: exporters make one of those that are.
+    All its tensors differ, as after some training: exporters merge equal tensors.
     """
     torch.manual_seed(SEEDS.get(name, 0))
     made = EXAMPLES[name]()

@@ -1,4 +1,4 @@
-"""Recurrent networks, dilated convolutions in time, sequence to sequence, and PyTorch's own encoder."""
+"""Recurrent networks, dilated convolutions in time, sequence to sequence, and PyTorch's encoder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VOCABULARY, LENGTH, WIDTH = 30, 7, 12
 
 
 class RecurrentLanguageModel(nn.Module):
-    """Embedding, recurrent layers, logits of the next token."""
+    """An embedding, recurrent layers, and the logits of the next token."""
 
     def __init__(
         self, kind: type[nn.Module], layers: int = 1, bidirectional: bool = False, given_state: bool = False
@@ -66,7 +66,8 @@ def rnn() -> Example:
 
 
 class SequenceToSequence(nn.Module):
-    """A GRU reads, another writes, attending to what was read: Bahdanau et al., 2014, with products for scores."""
+    """One GRU reads, another writes and attends to what the first has read (Bahdanau et al., 2014), with products as
+    scores."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +89,7 @@ def sequence_to_sequence() -> Example:
 
 
 class WaveNet(nn.Module):
-    """Gated convolutions of growing dilation that see the past alone: van den Oord et al., 2016."""
+    """Gated convolutions of growing dilation that see only the past (van den Oord et al., 2016)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +115,8 @@ def wavenet() -> Example:
 
 
 class Encoder(nn.Module):
-    """PyTorch's layers of an encoder, between an embedding and a mean over the length: the length is first, or the batch."""
+    """PyTorch's encoder layers between an embedding and a mean over the length. The batch is the first or second
+    dimension."""
 
     def __init__(self, batch_first: bool) -> None:
         super().__init__()

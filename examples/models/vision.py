@@ -1,4 +1,4 @@
-"""Convolutional networks, and what came after them."""
+"""Convolutional networks and their successors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def conv_norm(
 
 
 class Residual(nn.Module):
-    """The basic block of ResNet: He et al., 2015."""
+    """The basic block of ResNet (He et al., 2015)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def resnet() -> Example:
 
 
 class Dense(nn.Module):
-    """A layer of DenseNet (Huang et al., 2016): its result beside all that came before."""
+    """A layer of DenseNet (Huang et al., 2016): concatenates its result to its input."""
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def densenet() -> Example:
 
 
 class InvertedResidual(nn.Module):
-    """MobileNetV2's block: Sandler et al., 2018."""
+    """MobileNetV2's block (Sandler et al., 2018)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, expand: int) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def mobilenet_v2() -> Example:
 
 
 class Named(nn.Module):
-    """A body whose input is called image."""
+    """A module whose input is called `image`."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Named(nn.Module):
 
 
 class Shuffle(nn.Module):
-    """ShuffleNetV2's unit (Ma et al., 2018): half of the channels pass, then the halves are mixed."""
+    """ShuffleNetV2's unit (Ma et al., 2018): half of the channels pass unchanged, then both halves are mixed."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -140,7 +140,8 @@ def shufflenet_v2() -> Example:
 
 
 class SqueezeExcite(nn.Module):
-    """EfficientNet's block (Tan and Le, 2019): an inverted residual whose channels weigh each other."""
+    """EfficientNet's block (Tan and Le, 2019): an inverted residual with weights of channels computed from all
+    channels."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -165,7 +166,7 @@ def efficientnet() -> Example:
 
 
 class InceptionBlock(nn.Module):
-    """Four ways side by side: Szegedy et al., 2014; the factorised filters are those of 2015."""
+    """Four parallel branches (Szegedy et al., 2014), with the factorised filters of 2015."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -216,7 +217,8 @@ def vgg_bn() -> Example:
 
 
 class ConvNeXtBlock(nn.Module):
-    """Liu et al., 2022: a wide depthwise filter, then a perceptron of each place, with layer normalisation and scales."""
+    """A wide depthwise filter, then a perceptron per position, with layer normalisation and scales (Liu et al.,
+    2022)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -239,7 +241,8 @@ def convnext() -> Example:
 
 
 class UNet(nn.Module):
-    """Ronneberger et al., 2015, one level deep twice: once up by a transposed convolution, once by interpolation."""
+    """A U-Net (Ronneberger et al., 2015) of two levels: one goes up by a transposed convolution, one by
+    interpolation."""
 
     def __init__(self, mode: str) -> None:
         super().__init__()
@@ -288,7 +291,7 @@ def autoencoder() -> Example:
 
 
 class MixerBlock(nn.Module):
-    """Tolstikhin et al., 2021: perceptrons over the places and over the channels in turn."""
+    """Perceptrons over positions and over channels in alternation (Tolstikhin et al., 2021)."""
 
     def __init__(self, places: int, channels: int) -> None:
         super().__init__()

@@ -2,8 +2,8 @@
 
     python examples/pipeline/model.py --layers 4 --width 128 --out lstm.onnx
 
-Each layer is added to what it is given, as in Google's translation (Wu et al., 2016); without that, four learn little at first.
-Dropout stands between layers, and not within a recurrence (Zaremba et al., 2014).
+The result of each layer is added to its input, as in Google's translation (Wu et al., 2016); otherwise four layers
+learn slowly at first. Dropout is between layers, not within a recurrence (Zaremba et al., 2014).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VOCABULARY = 256  # bytes
 
 
 def lstm(layers: int = 4, width: int = 128, length: int = 64, dropout: float = 0.1, seed: int = 0) -> onnx.ModelProto:
-    """Bytes `tokens` i64[batch, length] to `logits` f32[batch, 256, length] of the byte after each."""
+    """Returns a network from bytes `tokens` i64[batch, length] to `logits` f32[batch, 256, length] of the next byte."""
     net = Network("lstm", seed)
     tokens = net.input("tokens", (length,), TensorProto.INT64)
     embedding = net.normal("embedding.weight", (VOCABULARY, width), 1.0)

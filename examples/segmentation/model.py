@@ -2,7 +2,7 @@
 
     python examples/segmentation/model.py --width 16 --out unet.onnx
 
-Convolutions are padded, so that the result has the size of the image, and normalised, as is usual now.
+Unlike in the paper, convolutions are padded, so that the result has the size of the image, and normalised.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ def _two_convolutions(net: Network, x: str, name: str, inputs: int, outputs: int
 
 
 def unet(classes: int = 4, size: int = 64, width: int = 16, depth: int = 3, seed: int = 0) -> onnx.ModelProto:
-    """Images `image` f32[batch, 3, size, size] to `logits` f32[batch, classes, size, size].
+    """Returns a network from images `image` f32[batch, 3, size, size] to `logits` f32[batch, classes, size, size].
 
-    Each of `depth` levels halves the image and doubles the channels, of which there are `width` at first: 64, and depth 4, in the paper.
+    Each of `depth` levels halves the image and doubles the channels, which are `width` at first. The paper has width
+    64, depth 4.
     """
     if size % (1 << depth) != 0:
         raise ValueError(f"images of {size} x {size} cannot be halved {depth} times: not a multiple of {1 << depth}")

@@ -1,4 +1,4 @@
-"""A data set for segmentation that needs no files: circles, squares and triangles in random colours, on noise."""
+"""A data set for segmentation that needs no files: circles, squares and triangles of random colours, with noise."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ CLASSES = ("background", "circle", "square", "triangle")
 
 
 class Shapes:
-    """Images f32[3, size, size] and the class of each pixel, i64[size, size]. A sample depends on the seed and its number alone.
+    """Images f32[3, size, size] and the class of each pixel, i64[size, size]. A sample depends only on the seed and its
+    index.
 
-    Each has one to four shapes; a later one covers the earlier. Colours say nothing of the class.
+    An image has one to four shapes; later ones cover earlier ones. Colours are independent of the class.
     """
 
     def __init__(self, count: int, size: int, seed: int) -> None:
@@ -34,14 +35,15 @@ class Shapes:
         return image, label
 
     def _inside(self, kind: int, random: np.random.Generator) -> np.ndarray:
-        """Which pixels a shape covers, at a random place, turned by a random angle."""
+        """Returns a mask of the pixels of a shape with a random place, size and angle."""
         x0, y0 = random.uniform(0.15, 0.85, 2) * self._size
         radius = random.uniform(0.12, 0.3) * self._size
         angle = random.uniform(0, 2 * np.pi)
         x, y = self._x - x0, self._y - y0
         if kind == 1:
             return x**2 + y**2 < radius**2
-        sides = 4 if kind == 2 else 3  # a polygon is where no side's normal is farther than the circle within
+        # A point is inside a polygon if its distance along the normal of each side is below the inner radius.
+        sides = 4 if kind == 2 else 3
         directions = angle + 2 * np.pi * np.arange(sides) / sides
         distance = np.max([x * np.cos(a) + y * np.sin(a) for a in directions], axis=0)
         return distance < radius * np.cos(np.pi / sides)

@@ -1,6 +1,6 @@
 """Trains a U-Net to find shapes: mpirun -np 2 .venv/bin/python examples/segmentation/train.py
 
-The heart of it is the function `train`. Weights are averaged over steps, and evaluated as they are and averaged.
+The main part is the function `train`. Weights are averaged over steps; both the weights and the averages are evaluated.
 """
 
 from __future__ import annotations
@@ -28,16 +28,23 @@ def parse_arguments() -> argparse.Namespace:
     add = options.add_argument
     add("--size", type=at_least(8), default=64, help="height and width of the images")
     add("--width", type=at_least(1), default=16, help="channels of the first level; 64 in the paper")
-    add("--depth", type=at_least(1), default=3, help="how often the image is halved; 4 in the paper")
+    add("--depth", type=at_least(1), default=3, help="number of times that the image is halved; 4 in the paper")
     add("--samples", type=at_least(1), default=1024, help="images in the training set")
     add("--validation", type=at_least(1), default=200, help="images to evaluate with")
     add("--lr", type=float, default=0.005, help="learning rate, which falls to 0 along a cosine")
-    add("--average", type=float, default=0.98, metavar="DECAY", help="of the exponential moving average of weights")
+    add(
+        "--average",
+        type=float,
+        default=0.98,
+        metavar="DECAY",
+        help="decay of the exponential moving average of weights",
+    )
     return parse(options)
 
 
 def intersections_over_unions(confusion: np.ndarray) -> np.ndarray:
-    """Of each class, the pixels that are of it and were taken for it, among those that are or were; NaN where there are none."""
+    """Returns for each class its correctly predicted pixels divided by those that have the class as label or
+    prediction; NaN if there are none."""
     both = np.diag(confusion)
     with np.errstate(invalid="ignore"):
         return both / (confusion.sum(axis=0) + confusion.sum(axis=1) - both)
@@ -46,7 +53,8 @@ def intersections_over_unions(confusion: np.ndarray) -> np.ndarray:
 def evaluate(
     model: ls.Executable, weights: Mapping[str, np.ndarray], images: Shapes, size: int, world: ls.Communicator
 ) -> np.ndarray:
-    """The intersection over union of each class; every rank takes its share of each batch, and a padded last one counts once."""
+    """Returns the intersection over union of each class. Each rank evaluates its share of each batch; padding does not
+    count."""
     model.state.assign(weights)
     confusion = ls.metrics.ConfusionMatrix(len(CLASSES))
     for image, label, weight in ls.data.batches(images, size=size, world=world, last="pad"):
@@ -55,17 +63,17 @@ def evaluate(
 
 
 def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, ls.Executable]:
-    """The run, and the model with averaged weights."""
+    """Returns the run, and the model with averaged weights."""
     training = Shapes(arguments.samples, arguments.size, seed=arguments.seed)
     validation = Shapes(arguments.validation, arguments.size, seed=arguments.seed + 1)
     per_epoch = batches_in(len(training), arguments)
     network = arguments.model or unet(
         len(CLASSES), arguments.size, arguments.width, arguments.depth, seed=arguments.seed
     )
-    model = ls.load_onnx(network, dims={"batch": arguments.batch})  # the one-rank program, over the global batch
+    model = ls.load_onnx(network, dims={"batch": arguments.batch})  # the one-rank program over the global batch
     step = ls.train_step(
         model,
-        loss=ls.loss.softmax_cross_entropy(logits="logits", target="label"),  # of each pixel
+        loss=ls.loss.softmax_cross_entropy(logits="logits", target="label"),  # per pixel
         optimizer=ls.optim.AdamW(ls.schedule.cosine(arguments.lr, per_epoch * arguments.epochs)),
         average=ls.average.exponential(arguments.average),
     )
@@ -76,7 +84,7 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, l
     for epoch, first in run.epochs(per_epoch):
         batches = ls.data.batches(
             training, size=arguments.batch, world=world, seed=arguments.seed + epoch, start=first
-        )  # this rank's share of each
+        )  # this rank's share of each batch
         for image, label in run.progress(epoch, first, per_epoch, batches):
             run.add(exe(image=image, label=label)["loss"])
         ious = evaluate(evaluation, exe.state, validation, arguments.batch, world)
@@ -90,7 +98,7 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, l
 
 
 def draw(path: Path, model: ls.Executable, images: Shapes, count: int) -> None:
-    """Images, what is in them, and what the model sees. Outside of a rank's share of batches, so the model is compiled for one rank."""
+    """Draws images, labels and predictions. `model` is compiled for one rank, as this is not a share of a batch."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(count, 3, figsize=(6, 2 * count), layout="constrained", squeeze=False)
@@ -112,7 +120,7 @@ def main() -> None:
     if world.rank == 0:
         single = ls.compile(ls.load_onnx(arguments.out / "unet-trained.onnx", dims={"batch": 1}))
         images = Shapes(arguments.validation, arguments.size, seed=arguments.seed + 1)
-        draw(run.wrote("predictions.png", "what the model sees"), single, images, min(4, len(images)))
+        draw(run.wrote("predictions.png", "images, labels and predictions"), single, images, min(4, len(images)))
         run.wrote("unet-trained.onnx", "the model, with averaged weights")
 
 

@@ -1,4 +1,4 @@
-"""What the steps of the tutorial have in common: options, the images, the network, and its accuracy."""
+"""Shared code of the tutorial: options, the images, the network, and its accuracy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import lockstep as ls
 MODEL = Path(__file__).parents[1] / "mnist/lenet.onnx"  # input `image`, result `logits`
 LOSS = ls.loss.softmax_cross_entropy("logits", "label")
 OPTIMIZER = ls.optim.SGD(0.05, momentum=0.9)
-BATCH = 128  # of all workers together
+BATCH = 128  # the batch of all workers together
 
 
 def parse_arguments(description: str) -> argparse.Namespace:
@@ -30,19 +30,19 @@ def parse_arguments(description: str) -> argparse.Namespace:
         metavar="DIR",
         help="has the four files of MNIST's format",
     )
-    add("--samples", type=int, default=60000, help="how many images of the training set to train on")
-    add("--epochs", type=int, default=2, help="passes over them")
+    add("--samples", type=int, default=60000, help="number of training images")
+    add("--epochs", type=int, default=2, help="passes over the training images")
     return options.parse_args()
 
 
 def training_set(arguments: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
-    """Images f32[n, 1, 28, 28] and labels i64[n]."""
+    """Returns images f32[n, 1, 28, 28] and labels i64[n]."""
     images, labels = ls.data.mnist(arguments.data)
     return images[: arguments.samples], labels[: arguments.samples]
 
 
 def accuracy(weights: Mapping[str, np.ndarray], arguments: argparse.Namespace) -> float:
-    """The share of the test set that LeNet with these weights gets right."""
+    """Returns the share of the test set that LeNet with these weights classifies correctly."""
     images, labels = ls.data.mnist(arguments.data, train=False)
     evaluation = ls.compile(ls.evaluation(ls.load_onnx(MODEL, dims={"batch": 500}), LOSS))
     evaluation.state.assign(weights)
@@ -52,7 +52,7 @@ def accuracy(weights: Mapping[str, np.ndarray], arguments: argparse.Namespace) -
 def gradients(
     step: ls.Executable, weights: Mapping[str, np.ndarray], image: np.ndarray, label: np.ndarray
 ) -> list[np.ndarray]:
-    """The gradient of each weight, of a mean over the batch."""
+    """Returns the gradient of each weight, for the mean loss over the batch."""
     step.state.update(weights)
     results = step(image=image, label=label)
     return [results[f"grad/{name}"] for name in weights]
@@ -64,13 +64,13 @@ def first_weights() -> dict[str, np.ndarray]:
 
 
 def gradient_step(batch: int) -> ls.Executable:
-    """What `gradients` takes, for batches of this size, on this process alone."""
+    """Returns the step that `gradients` takes, for batches of this size, on this process only."""
     model = ls.load_onnx(MODEL, dims={"batch": batch})
     return ls.compile(ls.train_step(model, LOSS, optimizer=None))
 
 
 def say(rank: int, text: str) -> None:
-    """Prints on rank 0 alone."""
+    """Prints on rank 0 only."""
     if rank == 0:
         print(text)
         sys.stdout.flush()

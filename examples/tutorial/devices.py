@@ -1,4 +1,4 @@
-"""Step 5: several devices of a worker. Run: .venv/bin/python examples/tutorial/devices.py, or with mpirun -np 2 before it."""
+"""Step 5: several devices per worker. Run: [mpirun -np 2] .venv/bin/python examples/tutorial/devices.py"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from common import (
 
 import lockstep as ls
 
-DEVICES = ["cpu:0", "cpu:1"]  # of each worker; here they are shares of its threads
+DEVICES = ["cpu:0", "cpu:1"]  # per worker; here they are shares of its threads
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     weights = first_weights()
     store.init(list(weights), list(weights.values()))
     store.set_optimizer(OPTIMIZER, rescale_grad=1 / everywhere)
-    model = ls.load_onnx(MODEL, dims={"batch": BATCH // everywhere})  # of one device
+    model = ls.load_onnx(MODEL, dims={"batch": BATCH // everywhere})  # for one device
     devices = ls.kv.Devices(ls.train_step(model, LOSS, optimizer=None), DEVICES, store)
     for epoch in range(arguments.epochs):
         batches = ls.data.batches(
@@ -36,7 +36,7 @@ def main() -> None:
         )
         for image, label in batches:
             devices(image=image, label=label)
-            # A list for each key, with an element for each device: added up in the worker first.
+            # Pushes a list for each key, with an element for each device. The worker adds them up first.
             store.push(devices.names, devices.gradients)
             store.pull(devices.names, out=devices.weights)
         if store.rank == 0:

@@ -1,4 +1,4 @@
-"""Step 4: each worker has samples of its own. Run: mpirun -np 2 .venv/bin/python examples/tutorial/split_sampler.py"""
+"""Step 4: each worker has its own samples. Run: mpirun -np 2 .venv/bin/python examples/tutorial/split_sampler.py"""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def main() -> None:
     images, labels = training_set(arguments)
     store = ls.kv.create("dist_sync")
 
-    # The parts of all workers are the whole, in each epoch another one; they differ by at most one sample.
+    # Each epoch divides all samples anew among the workers; the parts differ by at most one sample.
     sampler = ls.data.SplitSampler(len(images), num_parts=store.num_workers, part_index=store.rank)
     mine = ls.data.batches(images, labels, size=BATCH // store.num_workers, sampler=sampler, last="pad")
-    # A part of the test set is read as one.
+    # Reads only this worker's part of the test set.
     validation = ls.data.mnist(arguments.data, train=False, num_parts=store.num_workers, part_index=store.rank)
     validation = ls.data.batches(*validation, size=BATCH // store.num_workers, last="pad")
 

@@ -1,4 +1,4 @@
-"""Step 2: a store that all workers push to. Run: .venv/bin/python examples/tutorial/store.py, or with mpirun -np 2 before it."""
+"""Step 2: a store that all workers push to. Run: [mpirun -np 2] .venv/bin/python examples/tutorial/store.py"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import lockstep as ls
 
 
 def show(store: ls.kv.KVStore) -> None:
-    """What is pushed to a key by all workers is added up, and everybody pulls the sum."""
+    """Shows that the store adds up the values that all workers push to a key, and that all pull the sum."""
     shape = (2, 3)
     store.init("an example", np.zeros(shape, np.float32))
     store.push("an example", np.full(shape, store.rank + 1, np.float32))

@@ -1,4 +1,4 @@
-"""Step 3: a trainer, which is given the store. Run: mpirun -np 2 .venv/bin/python examples/tutorial/trainer.py"""
+"""Step 3: a trainer with the store. Run: mpirun -np 2 .venv/bin/python examples/tutorial/trainer.py"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def main() -> None:
     validation = ls.data.mnist(arguments.data, train=False)
 
     store = ls.kv.create("dist_sync")
-    model = ls.load_onnx(MODEL, dims={"batch": BATCH})  # of all workers together
+    model = ls.load_onnx(MODEL, dims={"batch": BATCH})  # the batch of all workers together
     trainer = ls.Trainer(model, LOSS, "sgd", {"learning_rate": 0.05, "momentum": 0.9}, kvstore=store)
     for results in trainer.fit(training_set(arguments), validation, epochs=arguments.epochs):
         say(store.rank, f"epoch {results['epoch']}: loss {results['loss']:.4f}, accuracy {results['accuracy']:.4f}")

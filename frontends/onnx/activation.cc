@@ -1,6 +1,6 @@
-// Activation functions: one op each, or a few elementwise ones. Where a branch would overflow, its argument is limited
-// first, so that the gradient of the branch that is not taken stays finite. Parameters and inputs are often exactly
-// zero, so where a function is smooth there, what it is made of has its derivative there too.
+// Activation functions: one op each, or a few elementwise ones. If a branch of a select could overflow, its argument is
+// limited first, so that the gradient of the branch that is not taken stays finite. Parameters and inputs are often
+// exactly zero, so an expression for a function that is smooth at 0 also has the right derivative there.
 
 #include <cmath>
 
@@ -21,7 +21,7 @@ absl::Status Map(OnnxNode& n, F f) {
   return absl::OkStatus();
 }
 
-// x for x > 0, else scale * (exp(x / by) - 1). The derivative at 0 is that from the left, as PyTorch's.
+// x for x > 0, else scale * (exp(x / by) - 1). The derivative at 0 is that from the left, as in PyTorch.
 Value ExponentialUnit(Builder& b, Value x, double scale, double by = 1.0) {
   const Value zero = b.SplatLike(0.0, x), is_positive = b.Compare(x, zero, "gt");
   const Value limited = b.Select(is_positive, zero, x);
@@ -58,7 +58,7 @@ absl::Status ThresholdedRelu(OnnxNode& n) {
   });
 }
 
-// Integers are compared and moved in f64, whose digits suffice for those of up to 32 bits.
+// Integers are computed in f64, which is exact for up to 32 bits.
 absl::Status Shrink(OnnxNode& n) {
   const double lambd = n.Float("lambd", 0.5), bias = n.Float("bias", 0.0);
   const Value x = n.input(0);

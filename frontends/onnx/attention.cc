@@ -1,4 +1,4 @@
-// Attention: the core op of that name, with the mask, the past and the heads that ONNX has.
+// Attention: the core op `attention`, with ONNX's masks, past keys and values, and numbers of heads.
 
 #include <cmath>
 #include <limits>
@@ -15,7 +15,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 enum AttentionInput { kQ, kK, kV, kMask, kPastKey, kPastValue, kLengths };
 enum Output { kY, kPresentKey, kPresentValue, kScores };
 
-// What is computed: q, k and v as [batch, heads, length, size], k and v after what was before them.
+// The operands: q, k and v as [batch, heads, length, size]. k and v include the past ones, which come first.
 struct Heads {
   Value q, k, v;
   bool in_rank_3 = false;
@@ -26,7 +26,7 @@ struct Heads {
   int64_t keys() const { return k.shape()[2]; }
 };
 
-// Input i as [batch, heads, length, size]; [batch, length, heads * size] where `heads` is given.
+// Input i as [batch, heads, length, size]. If `heads` is given, the input is [batch, length, heads * size].
 absl::StatusOr<Value> ByHead(OnnxNode& n, int i, int64_t heads) {
   RETURN_IF_ERROR(n.RequireRank(i, 3));
   const Value x = n.input(i);
@@ -45,7 +45,7 @@ absl::StatusOr<Heads> HeadsOf(OnnxNode& n) {
   RETURN_IF_ERROR(n.RequireRank(kQ, 3));
   h.in_rank_3 = n.shape(kQ).rank() == 3;
   const int64_t q_heads = n.Int("q_num_heads", 0), kv_heads = n.Int("kv_num_heads", 0);
-  // In opsets 23 and 24 they may be given with rank 4, where they say nothing new.
+  // In opsets 23 and 24 the numbers of heads may be given also with inputs of rank 4, where they are redundant.
   const auto heads_of = [&](int i, int64_t heads) { return n.input(i) && n.shape(i).rank() == 4 ? 0 : heads; };
   ASSIGN_OR_RETURN(h.q, ByHead(n, kQ, heads_of(kQ, q_heads)));
   ASSIGN_OR_RETURN(h.k, ByHead(n, kK, heads_of(kK, kv_heads)));
@@ -62,7 +62,7 @@ absl::StatusOr<Heads> HeadsOf(OnnxNode& n) {
   return h;
 }
 
-// attn_mask as [batch or 1, heads or 1, queries or 1, keys]; keys for which it has no element are not seen.
+// attn_mask as [batch or 1, heads or 1, queries or 1, keys]. Keys beyond its last dimension are masked out.
 absl::StatusOr<Value> GivenMask(OnnxNode& n, const Heads& h) {
   Builder& b = n.b();
   Value mask = n.input(kMask);
@@ -80,8 +80,8 @@ absl::StatusOr<Value> GivenMask(OnnxNode& n, const Heads& h) {
   return b.Concat({mask, b.Splat(is_bool ? 0 : -kInf, {mask.dtype(), rest})}, 3);
 }
 
-// Where queries see keys, by the lengths of the sequences and by windows: bools that are null if they are all true.
-// What is causal by the past alone is left to the op, and `causal` says so.
+// The mask of the keys that queries may see, by lengths of sequences and windows: bools, or null if all are true. Sets
+// `causal` if the op has to apply the causal mask, which is possible if there are no lengths.
 absl::StatusOr<Value> Seen(OnnxNode& n, const Heads& h, bool& causal) {
   Builder& b = n.b();
   const bool is_causal = n.Flag("is_causal", false), has_lengths = n.has_input(kLengths);
@@ -110,7 +110,7 @@ absl::StatusOr<Value> Seen(OnnxNode& n, const Heads& h, bool& causal) {
   return seen;
 }
 
-// What attn_mask adds and where `seen` is false, in one mask; null if neither is given.
+// Combines attn_mask and `seen` into one mask. Null if neither is given.
 absl::StatusOr<Value> CombinedMask(OnnxNode& n, const Heads& h, Value seen) {
   if (!n.has_input(kMask)) return seen;
   Builder& b = n.b();
@@ -122,8 +122,8 @@ absl::StatusOr<Value> CombinedMask(OnnxNode& n, const Heads& h, Value seen) {
   return mask.dtype() == DType::kBool ? b.Op("and", {mask, seen}) : b.Select(seen, mask, b.SplatLike(-kInf, mask));
 }
 
-// Output 3: the products of queries and keys, as far as `mode` says on their way through the softmax. Written out,
-// since attention never has them.
+// Sets output 3: the products of queries and keys, after the part of the softmax that `mode` says. Computed separately,
+// because the op `attention` does not store them.
 absl::Status SetScores(OnnxNode& n, const Heads& h, Value mask, Value log_sum_exp, const AttributeMap& attributes) {
   Builder& b = n.b();
   const int64_t mode = n.Int("qk_matmul_output_mode", 0);
@@ -163,7 +163,7 @@ absl::Status Attention(OnnxNode& n) {
   bool causal = false;
   ASSIGN_OR_RETURN(const Value seen, Seen(n, h, causal));
   ASSIGN_OR_RETURN(const Value mask, CombinedMask(n, h, seen));
-  n.Ignore("softmax_precision");  // it is at least f32
+  n.Ignore("softmax_precision");  // computed in f32 or f64
   const int64_t size = h.q.shape()[3];
   double scale = n.Float("scale", 0);
   if (!n.has_attr("scale")) scale = size == 0 ? 1 : 1 / std::sqrt(static_cast<double>(size));

@@ -1,4 +1,4 @@
-// Bits of integers, and of one type read as another.
+// Operators on the bits of integers, and reinterpretation of bits as another type.
 
 #include "core/builder.h"
 #include "frontends/onnx/op_table.h"

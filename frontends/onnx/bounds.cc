@@ -5,7 +5,7 @@
 namespace lockstep {
 namespace {
 
-// The bound where x is in the given relation to it, which NaN is not.
+// The bound where `x beyond bound` holds, else x. The comparison is false for NaN.
 Value Limited(Builder& b, Value x, const char* beyond, Value bound) {
   return b.Select(b.Compare(x, bound, beyond), bound, x);
 }

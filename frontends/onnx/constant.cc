@@ -1,5 +1,4 @@
-// Values that are known before the program runs: constants, and shapes as values. Arithmetic on them is folded by the
-// importer.
+// Values that are known at import: constants and shapes. The importer folds arithmetic on them.
 
 #include <algorithm>
 #include <cmath>
@@ -70,7 +69,7 @@ absl::Status SizeOfInput(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// How many numbers there are from start to limit, without it, in steps of delta. Integers are compared exactly.
+// The number of elements of the range from start to limit (exclusive) in steps of delta. Integers are computed exactly.
 absl::StatusOr<int64_t> LengthOfRange(OnnxNode& n, const Tensor bounds[3]) {
   const double start = bounds[0].At(0), limit = bounds[1].At(0), delta = bounds[2].At(0);
   double count = std::ceil((limit - start) / delta);
@@ -80,7 +79,7 @@ absl::StatusOr<int64_t> LengthOfRange(OnnxNode& n, const Tensor bounds[3]) {
     const bool has_rest = distance % step != 0 && (distance < 0) == (step < 0);
     count = static_cast<double>(whole + (has_rest ? 1 : 0));
   }
-  if (!(count <= static_cast<double>(kMaxElements)))  // nor NaN
+  if (!(count <= static_cast<double>(kMaxElements)))  // also false for NaN
     return n.Error() << "the range from " << start << " to " << limit << " in steps of " << delta << " is not finite";
   return static_cast<int64_t>(std::max(count, 0.0));
 }
@@ -94,7 +93,7 @@ absl::Status Range(OnnxNode& n) {
     }
   }
   const DType dtype = bounds[0].dtype();
-  if (dtype == DType::kBool) return n.Error() << "of bool";
+  if (dtype == DType::kBool) return n.Error() << "dtype is bool, expected numbers";
   ASSIGN_OR_RETURN(const int64_t length, LengthOfRange(n, bounds));
   ASSIGN_OR_RETURN(const Shape shape, n.CheckedShape({length}));
   Builder& b = n.b();

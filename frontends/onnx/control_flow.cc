@@ -1,5 +1,5 @@
-// Operators that run bodies. What decides how often has to be known when importing: then a body becomes the nodes of
-// its runs, and gradients, placements and fusion follow by themselves.
+// Operators that run bodies. The number of runs must be known at import: each run of a body then becomes nodes, and
+// gradients, placements and fusion need no special cases. A long Loop becomes a `scan` node.
 
 #include <utility>
 
@@ -24,7 +24,8 @@ absl::Status If(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// The outputs of a loop whose condition stays true, from a `scan` node; an error if the body cannot be that of one.
+// Imports a loop whose condition stays true as a `scan` node and returns its outputs. Returns an error if the body
+// cannot be that of a `scan`.
 absl::StatusOr<std::vector<Value>> UnrollLoop(OnnxNode& n, const onnx::GraphProto& body,
                                               const std::vector<OnnxValue>& carried, int64_t trips) {
   using Kind = OnnxLoopInput::Kind;
@@ -40,13 +41,13 @@ absl::StatusOr<std::vector<Value>> UnrollLoop(OnnxNode& n, const onnx::GraphProt
   }
   RETURN_IF_ERROR(n.b().status());
   ASSIGN_OR_RETURN(OnnxLoopBody loop, n.TraceLoop(body, inputs));
-  if (!loop.is_true[0]) return n.Unsupported() << "its condition may end it";
+  if (!loop.is_true[0]) return n.Unsupported() << "its condition may become false";
   loop.outputs.erase(loop.outputs.begin());
   return ScanOf(n, std::move(loop), carried.size(), trips, /*reverse=*/false);
 }
 
-// The body is given the number of the iteration, a condition, and what it carries; it gives the next condition, what it
-// carries on, and what is stacked.
+// The inputs of the body are the iteration number, a condition and the carried values. Its outputs are the next
+// condition, the next carried values, and the values to stack.
 absl::Status Loop(OnnxNode& n) {
   ASSIGN_OR_RETURN(const onnx::GraphProto* body, n.Body("body"));
   std::optional<int64_t> trips;
@@ -99,8 +100,8 @@ absl::Status Loop(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// The body is run on the elements of the first sequence, with those of the other sequences at the same position, and
-// with tensors as they are.
+// Runs the body on each element of the first sequence, with the elements of other sequences at the same position, and
+// with inputs that are tensors unchanged.
 absl::Status SequenceMap(OnnxNode& n) {
   ASSIGN_OR_RETURN(const onnx::GraphProto* body, n.Body("body"));
   ASSIGN_OR_RETURN(const OnnxSequence first, n.SequenceInput(0));

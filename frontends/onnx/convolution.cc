@@ -13,7 +13,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// The extents of a filter's window; an error unless the attribute kernel_shape agrees with them.
+// The extents of a filter's window; an error if the attribute kernel_shape differs.
 absl::StatusOr<Ints> WindowOf(OnnxNode& n, Value filter) {
   if (filter.shape().rank() < 3) return n.Error() << "the filter is " << filter.type() << ", expected rank 3 or more";
   const Ints size(filter.shape().dims().begin() + 2, filter.shape().dims().end());
@@ -22,7 +22,7 @@ absl::StatusOr<Ints> WindowOf(OnnxNode& n, Value filter) {
   return n.Error() << "attribute kernel_shape is " << ListToString(kernel_shape) << ", the filter is " << filter.type();
 }
 
-// y plus input i, if there is one, for each channel.
+// y plus the bias, which is input i if present, one number per channel.
 absl::StatusOr<Value> PlusBias(OnnxNode& n, Value y, int i) {
   if (!n.has_input(i)) return y;
   const Value bias = n.input(i);
@@ -49,7 +49,8 @@ absl::StatusOr<Value> Convolve(OnnxNode& n, Value x, Value filter) {
 
 namespace {
 
-// What PyTorch 2.13's exporter writes where a conv3d has no bias: zeros, of another shape than a bias has.
+// True if the bias is the one that PyTorch 2.13's exporter writes for a conv3d without bias: zeros, in a shape that a
+// bias cannot have.
 bool IsNoBias(OnnxNode& n) {
   if (!n.has_input(2) || n.TorchOperator() != "conv3d.default") return false;
   const Tensor* const bias = n.FixedInput(2);
@@ -71,13 +72,14 @@ absl::Status Conv(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// What ConvTranspose says of its result, one entry for each spatial dimension.
+// The attributes of ConvTranspose and the extents of its result, one entry for each spatial dimension.
 struct Transposed {
   OnnxWindows windows;
   Ints output;  // extents of the result
 };
 
-// The paddings of x that a result of extents `output` means. One larger than without padding has zeros at its end.
+// Chooses the paddings that give a result of extents `output`. If `output` is larger than the result without padding,
+// zeros are added at its end.
 void ChoosePadding(Transposed& t, const Ints& unpadded, bool upper) {
   for (size_t i = 0; i < unpadded.size(); ++i) {
     const int64_t total = std::max<int64_t>(unpadded[i] - t.output[i], 0);
@@ -114,9 +116,9 @@ absl::StatusOr<Transposed> ReadTransposed(OnnxNode& n, const Shape& x, const Int
   return t;
 }
 
-// The gradient of a convolution of which x is the result. What output_padding adds at the end was first taken away as
-// padding, as far as there is some. Of what the windows do not reach, only the first stride - 1 places are part of that
-// gradient; zeros are the rest.
+// Computes the gradient of a convolution with respect to its input, with x as the gradient of its result.
+// output_padding first reduces the padding at the end, as far as there is any. The convolution's gradient covers at
+// most stride - 1 places that no window reaches; zeros are added for the others.
 absl::Status ConvTranspose(OnnxNode& n) {
   Builder& b = n.b();
   RETURN_IF_ERROR(n.RequireRank(0, 3));
@@ -152,7 +154,7 @@ absl::Status ConvTranspose(OnnxNode& n) {
 }
 
 // A convolution of each channel of a sequence, [batch, channels, length], that sees no later positions. Before the
-// first one there is the past, or zeros.
+// first position are the past ones, or zeros.
 absl::Status CausalConvWithState(OnnxNode& n) {
   Builder& b = n.b();
   enum Input { kX, kFilter, kBias, kPast };

@@ -1,5 +1,6 @@
-// Einstein's summation: "ij,jk->ik". Each operand carries its labels, one for each dimension; repeated ones become
-// diagonals, those that nothing else needs are summed, and pairs of operands become matrix products from left to right.
+// Einstein's summation: "ij,jk->ik". Each operand has one label per dimension. Repeated labels of an operand become
+// diagonals, labels that neither the result nor another operand needs are summed, and operands become matrix products
+// in pairs, from left to right.
 
 #include <algorithm>
 #include <map>
@@ -13,7 +14,8 @@ namespace lockstep {
 namespace {
 
 using Ints = std::vector<int64_t>;
-using Labels = std::vector<int>;  // a letter, or kEllipsis + k for the dimension k from the last of an ellipsis
+// A label is a letter, or kEllipsis + k for dimension k of an ellipsis, counted from its last dimension.
+using Labels = std::vector<int>;
 
 constexpr int kEllipsis = 256;
 
@@ -30,7 +32,7 @@ int64_t Find(const Labels& labels, int label) {
   return std::find(labels.begin(), labels.end(), label) - labels.begin();
 }
 
-// The labels of one term; its ellipsis stands for `ellipsis` dimensions.
+// The labels of one term. Its ellipsis stands for `ellipsis` dimensions.
 absl::StatusOr<Labels> ParseTerm(const OnnxNode& n, std::string_view term, int64_t ellipsis) {
   Labels labels;
   bool has_ellipsis = false;
@@ -50,7 +52,7 @@ absl::StatusOr<Labels> ParseTerm(const OnnxNode& n, std::string_view term, int64
   return labels;
 }
 
-// How many dimensions the ellipsis of `term` stands for in a value of `rank`; 0 if it has none.
+// The number of dimensions that the ellipsis of `term` stands for in a value of `rank`; 0 if there is no ellipsis.
 absl::StatusOr<int64_t> EllipsisRank(const OnnxNode& n, std::string_view term, int64_t rank) {
   const bool has_ellipsis = term.find("...") != std::string_view::npos;
   const int64_t letters = static_cast<int64_t>(term.size()) - (has_ellipsis ? 3 : 0);
@@ -59,7 +61,8 @@ absl::StatusOr<int64_t> EllipsisRank(const OnnxNode& n, std::string_view term, i
   return rank - letters;
 }
 
-// Without an arrow: the ellipsis, then the letters that occur once, in alphabetical order.
+// The labels of the result of an equation without an arrow: the ellipsis, then the letters that occur once, in
+// alphabetical order.
 Labels ImplicitResult(const std::vector<Operand>& operands, int64_t ellipsis) {
   std::map<int, int> count;
   for (const Operand& operand : operands) {
@@ -80,7 +83,8 @@ Operand Permute(Builder& b, const Operand& x, const Labels& order) {
   return {b.Transpose(x.value, permutation), order};
 }
 
-// The first two dimensions with one label become one: in row-major order its elements lie n + 1 apart of the n * n.
+// Merges the first two dimensions with the same label into one, the diagonal. In row-major order its elements are n + 1
+// apart among the n * n.
 absl::Status TakeDiagonals(OnnxNode& n, Operand& x) {
   Builder& b = n.b();
   for (size_t i = 0; i < x.labels.size(); ++i) {
@@ -111,7 +115,7 @@ absl::Status TakeDiagonals(OnnxNode& n, Operand& x) {
   return absl::OkStatus();
 }
 
-// Dimensions of extent 1 whose label has a larger extent elsewhere are dropped: a product repeats them.
+// Drops dimensions of extent 1 whose label has a larger extent in another operand: the product repeats them.
 absl::Status DropStretched(OnnxNode& n, std::vector<Operand>& operands) {
   std::map<int, int64_t> extents;
   for (const Operand& x : operands) {
@@ -148,7 +152,7 @@ void SumAllBut(Builder& b, Operand& x, const Labels& kept) {
   x = {b.ReduceSum(x.value, summed), labels};
 }
 
-// x with the dimensions `order`, which are its labels and more, repeated along those that it lacks.
+// x broadcast to the dimensions `order`, which include all of its labels.
 Value Spread(Builder& b, const Operand& x, const Labels& order, const Ints& extents) {
   Labels own;
   Ints dims;
@@ -160,7 +164,8 @@ Value Spread(Builder& b, const Operand& x, const Labels& order, const Ints& exte
   return b.Broadcast(Permute(b, x, own).value, Shape(extents), dims);
 }
 
-// The product of x and y, summed over the labels that are not in `kept`. Each label is in both or in `kept`.
+// The product of x and y, summed over the labels that are not in `kept`. Requires that each label is in both operands
+// or in `kept`.
 absl::StatusOr<Operand> Multiply(OnnxNode& n, const Operand& x, const Operand& y, const Labels& kept) {
   Builder& b = n.b();
   Labels batch, rows, columns, summed;
@@ -247,7 +252,7 @@ absl::Status Einsum(OnnxNode& n) {
   std::vector<Operand>& operands = equation.operands;
   for (Operand& x : operands) RETURN_IF_ERROR(TakeDiagonals(n, x));
   RETURN_IF_ERROR(DropStretched(n, operands));
-  // From the first operand on: what the operands after i and the result need.
+  // The labels that the result and the operands after i need.
   const auto needed_after = [&](size_t i) {
     Labels needed = equation.result;
     for (size_t k = i + 1; k < operands.size(); ++k)

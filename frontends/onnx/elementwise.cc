@@ -20,8 +20,8 @@ absl::Status Variadic(OnnxNode& n, std::string_view op) {
   return absl::OkStatus();
 }
 
-// PyTorch's clamp by tensors is Max and Min: the gradient of equal ones is not shared, but goes to x. A bound that is
-// NaN gives NaN.
+// Max and Min. PyTorch's clamp by tensors is exported as these; where both are equal, its gradient goes to x instead of
+// being shared. A NaN bound gives NaN.
 absl::Status Extremum(OnnxNode& n, std::string_view op) {
   if (!n.TorchOperator().starts_with("clamp") || n.num_inputs() != 2) return Variadic(n, op);
   ASSIGN_OR_RETURN(const std::vector<Value> xs, BroadcastInputs(n));
@@ -32,7 +32,7 @@ absl::Status Extremum(OnnxNode& n, std::string_view op) {
   return absl::OkStatus();
 }
 
-// PyTorch's binary_cross_entropy has max(log(x), -100).
+// PyTorch's binary_cross_entropy contains max(log(x), -100).
 absl::Status Max(OnnxNode& n) {
   const Value x = n.input(0);
   RETURN_IF_ERROR(n.b().status());
@@ -79,8 +79,8 @@ absl::Status Reciprocal(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// In what a power is computed whose exponent may be of another dtype than the base. In f64 if an integer is raised to a
-// fraction, and if the base's dtype may not hold the exponent: rounded, an odd one becomes even.
+// The dtype in which a power is computed if the dtypes of base and exponent may differ. It is f64 for an integer to a
+// float power, and if the base's dtype may not hold the exponent exactly: rounding could make an odd exponent even.
 DType PowType(const OnnxNode& n, DType base, DType exponent) {
   if (exponent == base || (!IsFloat(base) && !IsFloat(exponent))) return base;
   const Tensor* known = IsFloat(base) ? n.FixedInput(1) : nullptr;
@@ -92,7 +92,7 @@ DType PowType(const OnnxNode& n, DType base, DType exponent) {
   return base;
 }
 
-// The base gives the result's dtype.
+// The result has the dtype of the base.
 absl::Status Pow(OnnxNode& n) {
   Builder& b = n.b();
   ASSIGN_OR_RETURN(std::vector<Value> xs, BroadcastInputs(n));
@@ -129,7 +129,7 @@ absl::Status IsInf(OnnxNode& n) {
   const bool negative = n.Flag("detect_negative", true), positive = n.Flag("detect_positive", true);
   const double infinity = std::numeric_limits<double>::infinity();
   const Value magnitude = negative && positive ? b.Unary("abs", x) : x;
-  // Nothing is below -infinity.
+  // If neither sign is detected, the result is x < -infinity, which is always false.
   n.SetOutput(
       0, b.Compare(magnitude, b.SplatLike(positive ? infinity : -infinity, x), negative || positive ? "eq" : "lt"));
   return absl::OkStatus();
@@ -142,21 +142,21 @@ absl::Status Where(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// PyTorch's hardtanh and relu6 are Clip too, and have no gradient at the bounds. Its clamp has, and so has a Clip of
-// which the file does not say what it was made of.
+// PyTorch's hardtanh and relu6 are also exported as Clip; their gradient at the bounds is 0. For its clamp, and for a
+// Clip of unknown origin, the gradient at the bounds goes to x.
 absl::Status Clip(OnnxNode& n) {
   Builder& b = n.b();
   const Value x = n.input(0);
   RETURN_IF_ERROR(b.status());
   Value low, high;
   if (n.opset() < 11) {
-    constexpr double kMost = std::numeric_limits<float>::max();  // the default from opset 6 on, of f64 too
+    constexpr double kMost = std::numeric_limits<float>::max();  // the default from opset 6 on, also for f64
     if (n.opset() >= 6 || n.has_attr("min")) low = b.SplatLike(n.Float("min", -kMost), x);
     if (n.opset() >= 6 || n.has_attr("max")) high = b.SplatLike(n.Float("max", kMost), x);
   } else {
     for (int i = 1; i < 3; ++i) {
       if (!n.has_input(i)) continue;
-      if (n.type(i).num_elements() != 1) return n.Error() << "bound " << n.type(i) << " is no scalar";
+      if (n.type(i).num_elements() != 1) return n.Error() << "bound " << n.type(i) << " is not a scalar";
       (i == 1 ? low : high) = b.Broadcast(b.Reshape(n.input(i), Shape()), x.shape(), {});
     }
   }
@@ -170,7 +170,7 @@ absl::Status Clip(OnnxNode& n) {
 }
 
 absl::Status ConvertTo(OnnxNode& n, DType dtype) {
-  n.Ignore("saturate");    // of 8-bit floats
+  n.Ignore("saturate");    // only for 8-bit floats
   n.Ignore("round_mode");  // likewise
   n.SetOutput(0, n.b().Convert(n.input(0), dtype));
   return absl::OkStatus();

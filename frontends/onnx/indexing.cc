@@ -1,4 +1,4 @@
-// Operators that read and write at positions which are data: functions over gather, scatter and scatter_sum.
+// Operators that read or write at positions given as data, by gather, scatter and scatter_sum.
 
 #include <algorithm>
 #include <cstdlib>
@@ -29,7 +29,7 @@ Ints ToTheEnd(int64_t dim, int64_t rank) {
   permutation.push_back(dim);
   return permutation;
 }
-// And back.
+// The inverse permutation of ToTheEnd.
 Ints FromTheEnd(int64_t dim, int64_t rank) {
   Ints permutation = Counted(0, rank - 1);
   permutation.insert(permutation.begin() + dim, rank - 1);
@@ -44,7 +44,7 @@ Value MovedFromEnd(Builder& b, Value x, int64_t dim) {
   return b.Transpose(x, FromTheEnd(dim, x.shape().rank()));
 }
 
-// The first elements of x, as many along each dimension as `extents` says.
+// The first elements of x, `extents` many along each dimension.
 Value Leading(Builder& b, Value x, const Ints& extents) {
   if (!x || x.shape().dims() == extents) return x;
   return b.Slice(x, Ints(extents.size(), 0), extents);
@@ -57,11 +57,11 @@ absl::Status CheckIndices(OnnxNode& n, int i) {
   return n.Error() << "indices are " << n.type(i) << ", expected i64 or i32";
 }
 
-// ONNX counts negative indices from the end. Some operators of PyTorch refuse them, which lockstep/_torch/notes.py
-// notes in the node.
+// ONNX counts negative indices from the end. Some PyTorch operators reject them; lockstep/_torch_notes.py marks their
+// nodes.
 bool RefusesNegative(const OnnxNode& n) { return n.Metadata("lockstep.indices") == "not negative"; }
 
-// Input i, indices of a dimension of this extent.
+// Input i, which has indices into a dimension of `extent`.
 absl::StatusOr<Value> Indices(OnnxNode& n, int i, int64_t extent) {
   RETURN_IF_ERROR(CheckIndices(n, i));
   if (!RefusesNegative(n)) return n.input(i);
@@ -70,7 +70,7 @@ absl::StatusOr<Value> Indices(OnnxNode& n, int i, int64_t extent) {
 
 // --- Gather ----------------------------------------------------------------------------------------------------------
 
-// Fixed indices that are equally far apart, upwards: a slice of x. Nothing if they are not.
+// A slice of x if the fixed indices increase by a constant step, else nothing.
 absl::StatusOr<std::optional<Value>> GatherAsSlice(OnnxNode& n, const Tensor& indices, int64_t axis) {
   const Value x = n.input(0);
   RETURN_IF_ERROR(n.b().status());
@@ -90,7 +90,7 @@ absl::StatusOr<std::optional<Value>> GatherAsSlice(OnnxNode& n, const Tensor& in
   start[At(axis)] = count > 0 ? at.front() : 0;
   limit[At(axis)] = count > 0 ? at.back() + 1 : 0;
   stride[At(axis)] = step;
-  // The indices' dimensions take the place of the axis.
+  // The indices' dimensions replace the axis.
   Ints dims = x.shape().dims();
   dims.erase(dims.begin() + axis);
   dims.insert(dims.begin() + axis, indices.shape().dims().begin(), indices.shape().dims().end());
@@ -98,8 +98,8 @@ absl::StatusOr<std::optional<Value>> GatherAsSlice(OnnxNode& n, const Tensor& in
   return n.b().Reshape(is_whole ? x : n.b().Slice(x, start, limit, stride), Shape(dims));
 }
 
-// `rows`, of which those that an index names that is `padding` have no gradient: what PyTorch calls padding_idx, which
-// lockstep/_torch/notes.py notes in the node. The indices' dimensions stand at `axis` of the rows.
+// `rows` without a gradient for those whose index is `padding`, PyTorch's padding_idx, which lockstep/_torch_notes.py
+// notes in the node. The indices' dimensions begin at `axis` of the rows.
 Value WithoutGradientAt(OnnxNode& n, const std::string& padding, Value indices, int64_t axis, Value rows) {
   Builder& b = n.b();
   if (!indices || !rows) return Value();
@@ -128,17 +128,18 @@ absl::Status Gather(OnnxNode& n) {
 
 // --- GatherElements, ScatterElements ---------------------------------------------------------------------------------
 
-// Error unless x and the indices have as many dimensions, and the indices no more elements along each but `axis`.
+// Returns an error unless x and the indices have equal rank, and the indices are not larger than x in any dimension but
+// `axis`.
 absl::Status CheckElementwise(OnnxNode& n, int64_t axis) {
   const Shape &x = n.shape(0), &indices = n.shape(1);
   bool fits = x.rank() == indices.rank();
   for (int64_t i = 0; fits && i < x.rank(); ++i) fits = i == axis || indices[i] <= x[i];
   if (fits) return absl::OkStatus();
   return n.Error() << "indices are " << n.type(1) << " for data " << n.type(0)
-                   << ", expected as many dimensions, and no larger ones but axis " << axis;
+                   << ", expected equal ranks, and no larger extents except along axis " << axis;
 }
 
-// The extents of x that the indices of each element are for: the indices' own, and all along the axis.
+// The extents of the part of x that the indices can refer to: the indices' own, and the whole extent along `axis`.
 Ints IndexedBox(OnnxNode& n, int64_t axis) { return n.shape(1).WithDim(axis, n.shape(0)[axis]).dims(); }
 
 absl::Status GatherElements(OnnxNode& n) {
@@ -154,7 +155,7 @@ absl::Status GatherElements(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// x written or combined with the updates, as the attribute reduction says.
+// x with the updates written to it or combined with it, as the attribute reduction says.
 absl::StatusOr<Value> Scattered(OnnxNode& n, Value x, Value indices, Value updates, int64_t dim, int64_t batch_dims) {
   const std::string reduction = n.String("reduction", "none");
   RETURN_IF_ERROR(n.b().status());
@@ -198,13 +199,14 @@ absl::Status ScatterElements(OnnxNode& n) {
 
 // --- GatherND, ScatterND ---------------------------------------------------------------------------------------------
 
-// Tuples of indices, the last dimension of input 1, as one index into the `tuple` dimensions of x from `batch_dims` on,
-// which are one dimension in `x`.
+// GatherND and ScatterND as a gather or scatter along one dimension: `x` with the `tuple` dimensions from `batch_dims`
+// on merged into one, and `indices` into that dimension, made of the tuples in the last dimension of input 1.
 struct Flattened {
   Value x, indices;
 };
 
-// One index of a tuple, that of dimension `extent`, as it counts from the front; and whether it is in range.
+// One index of each tuple, for a dimension of `extent`: its position counted from the front, and whether it is in
+// range.
 struct Component {
   Value position, in_range;
 };
@@ -222,8 +224,7 @@ Component ComponentOf(Builder& b, Value tuples, int64_t which, int64_t extent) {
   return {position, in_range};
 }
 
-// A tuple that is out of range in one place becomes the first index that is out of range as a whole, so that it is an
-// error when it is used.
+// A tuple with an index out of range gets the first flattened index that is out of range, so that using it is an error.
 absl::StatusOr<Flattened> FlattenIndices(OnnxNode& n, int64_t batch_dims) {
   Builder& b = n.b();
   const Value x = n.input(0);
@@ -233,7 +234,7 @@ absl::StatusOr<Flattened> FlattenIndices(OnnxNode& n, int64_t batch_dims) {
   const int64_t last = tuples.shape().rank() - 1, tuple = tuples.shape()[last];
   if (batch_dims < 0 || batch_dims > last || batch_dims + tuple > x.shape().rank()) {
     return n.Error() << "indices " << n.type(1) << " of data " << n.type(0) << " with " << batch_dims
-                     << " batch dimensions: expected tuples no longer than the dimensions that there are";
+                     << " batch dimensions: expected tuples no longer than the remaining dimensions";
   }
   Ints dims(x.shape().dims().begin(), x.shape().dims().begin() + batch_dims);
   int64_t extent = 1;
@@ -269,7 +270,7 @@ absl::Status ScatterND(OnnxNode& n) {
 
 // --- TensorScatter ---------------------------------------------------------------------------------------------------
 
-// Positions along a dimension, [batch, count]: `first` of each sample and those after it.
+// Positions along a dimension, [batch, count]: for each sample `count` positions from `first` on.
 Value PositionsFrom(Builder& b, Value first, int64_t count) {
   if (!first) return first;
   const TensorType type{DType::kI64, {first.shape()[0], count}};
@@ -299,7 +300,7 @@ absl::Status TensorScatter(OnnxNode& n) {
   if (mode == "circular" && extent > 0) {
     const Value extents = SplatOf(b, extent, positions);
     positions = b.Sub(positions, b.Mul(b.Div(positions, extents), extents));
-  } else {  // what is before the beginning must not count from the end
+  } else {  // a negative position must not count from the end
     const Value is_negative = b.Compare(positions, SplatOf(b, 0, positions), "lt");
     positions = b.Select(is_negative, SplatOf(b, extent, positions), positions);
   }

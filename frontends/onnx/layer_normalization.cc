@@ -1,6 +1,6 @@
-// Normalisations whose statistics are those of each example: over the last dimensions, over groups of channels, over
-// the places of a channel. They are written as batch normalisation is decomposed: a mean, the mean of squared
-// differences, then one elementwise expression, so that loops fuse them in as many passes.
+// Normalisations with statistics per example: over the last dimensions, over groups of channels, or over the positions
+// of a channel. They are built as batch normalisation is decomposed: a mean, the mean of squared differences, then one
+// elementwise expression, so that fusion makes the same number of loops of them.
 
 #include <algorithm>
 
@@ -21,7 +21,7 @@ Ints DimsFrom(int64_t first, int64_t rank) {
   return dims;
 }
 
-// In what the statistics are computed: the attribute stash_type, or the dtype of x if that is wider.
+// The dtype of the statistics: `given` by the attribute stash_type; `used` is the dtype of x if that is wider.
 struct Stash {
   DType given, used;
 };
@@ -50,7 +50,7 @@ Normalized Normalize(Builder& b, Value x, const Ints& dims, double epsilon) {
   return result;
 }
 
-// Input i broadcast to x's shape, in x's dtype. An error if it does not broadcast to that.
+// Input i broadcast to x's shape, in x's dtype. Returns an error if it does not broadcast to that shape.
 absl::StatusOr<Value> Coefficient(OnnxNode& n, int i, Value x) {
   const Value coefficient = n.input(i);
   RETURN_IF_ERROR(n.b().status());
@@ -132,7 +132,7 @@ absl::Status GroupNormalization(OnnxNode& n) {
   const Value grouped = b.Reshape(b.Convert(x, stash.used), Shape({x.shape()[0], groups, rest}));
   Value y = Normalize(b, grouped, {2}, n.Float("epsilon", kEpsilon)).y;
   RETURN_IF_ERROR(b.status());
-  // Before opset 21 the coefficients are those of groups, from then on those of channels.
+  // Before opset 21 there is one coefficient per group, from then on one per channel.
   if (n.opset() >= 21) y = b.Reshape(y, x.shape());
   RETURN_IF_ERROR(b.status());
   ASSIGN_OR_RETURN(y, PerChannel(n, y));
@@ -152,12 +152,13 @@ absl::Status InstanceNormalization(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// 1 where a sum of magnitudes is 0, as all of them are then: a root of it has a finite gradient, and 0 / 1 is 0.
+// `sum`, a sum of magnitudes, with 1 in place of 0. The magnitudes are then all 0, so the quotient 0 / 1 is 0 and the
+// gradient of the root is finite.
 Value OneForZero(Builder& b, Value sum) {
   return b.Select(b.Compare(sum, b.SplatLike(0, sum), "eq"), b.SplatLike(1, sum), sum);
 }
 
-// ONNX adds a small number to the deviation here, not to the variance.
+// Here ONNX adds the epsilon to the standard deviation, not to the variance.
 absl::Status MeanVarianceNormalization(OnnxNode& n) {
   Builder& b = n.b();
   const Value x = n.input(0);
@@ -169,7 +170,7 @@ absl::Status MeanVarianceNormalization(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// x over its norm, 0 where that is 0.
+// x divided by its norm; 0 where the norm is 0.
 absl::Status LpNormalization(OnnxNode& n) {
   Builder& b = n.b();
   const Value x = n.input(0);

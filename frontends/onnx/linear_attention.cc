@@ -1,4 +1,4 @@
-// Linear attention: a matrix for each head is carried along the sequence, written by keys and values, read by queries.
+// Linear attention: each head carries a matrix along the sequence. Keys and values write to it, queries read from it.
 
 #include <cmath>
 
@@ -13,17 +13,17 @@ namespace {
 enum LinearAttentionInput { kQuery, kKey, kValue, kPastState, kDecay, kBeta };
 
 struct LinearAttentionForm {
-  int64_t q_heads = 0, heads = 0;  // of queries; of keys and values, each of which q_heads / heads of the former share
+  int64_t q_heads = 0, heads = 0;  // heads of queries; heads of keys and values
   int64_t batch = 0, length = 0, key_size = 0, value_size = 0;
   bool has_decay = false, has_beta = false;
-  DType dtype = DType::kF32;  // in which is computed
+  DType dtype = DType::kF32;  // dtype of the computation
   double scale = 1;
 
   int64_t group() const { return q_heads / heads; }
   Shape state() const { return Shape({batch, heads, key_size, value_size}); }
 };
 
-// Input i must be there just if the rule has it.
+// Returns an error unless input i is present exactly if the rule uses it.
 absl::Status CheckPresence(OnnxNode& n, int i, std::string_view name, bool wanted, const std::string& rule) {
   if (n.has_input(i) == wanted) return absl::OkStatus();
   return n.Error() << "input " << i << " (" << name << ") is " << (wanted ? "missing" : "given")
@@ -42,7 +42,7 @@ absl::Status ReadRule(OnnxNode& n, LinearAttentionForm& form) {
   return CheckPresence(n, kBeta, "beta", form.has_beta, rule);
 }
 
-// Input i must be [batch, length, heads * size] of floats, with one of these numbers in the last dimension.
+// Returns an error unless input i is floats of [batch, length, size] with one of `sizes`.
 absl::Status CheckPacked(OnnxNode& n, int i, const LinearAttentionForm& form, const std::vector<int64_t>& sizes) {
   const Value x = n.input(i);
   RETURN_IF_ERROR(n.b().status());
@@ -56,7 +56,7 @@ absl::Status CheckPacked(OnnxNode& n, int i, const LinearAttentionForm& form, co
 absl::StatusOr<LinearAttentionForm> ReadAttentionForm(OnnxNode& n) {
   LinearAttentionForm form;
   RETURN_IF_ERROR(ReadRule(n, form));
-  n.Ignore("chunk_size");  // how others compute it
+  n.Ignore("chunk_size");  // a hint for other implementations
   form.q_heads = n.Int("q_num_heads", 0);
   form.heads = n.Int("kv_num_heads", 0);
   if (form.q_heads < 1 || form.heads < 1 || form.q_heads % form.heads != 0) {
@@ -86,20 +86,22 @@ absl::StatusOr<LinearAttentionForm> ReadAttentionForm(OnnxNode& n) {
   return form;
 }
 
-// [batch, length, heads * rows * columns] as [length, batch, heads, rows, columns], which is what is scanned.
+// Input i, [batch, length, heads * rows * columns], as [length, batch, heads, rows, columns], to be scanned along the
+// length.
 Value Unpacked(OnnxNode& n, int i, const LinearAttentionForm& form, int64_t heads, int64_t rows, int64_t columns) {
   Builder& b = n.b();
   const Value x = b.Convert(n.input(i), form.dtype);
   return b.Transpose(b.Reshape(x, Shape({form.batch, form.length, heads, rows, columns})), {1, 0, 2, 3, 4});
 }
 
-// The loop over the sequence. Of one position, all are [batch, heads, rows, columns]; decay and beta may have ones.
+// The loop over the sequence. At one position all values are [batch, heads, rows, columns]; decay and beta may have
+// extents of 1.
 class AttentionRecurrence {
  public:
   AttentionRecurrence(OnnxNode& n, const LinearAttentionForm& form)
       : n_(n), form_(form), body_("linear_attention"), b_(body_, nullptr, n.source()) {}
 
-  // The next state, and what the queries read of it: [length, batch, heads, group, value_size].
+  // Returns the last state, and the values that the queries read: [length, batch, heads, group, value_size].
   absl::StatusOr<std::vector<Value>> Run();
 
  private:
@@ -133,7 +135,7 @@ absl::Status AttentionRecurrence::EnterAll() {
   ASSIGN_OR_RETURN(q_, Enter(parts_.scanned, Unpacked(n_, kQuery, f, f.heads, f.group(), f.key_size), "q"));
   ASSIGN_OR_RETURN(k_, Enter(parts_.scanned, Unpacked(n_, kKey, f, f.heads, 1, f.key_size), "k"));
   ASSIGN_OR_RETURN(v_, Enter(parts_.scanned, Unpacked(n_, kValue, f, f.heads, 1, f.value_size), "v"));
-  if (f.has_decay) {  // for each row of the state, or one for all of them
+  if (f.has_decay) {  // one per row of the state, or one for all rows
     const Value decay = b.Exp(Unpacked(n_, kDecay, f, f.heads, n_.shape(kDecay)[2] / f.heads, 1));
     ASSIGN_OR_RETURN(decay_, Enter(parts_.scanned, decay, "decay"));
   }
@@ -147,7 +149,7 @@ absl::StatusOr<std::vector<Value>> AttentionRecurrence::Run() {
   RETURN_IF_ERROR(EnterAll());
   Value state = state_, written = v_;
   if (form_.has_decay) state = b_.Mul(state, BroadcastTo(b_, decay_, form_.state()));
-  // What the state has for this key already is taken off the value.
+  // The delta rule: the value that the state already has for this key is subtracted first.
   if (form_.has_beta) written = b_.Mul(BroadcastTo(b_, beta_, v_.shape()), b_.Sub(v_, b_.MatMul(k_, state)));
   state = b_.Add(state, b_.MatMul(k_, written, /*transpose_a=*/true));
   parts_.next_carried = {state};

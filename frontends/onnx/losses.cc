@@ -1,6 +1,6 @@
-// Losses of scores or log-probabilities [N, C, ...] against classes [N, ...]. The class's element is picked by
-// comparing a count along C with the class. A class outside [0, C) that is not to be ignored is an error when the
-// program runs. PyTorch's cross entropy also takes probabilities [N, C, ...], which its exporter writes as classes.
+// Losses of scores or log-probabilities [N, C, ...] against classes [N, ...]. A class outside [0, C) that is not the
+// ignored one is an error at run time. PyTorch's cross entropy also takes probabilities [N, C, ...], which its exporter
+// writes in place of the classes.
 
 #include <cstdlib>
 #include <numeric>
@@ -14,7 +14,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// An error unless there are no weights, or they are one for each class.
+// Returns an error if there are weights, but not one for each class.
 absl::Status CheckWeights(OnnxNode& n, Value x) {
   if (n.has_input(2) && n.type(2) != TensorType{x.dtype(), Shape({x.shape()[1]})})
     return n.Error() << "weights are " << n.type(2) << ", expected " << TensorType{x.dtype(), Shape({x.shape()[1]})};
@@ -30,7 +30,7 @@ absl::Status CheckClasses(OnnxNode& n, Value x, Value classes) {
   return CheckWeights(n, x);
 }
 
-// The losses [N, ...] reduced as the node says. A mean is divided by the sum of the weights, if there are any.
+// The losses [N, ...] reduced as the node says. With weights, a mean is the sum divided by the sum of the weights.
 absl::StatusOr<Value> Reduced(OnnxNode& n, Value losses, Value weights) {
   Builder& b = n.b();
   const std::string reduction = n.String("reduction", "mean");
@@ -43,18 +43,18 @@ absl::StatusOr<Value> Reduced(OnnxNode& n, Value losses, Value weights) {
   return weights ? b.Div(b.ReduceSum(losses, all), b.ReduceSum(weights, all)) : b.ReduceMean(losses, all);
 }
 
-// Times the weights of the classes, if there are any.
+// `of_classes` times the weights of the classes, if there are any.
 Value Weighted(OnnxNode& n, Value of_classes) {
   return n.has_input(2) ? n.b().Mul(of_classes, n.b().BroadcastAlong(n.input(2), of_classes.shape(), 1)) : of_classes;
 }
 
-// PyTorch's label_smoothing, which lockstep/_torch/notes.py notes in the node; 0 in other files.
+// PyTorch's label_smoothing, which lockstep/_torch_notes.py writes to the node's metadata; 0 in other files.
 double Smoothing(const OnnxNode& n) {
   return std::strtod(std::string(n.Metadata("lockstep.label_smoothing")).c_str(), nullptr);
 }
 
-// -log_prob of the class, times its weight, reduced as the node says. With a smoothing s, 1 - s times that and s times
-// the same of all classes.
+// -log_prob of the class, times its weight, reduced as the node says. With a smoothing s, it is 1 - s times that, plus
+// s times the mean of the same over all classes.
 absl::StatusOr<Value> LossOf(OnnxNode& n, Value log_prob, Value classes) {
   Builder& b = n.b();
   const bool ignores = n.has_attr("ignore_index");
@@ -93,7 +93,7 @@ absl::Status NegativeLogLikelihoodLoss(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// The common case is one op, which has a kernel. Null if the node says more than that can.
+// The common case as one op, which has a kernel. Null if the op cannot express the node's attributes.
 Value FusedCrossEntropy(OnnxNode& n, Value scores, Value classes) {
   const std::string reduction = n.String("reduction", "mean");
   const double examples = static_cast<double>(classes.shape().num_elements());
@@ -103,11 +103,11 @@ Value FusedCrossEntropy(OnnxNode& n, Value scores, Value classes) {
   return n.b().Op("softmax_cross_entropy", {scores, classes}, {{"scale", reduction == "sum" ? 1.0 : 1.0 / examples}});
 }
 
-// The sum over classes of -log_prob times their probabilities and weights. The mean is over all rows, whatever they
-// weigh, as PyTorch has it.
+// The sum over classes of -log_prob times probability and weight. As in PyTorch, a mean is over all rows, regardless of
+// weights.
 absl::StatusOr<Value> LossOfProbabilities(OnnxNode& n, Value log_prob, Value probabilities) {
   Builder& b = n.b();
-  n.Ignore("ignore_index");  // of classes
+  n.Ignore("ignore_index");  // only for classes
   RETURN_IF_ERROR(CheckWeights(n, log_prob));
   if (const double s = Smoothing(n); s != 0)
     probabilities = b.AddScalar(b.Scale(probabilities, 1 - s), s / static_cast<double>(log_prob.shape()[1]));

@@ -46,7 +46,7 @@ absl::Status MatMul(OnnxNode& n) {
 
 absl::Status Gemm(OnnxNode& n) {
   Builder& b = n.b();
-  n.Ignore("broadcast");  // before opset 7; that C may need to be repeated shows
+  n.Ignore("broadcast");  // before opset 7; redundant, as the shape of C shows if it has to be repeated
   const double alpha = n.Float("alpha", 1.0), beta = n.Float("beta", 1.0);
   const Value x = n.input(0);
   RETURN_IF_ERROR(b.status());
@@ -92,7 +92,7 @@ absl::StatusOr<Value> NumpyMatMul(OnnxNode& n, Value x, Value y) {
   Ints dims = batch.dims();
   Value product;
   if (y_rank == 2) {
-    product = b.MatMul(x, y);  // not one for each index of the batch
+    product = b.MatMul(x, y);  // one product, instead of one for each index of the batch
   } else {
     product = b.MatMul(WithBatch(b, x, batch), WithBatch(b, y, batch));
   }

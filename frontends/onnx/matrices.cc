@@ -1,5 +1,5 @@
-// Matrices made of positions: identities, triangles, one-hot rows. They compare counts along two dimensions. And
-// determinants.
+// Matrices that depend only on positions: identities, triangles, one-hot rows. They compare indices along two
+// dimensions. Also determinants.
 
 #include <algorithm>
 #include <map>
@@ -50,14 +50,15 @@ absl::Status Trilu(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// on where `positions`, which lack dimension `dim` of `shape`, name the place along it, off elsewhere.
+// A tensor of `shape` with `on` where the index along `dim` equals `positions`, whose shape lacks `dim`, and `off`
+// elsewhere.
 Value OneHotOf(Builder& b, Value positions, const Shape& shape, int64_t dim, Value on, Value off) {
   const Value count = b.Iota(TensorType{DType::kI64, shape}, dim);
   return b.Select(b.Compare(count, b.BroadcastOver(positions, shape, {dim}), "eq"), b.Broadcast(on, shape, {}),
                   b.Broadcast(off, shape, {}));
 }
 
-// Negative positions count from the end, from opset 11 on; those outside [-depth, depth) name no place.
+// Negative positions count from the end from opset 11 on. Positions outside [-depth, depth) give a row without `on`.
 absl::Status OneHot(OnnxNode& n) {
   Builder& b = n.b();
   ASSIGN_OR_RETURN(const double depth, n.FloatInput(1));
@@ -82,7 +83,8 @@ absl::Status OneHot(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// 1 at the first largest element along the axis, 0 elsewhere. Before opset 13 over all dimensions from the axis on.
+// 1 at the first largest element along the axis, 0 elsewhere. Before opset 13, the axis and all dimensions after it
+// count as one.
 absl::Status Hardmax(OnnxNode& n) {
   Builder& b = n.b();
   const Value x = n.input(0);
@@ -103,8 +105,8 @@ absl::Status Hardmax(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// By expansion along rows, in which each set of columns has one minor: exact gradients also of singular matrices, and
-// about n * 2^n products, so for small matrices alone.
+// Computes determinants by expansion along rows, with one minor for each set of columns. Gradients are exact also for
+// singular matrices. It takes about n * 2^n products, so it is for small matrices only.
 absl::Status Det(OnnxNode& n) {
   constexpr int64_t kMaxRows = 6;
   Builder& b = n.b();
@@ -122,14 +124,14 @@ absl::Status Det(OnnxNode& n) {
     limit[static_cast<size_t>(rank - 1)] = column + 1;
     return b.Reshape(b.Slice(x, start, limit), batch);
   };
-  // By the set of columns: the minor of as many first rows.
+  // For each set of columns, the minor of as many first rows.
   std::map<int64_t, Value> minors{{0, b.Splat(1, TensorType{x.dtype(), batch})}};
   for (int64_t row = 0; row < rows; ++row) {
     std::map<int64_t, Value> next;
     for (const auto& [columns, minor] : minors) {
       for (int64_t column = 0; column < rows; ++column) {
         if (columns >> column & 1) continue;
-        int64_t after = 0;  // columns of the minor that stand after this one: as many swaps
+        int64_t after = 0;  // number of the minor's columns after this one, which is the number of swaps
         for (int64_t other = column + 1; other < rows; ++other) after += columns >> other & 1;
         Value term = row == 0 ? element(row, column) : b.Mul(minor, element(row, column));
         if (after % 2 == 1) term = b.Neg(term);

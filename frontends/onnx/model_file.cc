@@ -85,7 +85,7 @@ absl::Status ForEachTensorOfFunctions(onnx::ModelProto& model, const VisitTensor
   return absl::OkStatus();
 }
 
-// Calls `visit` with each tensor of the file; an error gets the tensor's place in it.
+// Calls `visit` with each tensor of the file; errors are annotated with the place of the tensor.
 absl::Status ForEachTensor(onnx::ModelProto& model, const VisitTensor& visit) {
   RETURN_IF_ERROR(ForEachTensor(*model.mutable_graph(), visit));
   return ForEachTensorOfFunctions(model, visit);
@@ -109,8 +109,7 @@ onnx::NodeProto IdentityNode(const std::string& input, const std::string& output
   return node;
 }
 
-// Makes a batch normalisation use its running statistics. Its other outputs become what they are in inference: those
-// statistics.
+// Makes a batch normalisation use its running statistics. Its other outputs become these statistics, as in inference.
 void NormalizeWithRunningStatistics(onnx::NodeProto& node, std::vector<onnx::NodeProto>& added) {
   for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
     if (attribute.name() == "training_mode") attribute.set_i(0);
@@ -124,7 +123,7 @@ void NormalizeWithRunningStatistics(onnx::NodeProto& node, std::vector<onnx::Nod
 
 absl::Status CheckName(std::string_view what, const std::string& name) {
   if (FindInvalidText(name) == std::string_view::npos) return absl::OkStatus();
-  return InvalidArgument() << "the name of " << what << " is no text (UTF-8 without NUL): '" << ToValidText(name)
+  return InvalidArgument() << "the name of " << what << " is not valid text (UTF-8 without NUL): '" << ToValidText(name)
                            << "'";
 }
 
@@ -194,7 +193,8 @@ absl::StatusOr<ModelFile> ReadModelBytes(std::string_view bytes) {
   ASSIGN_OR_RETURN(ModelFile file, Parse(bytes));
   RETURN_IF_ERROR(ForEachTensor(file.model, [](const onnx::TensorProto& tensor) -> absl::Status {
     if (tensor.data_location() != onnx::TensorProto::EXTERNAL) return absl::OkStatus();
-    return InvalidArgument() << "its data is in another file, and a model that is in no file has no folder to look in";
+    return InvalidArgument()
+           << "its data is in another file, but the model itself is not in a file, so the folder is unknown";
   }));
   return file;
 }

@@ -1,4 +1,4 @@
-// Reads an ONNX file into its schema's classes, and checks what holds for the file as a whole. Internal; any thread.
+// Reads an ONNX file into the classes of its schema, and checks the file as a whole. Internal; any thread.
 
 #pragma once
 
@@ -17,25 +17,25 @@ inline constexpr int64_t kOldestOpset = 1, kNewestOpset = 28;
 
 struct ModelFile {
   onnx::ModelProto model;
-  int64_t opset = 0;                // of the default domain
-  std::optional<std::string> path;  // beside which data in other files lies
+  int64_t opset = 0;                // opset of the default domain
+  std::optional<std::string> path;  // of the file; external data is in its folder
 };
 
-// The model of the file `path`. Data in other files is read in, but for that of the main graph's initializers, which is
-// most of a large model: DecodeTensor reads it where it is to be. Errors say what is wrong with the file, but not its
-// name: the caller knows it.
+// Reads the file `path`. External data is read too, except that of the main graph's initializers, which is most of a
+// large model: DecodeTensor reads it straight into its final place. Errors say what is wrong with the file but not its
+// name; the caller adds it.
 absl::StatusOr<ModelFile> ReadModelFile(const std::string& path);
-// The same, of a serialized model; data in other files is an error.
+// The same for a serialized model; external data is an error.
 absl::StatusOr<ModelFile> ReadModelBytes(std::string_view bytes);
 
-// An error if a name in the model is no text (core/text.h): it could not be printed.
+// Returns an error if a name in the model is not valid text (core/text.h) and thus cannot be printed.
 absl::Status CheckNames(const onnx::ModelProto& model);
 
-// Turns batch normalisation that was saved in training form into inference form where a file's training form is but an
-// initial state: statistics that are initializers. What changed is added to `notes`.
+// Turns batch normalisation that was saved in training form into inference form if its statistics are initializers,
+// that is, if the training form only holds their initial state. Appends a sentence for each change to `notes`.
 void ToInferenceForm(onnx::GraphProto& graph, std::vector<std::string>& notes);
 
-// Removes the input training_mode of every Dropout, also in bodies and functions.
+// Removes the input training_mode of every Dropout, including those in bodies and functions.
 void DropoutToInferenceForm(onnx::ModelProto& model);
 
 }  // namespace lockstep

@@ -10,7 +10,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// Training form, where the statistics are no initializers: ToInferenceForm has turned those that are.
+// The training form, for statistics that are not initializers. ToInferenceForm has converted the others.
 absl::Status BatchNormTraining(OnnxNode& n, double epsilon, double momentum) {
   Builder& b = n.b();
   const std::vector<Value> batch =
@@ -25,16 +25,17 @@ absl::Status BatchNormTraining(OnnxNode& n, double epsilon, double momentum) {
 
 absl::Status BatchNormalization(OnnxNode& n) {
   RETURN_IF_ERROR(n.RequireRank(0, 2));
-  n.Ignore("is_test");  // before opset 7: whether a model is in training is said later
-  if (n.opset() < 9 && !n.Flag("spatial", true)) return n.Unsupported() << "statistics of each place (spatial=0)";
+  n.Ignore("is_test");  // before opset 7; the pass training-mode decides about training
+  if (n.opset() < 9 && !n.Flag("spatial", true))
+    return n.Unsupported() << "statistics for each position (spatial=0) are not supported";
   const double epsilon = n.Float("epsilon", 1e-5f), momentum = n.Float("momentum", 0.9f);
   if (n.opset() >= 14 && n.Flag("training_mode", false)) return BatchNormTraining(n, epsilon, momentum);
   n.SetOutput(0, n.b().Op("batch_norm_inference", n.inputs(), {{"epsilon", epsilon}, {"momentum", momentum}}));
   return absl::OkStatus();
 }
 
-// x / (bias + alpha / size * the sum of squares of `size` neighbouring channels)^beta; in f32 of what has 16 bits,
-// where a square is soon too large.
+// x / (bias + alpha / size * the sum of squares of `size` neighbouring channels)^beta; 16-bit floats are computed in
+// f32, because their squares overflow early.
 absl::Status LocalResponse(OnnxNode& n) {
   Builder& b = n.b();
   RETURN_IF_ERROR(n.RequireRank(0, 2));
@@ -64,7 +65,7 @@ absl::Status Softmax(OnnxNode& n, std::string_view op) {
     n.SetOutput(0, b.Op(op, {x}, {{"dim", axis}}));
     return absl::OkStatus();
   }
-  // Before opset 13 over all dimensions from the axis on, as one.
+  // Before opset 13, the axis and all dimensions after it count as one.
   ASSIGN_OR_RETURN(const int64_t axis, n.Axis(n.Int("axis", 1), rank));
   if (axis == rank - 1) {
     n.SetOutput(0, b.Op(op, {x}, {{"dim", axis}}));

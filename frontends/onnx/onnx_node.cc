@@ -111,7 +111,7 @@ absl::StatusOr<OnnxSequence> OnnxNode::SequenceInput(int i) {
   return Error() << "input " << i << " is " << KindOf(value) << ", expected a sequence";
 }
 
-// In a function an attribute may be a reference to one of the call; it is absent if that is.
+// In a function an attribute may refer to one of the call. It is absent if the call does not have that attribute.
 const AttributeProto* OnnxNode::Find(std::string_view name) const {
   for (const AttributeProto& attribute : proto_.attribute()) {
     if (attribute.name() != name) continue;
@@ -133,7 +133,7 @@ absl::StatusOr<const onnx::GraphProto*> OnnxNode::Body(std::string_view name) {
   const AttributeProto* attribute = Ask(name, AttributeProto::GRAPH);
   RETURN_IF_ERROR(builder_.status());
   if (attribute == nullptr) return Error() << "attribute " << name << " is missing";
-  // It would see the names around the function's nodes instead of those around its own.
+  // Such a graph would wrongly see the names around the function's nodes instead of those around the call.
   if (std::any_of(call_.begin(), call_.end(), [&](const auto& each) { return each.second == attribute; })) {
     return Unsupported() << "attribute " << name << " is a graph that a function is called with; that is not supported";
   }
@@ -241,7 +241,7 @@ absl::StatusOr<std::vector<int64_t>> OnnxNode::Axes(std::vector<int64_t> axes, i
   }
   std::sort(axes.begin(), axes.end());
   if (std::adjacent_find(axes.begin(), axes.end()) != axes.end())
-    return Error() << "axes " << ListToString(axes) << " repeat one";
+    return Error() << "axes " << ListToString(axes) << " have duplicates";
   return axes;
 }
 
@@ -297,8 +297,8 @@ Value BroadcastTo(Builder& b, Value x, const Shape& shape) {
 
 namespace {
 
-// Before opset 7 shapes are equal, unless the attribute broadcast allows the second input to be repeated; its
-// dimensions are then the first's from `axis` on, or the last ones.
+// Before opset 7 shapes must be equal, unless the attribute broadcast allows repeating the second input. Its dimensions
+// then match the first input's dimensions from `axis` on, or the last ones.
 absl::Status AlignSecondInput(OnnxNode& n, std::vector<Value>& values) {
   const bool may_broadcast = n.Flag("broadcast", false), has_axis = n.has_attr("axis");
   const int64_t rank = values[0].shape().rank(), other_rank = values[1].shape().rank();

@@ -1,5 +1,5 @@
-// Which ONNX operators are imported, and how: one table per family, one file per table. To add an operator, add its row
-// and its converter to a family. Internal to the frontend; constant data.
+// The ONNX operators that are imported, and their converters: one table per family, one file per table. To add an
+// operator, add its row and its converter to a family. Internal to the frontend; constant data.
 
 #pragma once
 
@@ -12,17 +12,17 @@
 
 namespace lockstep {
 
-inline constexpr int kAnyNumber = 1 << 30;  // none of which is absent
+inline constexpr int kAnyNumber = 1 << 30;  // any number of inputs, all of them present
 inline constexpr int kAnyNumberSomeAbsent = kAnyNumber - 1;
 inline constexpr int64_t kNoEnd = 1 << 30;
 
 struct OnnxOp {
   std::string_view type;
-  // The opsets in which the converter is right; from 1 on means all.
+  // The opsets for which the converter is correct. 1 to kNoEnd means all.
   int64_t since = 1, until = kNoEnd;
   int min_inputs = 1, max_inputs = 1;  // the first min_inputs are present
   absl::Status (*convert)(OnnxNode& n) = nullptr;
-  bool takes_any_kind = false;  // sequences and optionals too; without it, all inputs are tensors
+  bool takes_any_kind = false;  // also sequences and optionals; if false, all inputs are tensors
 };
 
 std::vector<OnnxOp> ElementwiseOps();         // elementwise.cc
@@ -62,7 +62,7 @@ std::vector<OnnxOp> SequenceOps();            // sequence.cc: sequences and opti
 // All rows of all families.
 const std::vector<OnnxOp>& AllOnnxOps();
 
-// The row for `type` in `opset`, or an error that says what is known of it.
+// Returns the row for `type` in `opset`, or an error that says which domains, operators or opsets are supported.
 absl::StatusOr<const OnnxOp*> FindOnnxOp(std::string_view domain, std::string_view type, int64_t opset);
 
 }  // namespace lockstep

@@ -11,7 +11,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// What Pad says, per dimension of x. Negative amounts remove.
+// The amounts of padding: those before each dimension of x, then those after each. Negative amounts remove elements.
 absl::StatusOr<Ints> PadAmounts(OnnxNode& n, int64_t rank) {
   Ints pads, axes;
   if (n.opset() < 11) {
@@ -40,7 +40,7 @@ absl::StatusOr<Ints> PadAmounts(OnnxNode& n, int64_t rank) {
   return amounts;
 }
 
-// What is around x: one element of its dtype.
+// The padding value: one element of x's dtype.
 absl::StatusOr<Tensor> PaddingOf(OnnxNode& n, DType dtype) {
   if (n.opset() < 11) return Tensor::Scalar(dtype, n.Float("value", 0));
   if (!n.has_input(2)) return Tensor::Scalar(dtype, 0);
@@ -50,8 +50,8 @@ absl::StatusOr<Tensor> PaddingOf(OnnxNode& n, DType dtype) {
   return value.Reshaped(Shape());
 }
 
-// An integer beyond 2^53 is no double, which the op takes. Integers wrap around, so it can be taken away before and
-// added after.
+// Pads with a value that the op's double attribute may not hold: an integer beyond 2^53. Integers wrap around, so such
+// a value is subtracted before and added after.
 Value PadWith(Builder& b, Value x, const Tensor& padding, const Ints& low, const Ints& high) {
   const double value = padding.At(0);
   if (IsFloat(padding.dtype()) || Tensor::Scalar(padding.dtype(), value) == padding) return b.Pad(x, low, high, value);
@@ -82,7 +82,8 @@ absl::Status ConstantPad(OnnxNode& n, Value x, const Ints& amounts) {
   return absl::OkStatus();
 }
 
-// What a dimension of `extent` is padded with; of what negative pads take away nothing wraps around.
+// Maps places of a padded dimension of `extent` to its elements. In mode wrap, elements that negative pads remove are
+// not used.
 class PaddedLine {
  public:
   PaddedLine(int64_t extent, int64_t before, int64_t after, const std::string& mode)
@@ -91,8 +92,8 @@ class PaddedLine {
         kept_(extent + std::min<int64_t>(after, 0) - first_),
         mode_(mode) {}
 
-  bool is_empty() const { return mode_ == "wrap" && kept_ <= 0; }  // and nothing stands anywhere
-  // Which element stands at place `i`, which may lie before the line or after it.
+  bool is_empty() const { return mode_ == "wrap" && kept_ <= 0; }  // no place has an element
+  // The element at place `i`, which may be before the first element or after the last one.
   int64_t SourceOf(int64_t i) const {
     if (mode_ == "edge") return std::clamp<int64_t>(i, 0, extent_ - 1);
     if (mode_ == "wrap") return first_ + ((i - first_) % kept_ + kept_) % kept_;
@@ -105,8 +106,8 @@ class PaddedLine {
   const std::string& mode_;
 };
 
-// x with `before` and `after` elements of its own added along `dim`. Neighbours that stay neighbours are one slice, an
-// element that repeats is broadcast.
+// x padded with its own elements along `dim`, `before` and `after` many. A run of neighbouring elements becomes one
+// slice, a repeated element becomes a broadcast.
 absl::StatusOr<Value> PadAlong(OnnxNode& n, Value x, int64_t dim, int64_t before, int64_t after,
                                const std::string& mode) {
   constexpr size_t kMaxPieces = 4096;
@@ -139,7 +140,8 @@ absl::StatusOr<Value> PadAlong(OnnxNode& n, Value x, int64_t dim, int64_t before
       pieces.push_back(slice(first, first + count));
     }
     if (pieces.size() > kMaxPieces)
-      return n.Unsupported() << "mode " << mode << " with pads " << before << " and " << after << " is too much";
+      return n.Unsupported() << "mode " << mode << " with pads " << before << " and " << after
+                             << " has too many pieces";
     i += count;
   }
   RETURN_IF_ERROR(b.status());
@@ -158,7 +160,7 @@ absl::Status Pad(OnnxNode& n) {
   ASSIGN_OR_RETURN(const Ints amounts, PadAmounts(n, rank));
   if (mode == "constant") return ConstantPad(n, x, amounts);
   if (n.opset() < 11) n.Ignore("value");
-  constexpr int64_t kMost = 1 << 24;  // of elements that are added to a dimension
+  constexpr int64_t kMost = 1 << 24;  // elements added to one dimension
   if (!amounts.empty() && *std::max_element(amounts.begin(), amounts.end()) > kMost)
     return n.Unsupported() << "mode " << mode << " with pads " << ListToString(amounts);
   Ints dims;

@@ -1,4 +1,4 @@
-// Pooling over windows, and over everything.
+// Pooling over windows, and global pooling.
 
 #include <algorithm>
 #include <limits>
@@ -18,7 +18,7 @@ Ints Sum(Ints a, const Ints& b) {
   return a;
 }
 
-// The same amounts of a tensor's first two dimensions and its spatial ones: 0 and those given.
+// Amounts for all dimensions of a tensor: 0 for the batch and the channels, `spatial` for the others.
 Ints WithTwoZeros(const Ints& spatial) {
   Ints all = {0, 0};
   all.insert(all.end(), spatial.begin(), spatial.end());
@@ -27,7 +27,7 @@ Ints WithTwoZeros(const Ints& spatial) {
 
 int64_t SpanOf(const OnnxWindows& w, size_t i) { return (w.size[i] - 1) * w.dilation[i] + 1; }
 
-// Whether the ops max_pool and avg_pool take such windows: each reaches x.
+// True if the ops max_pool and avg_pool support these windows: each window has to overlap x.
 bool ReachX(const OnnxWindows& w) {
   for (size_t i = 0; i < w.size.size(); ++i) {
     if (std::max(w.padding_low[i], w.padding_high[i] + w.overhang[i]) >= SpanOf(w, i)) return false;
@@ -42,7 +42,7 @@ AttributeMap AttributesOf(const OnnxWindows& w) {
           {"padding_high", Sum(w.padding_high, w.overhang)}};
 }
 
-// x under each position of the windows, with `padding` around it: [N, C, elements of a window, positions...].
+// The elements of each window of x, padded with `padding`: [N, C, elements of a window, positions...].
 Value Unfolded(OnnxNode& n, Value x, const OnnxWindows& w, double padding) {
   Builder& b = n.b();
   const Value padded = b.Pad(x, WithTwoZeros(w.padding_low), WithTwoZeros(Sum(w.padding_high, w.overhang)), padding);
@@ -58,7 +58,7 @@ Value Unfolded(OnnxNode& n, Value x, const OnnxWindows& w, double padding) {
 
 // --- MaxPool ---------------------------------------------------------------------------------------------------------
 
-// What no element is below: -infinity, or the lowest integer.
+// The lowest value of a dtype; -infinity for floats.
 double LowestOf(DType dtype) {
   if (IsFloat(dtype)) return -std::numeric_limits<double>::infinity();
   return DispatchDType(dtype, [](auto tag) {
@@ -68,7 +68,7 @@ double LowestOf(DType dtype) {
   });
 }
 
-// For each element of y, the maximum of a window, where in its window it first stands.
+// For each element of y, which is the maximum of a window, the index of its first occurrence in the window.
 Value FirstTap(Builder& b, Value windows, Value y) {
   if (!windows || !y) return Value();
   const Shape& shape = windows.shape();
@@ -80,7 +80,7 @@ Value FirstTap(Builder& b, Value windows, Value y) {
   return b.Op("reduce_min", {tap}, {{"dims", Ints{2}}});
 }
 
-// Where the maxima stand in the flattened x: row-major, or with each plane column-major.
+// The indices of the maxima in the flattened x: row-major, or column-major within each plane.
 Value FlatIndices(Builder& b, Value tap, const OnnxWindows& w, const Shape& x, bool column_major) {
   if (!tap) return tap;
   const TensorType type = tap.type();
@@ -96,7 +96,7 @@ Value FlatIndices(Builder& b, Value tap, const OnnxWindows& w, const Shape& x, b
     tap = rest;
     Value at = b.Sub(b.Add(b.Mul(b.Iota(type, dim), splat(w.stride[i])), b.Mul(in_window, splat(w.dilation[i]))),
                      splat(w.padding_low[i]));
-    at = b.Min(b.Max(at, splat(0)), splat(x[dim] - 1));  // of -infinity alone the padding would be the first
+    at = b.Min(b.Max(at, splat(0)), splat(x[dim] - 1));  // a window of -infinity may find its padding first
     if (column_major) step /= x[dim];
     flat = b.Add(flat, b.Mul(at, splat(step)));
     if (!column_major) step *= x[dim];
@@ -130,14 +130,14 @@ absl::Status MaxPool(OnnxNode& n) {
 
 // --- AveragePool, LpPool ---------------------------------------------------------------------------------------------
 
-// How many elements of each window lie in [first, last) of each dimension, the beginning of x being 0.
+// The number of elements of each window that are in [first, last) of each dimension. x begins at 0.
 Tensor CountsIn(const OnnxWindows& w, const Shape& y, const Ints& first, const Ints& last) {
   const Shape positions(Ints(y.dims().begin() + 2, y.dims().end()));
-  std::vector<std::vector<double>> along(w.size.size());  // each dimension
+  std::vector<std::vector<double>> along(w.size.size());  // one list for each dimension
   for (size_t i = 0; i < along.size(); ++i) {
     for (int64_t position = 0; position < positions.dims()[i]; ++position) {
       const int64_t begin = position * w.stride[i] - w.padding_low[i];
-      // How many elements of the window lie before `place`.
+      // The number of the window's elements before `place`.
       const auto before = [&](int64_t place) {
         const int64_t distance = place - begin;
         return distance <= 0 ? 0 : std::min((distance - 1) / w.dilation[i] + 1, w.size[i]);
@@ -159,7 +159,7 @@ Tensor CountsIn(const OnnxWindows& w, const Shape& y, const Ints& first, const I
   return counts;
 }
 
-// The mean of each window, for windows that avg_pool does not have.
+// The mean of each window, for windows that avg_pool does not support.
 absl::StatusOr<Value> UnfoldedAverage(OnnxNode& n, Value x, const OnnxWindows& w, bool include_padding) {
   Builder& b = n.b();
   const Value sum = b.ReduceSum(Unfolded(n, x, w, 0), {2});
@@ -191,7 +191,7 @@ absl::Status AveragePool(OnnxNode& n) {
     return absl::OkStatus();
   }
   if (include_padding && w.overhang != none) {
-    // The padding counts, what lies after it does not: so the padding becomes part of x.
+    // The padding counts, the overhang does not. So the padding becomes part of x.
     x = b.Pad(x, WithTwoZeros(w.padding_low), WithTwoZeros(w.padding_high));
     w.padding_low = w.padding_high = none;
     include_padding = false;
@@ -205,7 +205,7 @@ absl::Status AveragePool(OnnxNode& n) {
 // The attribute p, which is a float in the first opset.
 double Exponent(OnnxNode& n) { return n.opset() < 2 ? n.Float("p", 2) : static_cast<double>(n.Int("p", 2)); }
 
-// (sum of |x|^p over `dims`)^(1 / p). Where the sum is 0 the root has no derivative: the gradient there is 0.
+// (sum of |x|^p over `dims`)^(1 / p). Where the sum is 0 the root has no derivative, and the gradient is set to 0.
 Value LpNorm(Builder& b, Value x, const Ints& dims, double p) {
   if (!x) return x;
   const Value size = b.Unary("abs", x);
@@ -226,7 +226,7 @@ absl::Status LpPool(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// Reduces all dimensions after the first two, which stay with extent 1.
+// Reduces all dimensions after the first two to extent 1.
 template <typename ReduceFn>
 absl::Status GlobalPool(OnnxNode& n, ReduceFn reduce) {
   RETURN_IF_ERROR(n.RequireRank(0, 3));

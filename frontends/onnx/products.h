@@ -1,5 +1,5 @@
-// Products of values that are no inputs of the node as they are, but made of them: what the operators on floats and on
-// quantised numbers share. Internal to the frontend.
+// Products of values that a converter has derived from the node's inputs. The operators on floats and on quantised
+// numbers share them. Internal to the frontend.
 
 #pragma once
 
@@ -11,7 +11,8 @@ namespace lockstep {
 // right, and its dimension is dropped from the result.
 absl::StatusOr<Value> NumpyMatMul(OnnxNode& n, Value x, Value y);
 
-// The convolution that the node's attributes describe, of x, which has the shape of input 0, without a bias.
+// The convolution of x and `filter` with the node's attributes, without a bias. Requires that x has the shape of input
+// 0.
 absl::StatusOr<Value> Convolve(OnnxNode& n, Value x, Value filter);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// Quantised numbers: integers that stand for (integer - zero point) * scale. Rounding is to the nearest, half to even;
-// what is out of range saturates. Products of integers are exact.
+// Quantised numbers: integers that stand for (integer - zero point) * scale. Values are rounded to the nearest integer,
+// ties to even; values out of range saturate. Products of integers are exact.
 
 #include <algorithm>
 
@@ -16,8 +16,8 @@ using Ints = std::vector<int64_t>;
 bool IsQuantized(DType dtype) { return IsInteger(dtype) && SizeOf(dtype) <= 2; }
 bool IsByte(DType dtype) { return IsInteger(dtype) && SizeOf(dtype) == 1; }
 
-// The nearest whole number, the even one of two: floor(x), and one more where the fraction is above a half, or is a
-// half and the floor is odd.
+// Rounds to the nearest whole number, ties to even: floor(x), plus one if the fraction is above a half, or is a half
+// and the floor is odd.
 Value Round(Builder& b, Value x) {
   const Value floor = b.Unary("floor", x), half = b.SplatLike(0.5, x), one = b.SplatLike(1, x);
   const Value fraction = b.Sub(x, floor);
@@ -26,8 +26,8 @@ Value Round(Builder& b, Value x) {
   return b.Select(up, b.Add(floor, one), floor);
 }
 
-// x rounded, moved by the zero point and saturated. Both are floats; sums of f32 and above are exact where they fit
-// into 16 bits.
+// x rounded, plus the zero point, saturated to `dtype`. The sum is in f32 or f64, which is exact if it fits into 16
+// bits.
 Value RoundTo(Builder& b, Value x, Value zero_point, DType dtype) {
   Value rounded = Round(b, x);
   if (rounded && SizeOf(rounded.dtype()) < 4) rounded = b.Convert(rounded, DType::kF32);
@@ -35,8 +35,8 @@ Value RoundTo(Builder& b, Value x, Value zero_point, DType dtype) {
   return b.Convert(rounded, dtype);
 }
 
-// Input i, a scale or a zero point, with the shape of x: one for all, one for each index of the axis, or one for each
-// block of `block` elements along it.
+// Input i, a scale or a zero point, broadcast to the shape of x. The input has one element, one for each index of the
+// axis, or one for each block of `block` elements along the axis.
 absl::StatusOr<Value> PerElement(OnnxNode& n, int i, const Shape& x, int64_t given_axis, int64_t block) {
   Builder& b = n.b();
   const Value value = n.input(i);
@@ -79,7 +79,7 @@ absl::StatusOr<DType> DTypeAttr(OnnxNode& n, std::string_view name, DType otherw
 
 absl::Status QuantizeLinear(OnnxNode& n) {
   Builder& b = n.b();
-  n.Ignore("saturate");  // of 8-bit floats
+  n.Ignore("saturate");  // only for 8-bit floats
   const Value x = n.input(0), scale = n.input(1);
   RETURN_IF_ERROR(b.status());
   const Granularity granularity = ReadGranularity(n);
@@ -121,7 +121,7 @@ absl::Status DequantizeLinear(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// To u8, with a scale and a zero point such that 0 and all of x are in range.
+// Quantises x to u8, with a scale and a zero point such that 0 and all of x are in range.
 absl::Status DynamicQuantizeLinear(OnnxNode& n) {
   Builder& b = n.b();
   const Value x = n.input(0);
@@ -141,12 +141,12 @@ absl::Status DynamicQuantizeLinear(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// Which dimension of an operand a list of scales or zero points counts along: rows of a left matrix, columns of a
-// right one, the channels of a convolution's result.
+// The dimension of an operand along which a list of scales or zero points is given: rows of a left matrix, columns of a
+// right one. Convolutions use the dimension of the channels.
 constexpr int64_t kColumns = -1, kRows = -2;
 
-// Input i, one element or one for each index of dimension `dim` of `shape`, with that shape. Also what has the rank of
-// the shape and broadcasts to it.
+// Input i broadcast to `shape`. The input has one element, one for each index of dimension `dim`, or the rank of
+// `shape` and extents that broadcast to it.
 absl::StatusOr<Value> PerLine(OnnxNode& n, int i, const Shape& shape, int64_t dim) {
   Builder& b = n.b();
   Value value = n.input(i);
@@ -162,7 +162,7 @@ absl::StatusOr<Value> PerLine(OnnxNode& n, int i, const Shape& shape, int64_t di
                    << "dimension " << dim << " of shape " << shape;
 }
 
-// Input i minus its zero point, input `zero`, if there is one, in i32.
+// Input i in i32, minus its zero point, which is input `zero` if present.
 absl::StatusOr<Value> Centered(OnnxNode& n, int i, int zero, int64_t dim) {
   const Value x = n.input(i);
   RETURN_IF_ERROR(n.b().status());
@@ -184,7 +184,8 @@ absl::Status MatMulInteger(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// A convolution of integers, in floats that hold all its sums: differences of bytes are at most 255.
+// A convolution of integers, computed in a float type that holds its sums exactly: differences of bytes are at most
+// 255.
 absl::StatusOr<Value> ConvolveIntegers(OnnxNode& n, Value x, Value filter) {
   RETURN_IF_ERROR(n.b().status());
   if (filter.shape().rank() < 3) return n.Error() << "the filter is " << filter.type() << ", expected rank 3 or more";
@@ -203,8 +204,8 @@ absl::Status ConvInteger(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// An i32 product of inputs with scales 1 and 4 as quantised numbers with scale 6 and zero point 7. Lists of scales
-// count along `x_dim` and `y_dim` of the product.
+// Quantises an i32 product. Inputs 1 and 4 are the scales of its operands, inputs 6 and 7 the scale and the zero point
+// of the result. Lists of scales apply along `x_dim` and `y_dim` of the product.
 absl::StatusOr<Value> Requantize(OnnxNode& n, Value product, int64_t x_dim, int64_t y_dim) {
   Builder& b = n.b();
   const Shape& shape = product.shape();

@@ -1,6 +1,6 @@
-// Operators that draw at random: RandomUniform, RandomNormal, Bernoulli, Multinomial, and Dropout, which does when a
-// model is trained. Each draws anew in each run, by the seed of the program (core/random.h); an attribute `seed`
-// changes that for its operator.
+// Operators that draw random numbers: RandomUniform, RandomNormal, Bernoulli, Multinomial, and Dropout, which draws in
+// training. Each run draws new numbers from the seed of the program (core/random.h). An attribute `seed` changes the
+// numbers of its operator.
 
 #include "core/random.h"
 
@@ -14,10 +14,10 @@
 namespace lockstep {
 namespace {
 
-// The attribute `seed`, a float, in the upper half, where the seeds of programs seldom have bits.
+// The bits of the attribute `seed`, a float, in the upper half, which the seeds of programs seldom use.
 uint64_t SaltOf(OnnxNode& n) { return uint64_t{std::bit_cast<uint32_t>(static_cast<float>(n.Float("seed", 0)))} << 32; }
 
-// What the attribute `dtype` says, or `default_dtype`.
+// The dtype in the attribute `dtype`, or `default_dtype`.
 absl::StatusOr<DType> RandomDType(OnnxNode& n, DType default_dtype) {
   if (!n.has_attr("dtype")) return default_dtype;
   const int64_t number = n.Int("dtype", 0);
@@ -28,10 +28,10 @@ absl::StatusOr<DType> RandomDType(OnnxNode& n, DType default_dtype) {
 
 absl::StatusOr<TensorType> FloatsOf(const OnnxNode& n, DType dtype, Shape shape) {
   if (IsFloat(dtype)) return TensorType{dtype, std::move(shape)};
-  return n.Error() << "of " << dtype << ", expected floats";
+  return n.Error() << "dtype is " << dtype << ", expected floats";
 }
 
-// What an operator with the attribute `shape` gives.
+// The result type of an operator with the attribute `shape`.
 absl::StatusOr<TensorType> TypeOfShape(OnnxNode& n) {
   if (!n.has_attr("shape")) return n.Error() << "attribute shape is missing";
   std::vector<int64_t> extents = n.Ints("shape");
@@ -41,7 +41,7 @@ absl::StatusOr<TensorType> TypeOfShape(OnnxNode& n) {
   return FloatsOf(n, dtype, std::move(shape));
 }
 
-// What an operator gives whose result is like its input.
+// The result type of an operator whose result has the shape of its input.
 absl::StatusOr<TensorType> TypeOfInput(OnnxNode& n) {
   const Value like = n.input(0);
   RETURN_IF_ERROR(n.b().status());
@@ -49,12 +49,12 @@ absl::StatusOr<TensorType> TypeOfInput(OnnxNode& n) {
   return FloatsOf(n, dtype, like.shape());
 }
 
-// A number that `dtype` has, rounded.
+// The attribute `name`; an error if it is not finite in `dtype`.
 absl::StatusOr<double> FiniteAttr(OnnxNode& n, std::string_view name, double default_value, DType dtype) {
   const double value = n.Float(name, default_value);
   RETURN_IF_ERROR(n.b().status());
   if (std::isfinite(Tensor::Scalar(dtype, value).At(0))) return value;
-  return n.Error() << "attribute " << name << " is " << value << ", which is no finite " << dtype;
+  return n.Error() << "attribute " << name << " is " << value << ", which is not finite in " << dtype;
 }
 
 absl::Status Uniform(OnnxNode& n, const absl::StatusOr<TensorType>& type) {
@@ -94,7 +94,7 @@ absl::Status Multinomial(OnnxNode& n) {
   ASSIGN_OR_RETURN(const DType dtype, RandomDType(n, DType::kI32));
   RETURN_IF_ERROR(n.b().status());
   if (samples < 1) return n.Error() << "attribute sample_size is " << samples << ", expected at least 1";
-  if (dtype != DType::kI32 && dtype != DType::kI64) return n.Error() << "of " << dtype << ", expected i32 or i64";
+  if (dtype != DType::kI32 && dtype != DType::kI64) return n.Error() << "dtype is " << dtype << ", expected i32 or i64";
   RETURN_IF_ERROR(n.CheckedShape({logits.shape()[0], samples, logits.shape()[1]}).status());
   n.SetOutput(0, n.b().Convert(RandomMultinomial(n.b(), logits, samples, SaltOf(n)), dtype));
   return absl::OkStatus();
@@ -103,13 +103,14 @@ absl::Status Multinomial(OnnxNode& n) {
 // --- Dropout ---------------------------------------------------------------------------------------------------------
 
 struct Ratio {
-  std::optional<double> known;  // if it does not depend on what the model is given
+  std::optional<double> known;  // if it does not depend on data
   DType dtype = DType::kF32;
 };
 
 absl::StatusOr<Ratio> RatioOf(OnnxNode& n) {
   Ratio ratio;
-  if (n.opset() >= 12 && n.has_attr("ratio")) return n.Error() << "ratio is an attribute, in opset 12 it is an input";
+  if (n.opset() >= 12 && n.has_attr("ratio"))
+    return n.Error() << "ratio is an attribute, expected an input from opset 12 on";
   ratio.known = n.Float("ratio", 0.5);
   if (n.has_input(1)) {
     const Value given = n.input(1);
@@ -126,8 +127,8 @@ absl::StatusOr<Ratio> RatioOf(OnnxNode& n) {
   return ratio;
 }
 
-// Before opset 12 nothing in the node says whether it is in training mode; from then on a file that was exported for
-// inference says false, and one that says nothing leaves it open.
+// True if input 2, training_mode, is the constant false, as in a file that was exported for inference. It exists from
+// opset 12 on. Without it, the node may be in training mode.
 bool IsForInferenceAlone(OnnxNode& n) {
   if (!n.has_input(2)) return false;
   const absl::StatusOr<double> training = n.FloatInput(2);

@@ -1,4 +1,4 @@
-// Between channels and places, and centred crops.
+// Operators that move elements between channels and spatial positions, and crops around the centre.
 
 #include <algorithm>
 #include <numeric>
@@ -13,7 +13,7 @@ using Ints = std::vector<int64_t>;
 
 struct Blocks {
   int64_t size;
-  bool depth_first;  // mode DCR: the places in a block vary slower than the channels, else faster
+  bool depth_first;  // mode DCR: the position in a block varies slower than the channel; mode CRD: faster
 };
 
 absl::StatusOr<Blocks> ReadBlocks(OnnxNode& n) {
@@ -32,7 +32,7 @@ absl::Status DepthToSpace(OnnxNode& n) {
   const Shape& x = n.shape(0);
   const int64_t s = blocks.size;
   if (x[1] % (s * s) != 0)
-    return n.Error() << "the channels of " << n.type(0) << " are no multiple of " << s << " * " << s;
+    return n.Error() << "the channels of " << n.type(0) << " are not a multiple of " << s << " * " << s;
   const int64_t channels = x[1] / (s * s);
   Builder& b = n.b();
   const Value apart = blocks.depth_first ? b.Reshape(n.input(0), Shape({x[0], s, s, channels, x[2], x[3]}))
@@ -47,7 +47,7 @@ absl::Status SpaceToDepth(OnnxNode& n) {
   const Shape& x = n.shape(0);
   const int64_t s = blocks.size;
   if (x[2] % s != 0 || x[3] % s != 0)
-    return n.Error() << "the places of " << n.type(0) << " do not divide into blocks of " << s << " by " << s;
+    return n.Error() << "height and width of " << n.type(0) << " do not divide into blocks of " << s << " by " << s;
   Builder& b = n.b();
   const Value apart = b.Reshape(n.input(0), Shape({x[0], x[1], x[2] / s, s, x[3] / s, s}));
   const Value moved = b.Transpose(apart, blocks.depth_first ? Ints{0, 3, 5, 1, 2, 4} : Ints{0, 1, 3, 5, 2, 4});

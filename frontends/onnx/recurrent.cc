@@ -1,5 +1,5 @@
 // RNN, GRU and LSTM: a scan for each direction, whose body is the cell. The products of the inputs with their weights
-// are written in the body, where a batch that is split stays split; a backend makes one product of those of all steps.
+// are in the body, so that a split batch stays split. A backend merges those of all steps into one product.
 
 #include <utility>
 
@@ -14,20 +14,20 @@ namespace {
 
 enum class CellKind { kRnn, kGru, kLstm };
 
-// What a node says of itself, and its inputs with the sequence in dimension 0 and the directions in dimension 0 of what
-// each direction has its own of.
+// The attributes and inputs of a node. Dimension 0 of x is the sequence. Dimension 0 of the values that each direction
+// has separately, such as weights, is the direction.
 struct RecurrentForm {
   CellKind kind = CellKind::kRnn;
   int64_t gates = 1, directions = 1, length = 0, batch = 0, hidden = 0;
   bool first_is_reverse = false, batch_first = false;
   bool linear_before_reset = false, input_forget = false;
-  double clip = 0;                      // 0: none
-  std::vector<Activation> activations;  // of each direction in turn
+  double clip = 0;                      // 0 means none
+  std::vector<Activation> activations;  // first direction's, then second's
   Value x, w, r, bias, peepholes, initial_h, initial_c;
-  Value mask;  // [length, batch]: whether the sequence goes on so far; null: all do
+  Value mask;  // bool [length, batch], true for steps within the sequence; null if all are
 };
 
-// `x` must have these extents. `x` may be absent.
+// Returns an error if input i is present and its extents are not `dims`.
 absl::Status CheckShape(OnnxNode& n, int i, const std::vector<int64_t>& dims) {
   if (!n.has_input(i)) return absl::OkStatus();
   const Value x = n.input(i);
@@ -50,7 +50,7 @@ absl::Status ReadAttributes(OnnxNode& n, RecurrentForm& form) {
   form.batch_first = n.Flag("layout", false);
   form.clip = n.Float("clip", 0.0);
   if (form.clip < 0) return n.Error() << "attribute clip is " << form.clip << ", expected a positive number";
-  n.Ignore("output_sequence");  // of opsets before 7: whether output 0 is wanted
+  n.Ignore("output_sequence");  // before opset 7: true if output 0 is used
   std::vector<std::string> defaults = {"Tanh"};
   if (form.kind == CellKind::kGru) defaults = {"Sigmoid", "Tanh"};
   if (form.kind == CellKind::kLstm) defaults = {"Sigmoid", "Tanh", "Tanh"};
@@ -60,7 +60,7 @@ absl::Status ReadAttributes(OnnxNode& n, RecurrentForm& form) {
   return n.b().status();
 }
 
-// Whether each step is one of the sequence, if some are shorter than others.
+// Sets the mask from input 4, the lengths of the sequences. The mask stays null if all have the full length.
 absl::Status ReadLengths(OnnxNode& n, RecurrentForm& form) {
   RETURN_IF_ERROR(CheckShape(n, 4, {form.batch}));
   if (!n.has_input(4)) return absl::OkStatus();
@@ -123,13 +123,13 @@ absl::StatusOr<RecurrentForm> ReadRecurrentForm(OnnxNode& n, CellKind kind) {
   return form;
 }
 
-// One direction.
+// The scan of one direction.
 class Recurrence {
  public:
   Recurrence(OnnxNode& n, const RecurrentForm& form, int64_t direction)
       : n_(n), form_(form), direction_(direction), body_(Name()), b_(body_, nullptr, n.source()) {}
 
-  // What is stacked, of [length, batch, hidden], and the last carried values, of [batch, hidden].
+  // y: the stacked outputs, [length, batch, hidden]; h, c: the last carried values, [batch, hidden].
   struct Results {
     Value y, h, c;
   };
@@ -140,7 +140,7 @@ class Recurrence {
   std::string Name() const { return kNames[static_cast<int>(form_.kind)]; }
   bool is_reverse() const { return form_.first_is_reverse || direction_ == 1; }
 
-  // Values of the program that the body is given.
+  // Adds an input to the body for a value of the program.
   absl::StatusOr<Value> Enter(std::vector<ScanParts::Operand>& group, Value outer, const std::string& name,
                               bool is_scanned = false);
   absl::Status EnterAll();
@@ -199,7 +199,7 @@ absl::Status Recurrence::EnterAll() {
     mask_ = b_.BroadcastAlong(mask_, state.shape, 0);
   }
   ASSIGN_OR_RETURN(w_, Enter(parts_.constants, OfDirection(form_.w), "w"));
-  // The hidden gate of a GRU may have its product after the reset.
+  // A GRU without linear_before_reset resets h before the product of the hidden gate, so that product is separate.
   const Value r = OfDirection(form_.r);
   const bool in_two = form_.kind == CellKind::kGru && !form_.linear_before_reset;
   ASSIGN_OR_RETURN(r_, Enter(parts_.constants, in_two ? Part(n_.b(), r, 0, 0, 2) : r, "r"));
@@ -209,7 +209,7 @@ absl::Status Recurrence::EnterAll() {
   if (form_.bias) {
     const Value both = OfDirection(form_.bias);
     const Value of_x = Part(n_.b(), both, 0, 0, form_.gates), of_h = Part(n_.b(), both, 0, form_.gates, form_.gates);
-    // The reset gate of a GRU may be between the two.
+    // A GRU with linear_before_reset multiplies only the recurrent part, with its bias, by the reset gate.
     const bool apart = form_.kind == CellKind::kGru && form_.linear_before_reset;
     ASSIGN_OR_RETURN(bias_, Enter(parts_.constants, apart ? of_x : n_.b().Add(of_x, of_h), "bias"));
     if (apart) {
@@ -251,7 +251,7 @@ void Recurrence::StepLstm() {
   const Value sum = b_.Add(b_.MatMul(x_, w_, false, true), b_.MatMul(h_, r_, false, true));
   const Value gates = Biased(sum, bias_);
   std::vector<Value> gate;
-  for (int64_t i = 0; i < form_.gates; ++i) gate.push_back(Gate(gates, i));  // in order, as their gradients then are
+  for (int64_t i = 0; i < form_.gates; ++i) gate.push_back(Gate(gates, i));  // keeps gradients in order
   const Value input = Activate(0, Peephole(0, gate[0], c_));
   const Value forget =
       form_.input_forget ? b_.Sub(b_.SplatLike(1.0, input), input) : Activate(0, Peephole(2, gate[2], c_));
@@ -281,8 +281,8 @@ absl::StatusOr<Recurrence::Results> Recurrence::Run() {
   return Results{results[1], results[0], Value()};
 }
 
-// The directions' values of [..., batch, hidden] with a new dimension for the directions before the batch; with the
-// batch first, both are after it.
+// Joins the directions' values [..., batch, hidden] along a new dimension before the batch. If `batch_first`, the batch
+// becomes the first dimension of the result.
 Value Join(Builder& b, const std::vector<Value>& of_directions, bool is_stacked, bool batch_first) {
   std::vector<Value> wide;
   for (Value value : of_directions) {

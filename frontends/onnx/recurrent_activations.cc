@@ -14,7 +14,7 @@ Value Affine(Builder& b, double alpha, Value x, double beta) {
   return beta == 0.0 ? scaled : b.AddScalar(scaled, beta);
 }
 
-// The functions, and their parameters where nothing is given; none: it has no such parameter.
+// A function with the defaults of its parameters; nullopt if it does not have that parameter.
 struct Function {
   const char* name;
   std::optional<double> alpha, beta;
@@ -93,7 +93,7 @@ absl::StatusOr<std::vector<Activation>> ReadActivations(OnnxNode& n, const std::
   return activations;
 }
 
-// Without overflow: max(x, 0) + log1p(exp(-|x|)). At 0 the maximum has half of the gradient and |x| none.
+// Computed without overflow as max(x, 0) + log1p(exp(-|x|)). At 0 the maximum has half of the gradient and |x| none.
 Value SoftplusOf(Builder& b, Value x) {
   if (!x) return x;
   const Value above = b.Max(x, b.SplatLike(0.0, x));

@@ -14,14 +14,14 @@ struct Activation {
   double alpha = 0, beta = 0;
 };
 
-// From the attributes activations, activation_alpha and activation_beta: `defaults`, those of one direction, for each.
-// Functions with an alpha, or a beta, take the numbers in order.
+// Reads the attributes activations, activation_alpha and activation_beta. `defaults` are the functions of one
+// direction. Functions that have an alpha, or a beta, take the numbers of the attribute in order.
 absl::StatusOr<std::vector<Activation>> ReadActivations(OnnxNode& n, const std::vector<std::string>& defaults,
                                                         int64_t directions);
 
 Value ApplyActivation(Builder& b, const Activation& activation, Value x);
 
-// log(1 + exp(x)), which is an operator too. Its gradient at 0 is 1/2.
+// log(1 + exp(x)), also for the operator Softplus. Its gradient at 0 is 1/2.
 Value SoftplusOf(Builder& b, Value x);
 
 }  // namespace lockstep

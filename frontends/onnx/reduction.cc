@@ -1,4 +1,4 @@
-// Reductions over axes, and along one.
+// Reductions over several axes, and operators along one axis.
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// The axes, from an attribute up to opset `axes_input_since` - 1, from then on from input 1.
+// The reduced axes: an attribute before opset `axes_input_since`, input 1 from then on.
 absl::StatusOr<Ints> ReducedDims(OnnxNode& n, int64_t axes_input_since, const Shape& shape) {
   ASSIGN_OR_RETURN(std::optional<Ints> axes, n.IntsAttrOrInput("axes", axes_input_since, 1));
   const bool empty_is_none = n.opset() >= axes_input_since && n.Flag("noop_with_empty_axes", false);
@@ -51,7 +51,8 @@ Value Abs(Builder& b, Value x) { return b.Unary("abs", x); }
 Value LogBehind(Builder& b, Value x, int64_t) { return b.Log(x); }
 Value NormBehind(Builder& b, Value x, int64_t) { return NormOf(b, x); }
 
-// The mean of integers is truncated, so it divides; that of floats multiplies.
+// The mean, given the sum. A mean of integers is truncated, so the sum is divided; a float sum is multiplied by 1 /
+// count.
 Value Divide(Builder& b, Value sum, int64_t count) {
   if (!sum || count == 1) return sum;
   if (!IsFloat(sum.dtype())) return b.Div(sum, b.SplatLike(static_cast<double>(count), sum));
@@ -60,7 +61,7 @@ Value Divide(Builder& b, Value sum, int64_t count) {
 
 absl::Status ReduceSum(OnnxNode& n) { return Reduce(n, 13, "reduce_sum", Same, SameBehind); }
 
-// In 16 bits the sum may be too large, and the factor has few digits.
+// 16-bit floats are computed in f32: the sum could overflow, and 1 / count has few digits.
 absl::Status ReduceMean(OnnxNode& n) {
   const Value x = n.input(0);
   RETURN_IF_ERROR(n.b().status());
@@ -70,8 +71,8 @@ absl::Status ReduceMean(OnnxNode& n) {
       [dtype](Builder& b, Value sum, int64_t count) { return b.Convert(Divide(b, sum, count), dtype); });
 }
 
-// PyTorch's max(dim) and min(dim): the gradient of equal elements goes to the first, whereas its max(), amax and ONNX's
-// operators share it. The first is found by reductions, which loops fuse and argmax is not.
+// PyTorch's max(dim) and min(dim): among equal elements the gradient goes to the first. In its max() and amax, and in
+// ONNX's operators, equal elements share it. The first is found by reductions, because loops fuse these but not argmax.
 absl::Status FirstExtremum(OnnxNode& n, std::string_view op) {
   Builder& b = n.b();
   const Value x = n.input(0);
@@ -81,7 +82,7 @@ absl::Status FirstExtremum(OnnxNode& n, std::string_view op) {
   if (dims.size() != 1 || x.shape()[dims[0]] >= kMostExtent)
     return n.Unsupported() << "dimensions " << ListToString(dims) << " of " << x.type() << ", expected one";
   const Value extremum = b.BroadcastOver(b.Op(op, {x}, {{"dims", dims}}), x.shape(), dims);
-  const Value is_extreme = b.Op("or", {b.Compare(x, extremum, "eq"), b.Compare(x, x, "ne")});  // NaN is
+  const Value is_extreme = b.Op("or", {b.Compare(x, extremum, "eq"), b.Compare(x, x, "ne")});  // also NaN
   const TensorType places{DType::kI32, x.shape()};
   const Value place = b.Select(is_extreme, b.Iota(places, dims[0]), b.Splat(kMostExtent, places));
   const Value result = b.Pick(x, b.Op("reduce_min", {place}, {{"dims", dims}}), dims[0]);
@@ -89,7 +90,7 @@ absl::Status FirstExtremum(OnnxNode& n, std::string_view op) {
   return absl::OkStatus();
 }
 
-// Of bool, the maximum is any and the minimum is all.
+// For bool, the maximum is "any" and the minimum is "all".
 absl::Status ReduceExtremum(OnnxNode& n, std::string_view op) {
   const Value x = n.input(0);
   RETURN_IF_ERROR(n.b().status());
@@ -110,7 +111,7 @@ absl::Status ReduceL2(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, 
 absl::Status ReduceSumSquare(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, SameBehind); }
 absl::Status ReduceLogSum(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Same, LogBehind); }
 
-// log(sum(exp(x))), without overflow: the largest element, where it is finite, is taken out first.
+// log(sum(exp(x))), without overflow: the largest element, if it is finite, is subtracted first.
 absl::Status ReduceLogSumExp(OnnxNode& n) {
   Builder& b = n.b();
   const Value x = n.input(0);
@@ -146,7 +147,7 @@ absl::Status Arg(OnnxNode& n, std::string_view op) {
 absl::Status ArgMax(OnnxNode& n) { return Arg(n, "argmax"); }
 absl::Status ArgMin(OnnxNode& n) { return Arg(n, "argmin"); }
 
-// What need not be sorted is sorted too.
+// The results are sorted even if the attribute sorted is false.
 absl::Status TopK(OnnxNode& n) {
   Builder& b = n.b();
   const Value x = n.input(0);

@@ -1,4 +1,4 @@
-// Regions of interest: RoiAlign samples each, MaxRoiPool takes maxima in it.
+// Regions of interest: RoiAlign samples each region, MaxRoiPool takes maxima in it.
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +30,7 @@ absl::Status CheckImages(OnnxNode& n, int64_t columns) {
   return absl::OkStatus();
 }
 
-// Indices of images; negative ones become one that is out of range, so that they are an error when they are used.
+// Indices of images, as i64. Negative ones become an index that is out of range, so that using them is an error.
 Value Images(Builder& b, Value indices, int64_t count) {
   const Value wide = b.Convert(indices, DType::kI64);
   const Value is_negative = b.Compare(wide, b.SplatLike(0, wide), "lt");
@@ -41,12 +41,12 @@ Value Images(Builder& b, Value indices, int64_t count) {
 
 struct Alignment {
   bool half_pixel, is_max;
-  int64_t output[2], samples[2];  // of height and width; samples in each bin, at most
+  int64_t output[2], samples[2];  // for height and width; `samples` per bin, at most
   int64_t sampling_ratio;
   double scale;
 };
 
-// How many samples of a bin the largest region needs along one dimension, if the number follows from its size.
+// The number of samples per bin that the largest region needs along dimension i, if sampling_ratio is 0.
 int64_t MostSamples(const Tensor& rois, const Alignment& a, int64_t i) {
   double most = 1;
   for (int64_t r = 0; r < rois.shape()[0]; ++r) {
@@ -89,10 +89,10 @@ absl::StatusOr<Alignment> ReadAlignment(OnnxNode& n) {
 
 // The samples of all regions along one dimension.
 struct Samples {
-  Value low, high;     // elements before and after each, i64 [R, bins, samples]
-  Value below, above;  // their weights; 0 of samples outside of the image
-  Value count;         // samples of each bin, [R]
-  Value is_counted;    // whether it is one of them
+  Value low, high;     // the elements before and after each sample, i64 [R, bins, samples]
+  Value below, above;  // their weights; 0 for samples outside the image
+  Value count;         // number of samples per bin, [R]
+  Value is_counted;    // true for samples that exist, below `count`
 };
 
 Samples SamplesAlong(Builder& b, Value rois, const Alignment& a, int64_t i, int64_t extent) {
@@ -117,7 +117,7 @@ Samples SamplesAlong(Builder& b, Value rois, const Alignment& a, int64_t i, int6
   const Value inside = b.Min(b.Max(position, limit(0)), limit(static_cast<double>(extent - 1)));
   const Value index = IndexBelow(b, inside);
   const Value last = b.SplatLike(static_cast<double>(extent - 1), index);
-  s.low = b.Min(b.Max(index, b.SplatLike(0, index)), last);  // also where the position is no number
+  s.low = b.Min(b.Max(index, b.SplatLike(0, index)), last);  // also if the position is NaN
   s.high = b.Min(b.AddScalar(s.low, 1), last);
   const Value weighs = b.Op("and", {is_near, s.is_counted});
   const Value fraction = b.Sub(inside, b.Convert(index, inside.dtype()));
@@ -126,8 +126,8 @@ Samples SamplesAlong(Builder& b, Value rois, const Alignment& a, int64_t i, int6
   return s;
 }
 
-// The elements of all images, [C, N * height * width], at rows and columns of samples, times their weights:
-// [C, R, bins, samples, bins, samples].
+// Gathers the elements of all images, [C, N * height * width], at rows and columns of samples, and multiplies them by
+// their weights. Returns [C, R, bins, samples, bins, samples].
 Value Corner(Builder& b, Value elements, Value images, const Shape& x, Value row, Value row_weight, Value column,
              Value column_weight) {
   if (!row || !column) return Value();
@@ -144,7 +144,7 @@ Value Corner(Builder& b, Value elements, Value images, const Shape& x, Value row
   return b.Mul(found, b.Broadcast(weight, found.shape(), {1, 2, 3, 4, 5}));
 }
 
-// The mean of a bin's samples, or what the operator calls their maximum: that of all weighted elements.
+// The mean of each bin's samples, or its maximum, which the operator defines as that of all weighted elements.
 Value OfBins(Builder& b, const std::vector<Value>& corners, const Samples& rows, const Samples& columns, bool is_max) {
   Value bins;
   for (const Value& corner : corners) bins = !bins ? corner : is_max ? b.Max(bins, corner) : b.Add(bins, corner);
@@ -192,13 +192,13 @@ absl::Status RoiAlign(OnnxNode& n) {
 
 // --- MaxRoiPool ------------------------------------------------------------------------------------------------------
 
-// Rounded to the nearest whole number, halves away from zero.
+// x rounded to the nearest whole number, halves away from zero.
 Value RoundedAway(Builder& b, Value x) {
   const Value up = b.Unary("floor", b.AddScalar(x, 0.5)), down = b.Unary("ceil", b.AddScalar(x, -0.5));
   return b.Select(b.Compare(x, b.SplatLike(0, x), "ge"), up, down);
 }
 
-// Whether the element of an extent is in a bin of a region: bool [R, bins, extent].
+// True where an element of an extent is in a bin of a region: bool [R, bins, extent].
 Value InBins(Builder& b, Value start, Value end, int64_t bins, int64_t extent) {
   if (!start) return start;
   const TensorType all{start.dtype(), {start.shape()[0], bins, extent}};
@@ -211,7 +211,7 @@ Value InBins(Builder& b, Value start, Value end, int64_t bins, int64_t extent) {
   return b.Op("and", {b.Compare(at, first, "ge"), b.Compare(at, after, "lt")});
 }
 
-// Maxima along the rows of each region's image, then along the columns of those; 0 of a bin that is empty.
+// Takes maxima along the rows of each region's image, then along the columns. An empty bin gives 0.
 absl::Status MaxRoiPool(OnnxNode& n) {
   Builder& b = n.b();
   const Value x = n.input(0), rois = n.input(1);

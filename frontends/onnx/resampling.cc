@@ -17,7 +17,7 @@ Value SliceAlong(Builder& b, Value x, int64_t dim, int64_t start, int64_t count,
   return b.Slice(x, starts, limits, strides);
 }
 
-// Each element along `dim` `times` times.
+// x with each element along `dim` repeated `times` times.
 Value Repeated(Builder& b, Value x, int64_t dim, int64_t times) {
   if (!x || times == 1) return x;
   Ints dims = x.shape().dims(), kept;
@@ -33,7 +33,7 @@ Tensor Constants(DType dtype, Shape shape, const std::vector<double>& values) {
   return Tensor::Of<double>(std::move(shape), values).Converted(dtype);
 }
 
-// The same rows with all indices in range, each once.
+// The same rows with indices limited to the range and merged, so that each occurs once.
 std::vector<Taps> InRange(const std::vector<Taps>& rows, int64_t extent) {
   std::vector<Taps> result;
   for (const Taps& row : rows) {
@@ -44,7 +44,7 @@ std::vector<Taps> InRange(const std::vector<Taps>& rows, int64_t extent) {
   return result;
 }
 
-// As a product with a matrix, most of which is zero; `dim` is the last dimension.
+// Resamples by a product with a matrix that is mostly zeros. Requires that `dim` is the last dimension.
 Value ByMatrix(Builder& b, Value x, const std::vector<Taps>& rows) {
   const int64_t dim = x.shape().rank() - 1, extent = x.shape()[dim], count = static_cast<int64_t>(rows.size());
   std::vector<double> matrix(rows.size() * At(extent), 0.0);
@@ -56,7 +56,7 @@ Value ByMatrix(Builder& b, Value x, const std::vector<Taps>& rows) {
   return b.Reshape(y, x.shape().WithDim(dim, count));
 }
 
-// As many gathers as a row has taps.
+// Resamples by as many gathers as a row has taps.
 Value ByGathers(Builder& b, Value x, int64_t dim, const std::vector<Taps>& rows) {
   size_t most = 1;
   for (const Taps& row : rows) most = std::max(most, row.size());
@@ -94,7 +94,7 @@ Value Selected(Builder& b, Value x, int64_t dim, const Ints& indices) {
 }
 
 Value Resampled(Builder& b, Value x, int64_t dim, const std::vector<Taps>& rows) {
-  // Beyond this a matrix has too many zeros to be worth multiplying with.
+  // With more rows, the matrix has too many zeros to be efficient.
   constexpr int64_t kMostMatrixRows = 512;
   if (!x) return x;
   const Shape shape = x.shape().WithDim(dim, static_cast<int64_t>(rows.size()));

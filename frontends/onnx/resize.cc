@@ -1,4 +1,4 @@
-// Resize and Upsample: one dimension after the other is resampled with weights that are known when importing.
+// Resize and Upsample: one dimension after the other is resampled with weights that are known at import.
 
 #include <algorithm>
 #include <cmath>
@@ -13,11 +13,11 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// How one dimension changes.
+// The change of one dimension.
 struct Axis {
   int64_t dim, input, output;
-  double scale;               // new by old elements
-  double begin = 0, end = 1;  // of the region that tf_crop_and_resize takes, 1 being the last old element
+  double scale;               // number of new elements / number of old ones
+  double begin = 0, end = 1;  // the region of tf_crop_and_resize, where 1 is the last old element
 };
 
 struct Method {
@@ -26,10 +26,10 @@ struct Method {
   bool antialias, exclude_outside;
 };
 
-// Where in the old elements the new element i is.
+// The position of new element i among the old elements.
 double PositionOf(const Axis& a, const std::string& transform, int64_t i) {
   const auto at = static_cast<double>(i), input = static_cast<double>(a.input);
-  const double output = a.scale * input;  // which need not be whole
+  const double output = a.scale * input;  // may be fractional
   const bool is_one = std::abs(output - 1) < 1e-9;
   if (transform == "align_corners") return is_one ? 0 : at * (input - 1) / (output - 1);
   if (transform == "asymmetric") return at / a.scale;
@@ -62,10 +62,10 @@ double Kernel(const Method& method, double distance) {
   return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
 }
 
-// Where elements get fewer, antialiasing widens the kernel.
+// The factor on distances by which antialiasing widens the kernel when the extent shrinks; 1 otherwise.
 double Narrowing(const Axis& a, const Method& method) { return method.antialias ? std::min(a.scale, 1.0) : 1.0; }
 
-// How far from a position elements have weights.
+// The largest distance from a position at which elements have weights.
 double Reach(const Axis& a, const Method& method) { return (method.mode == "linear" ? 1 : 2) / Narrowing(a, method); }
 
 Taps TapsAt(double position, const Axis& a, const Method& method) {
@@ -97,7 +97,7 @@ Value ResizeAxis(Builder& b, Value x, const Axis& a, const Method& method) {
   return method.mode == "nearest" ? Selected(b, x, a.dim, indices) : Resampled(b, x, a.dim, rows);
 }
 
-// y with the extrapolation value where a dimension's position is outside x.
+// y with the extrapolation value where the position is outside x in some dimension.
 Value Extrapolated(Builder& b, Value y, const std::vector<Axis>& axes, const Method& method) {
   for (const Axis& a : axes) {
     std::vector<bool> outside;
@@ -127,7 +127,7 @@ absl::StatusOr<Value> Resize(OnnxNode& n, const std::vector<Axis>& axes, const M
   if (shape.num_elements() == 0) return b.Splat(0, {x.dtype(), shape});
   const bool computes = method.mode != "nearest";
   for (const Axis& a : axes) {
-    const double taps = computes ? 4 * (2 * Reach(a, method) + 1) : 1;  // merged and sorted, so that each takes longer
+    const double taps = computes ? 4 * (2 * Reach(a, method) + 1) : 1;  // 4 for merging and sorting
     RETURN_IF_ERROR(n.ReserveTable(static_cast<double>(a.output) * taps));
   }
   const DType wide = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
@@ -138,7 +138,7 @@ absl::StatusOr<Value> Resize(OnnxNode& n, const std::vector<Axis>& axes, const M
   return b.Convert(y, x.dtype());
 }
 
-// --- What Resize says ------------------------------------------------------------------------------------------------
+// --- Attributes and inputs of Resize ---------------------------------------------------------------------------------
 
 absl::StatusOr<std::string> OneOf(OnnxNode& n, const char* name, const char* otherwise,
                                   const std::vector<std::string>& known) {
@@ -172,7 +172,7 @@ absl::StatusOr<int64_t> Scaled(OnnxNode& n, int64_t extent, double scale) {
   return static_cast<int64_t>(scaled);
 }
 
-// The axes with new extents that are given; all are scaled alike if the policy is not to stretch.
+// The axes for given new extents. Unless the policy is stretch, all axes get the same scale.
 absl::StatusOr<std::vector<Axis>> SizedAxes(OnnxNode& n, const Ints& dims, const Ints& sizes) {
   ASSIGN_OR_RETURN(const std::string policy,
                    OneOf(n, "keep_aspect_ratio_policy", "stretch", {"stretch", "not_larger", "not_smaller"}));
@@ -214,7 +214,7 @@ absl::StatusOr<std::vector<Axis>> ReadAxes(OnnxNode& n, bool crops) {
   const int64_t rank = n.shape(0).rank();
   if (n.opset() >= 18 && n.has_attr("axes")) {
     dims = n.Ints("axes");
-    RETURN_IF_ERROR(n.Axes(dims, rank).status());  // none twice
+    RETURN_IF_ERROR(n.Axes(dims, rank).status());  // an error if one repeats
     for (int64_t& dim : dims) dim += dim < 0 ? rank : 0;
   } else {
     for (int64_t i = 0; i < rank; ++i) dims.push_back(i);
@@ -229,7 +229,7 @@ absl::StatusOr<std::vector<Axis>> ReadAxes(OnnxNode& n, bool crops) {
     RETURN_IF_ERROR(CheckCount(n, "sizes", sizes.size(), dims.size()));
     ASSIGN_OR_RETURN(axes, SizedAxes(n, dims, sizes));
   } else {
-    n.Ignore("keep_aspect_ratio_policy");  // of sizes
+    n.Ignore("keep_aspect_ratio_policy");  // only for sizes
     RETURN_IF_ERROR(CheckCount(n, "scales", scales.size(), dims.size()));
     ASSIGN_OR_RETURN(axes, ScaledAxes(n, dims, scales));
   }
@@ -257,7 +257,7 @@ absl::Status ResizeFrom11(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// --- Upsample, and Resize as it was ----------------------------------------------------------------------------------
+// --- Upsample, and Resize before opset 11 ----------------------------------------------------------------------------
 
 absl::Status ResizeByScales(OnnxNode& n, const std::vector<double>& scales, const char* nearest) {
   ASSIGN_OR_RETURN(std::string mode, OneOf(n, "mode", "nearest", {"nearest", "linear", "bilinear"}));

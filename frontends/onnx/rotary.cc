@@ -8,7 +8,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// x = [..., n] from `start` on, every `stride`th of the last dimension below `limit`.
+// Every `stride`th element of the last dimension of x, from `start` on and below `limit`.
 Value LastDim(Builder& b, Value x, int64_t start, int64_t limit, int64_t stride) {
   const size_t rank = static_cast<size_t>(x.shape().rank());
   Ints starts(rank, 0), limits = x.shape().dims(), strides(rank, 1);
@@ -18,8 +18,8 @@ Value LastDim(Builder& b, Value x, int64_t start, int64_t limit, int64_t stride)
   return b.Slice(x, starts, limits, strides);
 }
 
-// Input i, the cosines or sines of each token: [batch, sequence, pairs]. If there are positions, it has them by
-// position: [positions, pairs].
+// The cosines or sines of each token, [batch, sequence, pairs], from input i. If position_ids are given, input i is a
+// table [positions, pairs].
 absl::StatusOr<Value> Angles(OnnxNode& n, int i, const Shape& expected) {
   Value angles = n.input(i);
   RETURN_IF_ERROR(n.b().status());

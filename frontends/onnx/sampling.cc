@@ -1,4 +1,4 @@
-// Operators that read images at positions which are data: GridSample, AffineGrid, DeformConv. Gradients with respect to
+// Operators that read images at positions given as data: GridSample, AffineGrid, DeformConv. Gradients with respect to
 // the positions follow from the weights; indices have none.
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using Ints = std::vector<int64_t>;
 
 Ints SpatialOf(const Shape& shape) { return {shape.dims().begin() + 2, shape.dims().end()}; }
 
-// x [N, C, spatial...] with one spatial dimension.
+// x [N, C, spatial...] with its spatial dimensions merged into one.
 Value Flat(Builder& b, Value x) {
   return b.Reshape(x, {x.shape()[0], x.shape()[1], Shape(SpatialOf(x.shape())).num_elements()});
 }
@@ -53,7 +53,7 @@ Value Limited(Builder& b, Value x, double low, double high) {
   return b.Select(b.Compare(x, x, "eq"), limited, x);  // NaN stays
 }
 
-// Reflected at the ends of [low, high] until it is inside.
+// x reflected at the ends of [low, high] until it is inside.
 Value Reflected(Builder& b, Value x, double low, double high) {
   if (!x) return x;
   const double span = high - low;
@@ -66,7 +66,7 @@ Value Reflected(Builder& b, Value x, double low, double high) {
   return b.AddScalar(b.Select(is_odd, b.Sub(spans, rest), rest), low);
 }
 
-// What a position of the image, an element or between two, means where it is outside.
+// A position, which may be between elements, after applying the padding mode to positions outside the image.
 Value Padded(Builder& b, Value position, const Sampling& s, int64_t extent) {
   const auto last = static_cast<double>(extent - 1);
   if (s.padding == "zeros") return position;
@@ -77,8 +77,8 @@ Value Padded(Builder& b, Value position, const Sampling& s, int64_t extent) {
   return Limited(b, position, 0, last);
 }
 
-// Positions in elements of each spatial dimension, [N, P], of a grid [N, positions..., rank] whose last dimension has
-// the innermost first, from -1 to 1.
+// The positions of a grid in units of elements, one [N, P] for each spatial dimension. The grid is [N, positions...,
+// rank] with numbers from -1 to 1; its last dimension has the innermost spatial dimension first.
 std::vector<Value> PositionsOf(Builder& b, Value grid, const Ints& extents, bool align_corners) {
   const int64_t last = grid.shape().rank() - 1, rank = static_cast<int64_t>(extents.size());
   const Shape flat(
@@ -95,7 +95,7 @@ std::vector<Value> PositionsOf(Builder& b, Value grid, const Ints& extents, bool
   return positions;
 }
 
-// The weights of the elements at -1, 0, 1 and 2 from the one before a position.
+// The weights of the elements at offsets -1, 0, 1 and 2 from the one before a position, whose fraction is t.
 std::vector<Value> CubicWeights(Builder& b, Value t) {
   constexpr double kA = -0.75;
   const auto polynomial = [&](Value x, double c3, double c2, double c1, double c0) {
@@ -175,7 +175,7 @@ absl::Status GridSample(OnnxNode& n) {
 
 // --- AffineGrid ------------------------------------------------------------------------------------------------------
 
-// theta [N, rank, rank + 1] times the homogeneous positions of an image of the size.
+// theta [N, rank, rank + 1] times the homogeneous positions of an image of the given size.
 absl::Status AffineGrid(OnnxNode& n) {
   Builder& b = n.b();
   const Value theta = n.input(0);
@@ -212,8 +212,8 @@ absl::Status AffineGrid(OnnxNode& n) {
 
 // --- DeformConv ------------------------------------------------------------------------------------------------------
 
-// Where each tap reads along dimension i, [N * groups, taps * positions]: where it does without offsets, and its
-// offset.
+// The positions that the taps read along dimension i, [N * groups, taps * positions]: the regular ones plus the
+// offsets.
 Value TapPositions(Builder& b, Value offsets, const OnnxWindows& w, const Shape& shape, int64_t i, int64_t groups) {
   // Offsets are [N, groups, taps, rank, positions...].
   const int64_t rank = static_cast<int64_t>(w.size.size());
@@ -235,7 +235,7 @@ Value TapPositions(Builder& b, Value offsets, const OnnxWindows& w, const Shape&
 
 struct Deformation {
   int64_t groups, offset_groups;
-  Shape result;  // of the convolution
+  Shape result;  // result shape of DeformConv
 };
 
 absl::StatusOr<Deformation> ReadDeformation(OnnxNode& n, const OnnxWindows& w) {
@@ -264,7 +264,8 @@ absl::StatusOr<Deformation> ReadDeformation(OnnxNode& n, const OnnxWindows& w) {
   return d;
 }
 
-// What each tap reads, as channels of one image, under a convolution of windows of one element.
+// The elements that the taps read become channels of one image, to which a convolution with windows of one element
+// applies.
 absl::Status DeformConv(OnnxNode& n) {
   Builder& b = n.b();
   RETURN_IF_ERROR(n.RequireRank(0, 3));

@@ -1,5 +1,5 @@
-// Scan: a body that is run on the elements of its inputs along one axis, carrying values. Opset 8 has a batch
-// dimension, over which everything is repeated; from opset 9 on each input and output has its axis.
+// Scan: runs a body on the elements of its inputs along one axis, and carries values from run to run. Opset 8 has a
+// batch dimension, and scans each entry of the batch. From opset 9 on each input and output has its own axis.
 
 #include <algorithm>
 #include <utility>
@@ -14,7 +14,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// What a Scan says of itself. Axes and directions have one entry for each scanned input, or each stacked output;
+// The attributes of a Scan. Axes and directions have one entry for each scanned input, or each stacked output;
 // direction 1 is backwards.
 struct OnnxScan {
   const onnx::GraphProto* body = nullptr;
@@ -67,7 +67,7 @@ Value MoveDim(Builder& b, Value x, int64_t from, int64_t to) {
   return b.Transpose(x, permutation);
 }
 
-// The results of a `scan` node; an error if the body cannot be that of one.
+// Imports the Scan as a `scan` node and returns its results. Returns an error if the body cannot be that of a `scan`.
 absl::StatusOr<std::vector<Value>> UnrollScan(OnnxNode& n, const OnnxScan& form, const std::vector<OnnxValue>& carried,
                                               const std::vector<Value>& scanned, const Ints& axes, int64_t length) {
   using Kind = OnnxLoopInput::Kind;
@@ -85,7 +85,8 @@ absl::StatusOr<std::vector<Value>> UnrollScan(OnnxNode& n, const OnnxScan& form,
     inputs.push_back({Kind::kScanned, turned(MoveDim(b, scanned[i], axes[i], 0), form.input_directions[i])});
   RETURN_IF_ERROR(b.status());
   ASSIGN_OR_RETURN(OnnxLoopBody loop, n.TraceLoop(*form.body, inputs));
-  if (loop.outputs.size() != At(form.num_carried + form.num_stacked)) return n.Error() << "its outputs are others";
+  if (loop.outputs.size() != At(form.num_carried + form.num_stacked))
+    return n.Error() << "the body has a different number of outputs";
   ASSIGN_OR_RETURN(std::vector<Value> results, ScanOf(n, std::move(loop), carried.size(), length, reverse));
   for (size_t j = 0; j < At(form.num_stacked); ++j) {
     Value& result = results[carried.size() + j];
@@ -96,8 +97,8 @@ absl::StatusOr<std::vector<Value>> UnrollScan(OnnxNode& n, const OnnxScan& form,
   return results;
 }
 
-// One scan: `carried` at first, and the values along whose axes it goes. Results are the last carried values, then the
-// stacked outputs. `place` is "" or says which entry of the batch it is.
+// Runs one scan of `scanned` along `axes`, with `carried` as the initial values. Returns the last carried values, then
+// the stacked outputs. `place` is "", or says which entry of the batch it is.
 absl::StatusOr<std::vector<Value>> RunScan(OnnxNode& n, const OnnxScan& form, std::vector<OnnxValue> carried,
                                            const std::vector<Value>& scanned, const Ints& axes,
                                            const std::string& place) {
@@ -163,8 +164,8 @@ absl::Status Scan(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// Input 0 says how long the sequences of the batch are; it may be absent. Dimension 0 of every other input and of the
-// outputs is the batch, dimension 1 what is scanned.
+// Input 0, if present, has the lengths of the sequences of the batch. Dimension 0 of the other inputs and of the
+// outputs is the batch; dimension 1 of the scanned inputs is the sequence.
 absl::Status BatchedScan(OnnxNode& n) {
   ASSIGN_OR_RETURN(OnnxScan form, ReadScan(n, 1));
   ASSIGN_OR_RETURN(form.input_directions, PerValue(n, "directions", form.num_scanned, true));

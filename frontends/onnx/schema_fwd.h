@@ -1,4 +1,5 @@
-// Declares the classes of ONNX's schema that our headers name; sources that look into them include onnx/onnx.pb.h.
+// Declares the classes of ONNX's schema that our headers name; source files that use their members include
+// onnx/onnx.pb.h.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// Operators that find as many elements as there happen to be: NonZero, Unique, NonMaxSuppression. A graph's shapes are
-// static, so what they look at must be known when importing; their results are constants.
+// Operators whose result shapes depend on data: NonZero, Unique, NonMaxSuppression. A graph's shapes are static, so
+// their inputs must be known at import; their results are constants.
 
 #include <algorithm>
 #include <cmath>
@@ -35,7 +35,7 @@ absl::Status NonZero(OnnxNode& n) {
 
 // --- Unique ----------------------------------------------------------------------------------------------------------
 
-// x as `outer` x `extent` x `inner`: its items are the slices along `extent`.
+// x as [outer, extent, inner]. Its items are the slices along `extent`.
 template <typename T>
 struct Items {
   std::span<const T> x;
@@ -43,7 +43,7 @@ struct Items {
 
   T Element(int64_t item, int64_t i) const { return x[At((i / inner * extent + item) * inner + i % inner)]; }
 
-  // The order of items, element by element; NaN is the largest.
+  // Compares items element by element; NaN is the largest.
   bool IsLess(int64_t a, int64_t b) const {
     for (int64_t i = 0; i < outer * inner; ++i) {
       const auto left = static_cast<Accumulator<T>>(Element(a, i)), right = static_cast<Accumulator<T>>(Element(b, i));
@@ -56,7 +56,7 @@ struct Items {
 };
 
 struct Groups {
-  Ints first, inverse, counts;  // of each group its first item; of each item its group
+  Ints first, inverse, counts;  // first item of each group; group of each item; size of each group
 };
 
 template <typename T>
@@ -146,7 +146,7 @@ struct Suppression {
   bool center, has_least;
   double most, overlap, least;
 
-  // The boxes that are kept of one class, the highest score first.
+  // The boxes of one class that are kept, highest score first.
   Ints Kept(int64_t batch, int64_t of_class) const {
     const int64_t count = boxes.shape()[1], first = (batch * scores.shape()[1] + of_class) * count;
     Ints candidates, kept;
@@ -188,7 +188,7 @@ absl::Status NonMaxSuppression(OnnxNode& n) {
                      << ", expected [batches, boxes, 4] and [batches, classes, boxes]";
   }
   const auto all = static_cast<double>(boxes[1]);
-  const double kept = s.most >= 0 && s.most < all ? s.most : all;  // which each box is compared with
+  const double kept = s.most >= 0 && s.most < all ? s.most : all;  // the number of boxes that each box is compared with
   RETURN_IF_ERROR(n.ReserveTable(static_cast<double>(scores.num_elements()) * (kept + 1)));
   Ints rows;
   for (int64_t batch = 0; batch < scores[0]; ++batch) {

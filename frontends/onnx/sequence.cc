@@ -1,5 +1,5 @@
-// Sequences and optionals. They are no values of a graph: a sequence is a list that the importer keeps, so that
-// positions have to be known when importing, and an optional is what it holds, or nothing.
+// Sequences and optionals. They are not values of a graph: a sequence is a list that the importer keeps, so positions
+// in it must be known at import. An optional is its content, or nothing.
 
 #include <algorithm>
 #include <utility>
@@ -14,7 +14,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// Input i as a position in [0, limit), of which negative ones count back from `length`; `otherwise` if it is absent.
+// Input i as a position in [0, limit), where negative ones count back from `length`; `otherwise` if it is absent.
 absl::StatusOr<size_t> Position(OnnxNode& n, int i, int64_t length, int64_t limit, int64_t otherwise) {
   int64_t at = otherwise;
   if (n.has_input(i)) {
@@ -88,7 +88,7 @@ absl::Status SequenceLength(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// The sizes of the parts of `extent`. A scalar split is the size of each part, but for the last.
+// The sizes of the parts of `extent`. A scalar split is the size of each part except the last.
 absl::StatusOr<Ints> SizesOfParts(OnnxNode& n, int64_t extent) {
   int64_t size = 1;
   if (n.has_input(1)) {
@@ -140,7 +140,7 @@ absl::Status ConcatFromSequence(OnnxNode& n) {
   if (!n.has_attr("axis")) return n.Error() << "attribute axis is missing";
   const bool is_new = n.Flag("new_axis", false);
   std::vector<Value>& xs = sequence.elements;
-  if (xs.empty()) return n.Error() << "the sequence has no elements, which leaves the shape of the result open";
+  if (xs.empty()) return n.Error() << "the sequence has no elements, so the shape of the result is unknown";
   ASSIGN_OR_RETURN(const int64_t axis, n.Axis(n.Int("axis", 0), xs[0].shape().rank() + (is_new ? 1 : 0)));
   if (is_new) {
     for (Value x : xs) {
@@ -156,7 +156,7 @@ absl::Status ConcatFromSequence(OnnxNode& n) {
 }
 
 absl::Status Optional(OnnxNode& n) {
-  n.Ignore("type");  // of what it would hold
+  n.Ignore("type");  // type of the content
   n.SetAnyOutput(0, n.AnyInput(0));
   return absl::OkStatus();
 }

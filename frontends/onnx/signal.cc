@@ -1,5 +1,5 @@
-// Windows, filter banks and Fourier transforms: constants that are computed here, and products with them. A transform
-// of length N costs N products for each frequency, which for the lengths of audio frames is little.
+// Windows, filter banks and Fourier transforms: constants that are computed at import, and products with them. A
+// transform of length N takes N products for each frequency, which is cheap for the lengths of audio frames.
 
 #include <cmath>
 #include <numbers>
@@ -22,7 +22,7 @@ absl::StatusOr<int64_t> IntInput(OnnxNode& n, int i, int64_t least) {
   return list[0];
 }
 
-// `values` in the dtype that the attribute output_datatype names.
+// Sets output 0 to `values` in the dtype that the attribute output_datatype names.
 absl::Status SetConstant(OnnxNode& n, Shape shape, const std::vector<double>& values) {
   const absl::StatusOr<DType> dtype = DTypeFromOnnx(static_cast<int>(n.Int("output_datatype", 1)));
   if (!dtype.ok()) return n.Unsupported() << "attribute output_datatype: " << dtype.status().message();
@@ -30,7 +30,7 @@ absl::Status SetConstant(OnnxNode& n, Shape shape, const std::vector<double>& va
   return absl::OkStatus();
 }
 
-// Element i of a window is a - b cos(t) + c cos(2t), where t goes from 0 to a whole turn.
+// Element i of a window is a - b cos(t) + c cos(2t), where t goes from 0 to 2 pi.
 absl::Status Window(OnnxNode& n, double a, double b, double c) {
   ASSIGN_OR_RETURN(const int64_t size, IntInput(n, 0, 0));
   if (size > kMaxMatrix) return n.Unsupported() << "size " << size;
@@ -48,7 +48,7 @@ absl::Status HannWindow(OnnxNode& n) { return Window(n, 0.5, 0.5, 0); }
 absl::Status HammingWindow(OnnxNode& n) { return Window(n, 25.0 / 46, 21.0 / 46, 0); }
 absl::Status BlackmanWindow(OnnxNode& n) { return Window(n, 0.42, 0.5, 0.08); }
 
-// The bins at which the triangles of a mel filter bank begin, peak and end: as many as triangles and 2 more.
+// The bins at which the triangles of a mel filter bank begin, peak and end: `triangles` + 2 of them.
 absl::StatusOr<Ints> MelEdges(OnnxNode& n, int64_t triangles, int64_t dft_length) {
   ASSIGN_OR_RETURN(const int64_t rate, IntInput(n, 2, 1));
   ASSIGN_OR_RETURN(const double lowest, n.FloatInput(3));
@@ -90,12 +90,12 @@ absl::Status MelWeightMatrix(OnnxNode& n) {
   return SetConstant(n, Shape({bins, triangles}), values);
 }
 
-// What a Fourier transform is as a matrix: from `inputs` complex numbers, or their real parts, to `outputs` such.
+// A Fourier transform as a matrix that maps `inputs` numbers, complex or real, to `outputs` numbers.
 struct Transform {
-  int64_t length = 0;  // N: the angles are multiples of a turn / N
+  int64_t length = 0;  // N: the angles are multiples of 2 pi / N
   int64_t inputs = 0, outputs = 0;
   int64_t input_parts = 2, output_parts = 2;  // 1 if real
-  bool inverse = false, mirrored = false;     // mirrored: inputs are those of a half, of which the others follow
+  bool inverse = false, mirrored = false;     // mirrored: inputs are one half, which determines the other
 };
 
 absl::Status CheckSize(OnnxNode& n, const Transform& t) {
@@ -104,7 +104,7 @@ absl::Status CheckSize(OnnxNode& n, const Transform& t) {
   return n.Unsupported() << "a transform of length " << t.length << " is too long to be a product with a matrix";
 }
 
-// The factor of part `p` of input `i` in part `q` of output `k`.
+// The matrix element that maps part `p` of input `i` to part `q` of output `k`. Part 0 is the real one.
 double Factor(const Transform& t, int64_t i, int64_t p, int64_t k, int64_t q) {
   const double turns = static_cast<double>(i * k % t.length) / static_cast<double>(t.length);
   const double angle = (t.inverse ? 2 : -2) * std::numbers::pi * turns;
@@ -114,7 +114,7 @@ double Factor(const Transform& t, int64_t i, int64_t p, int64_t k, int64_t q) {
   return t.inverse ? factor / static_cast<double>(t.length) : factor;
 }
 
-// x restricted to its first `extent` elements along `dim`, or with zeros up to there.
+// x with `extent` elements along `dim`: its first ones, or padded with zeros.
 Value WithExtent(Builder& b, Value x, int64_t dim, int64_t extent) {
   const size_t rank = static_cast<size_t>(x.shape().rank()), at = static_cast<size_t>(dim);
   if (x.shape()[dim] > extent) return b.Slice(x, Ints(rank, 0), x.shape().WithDim(dim, extent).dims());
@@ -124,7 +124,7 @@ Value WithExtent(Builder& b, Value x, int64_t dim, int64_t extent) {
   return b.Pad(x, Ints(rank, 0), high);
 }
 
-// Along dimension -2 of x = [..., n, parts].
+// Applies the transform along dimension -2 of x = [..., n, parts].
 absl::StatusOr<Value> Apply(OnnxNode& n, Value x, const Transform& t) {
   Builder& b = n.b();
   RETURN_IF_ERROR(CheckSize(n, t));
@@ -148,7 +148,7 @@ absl::StatusOr<Value> Apply(OnnxNode& n, Value x, const Transform& t) {
   return b.Reshape(b.MatMul(b.Reshape(x, Shape({batch, rows})), factors), shape);
 }
 
-// The axis, an attribute before opset 20, and not the last one, which holds the parts.
+// The axis, which is an attribute before opset 20. It cannot be the last one, which has the real and imaginary parts.
 absl::StatusOr<int64_t> DftAxis(OnnxNode& n, int64_t rank) {
   int64_t axis = n.opset() < 20 ? n.Int("axis", 1) : -2;
   if (n.has_input(2)) {
@@ -157,7 +157,8 @@ absl::StatusOr<int64_t> DftAxis(OnnxNode& n, int64_t rank) {
     axis = list[0];
   }
   ASSIGN_OR_RETURN(axis, n.Axis(axis, rank));
-  if (axis == rank - 1) return n.Error() << "axis " << axis << " is the one of real and imaginary parts";
+  if (axis == rank - 1)
+    return n.Error() << "axis " << axis << " has the real and imaginary parts, expected another one";
   return axis;
 }
 
@@ -183,7 +184,7 @@ absl::Status Dft(OnnxNode& n) {
   t.outputs = one_sided && !t.inverse ? half : t.length;
   t.input_parts = parts;
   t.output_parts = t.mirrored ? 1 : 2;
-  Ints order;  // exchanges the axis and the last but one, which is its own opposite
+  Ints order;  // swaps the axis with dimension -2, and is its own inverse
   for (int64_t i = 0; i < rank; ++i) order.push_back(i);
   std::swap(order[static_cast<size_t>(axis)], order[static_cast<size_t>(rank - 2)]);
   const bool moves = axis != rank - 2;

@@ -1,4 +1,4 @@
-// Operators that take values apart and put them together.
+// Operators that slice, split and concatenate values.
 
 #include <algorithm>
 #include <limits>
@@ -32,13 +32,14 @@ absl::Status Concat(OnnxNode& n) {
   return absl::OkStatus();
 }
 
-// A slice along one axis as the elements start, start + stride, ... below limit; backwards if the step is negative.
+// A slice along one axis: the elements start, start + stride, ... below limit. They are reversed later if ONNX's step
+// is negative.
 struct SliceAxis {
   int64_t start, limit, stride;
 };
 
 SliceAxis SliceAxisOf(int64_t start, int64_t end, int64_t step, int64_t extent) {
-  // Steps over the whole axis are all the same, and the lowest integer has no opposite.
+  // Steps larger than the axis are all equivalent, and limiting them avoids negating the lowest integer.
   const int64_t most = std::max<int64_t>(extent, 1);
   const auto from_front = [&](int64_t at) { return at < 0 ? at + extent : at; };
   if (step > 0) {
@@ -47,7 +48,7 @@ SliceAxis SliceAxisOf(int64_t start, int64_t end, int64_t step, int64_t extent) 
   }
   if (extent == 0) return {0, 0, 1};
   const int64_t stride = -std::max(step, -most);
-  const int64_t first = std::clamp<int64_t>(from_front(start), 0, extent - 1);  // the first backwards
+  const int64_t first = std::clamp<int64_t>(from_front(start), 0, extent - 1);  // the first element, going backwards
   const int64_t before = std::clamp<int64_t>(from_front(end), -1, extent - 1);
   if (first <= before) return {0, 0, 1};
   return {first - (first - before - 1) / stride * stride, first + 1, stride};
@@ -140,7 +141,7 @@ absl::Status ReverseSequence(OnnxNode& n) {
   const TensorType type{DType::kI64, {batch, time}};
   const Value length = b.BroadcastAlong(b.Convert(n.input(1), DType::kI64), type.shape, 0), step = b.Iota(type, 1);
   const Value mirrored = b.Sub(b.Sub(length, b.SplatLike(1, length)), step);
-  // A negative length is out of range, as one that is too large is.
+  // A negative length becomes an index out of range, so that it is an error like a length that is too large.
   const Value kept =
       b.Select(b.Compare(length, b.SplatLike(0, length), "lt"), b.SplatLike(static_cast<double>(time), length), step);
   const Value indices = b.Select(b.Compare(step, length, "lt"), mirrored, kept);
@@ -152,7 +153,7 @@ absl::Status ReverseSequence(OnnxNode& n) {
 absl::Status Compress(OnnxNode& n) {
   Builder& b = n.b();
   Value x = n.input(0);
-  ASSIGN_OR_RETURN(const Tensor condition, n.ConstantInput(1));  // it says how many elements there are
+  ASSIGN_OR_RETURN(const Tensor condition, n.ConstantInput(1));  // it decides the extent of the result
   RETURN_IF_ERROR(b.status());
   int64_t axis = 0;
   if (n.has_attr("axis")) {

@@ -32,7 +32,7 @@ int64_t OpsetOf(const SubgraphImporter::OpsetImports& opsets, const std::string&
   return default_opset;
 }
 
-// A node that gives the same constant each time.
+// True for a node that gives the same constant in each run.
 bool IsConstant(const onnx::NodeProto& proto) {
   return proto.op_type() == "Constant" && proto.domain().empty() && proto.output_size() == 1 &&
          std::all_of(proto.attribute().begin(), proto.attribute().end(),
@@ -41,7 +41,7 @@ bool IsConstant(const onnx::NodeProto& proto) {
 
 }  // namespace
 
-// Nodes are imported into a frame and a scope of their own while this lives. Sources are then as they were.
+// Imports nodes into a new frame and scope during its lifetime. Restores the builder's source at the end.
 class SubgraphImporter::Level {
  public:
   Level(SubgraphImporter& importer, Frame frame, std::string place, bool sees_outer)
@@ -78,14 +78,14 @@ absl::Status SubgraphImporter::AddNodes(const Nodes& nodes) {
     const absl::Status status = AddNode(proto, source);
     if (status.ok()) continue;
     const std::string message(status.message());
-    // Errors of nodes inside have their source, and those of our own ops end with it already.
+    // Errors of inner nodes already have their source, and those of our own ops already end with it.
     const bool has_source = std::exchange(error_has_source_, true) || message.ends_with(source);
     return has_source ? status : absl::Status(status.code(), message + ", at " + source);
   }
   return absl::OkStatus();
 }
 
-// In a body or a function the node that runs it says which module that is in.
+// Inside a body or a function, the source of the node that runs it already has the module.
 std::string SubgraphImporter::SourceOf(const onnx::NodeProto& proto, const std::string& name) const {
   const std::string source =
       values_.is_in_body() ? "" : TorchSource(MetadataOf(proto, "pkg.torch.onnx.name_scopes"), name);
@@ -129,12 +129,12 @@ absl::Status SubgraphImporter::AddNode(const onnx::NodeProto& proto, const std::
   ASSIGN_OR_RETURN(const OnnxOp* op,
                    FindOnnxOp(proto.domain(), proto.op_type(), OpsetOf(*frame.opsets, proto.domain(), frame.opset)));
   RETURN_IF_ERROR(CheckInputs(proto, op->min_inputs, op->max_inputs, op->takes_any_kind));
-  // A copy, as bodies grow the list of frames.
+  // A copy, because importing bodies grows the list of frames.
   const OnnxAttributes call = frame.attributes;
   OnnxNode node(proto, source, frame.opset, call, *this);
   builder_.set_source(source);
   if (const absl::Status status = Convert(*op, node); !status.ok()) {
-    // What an op of ours says names that op alone. A node in a body has been named.
+    // An error of one of our ops names only that op. An error of a node in a body already names the operator.
     const bool is_named = error_has_source_ || absl::StartsWith(status.message(), proto.op_type() + ": ");
     return is_named ? status : Annotate(status, proto.op_type());
   }
@@ -184,7 +184,7 @@ absl::Status SubgraphImporter::DefineOutputs(const onnx::NodeProto& proto, const
     }
     RETURN_IF_ERROR(values_.Define(name, *output));
     const Value* value = std::get_if<Value>(&*output);
-    // An input, or what another node made (Identity), keeps its name. In a body a name says in which run.
+    // An input, or a value of another node (Identity), keeps its name. In a body the name includes the run.
     if (value == nullptr || value->node->source() != node.source() || value->node->is_input()) continue;
     model_.graph.SetName(*value, NameIn(values_.place(), name));
   }
@@ -209,7 +209,7 @@ absl::StatusOr<std::vector<OnnxValue>> SubgraphImporter::ImportBody(const OnnxNo
                                                                     const std::string& run) {
   if (frames_.size() > kMaxNesting) return n.Unsupported() << "bodies and functions nest deeper than " << kMaxNesting;
   RETURN_IF_ERROR(builder_.status());
-  RETURN_IF_ERROR(FoldNewNodes());  // what the node has made for the body, such as the number of the iteration
+  RETURN_IF_ERROR(FoldNewNodes());  // values that the node has built for the body, such as the iteration number
   const Level level(*this, frames_.back(), n.source() + run + "/", /*sees_outer=*/true);
   RETURN_IF_ERROR(DefineBodyInputs(n, body, std::move(inputs)));
   RETURN_IF_ERROR(DefineBodyInitializers(n, body));
@@ -223,8 +223,8 @@ absl::Status SubgraphImporter::DefineBodyInputs(const OnnxNode& n, const onnx::G
                                                 std::vector<OnnxValue> inputs) {
   std::set<std::string> initializers;
   for (const onnx::TensorProto& tensor : body.initializer()) initializers.insert(tensor.name());
-  // Files of IR version 3 list initializers among the inputs; in others an initializer is what an input is if nobody
-  // gives it.
+  // Files of IR version 3 list initializers among the inputs; in later versions an initializer is the default of an
+  // input.
   std::vector<std::string> required, all;
   for (const onnx::ValueInfoProto& input : body.input()) {
     all.push_back(input.name());
@@ -238,7 +238,7 @@ absl::Status SubgraphImporter::DefineBodyInputs(const OnnxNode& n, const onnx::G
   return absl::OkStatus();
 }
 
-// All are constants, as what is trained is in the file's graph.
+// All are constants: trained parameters are in the file's graph.
 absl::Status SubgraphImporter::DefineBodyInitializers(const OnnxNode& n, const onnx::GraphProto& body) {
   if (body.sparse_initializer_size() > 0) return n.Unsupported() << "sparse initializers are not supported";
   std::set<std::string> given;
@@ -251,7 +251,7 @@ absl::Status SubgraphImporter::DefineBodyInitializers(const OnnxNode& n, const o
       if (!value.ok()) return Annotate(value.status(), "initializer '" + tensor.name() + "'");
       if (IsFloat(value->dtype()) && value->shape().rank() > 0) {
         model_.notes.push_back("Initializer '" + tensor.name() + "' in a body of " + n.source() +
-                               " is a constant: what is trained is in the file's graph.");
+                               " is a constant: only initializers of the file's graph can be trained.");
       }
       RETURN_IF_ERROR(values_.DefineConstant(tensor.name(), *std::move(value)));
       constants_.emplace(&tensor, values_.Get(tensor.name()));
@@ -302,7 +302,7 @@ absl::Status SubgraphImporter::CallFunction(const onnx::FunctionProto& function,
                                             const std::string& source) {
   for (const Frame& frame : frames_) {
     if (frame.function == &function)
-      return InvalidArgument() << NameOf(function) << ": the function calls itself, straight or through others";
+      return InvalidArgument() << NameOf(function) << ": the function calls itself, directly or through others";
   }
   if (frames_.size() > kMaxNesting)
     return Unimplemented() << NameOf(function) << ": bodies and functions nest deeper than " << kMaxNesting;

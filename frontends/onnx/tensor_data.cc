@@ -60,7 +60,7 @@ absl::Status CopyTypedData(const TensorProto& tensor, Tensor& result) {
                        [&](auto tag) { return CopyField<typename decltype(tag)::type>(tensor.int32_data(), result); });
 }
 
-// Any other byte than 0 and 1 is no bool.
+// Replaces nonzero bytes by 1, as bools have no other values than 0 and 1.
 void MakeBools(Tensor& tensor) {
   if (tensor.dtype() != DType::kBool) return;
   std::byte* bytes = tensor.mutable_bytes();
@@ -78,11 +78,11 @@ absl::Status CopyRawData(const TensorProto& tensor, Tensor& result) {
   return absl::OkStatus();
 }
 
-// Where external data lies, from the key-value pairs that ONNX stores.
+// The place of external data, from the key-value pairs that ONNX stores.
 struct ExternalRange {
   std::string location;
   uint64_t offset = 0;
-  std::optional<uint64_t> length;  // else to the end of the file
+  std::optional<uint64_t> length;  // if absent, up to the end of the file
 };
 
 absl::StatusOr<ExternalRange> RangeOf(const TensorProto& tensor) {
@@ -94,19 +94,19 @@ absl::StatusOr<ExternalRange> RangeOf(const TensorProto& tensor) {
       range.location = entry.value();
     } else if (entry.key() == "offset" || entry.key() == "length") {
       if (!is_number)
-        return InvalidArgument() << "external data: " << entry.key() << " '" << entry.value() << "' is no number";
+        return InvalidArgument() << "external data: " << entry.key() << " '" << entry.value() << "' is not a number";
       if (entry.key() == "offset") range.offset = number;
       else range.length = number;
-    }  // else a checksum, which nothing obliges a reader to check
+    }  // a checksum is not verified
   }
   if (range.location.empty()) return InvalidArgument() << "external data without a location";
   return range;
 }
 
-// The folder of the model, and where the model is a link, that of what each link on the way leads to: a cache keeps
-// links to files elsewhere, and has links to the data beside those to the model.
+// The folder of the model. If the model is a link, also the folders of the targets of all links on the way: a cache may
+// keep links to files elsewhere, with links to the data beside those to the model.
 std::vector<std::filesystem::path> FoldersOf(std::filesystem::path model) {
-  constexpr int kMostLinks = 40;  // as many as Linux follows
+  constexpr int kMostLinks = 40;  // the limit of Linux
   std::vector<std::filesystem::path> folders = {model.parent_path()};
   std::error_code error;
   for (int i = 0; i < kMostLinks; ++i) {
@@ -118,13 +118,13 @@ std::vector<std::filesystem::path> FoldersOf(std::filesystem::path model) {
   return folders;
 }
 
-// Whether a path without links is that of `folder`, or below it.
+// True if `path`, which has no links, is `folder` or below it.
 bool IsWithin(const std::filesystem::path& folder, const std::filesystem::path& path) {
   return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
 }
 
-// The path of external data, if it is a file beside the model, in the first of its folders that has it. The file may be
-// a link that leads anywhere, as who put it there chose; the folder that it is in may not.
+// The path of external data: a file in the first of the model's folders that has it. The file may be a link to
+// anywhere, as the user decides where it points. Its folder must not be outside the model's folder.
 absl::StatusOr<std::filesystem::path> ExternalPath(const std::string& model, const std::string& location) {
   namespace fs = std::filesystem;
   const fs::path relative(location);
@@ -145,7 +145,8 @@ absl::StatusOr<std::filesystem::path> ExternalPath(const std::string& model, con
   return NotFound() << "external data: " << location << " is not a file beside the model";
 }
 
-// Reads, and does not map: a file that somebody shortens meanwhile is an error, where a map would end the process.
+// Reads the file instead of mapping it: if it is truncated meanwhile, reading is an error, while a mapping would crash
+// the process.
 absl::StatusOr<Tensor> DecodeExternal(const std::string& model, const TensorProto& tensor, TensorType type) {
   ASSIGN_OR_RETURN(const ExternalRange range, RangeOf(tensor));
   ASSIGN_OR_RETURN(const std::filesystem::path path, ExternalPath(model, range.location));
@@ -211,7 +212,7 @@ absl::StatusOr<Tensor> DecodeTensor(const TensorProto& tensor, const std::option
     if (model) return DecodeExternal(*model, tensor, std::move(type));
     return InvalidArgument() << "has external data where none is allowed";
   }
-  // Before the allocation: a few flipped bits in the dimensions must not take gigabytes.
+  // Checked before the allocation, so that a few flipped bits in the dimensions do not allocate gigabytes.
   if (tensor.has_raw_data() && tensor.raw_data().size() != type.num_bytes()) {
     return InvalidArgument() << "has " << tensor.raw_data().size() << " bytes of data, its type " << type << " takes "
                              << type.num_bytes();

@@ -7,7 +7,7 @@
 namespace lockstep {
 namespace {
 
-// The node that made the value if it is of that op, else null.
+// The node that computes x if it is of this op, else null.
 const Node* MadeBy(Value x, std::string_view op) { return x && x.node->op_name() == op ? x.node : nullptr; }
 
 Value Log1pOfExp(Builder& b, Value negative) { return b.Unary("log1p", b.Exp(negative)); }
@@ -17,13 +17,13 @@ Value LogSigmoid(Builder& b, Value x) {
   return b.Sub(b.Min(x, b.SplatLike(0.0, x)), Log1pOfExp(b, b.Neg(b.Unary("abs", x))));
 }
 
-// max(x, y) + log1p(exp(-|x - y|)). Equal infinities have no difference.
+// max(x, y) + log1p(exp(-|x - y|)). The difference of equal infinities is taken as 0.
 Value LogAddExp(Builder& b, Value x, Value y) {
   const Value difference = b.Select(b.Compare(x, y, "eq"), b.SplatLike(0.0, x), b.Sub(x, y));
   return b.Add(b.Max(x, y), Log1pOfExp(b, b.Neg(b.Unary("abs", difference))));
 }
 
-// What x is a multiple of, or has the elements of.
+// The value of which x is a multiple, or the elements of which it has in another dtype or shape.
 Value WithoutFactors(Value x) {
   while (MadeBy(x, "div") || MadeBy(x, "convert") || MadeBy(x, "broadcast") || MadeBy(x, "reshape") ||
          (MadeBy(x, "mul") && x.node->operand(0) != x.node->operand(1))) {
@@ -32,7 +32,7 @@ Value WithoutFactors(Value x) {
   return x;
 }
 
-// `inside` where the sum is not 0; a 1 in its place, so that the gradient stays finite, and 0 as the result.
+// `inside(sum)` where the sum is not 0, else 0. In place of a 0, `inside` gets a 1, so that the gradient stays finite.
 template <typename F>
 Value UnlessZero(Builder& b, Value sum, F inside) {
   if (!sum) return sum;
@@ -116,7 +116,7 @@ bool IsSum(Value x) { return MadeBy(x, "reduce_sum") != nullptr; }
 Value BoundedLog(Builder& b, Value log_of_x, Value bound) {
   const Node* log = MadeBy(log_of_x, "log");
   if (!log) return Value();
-  // A number that may be flushed to 0, and then all that is 0 is still at most that.
+  // About exp(-100). Even if it is flushed to 0, as a subnormal of f32, zeros still compare as at most that.
   constexpr double kAlmostZero = 3.7e-44;
   const Value x = log->operand(0);
   const Value is_zero = b.Compare(b.Unary("abs", x), b.SplatLike(kAlmostZero, x), "le");

@@ -6,8 +6,8 @@
 namespace lockstep {
 namespace {
 
-// Takes a string in quotes, as Python's repr() writes it, off the front of `text`. Of its escapes those of quotes and
-// of the backslash alone are known, as others stand for characters that cannot be printed.
+// Removes a string in quotes, as Python's repr() writes it, from the front of `text`. Knows only the escapes of quotes
+// and of the backslash; others stand for characters that cannot be printed.
 std::optional<std::string> TakeString(std::string_view& text) {
   if (text.empty() || (text[0] != '\'' && text[0] != '"')) return std::nullopt;
   const char quote = text[0];
@@ -32,7 +32,7 @@ bool Take(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-// The strings of a list, as Python's repr() writes it; empty if `text` is none.
+// The strings of a list, as Python's repr() writes it; empty if `text` is not such a list.
 std::vector<std::string> StringsOf(std::string_view text) {
   std::vector<std::string> strings;
   if (!Take(text, "[")) return {};

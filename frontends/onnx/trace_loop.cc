@@ -1,5 +1,5 @@
-// A body as one iteration of a loop, for the core op `scan`: imported once, with inputs that stand for those of any
-// iteration, into the graph around it, and then taken out of it.
+// Imports a body as one iteration of a loop, for the core op `scan`: imports it once into the graph around it, with
+// placeholders as inputs, then moves its nodes to a graph of their own.
 
 #include <algorithm>
 #include <unordered_set>
@@ -14,9 +14,10 @@ namespace {
 
 using Kind = OnnxLoopInput::Kind;
 
-constexpr int64_t kMostCopiedElements = 16;  // of a constant that an iteration has of its own
+constexpr int64_t kMostCopiedElements = 16;  // elements of a constant that is copied into the body
 
-// The nodes after `last_before`, or all, that depend on placeholders, in order.
+// The nodes after `last_before` that depend on placeholders, in order. All nodes are considered if `last_before` is
+// null.
 std::vector<Node*> Dependent(Graph& graph, const Node* last_before, const std::vector<Value>& placeholders) {
   std::unordered_set<const Node*> changing;
   for (Value placeholder : placeholders) changing.insert(placeholder.node);
@@ -33,20 +34,20 @@ std::vector<Node*> Dependent(Graph& graph, const Node* last_before, const std::v
   return nodes;
 }
 
-// An iteration draws what no other draws, but what does not depend on the placeholders is computed once for all. An
-// error if anything after `last_before` draws, or is a dropout that is not among the `dependent`.
+// Each iteration must draw its own random numbers, but nodes that do not depend on the placeholders are computed once
+// for all iterations. Returns an error if a node after `last_before` draws, or is a dropout that is not in `dependent`.
 absl::Status CheckDraws(const Graph& graph, const Node* last_before, const std::vector<Node*>& dependent) {
   bool is_new = last_before == nullptr;
   for (const Node& node : graph.nodes()) {
     const bool is_shared = std::find(dependent.begin(), dependent.end(), &node) == dependent.end();
     if (is_new && (node.Is("random_bits") || (node.Is("dropout") && is_shared)))
-      return Unimplemented() << "its body draws at random, at " << node.source();
+      return Unimplemented() << "its body draws random numbers, at " << node.source();
     is_new = is_new || &node == last_before;
   }
   return absl::OkStatus();
 }
 
-// Copies nodes out of a graph, with what they need of it.
+// Copies nodes from a graph to the body of a loop, with the values that they need.
 class Extraction {
  public:
   explicit Extraction(std::string name) : body_(std::move(name)) {}
@@ -59,7 +60,7 @@ class Extraction {
     for (Value operand : node.operands()) RETURN_IF_ERROR(Enter(operand).status());
     return body_.InsertCopy(node, map_).status();
   }
-  // A value of the graph in the body: as a copy where that costs nothing, else as a constant of the loop.
+  // Makes a value of the graph available in the body: as a copy if that is cheap, else as a constant input of the loop.
   absl::StatusOr<Value> Enter(Value value) {
     if (const auto it = map_.find(value); it != map_.end()) return it->second;
     const Node& node = *value.node;

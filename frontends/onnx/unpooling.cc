@@ -1,4 +1,4 @@
-// What undoes windows: maxima put back, columns added up to an image.
+// Inverses of windows: MaxUnpool puts maxima back, Col2Im adds columns up to an image.
 
 #include "core/builder.h"
 #include "frontends/onnx/op_table.h"
@@ -9,8 +9,8 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// Each element of x where the index of the flattened result says, zeros elsewhere. A larger output_shape is filled with
-// zeros; the indices are for the shape without it.
+// Puts each element of x at its index in the flattened result, with zeros elsewhere. A larger output_shape is filled
+// with zeros; the indices refer to the shape without it.
 absl::Status MaxUnpool(OnnxNode& n) {
   Builder& b = n.b();
   RETURN_IF_ERROR(n.RequireRank(0, 3));
@@ -53,7 +53,7 @@ absl::StatusOr<Ints> PerDim(OnnxNode& n, const char* name, size_t count, int64_t
                    << " entries of at least " << least;
 }
 
-// [N, C * elements of a block, positions] to [N, C, image...]: blocks are added where they overlap.
+// Turns [N, C * elements of a block, positions] into [N, C, image...]. Overlapping blocks are added.
 absl::Status Col2Im(OnnxNode& n) {
   Builder& b = n.b();
   const Value x = n.input(0);

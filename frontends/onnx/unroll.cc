@@ -14,18 +14,18 @@ std::string Describe(const OnnxValue& value) {
   return tensor != nullptr ? tensor->type().ToString() : std::string(KindOf(value));
 }
 
-// An error unless the type has an extent for each dimension.
+// The type in `info`; an error unless each dimension has an extent.
 absl::StatusOr<TensorType> TypeOfInfo(const OnnxNode& n, const onnx::ValueInfoProto& info) {
   const onnx::TypeProto::Tensor& type = info.type().tensor_type();
   if (!info.type().has_tensor_type() || !type.has_shape()) {
-    return n.Error() << "runs no iteration, and its body does not say of what type output '" << info.name() << "' is";
+    return n.Error() << "has no iterations, and its body does not declare the type of output '" << info.name() << "'";
   }
   ASSIGN_OR_RETURN(const DType dtype, DTypeFromOnnx(type.elem_type()));
   std::vector<int64_t> dims;
   for (const onnx::TensorShapeProto::Dimension& dim : type.shape().dim()) {
     if (!dim.has_dim_value()) {
-      return n.Error() << "runs no iteration, and its body does not say of what shape output '" << info.name()
-                       << "' is";
+      return n.Error() << "has no iterations, and its body does not declare the shape of output '" << info.name()
+                       << "'";
     }
     dims.push_back(dim.dim_value());
   }
@@ -58,7 +58,7 @@ absl::StatusOr<std::vector<Value>> ScanOf(OnnxNode& n, OnnxLoopBody loop, size_t
   for (size_t i = 0; i < num_carried; ++i) {
     const TensorType &first = loop.parts.carried[i].outer.type(), &next = loop.outputs[i].type();
     if (first == next) continue;
-    return n.Error() << "carries on " << next << " where it began with " << first;
+    return n.Error() << "a carried value becomes " << next << " in an iteration, expected " << first;
   }
   const auto carried = static_cast<std::ptrdiff_t>(num_carried);
   loop.parts.next_carried.assign(loop.outputs.begin(), loop.outputs.begin() + carried);

@@ -9,11 +9,12 @@
 namespace lockstep {
 namespace {
 
-constexpr int64_t kMaxFoldedElements = 1 << 16;  // more than any shape, and soon evaluated
-// Operations of a node, and of all nodes of a file: a Loop of constants can ask for any number.
+constexpr int64_t kMaxFoldedElements = 1 << 16;  // more than any shape, and fast to evaluate
+// Limits for one node and for all nodes of a file, in operations. Without them, a Loop of constants could take any
+// time.
 constexpr double kMaxFolding = 1 << 24, kMaxFoldingOfAll = 1 << 27;
 
-// About how many steps evaluating the node takes; also what only moves elements takes some.
+// Estimates the operations that evaluating the node takes. Nodes that only move elements count too.
 double StepsOf(const Node& node) {
   double steps = FlopsOf(node) + 1;
   for (size_t i = 0; i < node.num_results(); ++i) steps += static_cast<double>(node.type(i).num_elements());
@@ -95,8 +96,8 @@ const OnnxValue& OnnxValues::GetAny(const std::string& name) {
   Scope& scope = scopes_[ScopeOf(name).value()];
   if (const auto it = scope.values.find(name); it != scope.values.end()) return it->second;
   const auto constant = scope.constants.find(name);
-  // Not by the builder, which makes nothing once it has failed: converters may ask for the shape of an input first, and
-  // for errors then.
+  // Does not use the builder, which makes nothing after a failure: converters may read the shape of an input first and
+  // check for errors later.
   const std::string source = SourceIn(scope.place, name);
   const absl::StatusOr<Node*> node =
       builder_.graph().Insert({&GetOp("constant"), {}, {{"value", constant->second}}, source, {}});

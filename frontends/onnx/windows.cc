@@ -7,7 +7,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-constexpr int64_t kMost = int64_t{1} << 30;  // of any size, so that positions fit in 63 bits
+constexpr int64_t kMost = int64_t{1} << 30;  // limit of all sizes, so that positions fit in 63 bits
 
 absl::Status CheckList(const OnnxNode& n, const char* name, const Ints& list, size_t length, int64_t least) {
   if (list.size() != length)
@@ -19,14 +19,14 @@ absl::Status CheckList(const OnnxNode& n, const char* name, const Ints& list, si
   return absl::OkStatus();
 }
 
-// As many windows as strides fit into the input: ceil(input / stride). Returns the total padding that this needs.
+// The total padding that auto_pad SAME needs: the number of windows is ceil(input / stride).
 int64_t SamePadding(int64_t input, int64_t span, int64_t stride) {
   const int64_t output = (input + stride - 1) / stride;
   return std::max<int64_t>((output - 1) * stride + span - input, 0);
 }
 
-// By how much the last window ends after the padded input if the number of windows is rounded up. A window that would
-// begin after the input does not count.
+// The number of elements by which the last window ends after the padded input if the number of windows is rounded up. A
+// window that would begin after the input does not count.
 int64_t CeilOverhang(int64_t padded, int64_t low_and_input, int64_t span, int64_t stride) {
   if (padded < span) return 0;
   int64_t output = (padded - span + stride - 1) / stride + 1;

@@ -1,4 +1,5 @@
-// Attributes that ONNX's convolutions and poolings share: strides, dilations, paddings given or chosen. Internal; pure.
+// Attributes that ONNX's convolutions and poolings share: strides, dilations, explicit or automatic padding. Internal;
+// pure.
 
 #pragma once
 
@@ -11,7 +12,8 @@ namespace lockstep {
 // One entry for each spatial dimension of x.
 struct OnnxWindows {
   std::vector<int64_t> size, stride, dilation, padding_low, padding_high;
-  // How far windows reach after the padding because of ceil_mode; the last one then is incomplete.
+  // The number of elements by which windows extend past the padding because of ceil_mode; the last window is then
+  // incomplete.
   std::vector<int64_t> overhang;
 };
 

@@ -140,10 +140,10 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(
     assert mpirun(2, *kill, *arguments).returncode != 0
     assert 0 < ls.Checkpoints(killed).steps()[-1] < step
     done = mpirun(2, *arguments)
-    assert "is of a run before: --resume goes on from there" in done.stderr
+    assert "is of an earlier run: --resume continues it" in done.stderr
     done = mpirun(2, *arguments, "--resume")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"goes on after step [1-9]", done.stdout)
+    assert re.search(r"continues after step [1-9]", done.stdout)
     last = f"step-{step:012d}.safetensors"
     assert (killed / last).read_bytes() == (whole / last).read_bytes()
     assert (
@@ -162,7 +162,7 @@ def test_a_run_that_is_finished_goes_on_with_nothing(
     again = [sys.executable, *command(name, data, tmp_path, *options)]  # on one rank, after two
     done = subprocess.run(again, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert "goes on after step 20\n" in done.stdout
+    assert "continues after step 20\n" in done.stdout
     final = re.compile(r"^intersection over union.*mean ([\d.]+)$", re.MULTILINE)
     (before,), (after,) = (final.findall(each) for each in ((folder / "2.txt").read_text(), done.stdout))
     assert abs(float(before) - float(after)) < 1e-3
@@ -241,7 +241,7 @@ def test_a_batch_that_the_ranks_cannot_share(data: dict[str, Path], tmp_path: Pa
         ("pipeline", ["--stages", "2"], "--stages: 1 ranks do not make pipelines of 2 stages"),
         ("segmentation", ["--size", "33"], "33 x 33 cannot be halved 2 times"),
         ("segmentation", ["--average", "2"], "average.exponential: decay is 2"),
-        ("segmentation", ["--resume"], "--resume: --checkpoints says where from"),
+        ("segmentation", ["--resume"], "--resume: needs --checkpoints"),
         ("imagenet", ["--batch", "0"], "--batch: 0 is not at least 1"),
         ("imagenet", ["--model", "/nowhere.onnx"], "/nowhere.onnx: there is no such file"),
     ],

@@ -121,7 +121,7 @@ def test_multinomial(attributes: dict, dtype: type) -> None:
         (drawing("RandomUniform", shape=[2], dtype=TensorProto.INT32), "of i32, expected floats"),
         (drawing("RandomUniform", shape=[2], dtype=99), "attribute dtype"),
         (drawing("RandomUniform", shape=[2], low=2.0, high=1.0), "attribute low is 2, expected at most high, 1"),
-        (drawing("RandomUniform", shape=[2], high=math.inf), "attribute high is inf, which is no finite f32"),
+        (drawing("RandomUniform", shape=[2], high=math.inf), "attribute high is inf, which is not finite in f32"),
         (drawing("RandomUniform", shape=[2], high=1e6, dtype=TensorProto.FLOAT16), "no finite f16"),
         (drawing("RandomNormal", shape=[2], scale=-1.0), "attribute scale is -1, expected at least 0"),
         (drawing("RandomNormal", shape=[2], mean=math.nan), "attribute mean is nan"),
@@ -196,7 +196,7 @@ def test_iterations_draw_anew(trips: int, input_name: str) -> None:
 
 def test_a_long_loop_that_draws_is_an_error() -> None:
     node = helper.make_node("RandomUniformLike", ["carried"], ["d"], name="/draw")
-    with raises("Loop", "draws at random", "/draw"):
+    with raises("Loop", "draws random numbers", "/draw"):
         ls.load_onnx(loop_of(node, 5000))
 
 

@@ -93,7 +93,7 @@ def test_targets_of_bazel(tmp_path: Path) -> None:
         completed("//a:broken", False),
     )
     assert (counts.passed, counts.failed, counts.skipped) == (3, 5, 2)
-    why = "it crashed, ran out of time, or a sanitizer spoke after the last case"
+    why = "it crashed, ran out of time, or a sanitizer reported an error after the last case"
     assert counts.failures == [
         "//a:bad (FAILED): Sum.Carries: sum_test.cc:7 Expected: 10",
         f"//a:hangs (TIMEOUT): {why}",

@@ -64,7 +64,7 @@ def test_what_decides_by_the_number_of_rows_is_for_that_number_alone(name: str) 
         assert model.inputs[0].placements, "it is the batch"
         np.testing.assert_allclose(ls.compile(model)(x=x)["y"], module(x), rtol=1e-5, atol=1e-6)
         for other in ({"batch": 4}, {"x:0": 4}):
-            with raises("with_dims: the module was exported for the extents of its example inputs alone"):
+            with raises("with_dims: the module was exported only for the extents of its example inputs"):
                 model.with_dims(other)
 
 
