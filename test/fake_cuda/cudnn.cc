@@ -30,7 +30,7 @@ namespace {
 
 thread_local std::string last_error;
 
-// All that the library knows. Its mutex is held by every call.
+// The state of the library. Every call holds its mutex.
 class CudnnLibrary final : public FakeCudnn {
  public:
   CudnnLibrary() { ResetEngines(); }
@@ -87,7 +87,7 @@ class CudnnLibrary final : public FakeCudnn {
     }
     return status;
   }
-  // For the calling thread.
+  // The engines for the calling thread's GPU.
   const std::vector<FakeEngine>& EnginesOf(cudnnBackendHeurMode_t mode) {
     const auto found = engines_of.find({TheDriver().fake->CurrentGpu(), mode});
     return found == engines_of.end() ? engines[mode] : found->second;
@@ -111,7 +111,7 @@ CudnnLibrary& TheLibrary() {
   return *library;
 }
 
-// What getting an attribute has to give: bytes, or descriptors that the caller has made.
+// The value of an attribute: bytes, or descriptors that the caller has created.
 struct Answer {
   std::vector<std::byte> bytes;
   std::vector<FakeDescriptor> descriptors;
@@ -128,7 +128,7 @@ FakeDescriptor MadeHere(cudnnBackendDescriptorType_t type, const FakeDescriptor&
   return made;
 }
 
-// Empty, with a text, if the descriptor has no such attribute to give.
+// Puts the attribute into `answer`. Returns an error text if the descriptor has no such attribute to give.
 std::string Ask(const FakeDescriptor& of, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                 Answer& answer) {
   const auto is = [&](cudnnBackendDescriptorType_t kind, cudnnBackendAttributeName_t attribute,
@@ -161,7 +161,7 @@ const FakeDescriptor& OperationOf(const FakeDescriptor& plan) {
       .Of(CUDNN_ATTR_OPERATIONGRAPH_OPS);
 }
 
-// Finds the tensors of the operation in the pack; what is wrong with them, or empty.
+// Finds the tensors of the operation in the variant pack. Returns what is wrong with them, or "".
 std::string Place(const FakeDescriptor& pack, FakeConvolution& convolution) {
   const auto ids = pack.All<int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
   const auto pointers = pack.All<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);

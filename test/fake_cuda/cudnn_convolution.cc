@@ -44,13 +44,13 @@ DType DTypeOf(cudnnDataType_t type) {
   }
 }
 
-// Numbers of a factor lie in the bytes as float or double.
+// A scaling factor, stored as float or double.
 double Factor(const FakeDescriptor& operation, cudnnBackendAttributeName_t name) {
   const auto& bytes = operation.attributes.at(name).bytes;
   return bytes.size() == sizeof(double) ? operation.One<double>(name) : operation.One<float>(name);
 }
 
-// Five dimensions, the added ones of extent 1 before the spatial ones.
+// Extends the list to five dimensions, inserting `added` before the spatial dimensions.
 std::vector<int64_t> InFive(std::vector<int64_t> list, size_t at, int64_t added) {
   while (list.size() < (at == 2 ? 5 : 3)) list.insert(list.begin() + static_cast<int64_t>(at), added);
   return list;
@@ -69,7 +69,7 @@ struct Dense {
       values[at] = tf32 ? ToTf32(x) : x;
     });
   }
-  // visit(position here, offset in the tensor)
+  // Calls visit(position in this tensor, offset in the stored tensor) for each element.
   template <typename Visit>
   void ForEach(const FakeTensor& tensor, Visit visit) const {
     const std::vector<int64_t> strides = InFive(tensor.strides, 2, 0);
@@ -86,8 +86,7 @@ struct Dense {
   }
 };
 
-// Calls visit(x, filter, y) with the elements of each product that is part of the sums; with a zero for x in the
-// padding.
+// Calls visit(x, filter, y) with the elements of each product of the sums; x is zero in the padding.
 template <typename Visit>
 struct Products {
   const FakeConvolution& c;
@@ -97,7 +96,7 @@ struct Products {
   Visit visit;
 
   int64_t Input(size_t dim, int64_t position, int64_t tap) const {
-    // A convolution in the mathematical sense has the filter's taps in reverse.
+    // A convolution in the mathematical sense reverses the filter.
     if (c.mode == CUDNN_CONVOLUTION) tap = filter.dims[dim + 2] - 1 - tap;
     return position * stride[dim] + tap * dilation[dim] - low[dim];
   }

@@ -15,11 +15,11 @@ struct AttributeRow {
   cudnnBackendAttributeName_t name;
   cudnnBackendAttributeType_t type;
   int64_t most = 1;
-  cudnnBackendDescriptorType_t descriptor = CUDNN_BACKEND_POINTWISE_DESCRIPTOR;  // what it has to be
+  cudnnBackendDescriptorType_t descriptor = CUDNN_BACKEND_POINTWISE_DESCRIPTOR;  // the kind it must have
   bool is_required = true;
 };
 
-// An operation's sides, window and factors.
+// The attributes of an operation: its tensors, its convolution, and its factors.
 #define LOCKSTEP_FAKE_OPERATION(of, prefix, x, w, y)                                                   \
   {of, prefix##x, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, CUDNN_BACKEND_TENSOR_DESCRIPTOR},                  \
       {of, prefix##w, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, CUDNN_BACKEND_TENSOR_DESCRIPTOR},              \

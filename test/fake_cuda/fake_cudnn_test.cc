@@ -1,4 +1,4 @@
-// The fake cuDNN refuses what the graph API forbids: a test on it would find our misuse.
+// The fake cuDNN refuses calls that the graph API forbids, so a test on it would find our misuse.
 
 #include <chrono>
 #include <thread>
@@ -140,7 +140,7 @@ class FakeCudnnRunTest : public FakeCudnnTest {
     FakeCudnnTest::SetUp();
     memory_ = device_->Allocate(1 << 16, "memory").value();
   }
-  // x of strides that leave gaps: every second column of a matrix.
+  // x has strides that leave gaps: it is every second column of a matrix.
   absl::Status Run(const List& ids, std::vector<void*> pointers, void* workspace) {
     parts_.push_back(Final(Tensor(1, {1, 1, 2, 2}, {8, 8, 4, 2})));
     parts_.push_back(Final(Tensor(2, {1, 1, 1, 2}, {2, 2, 2, 1})));
@@ -170,7 +170,7 @@ TEST_F(FakeCudnnRunTest, ComputesByStrides) {
   EXPECT_THAT(fake_.TakeMisuse(), IsEmpty());
 }
 
-// Not the convolution, though the library is the first that meets it.
+// The convolution is not blamed, though it is the first call that sees the error.
 TEST_F(FakeCudnnRunTest, WhatWasQueuedBeforeIsTheFirstCause) {
   driver_.driver.BreakIn(device_->stream()->handle(), CUDA_ERROR_ILLEGAL_ADDRESS);
   while (driver_.api.StreamQuery(device_->stream()->handle()) == CUDA_ERROR_NOT_READY) {

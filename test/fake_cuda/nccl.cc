@@ -1,4 +1,4 @@
-// The functions of the fake NCCL, as nccl.h has them.
+// The functions of the fake NCCL, as declared in nccl.h.
 
 #include "runtime/cuda/nccl.h"
 
@@ -66,8 +66,8 @@ LOCKSTEP_FAKE ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* 
   return ncclSuccess;
 }
 
-// As NVIDIA's it waits for graphs that hold collectives of the communicator, and frees memory, which waits for all that
-// the GPU's streams hold, also of other communicators.
+// Like NVIDIA's, it waits for graphs that contain collectives of the communicator, and frees memory, which waits for
+// all work in the GPU's streams, also that of other communicators.
 LOCKSTEP_FAKE ncclResult_t ncclCommAbort(ncclComm_t comm) {
   Fake& fake = TheFake();
   std::unique_lock lock(fake.mutex);
