@@ -60,7 +60,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "c.safetensors"
 
 
-# What is in a file
+# Contents of a file
 
 
 def test_the_package_safetensors_reads_it(path: Path) -> None:
@@ -96,7 +96,7 @@ def test_what_is_written_is_read(path: Path) -> None:
 def test_large_tensors_are_written_and_read_in_pieces(
     writing: int, reading: int, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of which the digest is one, whatever the pieces are."""
+    """The digest does not depend on the sizes of the pieces."""
     monkeypatch.setattr(_tensor_file, "_PIECE", writing)
     write(path)
     monkeypatch.setattr(_tensor_file, "_PIECE", reading)
@@ -132,7 +132,7 @@ def test_what_a_header_cannot_hold(path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not list(path.parent.iterdir())
 
 
-# Files that are something else
+# Other files
 
 
 def header_of(path: Path) -> bytes:
@@ -141,7 +141,7 @@ def header_of(path: Path) -> bytes:
 
 
 def with_header(path: Path, change: Callable[[dict[str, object]], object]) -> None:
-    """Writes the file with another header, with the right digest."""
+    """Replaces the header of the file, with a correct digest."""
     old = header_of(path)
     entries = json.loads(old)
     entries["__metadata__"]["lockstep.digest"] = "0" * 64
@@ -152,7 +152,7 @@ def with_header(path: Path, change: Callable[[dict[str, object]], object]) -> No
 
 
 def damaged(path: Path) -> str:
-    """What is said of the file, which is named."""
+    """The error message for the file, without the file's name."""
     with pytest.raises(ls.Error) as caught:
         read_all(path)
     message = str(caught.value)
@@ -170,7 +170,7 @@ def variants(content: bytes) -> Iterator[bytes]:
 
 
 def test_every_truncation_and_every_flipped_bit_is_an_error(path: Path) -> None:
-    """Of the header every bit, of the tensors two of each byte."""
+    """Every bit of the header, and two bits of each byte of the tensors."""
     content = write(path, STATES[:6]).read_bytes()
     said, tried = set(), 0
     with open(path, "r+b") as file:
@@ -245,7 +245,7 @@ def test_files_of_others(path: Path) -> None:
 def test_the_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """fsync of the file, rename, fsync of the folder: without the first, a machine that stops leaves an empty file."""
+    """fsync of the file, rename, fsync of the folder. Without the first, a machine that stops leaves an empty file."""
     did: list[object] = []
     fsync, replace = os.fsync, os.replace
 
@@ -270,7 +270,7 @@ def test_the_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(
 
 
 def test_the_names_of_new_folders_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a machine that stops may lose a folder of checkpoints that are on the disk themselves."""
+    """Otherwise a machine that stops may lose a folder of checkpoints that were written to the disk."""
     synced: list[tuple[str, list[str]]] = []
     fsync = os.fsync
 
@@ -331,7 +331,7 @@ def test_an_old_file_stays_when_writing_fails(path: Path) -> None:
 
 
 def test_a_new_file_is_not_longer_than_it_should_be(path: Path) -> None:
-    """Though what is written is written over what a killed writer left."""
+    """Even if the hidden file that a killed writer left, and that is overwritten, was longer."""
     (path.parent / ".c.safetensors.lockstep-part").write_bytes(b"x" * 1000)
     _atomic.write(str(path), lambda file: file.write(b"new"))
     assert [file.read_bytes() for file in path.parent.iterdir()] == [b"new"]
@@ -344,7 +344,7 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(path: Path) -> Non
     (path.parent / stay[3]).mkdir()
     (path.parent / stay[4]).symlink_to(path.parent / ".hidden")
     with open(path.parent / ".kept.lockstep-part") as kept:
-        fcntl.flock(kept, fcntl.LOCK_EX)  # somebody writes it
+        fcntl.flock(kept, fcntl.LOCK_EX)  # as if a process were writing it
         _atomic.write(str(path), lambda file: file.write(b"new"))
     assert {file.name for file in path.parent.iterdir()} == {*stay, path.name}
 
@@ -370,7 +370,9 @@ def test_two_writers_of_one_file(path: Path) -> None:
 
 
 def test_a_writer_waits_for_who_looks_whether_a_file_was_abandoned(path: Path) -> None:
-    """That one locks the hidden file for a moment; to the writer it looks like another writer."""
+    """A process that checks if a file was abandoned locks the hidden file for a moment. To the writer it looks like
+    another writer.
+    """
     part = path.parent / ".c.safetensors.lockstep-part"
     part.touch()
     looking = open(part)  # noqa: SIM115 (the timer closes it)
@@ -384,7 +386,7 @@ def test_a_writer_waits_for_who_looks_whether_a_file_was_abandoned(path: Path) -
 def test_who_opens_a_file_that_is_just_given_its_name_writes_another(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a writer that comes at the end of another one would write into what that one has written."""
+    """Otherwise a writer that starts when another one ends would write into that one's file."""
     part, flock = path.parent / ".c.safetensors.lockstep-part", fcntl.flock
 
     def late(descriptor: int, how: int) -> None:
@@ -400,7 +402,7 @@ def test_who_opens_a_file_that_is_just_given_its_name_writes_another(
 
 
 def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What killed writers left may be somebody's then, and stays; there is one of a name."""
+    """Without locks, the file of a killed writer may still be in use, so it stays, except one for the same name."""
 
     def none(descriptor: int, how: int) -> None:
         raise OSError(95, "Operation not supported")
@@ -415,7 +417,7 @@ def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_lock_that_fails_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a file system that has locks, such as one behind a network that is gone."""
+    """The file system has locks, but locking fails, as behind a network that is down."""
 
     def stale(descriptor: int, how: int) -> None:
         raise OSError(errno.ESTALE, "Stale file handle")

@@ -1,4 +1,6 @@
-"""The logic of tools/cuda_check.sh: what is wrong, late or missing is reported as such, and the other parts run on. No GPU is needed."""
+"""The logic of tools/cuda_check.sh: errors, timeouts and missing parts are reported, and the other parts run. Needs no
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def outcomes(report: Report) -> dict[str, str]:
 
 
 def ends(process: int) -> bool:
-    """Whether it has ended, or does soon."""
+    """Returns True if the process has ended or ends soon."""
 
     def has_ended() -> bool:
         try:
@@ -139,7 +141,7 @@ def test_how_far_losses_may_be_follows_from_pytorchs_own_distance() -> None:
 
 
 def test_a_wrong_loss_fails_the_part(machine: Machine, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the part itself meets it, with stand-ins for the two programs."""
+    """Runs the part itself, with replacements for its two programs."""
     expected = np.linspace(2, 1, parts.STEPS)
 
     def theirs(log: str, script: str, what: str, name: str, file: Path, *rest: str, seconds: float) -> Done:
@@ -253,7 +255,7 @@ def test_a_peer_that_cannot_run_is_left_out(machine: Machine, report: Report) ->
 
 
 def test_a_stand_in_has_the_functions_and_ends_the_process(tmp_path: Path) -> None:
-    """Libraries that are linked and never called are packed so; what they need is then not needed."""
+    """Libraries that are linked but never called are packed as stubs, so the libraries that they need are not needed."""
 
     def compile(code: str, *options: str) -> None:
         (tmp_path / "x.c").write_text(code)

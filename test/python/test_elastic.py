@@ -1,4 +1,6 @@
-"""`lockstep elastic`: jobs that lose a rank or a host come back from their last checkpoint, and end as if nothing had been."""
+"""`lockstep elastic`: jobs that lose a rank or a host continue from their last checkpoint, and end as if nothing had
+happened.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def trained_by(folder: Path) -> dict[int, dict[int, list[int]]]:
 
 
 def assert_trained_once(folder: Path, begins: list[int]) -> None:
-    """The attempts began after these steps; what the states at the end have behind them is every batch of the epochs once."""
+    """Asserts that the attempts began after these steps, and that the final states have seen every batch of the epochs
+    once.
+    """
     trained = trained_by(folder)
     assert sorted(trained) == list(range(len(begins)))
     counts: dict[int, list[int]] = {}
@@ -77,7 +81,7 @@ def assert_trained_once(folder: Path, begins: list[int]) -> None:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The states after a run that nothing happened to."""
+    """The states after a run without faults."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     done = elastic(folder)
     assert done.returncode == 0, done.stderr
@@ -109,7 +113,7 @@ def test_a_job_that_fails_always_is_given_up(tmp_path: Path) -> None:
 
 
 def test_what_a_job_leaves_is_ended_first(tmp_path: Path) -> None:
-    """mpirun itself is killed, and so cannot end its ranks."""
+    """mpirun itself is killed, so it cannot end its ranks."""
     command = ["mpirun", "-np", "2", sys.executable, PROGRAM, tmp_path, "wait 0 1 7"]
     supervisor = subprocess.Popen(
         [LOCKSTEP, "elastic", "--restart", "1", "--", *command], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
@@ -201,7 +205,7 @@ def test_who_has_set_how_soon_a_lost_host_is_noticed_is_right(monkeypatch: pytes
 
 @pytest.mark.parametrize(("linger", "code"), [(0.5, 137), (30, 3)])
 def test_mpirun_is_ended_if_it_stays_long_after_its_ranks(linger: float, code: int) -> None:
-    """It may end by itself a little later than they do, with what it has to say."""
+    """mpirun may end by itself a little later than its ranks, with its own exit code."""
     mpirun = "env OMPI_COMM_WORLD_RANK=0 sleep 1.5; sleep 3; exit 3"
     program = f"""
 from lockstep import _supervise
@@ -221,7 +225,7 @@ print(_supervise.run(["bash", "-c", {mpirun!r}], {{}}, lambda text: None))
     ],
 )
 def test_mpirun_has_a_time_wherever_the_ranks_are(tmp_path: Path, ends: list[str], code: int, said: str) -> None:
-    """None of them is on this host, and mpirun does not notice that they have ended."""
+    """All ranks are on other hosts, and mpirun does not notice that they have ended."""
     notes = [
         f"[1,{rank}]<stderr>:lockstep launch: ended {how} on host far, one of 2 ranks" for rank, how in enumerate(ends)
     ]
@@ -243,7 +247,7 @@ raise SystemExit(_command.main(["elastic", "--restart", "1", "--", {str(fake)!r}
 
 
 def test_ranks_write_what_they_would_under_mpirun() -> None:
-    """Without the notes of how they ended, and with no name before it."""
+    """Ranks' output has no notes about their end, and no rank's name in front."""
     script = "echo from $LOCKSTEP_ATTEMPT; [ -t 1 ] && echo terminal; echo words >&2; exit 4"
     done = run([LOCKSTEP, "elastic", "--restart", "0", "--", "mpirun", "-np", "1", "sh", "-c", script])
     assert (done.returncode, done.stdout) == (4, "from 0\nterminal\n")
@@ -278,7 +282,9 @@ def test_options_of_the_program_are_its_own() -> None:
 
 
 def ended(processes: Sequence[int]) -> bool:
-    """Whether these are gone within seconds: who was killed may be there until the system has noticed."""
+    """Returns True if these processes are gone within seconds; a killed one may be visible until the system has cleaned
+    up.
+    """
     return _supervise.wait_until(lambda: not any(Path(f"/proc/{each}").exists() for each in processes), 10)
 
 
@@ -296,7 +302,7 @@ def below(process: int) -> dict[int, int]:
         try:
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
     found = [process]
     for each in found:
         found += [child for child, parent in parents.items() if parent == each]

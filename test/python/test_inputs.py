@@ -1,4 +1,4 @@
-"""What inputs and states may be given as: what loses nothing is accepted, and of what would lose something the error says how."""
+"""Forms of inputs and states: lossless conversions are accepted; for lossy ones the error says how to convert."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def exe() -> ls.Executable:
     ],
 )
 def test_what_loses_nothing_is_accepted(x: Any, label: Any, exe: ls.Executable) -> None:
-    """Narrower integers and floats, other byte orders, other orders of memory."""
+    """Narrower integers and floats, other byte orders, other memory orders."""
     numbers = x.detach().float().numpy() if isinstance(x, torch.Tensor) else x
     expected = exe(x=np.ascontiguousarray(numbers, np.float32), label=LABELS)
     found = exe(x=x, label=label)
