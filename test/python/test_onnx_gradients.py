@@ -1,5 +1,6 @@
-"""Gradients of ONNX's operators: each is checked against differences of ONNX's reference evaluator, or listed with the
-reason."""
+"""Gradients of ONNX operators: each is compared with differences of ONNX's reference evaluator, or listed with the
+reason.
+"""
 
 from __future__ import annotations
 
@@ -92,5 +93,5 @@ def test_slopes_at_zero_are_those_of_pytorch(op: str, slope: float, attributes: 
 
 
 def test_nothing_fails() -> None:
-    """A bug that is found and not mended at once may be listed; the list may only become shorter."""
+    """A bug that is not fixed at once may be listed, but the list may only become shorter."""
     assert not _EXPECTED.fails

@@ -1,4 +1,4 @@
-"""The network between hosts is measured once, what was measured decides the routes, and `lockstep doctor` shows it."""
+"""The network between hosts is measured once, the measurements decide the routes, and `lockstep doctor` shows them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from ranks import errors_of, run_in_threads
 
 MLP, CONVNET = CASES[1], CASES[2]
 LOSS = ls.loss.softmax_cross_entropy("logits", "label")
-COUNT = 3 * BATCH + 37  # so that a last batch is not full, and on three ranks one has no row of it
+COUNT = 3 * BATCH + 37  # the last batch is not full, and on three ranks one has no row of it
 
 
 def samples(count: int = COUNT) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +82,7 @@ def test_any_loss_is_evaluated() -> None:
 
 
 def test_a_worker_may_have_a_batch_without_rows() -> None:
-    """In its midst on all workers, too: what follows is trained on and evaluated."""
+    """Even one in the middle on all workers: the batches after it are used in training and evaluation."""
     x, labels = samples(90)
     batches = [[(x[:30], labels[:30]), {}, (x[30:48], labels[30:48])], [{}, (x[:0], labels[:0]), (x[48:], labels[48:])]]
     metrics = {"top3": ls.metrics.Accuracy(k=3)}
@@ -105,7 +105,7 @@ def test_models_whose_rows_see_each_other_are_evaluated_on_full_batches() -> Non
     x, labels = samples()
     found = ls.Trainer(ls.parse(text), LOSS, "sgd", uneven=False, threads=1)
     assert found.evaluate((x, labels))["loss"] == pytest.approx(np.log(5), rel=1e-6)
-    accuracy = found.evaluate((x, labels))["accuracy"]  # of equal scores, so of the first class
+    accuracy = found.evaluate((x, labels))["accuracy"]  # with equal scores, the first class is predicted
     assert accuracy == pytest.approx(np.mean(labels[: 3 * BATCH] == 0))
     with pytest.raises(
         ls.Error, match="a batch of an evaluation has not 96 rows, and those of this model see each other"
@@ -114,7 +114,7 @@ def test_models_whose_rows_see_each_other_are_evaluated_on_full_batches() -> Non
 
 
 def test_the_best_epoch_is_kept(tmp_path: Path) -> None:
-    """The rate is large after the second epoch, so that what follows is worse."""
+    """The rate is large after the second epoch, so that later epochs are worse."""
     x, labels = samples()
     paths = {by: tmp_path / f"{by}.states" for by in ("validation_loss", "accuracy", "worst")}
 
@@ -156,7 +156,7 @@ def test_a_run_that_is_continued_knows_the_best_before(tmp_path: Path) -> None:
     assert bad["validation_loss"] > good["validation_loss"]
     again.load_states(best)
     assert again.epoch == 1 and again.evaluate((x, labels))["loss"] == good["validation_loss"]
-    # By something else nothing is the best yet; what is no number never is.
+    # With another measure, there is no best epoch yet. NaN is never the best.
     again.fit((x, labels), (x, labels), best=states, best_by="accuracy")
     again.load_states(states)
     assert again.epoch == 2
@@ -165,7 +165,7 @@ def test_a_run_that_is_continued_knows_the_best_before(tmp_path: Path) -> None:
 
 
 def epoch_kept(path: Path) -> int:
-    """The epoch whose states a file has."""
+    """The epoch of the states in a file."""
     found = trainer()
     found.load_states(path)
     return found.epoch
@@ -176,7 +176,7 @@ def test_an_epoch_is_best_by_the_same_measure_and_better_than_all_before(tmp_pat
     found = trainer()
 
     def fit(*values: float, trainer: ls.Trainer = found) -> list[dict]:
-        """An epoch for each of the values, by which it is good."""
+        """Trains an epoch for each of the values, which are their measures."""
         goodness = iter(values)
         return trainer.fit(data, data, len(values), best=best, best_by=lambda results: next(goodness))
 
@@ -199,7 +199,7 @@ def test_an_epoch_is_best_by_the_same_measure_and_better_than_all_before(tmp_pat
 
 
 def test_functions_of_other_names_are_other_measures(tmp_path: Path) -> None:
-    """In one run and in one that goes on from its states."""
+    """In one run, and in one that continues from its states."""
     data, best, states = samples(BATCH), tmp_path / "best.states", tmp_path / "last.states"
 
     def high(results: dict) -> float:
