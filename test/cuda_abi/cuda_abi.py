@@ -58,7 +58,7 @@ def unpack(package: str) -> Path:
     with tempfile.TemporaryDirectory(dir=UNPACKED) as scratch:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
         if subprocess.run([*pip, "--only-binary", ":all:", "--dest", scratch, package], check=False).returncode != 0:
-            sys.exit(f"cuda-abi: pip has not fetched {package}")
+            sys.exit(f"cuda-abi: pip could not fetch {package}")
         headers = Path(scratch) / "headers"
         for wheel in Path(scratch).glob("*.whl"):
             with zipfile.ZipFile(wheel) as archive:

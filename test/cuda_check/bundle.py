@@ -169,7 +169,7 @@ def pack(archive: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make cuda-bundle", description=__doc__.splitlines()[0])
-    parser.add_argument("--no-archive", action="store_true", help="make the folder build/lockstep-cuda alone")
+    parser.add_argument("--no-archive", action="store_true", help="only make the folder build/lockstep-cuda")
     arguments = parser.parse_args()
     build()
     shutil.rmtree(STAGE, ignore_errors=True)
@@ -196,7 +196,7 @@ def main() -> None:
     size = archive.stat().st_size
     print(f"cuda-bundle: {archive.relative_to(ROOT)}, {size / 2**20:.1f} MiB")
     if size > MOST_BYTES:
-        sys.exit(f"cuda-bundle: that is more than {MOST_BYTES // 2**20} MiB")
+        sys.exit(f"cuda-bundle: the archive is larger than {MOST_BYTES // 2**20} MiB")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class Report:
 
     def table(self) -> str:
         cells = [(row.part, row.what, row.outcome, row.result.replace("|", "\\|")) for row in self.rows]
-        lines = ["# What a machine with a GPU said", "", "| | |", "|---|---|"]
+        lines = ["# Results on a machine with a GPU", "", "| | |", "|---|---|"]
         lines += [f"| {name} | {value} |" for name, value in self.facts.items()]
         lines += ["", "| part | what | outcome | result |", "|---|---|---|---|"]
         return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in cells)]) + "\n"

@@ -64,7 +64,7 @@ def run_parts(machine: Machine, report: Report, chosen: Mapping[str, Part], seco
     end = time.monotonic() + seconds
     for name, part in chosen.items():
         if time.monotonic() > end - 5:
-            report.add(name, "the whole", LEFT_OUT, f"the {seconds:.0f} s of the check were over")
+            report.add(name, "all of it", LEFT_OUT, f"the check's {seconds:.0f} s were over")
             continue
         begin = time.monotonic()
         machine.deadline = min(end, begin + part.seconds * (SLOWER if machine.tiny else 1))
@@ -100,7 +100,7 @@ def first_line(path: str, key: str, sign: str = ":") -> str:
 def gpu() -> str:
     program = shutil.which("nvidia-smi")
     if program is None:
-        return "none that nvidia-smi would show"
+        return "unknown, as there is no nvidia-smi"
     query = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30)
     return "; ".join(done.stdout.split("\n")).strip("; ") or shortened(done.stderr)
@@ -124,17 +124,24 @@ def facts(machine: Machine) -> dict[str, str]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="cuda_check.sh", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--out", type=Path, default=Path("cuda_check"), help="the folder of the results (default: %(default)s)"
+        "--out", type=Path, default=Path("cuda_check"), help="folder for the results (default: %(default)s)"
     )
     parser.add_argument(
-        "--parts", default=",".join(PARTS), help="which ones, in their order, with commas (default: %(default)s)"
+        "--parts",
+        default=",".join(PARTS),
+        help="names of the parts to run, in order, separated by commas (default: %(default)s)",
     )
     parser.add_argument(
-        "--backend", choices=("cuda", "cpu"), default="cuda", help="cpu tries the check itself, with tiny sizes"
+        "--backend",
+        choices=("cuda", "cpu"),
+        default="cuda",
+        help="backend to check; cpu only tries the check itself, with tiny sizes",
     )
-    parser.add_argument("--python", help="the Python that has torch and jax (default: python3 of the PATH)")
+    parser.add_argument("--python", help="Python with torch and jax (default: python3 on the PATH)")
     parser.add_argument(
-        "--seconds", type=float, help="of all together (default: 545; with --backend=cpu five times that)"
+        "--seconds",
+        type=float,
+        help="time limit for all parts together (default: 545; with --backend=cpu five times that)",
     )
     options = parser.parse_args()
     options.seconds = options.seconds or 545 * (SLOWER if options.backend == "cpu" else 1)
@@ -154,7 +161,7 @@ def main() -> int:
             "all parts",
             "backend cuda",
             LEFT_OUT,
-            "no GPU is found: doctor says what is missing; --backend=cpu tries the check",
+            "no GPU was found: the part doctor shows what is missing; --backend=cpu tries the check",
         )
         chosen = {name: part for name, part in chosen.items() if name == "doctor"}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that started processes are killed

@@ -43,7 +43,7 @@ def _seconds(kinds: Iterable[Kind], by_kind: dict[str, list[Outcome]]) -> str:
             [
                 f"{kind.name}: {kind.about}",
                 str(len(outcomes)),
-                *(["", "nobody need be told", ""] if kind.is_survived else named),
+                *(["", "no error is needed", ""] if kind.is_survived else named),
                 _spread([outcome.ended for outcome in outcomes]),
                 str(sum(not any(" stay" in problem for problem in outcome.problems) for outcome in outcomes)),
             ]

@@ -137,8 +137,8 @@ KINDS = [
     Kind("raise", "the program raises an exception", _order("raise"), 5, survives=False),
     Kind("exit", "the program ends, with exit code 0", _order("exit"), 5, survives=False),
     Kind("program", "the rank calls another program", _order("program"), 5, in_pairs=True),
-    Kind("state", "the rank assigns a state alone", _order("state"), 5, in_pairs=True),
-    Kind("data", "the rank's batch has a label that is none", _order("data"), 5),
+    Kind("state", "only this rank assigns a state", _order("state"), 5, in_pairs=True),
+    Kind("data", "the rank's batch has a label out of range", _order("data"), 5),
     Kind("disk", "the disk is full at the next checkpoint", _fill_disk, 5, first=True),
     Kind(
         "cut",
@@ -227,7 +227,7 @@ def _observe(job: Job, kind: Kind, outcome: Outcome) -> None:
     if kind.is_survived:
         return
     if not outcome.named and not outcome.by_mpirun:
-        outcome.problems.append(f"nobody names it: {job.output()[-2000:]}")
+        outcome.problems.append(f"no rank names the culprit: {job.output()[-2000:]}")
     elif outcome.named and min(outcome.named) > kind.limit:
         outcome.problems.append(f"it was named after {min(outcome.named):.1f} s")
 
@@ -314,11 +314,18 @@ def main() -> int:
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--kinds", default=",".join(kind.name for kind in KINDS))
-    parser.add_argument("--places", default=",".join(PLACES), help="hosts x ranks, or x workers + servers")
-    parser.add_argument("--times", type=int, default=20, help="of each, those counted that are in the file already")
-    parser.add_argument("--minutes", type=float, default=40, help="after which no other job is started")
-    parser.add_argument("--seed", type=int, default=0, help="of culprits and moments")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "faults.jsonl", help="the file of outcomes")
+    parser.add_argument(
+        "--places", default=",".join(PLACES), help="places, as hosts x ranks or hosts x workers + servers"
+    )
+    parser.add_argument(
+        "--times",
+        type=int,
+        default=20,
+        help="outcomes of each fault on each place, including those already in the file",
+    )
+    parser.add_argument("--minutes", type=float, default=40, help="no new job starts after this time")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the choice of culprits and moments")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "faults.jsonl", help="file of the outcomes")
     arguments = parser.parse_args()
     reason = why_not()
     if reason:

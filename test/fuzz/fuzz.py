@@ -42,7 +42,7 @@ def seeds(target: str) -> Iterator[bytes]:
         yield gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     onnx = importlib.util.find_spec("onnx")
     if onnx is None or onnx.origin is None:
-        sys.exit("fuzz: --update wants the package onnx, whose tests are seeds: .venv/bin/python test/fuzz/fuzz.py")
+        sys.exit("fuzz: --update needs the package onnx, whose tests are seeds: .venv/bin/python test/fuzz/fuzz.py")
     for file in sorted(Path(onnx.origin).parent.glob("backend/test/data/*/*/model.onnx")):
         yield file.read_bytes()
 
@@ -133,9 +133,11 @@ def fuzz(target: str, binary: Path, seconds: int, update: bool) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; all if there are none")
-    parser.add_argument("--seconds", type=int, default=60, help="of each target (default: %(default)s)")
-    parser.add_argument("--update", action="store_true", help="replace the corpus by what was found")
+    parser.add_argument(
+        "targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(TARGETS)}; all if none is given"
+    )
+    parser.add_argument("--seconds", type=int, default=60, help="time for each target (default: %(default)s)")
+    parser.add_argument("--update", action="store_true", help="replace the corpus by the inputs that were found")
     arguments = parser.parse_args()
     targets = arguments.targets or list(TARGETS)
     if unknown := set(targets) - set(TARGETS):

@@ -233,12 +233,12 @@ def main() -> int:
         allow_abbrev=False,  # else argparse takes options of PROGRAM for abbreviations of its own
     )
     parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--rate", help="of each host's link, such as 1gbit; unlimited if not given")
-    parser.add_argument("--ranks", type=int, default=1, help="on each host")
+    parser.add_argument("--rate", help="rate of each host's link, such as 1gbit (default: unlimited)")
+    parser.add_argument("--ranks", type=int, default=1, help="number of ranks on each host")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="PROGRAM ...")
     arguments = parser.parse_args()
     if not arguments.command:
-        parser.error("there is no program")
+        parser.error("the program is missing")
     with Hosts(arguments.hosts, arguments.rate) as hosts:
         return hosts.mpirun([arguments.ranks] * arguments.hosts, *arguments.command).returncode
 

@@ -84,7 +84,7 @@ def export_all(folder: Path) -> dict[str, nn.Module]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="the folder to write to")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder for the files")
     export_all(parser.parse_args().out)
 
 

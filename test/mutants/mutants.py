@@ -138,25 +138,25 @@ def known(mutants: list[Mutant], journal: Journal, again: bool) -> dict[str, Ver
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", help="C++ sources (.cc) of the checkout")
-    parser.add_argument("--sample", type=int, help="so many mutants of each file")
-    parser.add_argument("--seed", default="0", help="which ones --sample takes")
-    parser.add_argument("--only", help="these mutants alone: their names, with commas between")
+    parser.add_argument("--sample", type=int, help="number of mutants to try of each file (default: all)")
+    parser.add_argument("--seed", default="0", help="seed of the choice of --sample")
+    parser.add_argument("--only", help="names of the only mutants to try, separated by commas")
     parser.add_argument("--list", action="store_true", help="list the mutants and run nothing")
     parser.add_argument("--fresh", action="store_true", help="forget earlier runs")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants tried at a time")
-    parser.add_argument("--skip", default="(?!)", help="tests not to run: a regular expression on their labels")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of mutants to try at a time")
+    parser.add_argument("--skip", default="(?!)", help="regular expression on the labels of tests that are not run")
     arguments = parser.parse_args()
     arguments.files = sorted(set(arguments.files))
     for file in arguments.files:
         if not file.endswith(".cc") or not (checkout.ROOT / file).is_file():
-            parser.error(f"{file}: expected a .cc file of the checkout, from its root")
+            parser.error(f"{file}: expected the path of a .cc file from the root of the checkout")
     return arguments
 
 
 def main() -> int:
     arguments = parse_arguments()
     for end in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(end, lambda *_: sys.exit("mutants: ended; the same command goes on from here"))
+        signal.signal(end, lambda *_: sys.exit("mutants: interrupted; the same command continues from here"))
     state = checkout.copy_checkout() + os.environ.get(suite.EVERYTHING, "")
     output_base = checkout.ask_bazel("info", "output_base").strip()
     compilations = [checkout.Compilation(file, output_base) for file in arguments.files]

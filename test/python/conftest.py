@@ -11,7 +11,7 @@ NUMBERS_OF_RANKS = ("n", "ranks")  # names of parameters
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "everything: a case like others that run; left to `make test-everything`")
+    config.addinivalue_line("markers", "everything: a case similar to others; only `make test-everything` runs it")
 
 
 def ranks_of(item: pytest.Item) -> tuple[str, int] | None:

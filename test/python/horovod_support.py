@@ -50,7 +50,7 @@ def errs(text: str, call: Callable[[], Any]) -> None:
     except Error as error:
         assert text in str(error), f"{text!r} is not in {str(error)!r}"
         return
-    raise AssertionError(f"no Error, which should have {text!r}")
+    raise AssertionError(f"no Error was raised, expected one with {text!r}")
 
 
 def network(seed: int = 0) -> torch.nn.Sequential:

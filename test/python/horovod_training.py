@@ -438,7 +438,7 @@ def a_job_of_another_size_goes_on_from_its_file() -> None:
         if RANK == 0:
             torch.save(torch.load(path, weights_only=False) | {"size": SIZE + 1}, path)
         assert attempt(2) == (6, [6])
-        assert attempt(0) == (0, []), "the file is of a job before"
+        assert attempt(0) == (0, []), "the file is from an earlier job"
     finally:
         del os.environ["LOCKSTEP_ELASTIC_STATE"], os.environ["LOCKSTEP_ATTEMPT"]
     hvd.barrier()

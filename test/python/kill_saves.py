@@ -77,7 +77,7 @@ def main(folder: str, kills: str, seed: str = "0") -> None:
         done += 1
     written = step_of(path)
     save(path, written + 1)
-    assert os.listdir(folder) == ["k.safetensors"], "what kills leave, the next save removes"
+    assert os.listdir(folder) == ["k.safetensors"], "the next save removes the files that kills left"
     print(f"{inside} of {done} kills in a save, {written} files: whole")
 
 

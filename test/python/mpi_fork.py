@@ -17,7 +17,7 @@ def in_child() -> None:
     except ls.Error as error:
         assert "forked" in str(error), error
     else:
-        raise AssertionError("a child takes part in a collective")
+        raise AssertionError("a child process took part in a collective")
 
 
 if mode == "multiprocessing":

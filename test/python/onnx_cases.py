@@ -65,7 +65,7 @@ def write(reasons: dict[str, str]) -> None:
     for name, reason in reasons.items():
         groups.setdefault(reason, []).append(name)
     lines = [
-        "# The tests of onnx.backend.test that do not pass, by reason. Kept by onnx_cases.py; reasons are for people to write.\n"
+        "# The tests of onnx.backend.test that do not pass, by reason. onnx_cases.py updates the list; reasons are written by hand.\n"
     ]
     for reason in sorted(groups):
         names = "".join(f'  "{name}",\n' for name in sorted(groups[reason]))

@@ -358,7 +358,7 @@ def short(reason: str) -> str:
 
 def write(verdicts: dict[str, Verdict]) -> None:
     known = expected()
-    lines = ["# Gradients of ONNX's operators. Kept by onnx_gradients.py; reasons are for people to write.\n"]
+    lines = ["# Gradients of ONNX's operators. onnx_gradients.py updates the list; reasons are written by hand.\n"]
     for key, kind in (("checked", CHECKED), ("piecewise_constant", STEPS)):
         lines.append(listed(key, [op for op, verdict in verdicts.items() if verdict.kind == kind]))
     for key, kind, reasons in (("not_differentiable", NONE, known.none), ("fails", FAILS, known.fails)):

@@ -225,7 +225,7 @@ def test_a_schedule_is_stronger_than_what_was_set_and_a_number_than_an_old_sched
     run(fixed, 0, 2)
     fixed.save(path)
     scheduled.load(path)
-    assert scheduled.settings["learning_rate"] == 0.1, "not 0.3, which it might not even take"
+    assert scheduled.settings["learning_rate"] == 0.1, "not 0.3, which might be outside its range"
     run(scheduled, 2, 3)
     assert scheduled.settings["learning_rate"] == 2.1
     scheduled.save(path)

@@ -133,7 +133,7 @@ def test_a_writer_that_fails_at_once_keeps_nobody_waiting(
 
     with caplog.at_level(logging.ERROR, "lockstep"):
         in_ranks(ranks, body)
-    assert not caplog.records, "who called has the error"
+    assert not caplog.records, "the caller gets the error"
     assert path.exists()
 
 
@@ -210,7 +210,7 @@ def test_states_wait_in_memory_for_a_writer_in_the_background_alone(
     if background:
         assert told == [""] * count
     else:
-        assert told[:3] == ["", "writing", "writing"], "one, until it is taken"
+        assert told[:3] == ["", "writing", "writing"], "one state is queued until the writer takes it"
         assert told.count("") == count
     assert_same_bits(safetensors.numpy.load_file(path), states_of(exe))
 
@@ -300,7 +300,7 @@ def test_a_reader_that_takes_longer_than_ranks_wait_for_each_other(path: Path, m
     for states in loaded:
         assert_same_bits(states, states_of(one))
     assert len(loaded) == 2
-    assert not times, "it was read twice"
+    assert not times, "the file was read twice"
 
 
 ENDS = """

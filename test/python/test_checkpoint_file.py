@@ -284,7 +284,7 @@ def test_the_names_of_new_folders_are_on_the_disk(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "a" / "b").is_dir()
     assert synced == [(str(tmp_path), ["a"]), (str(tmp_path / "a"), ["b"])]
     _atomic.make_folder(str(tmp_path / "a" / "b"))
-    assert len(synced) == 2, "they are there"
+    assert len(synced) == 2, "existing folders need no sync"
 
 
 def test_a_folder_that_cannot_be_synced_is_an_error_unless_its_file_system_needs_no_sync(
@@ -433,5 +433,5 @@ def test_a_hundred_kills_leave_a_whole_file(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     inside, written = re.fullmatch(r"(\d+) of \d+ kills in a save, (\d+) files: whole\n", done.stdout).groups()
-    assert int(inside) >= 10, "or it is not saves that were killed"
+    assert int(inside) >= 10, "otherwise the kills did not hit saves"
     assert int(written) >= 20

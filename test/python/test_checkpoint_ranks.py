@@ -61,7 +61,7 @@ def test_runs_go_on_with_other_numbers_of_ranks(tmp_path: Path) -> None:
 )
 def test_what_one_rank_meets_is_raised_on_all_and_the_old_file_stays(mode: str, what: str, tmp_path: Path) -> None:
     if mode == "forbidden" and os.geteuid() != 0:
-        pytest.skip("who is not root cannot be somebody else")
+        pytest.skip("only root can change its user")
     with tempfile.TemporaryDirectory() as folder:  # not in tmp_path, which only root can read
         os.chmod(folder, 0o755)
         refused(mode, what, Path(folder) / "c.safetensors", tmp_path)
@@ -76,7 +76,7 @@ def refused(mode: str, what: str, path: Path, tmp_path: Path) -> None:
         assert len(report["errors"]) == (2 if mode == "full" else 1)
         for message in report["errors"]:
             assert re.fullmatch(what.format(path=re.escape(str(path))), message), message
-    assert len({json.dumps(report["digests"]) for report in reports}) == 1, "and the ranks go on"
+    assert len({json.dumps(report["digests"]) for report in reports}) == 1, "the ranks continue"
     assert path.read_bytes() == content
     assert os.listdir(path.parent) == [path.name]
 

@@ -37,7 +37,7 @@ def test_the_last_ones_stay(folder: Path) -> None:
     for step in (0, 9, 10, 100):
         run(exe, 0, 1)
         checkpoints.save(exe, step=step, metadata={"epoch": step})
-        assert checkpoints.steps()[-1] == step, "which is given, and not exe.step"
+        assert checkpoints.steps()[-1] == step, "the given step counts, not exe.step"
     assert names(folder) == ["step-000000000010.safetensors", "step-000000000100.safetensors"]
     assert checkpoints.steps() == [10, 100]
     assert checkpoints.latest() == folder / "step-000000000100.safetensors"
@@ -304,7 +304,7 @@ def test_runs_that_are_killed_leave_their_last_checkpoint(folder: Path) -> None:
             continue
         assert steps[-1] >= last
         assert len(steps) <= 2
-        assert len(names(folder)) <= len(steps) + 1, "and at most one that was being written"
+        assert len(names(folder)) <= len(steps) + 1, "at most one more that was being written"
         last = steps[-1]
         exe, expected = compiled(), compiled()
         assert ls.Checkpoints(folder).restore(exe) == {"step": last}

@@ -152,7 +152,7 @@ def test_wrong_arguments(call: Callable[[ls.Communicator], object], message: str
     with pytest.raises(ls.Error) as caught:
         call(world)
     assert str(caught.value).startswith(message)
-    assert world.all_reduce(2.0) == 2, "and it goes on"
+    assert world.all_reduce(2.0) == 2, "the world is still usable"
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def test_a_part_that_is_late_or_breaks_off_is_reported_and_the_others_run(machin
 
 def test_what_comes_after_the_end_is_left_out(machine: Machine, report: Report) -> None:
     cuda_check.run_parts(machine, report, {"second": cuda_check.Part(parts.doctor, 10)}, 1)
-    assert outcomes(report) == {"second: the whole": LEFT_OUT}
+    assert outcomes(report) == {"second: all of it": LEFT_OUT}
     assert not report.passed(), "nothing was checked"
 
 
@@ -137,7 +137,9 @@ def test_how_far_losses_may_be_follows_from_pytorchs_own_distance() -> None:
     same = np.array([exact, exact])
     assert parts.judge_losses(exact, same, [[2.0, 1.000009]])[0], "the floor"
     assert not parts.judge_losses(exact, same, [[2.0, 1.000011]])[0]
-    assert not parts.judge_losses(exact, np.array([[2.0, float("nan")]] * 2), [[2.0, 1.0]])[0], "it says nothing"
+    assert not parts.judge_losses(exact, np.array([[2.0, float("nan")]] * 2), [[2.0, 1.0]])[0], (
+        "PyTorch's NaN gives no limit"
+    )
 
 
 def test_a_wrong_loss_fails_the_part(machine: Machine, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +181,7 @@ def test_steps_as_a_graph_are_judged_by_the_same_steps_one_by_one() -> None:
     right = {rank: [[3.0, 2.0, 1.5, 1.2, 1.1]] * 2 for rank in (0, 1)}
     assert parts.judge_graph(right, "")[0] == PASSED
     wrong = {**right, 1: [right[1][0], [3.0, 2.0, 1.5, 1.5, 1.5]]}
-    assert parts.judge_graph(wrong, "")[0] == FAILED, "the graph computed something else from its first launch on"
+    assert parts.judge_graph(wrong, "")[0] == FAILED, "the results differ from the graph's first launch on"
     assert parts.judge_graph({0: right[0]}, "broken off")[0] == FAILED
     assert parts.judge_graph({**right, 1: [[], []]}, "")[0] == FAILED
     refused = "lockstep: collectives go by way of the host, which is slower than NCCL: NCCL 2.27.3 refuses"

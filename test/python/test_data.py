@@ -137,7 +137,7 @@ def test_a_data_set_is_read_by_the_number_of_a_sample(last: str) -> None:
             assert a.dtype == b.dtype
             np.testing.assert_array_equal(a, b)
     assert len(data_set.read) == 3 * len(found)  # only this rank's samples
-    assert {type(index) for index in data_set.read} == {int}, "not every data set takes NumPy's"
+    assert {type(index) for index in data_set.read} == {int}, "not every data set accepts NumPy integers"
 
 
 def test_a_list_is_a_data_set() -> None:
@@ -235,10 +235,10 @@ def test_samples_that_are_left_out_are_warned_of_once_on_rank_0(
     message = "batches of 6: the last 4 of 22 samples do not fill a batch and are left out"
     assert warnings_of(caplog, size=6, world=second) == []
     assert warnings_of(caplog, size=6, world=first) == [message]
-    assert warnings_of(caplog, size=6, world=first, seed=1) == [], "each epoch is a call"
+    assert warnings_of(caplog, size=6, world=first, seed=1) == [], "with a seed, each epoch is a new call"
     assert warnings_of(caplog, size=8) == [message.replace("6", "8").replace("4", "6")]
     assert warnings_of(caplog, size=11) == [], "nothing is left out"
-    assert warnings_of(caplog, size=10, epoch_size=1) == [], "the epoch is as long as was said"
+    assert warnings_of(caplog, size=10, epoch_size=1) == [], "the epoch has the given length"
 
 
 def test_of_the_ranks_with_the_same_rows_one_warns(

@@ -164,4 +164,4 @@ def test_every_block_of_the_document_is_run() -> None:
     every = {block.code for needed in (None, *NEEDED.values()) for block in chosen(needed)}
     assert every == {block.code for block in blocks()}
     assert len(blocks()) >= 10
-    assert DOCUMENT.count("```") == 2 * len(blocks()), "all code is python, and is found"
+    assert DOCUMENT.count("```") == 2 * len(blocks()), "every block of code is Python and was found"

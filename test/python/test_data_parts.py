@@ -36,7 +36,7 @@ def test_every_sample_is_in_one_part_and_parts_differ_by_one(length: int, parts:
     assert sorted(chain(*found)) == list(range(length))
     lengths = [len(part) for part in found]
     assert max(lengths) - min(lengths) <= 1
-    assert {type(number) for number in found[-1]} == {int}, "not every data set takes NumPy's"
+    assert {type(number) for number in found[-1]} == {int}, "not every data set accepts NumPy integers"
 
 
 @pytest.mark.parametrize("seed", [None, 3])
@@ -149,7 +149,7 @@ def test_an_epoch_of_more_batches_begins_anew(seed: int | None) -> None:
     rows = np.concatenate([rows for (rows,) in batches])
     assert len(rows) == 24, "every batch is full"
     first, second = rows[:10], rows[10:20]
-    assert sorted(first) == sorted(second) == list(range(10)), "each sample once before any comes again"
+    assert sorted(first) == sorted(second) == list(range(10)), "each sample comes once before any is repeated"
     assert (first.tolist() == second.tolist()) == (seed is None)
     shared = [
         [rows for (rows,) in ls.data.batches(samples, size=4, seed=seed, epoch_size=6, num_parts=2, part_index=i)]

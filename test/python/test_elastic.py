@@ -71,7 +71,7 @@ def assert_trained_once(folder: Path, begins: list[int]) -> None:
         steps = sorted(trained[attempt])
         assert steps[0] == begin + 1
         end = begins[attempt + 1] if attempt + 1 < len(begins) else STEPS
-        assert end <= steps[-1], "nothing before the checkpoint is lost"
+        assert end <= steps[-1], "no step before the checkpoint is missing"
         counts |= {step: trained[attempt][step] for step in range(begin + 1, end + 1)}
     assert sorted(counts) == list(range(1, STEPS + 1))
     for first in range(0, STEPS - PER_EPOCH + 1, PER_EPOCH):
@@ -85,7 +85,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("uninterrupted")
     done = elastic(folder)
     assert done.returncode == 0, done.stderr
-    assert "lockstep elastic" not in done.stderr, "nothing is said where nothing happens"
+    assert "lockstep elastic" not in done.stderr, "there is no output without a fault"
     assert_trained_once(folder, [0])
     return reports_of(folder, 2)[0]["state"]
 
@@ -137,7 +137,7 @@ def test_who_is_told_to_end_ends_the_job(tmp_path: Path) -> None:
     supervisor.terminate()
     assert supervisor.wait(timeout=60) == 128 + signal.SIGTERM
     assert ended(before)
-    assert sorted(trained_by(tmp_path)) == [0], "and nothing is started again"
+    assert sorted(trained_by(tmp_path)) == [0], "the job is not restarted"
 
 
 @pytest.mark.skipif(bool(why_not()), reason=f"no hosts here: {why_not()}")
@@ -190,9 +190,9 @@ def test_all_hosts_are_asked_before_each_restart(monkeypatch: pytest.MonkeyPatch
     )
     monkeypatch.setattr(_elastic.time, "sleep", pauses.append)
     assert _elastic._attempts(["mpirun", "program"], 3, hosts, 2) == 5
-    assert asked == [hosts] * 3, "a host that did not answer may be there again"
-    assert ran == ["h0:1,h1:2"] * 2, "where one rank of two is left it is not run"
-    assert pauses == [_elastic.PAUSE_SECONDS, 0], "and nobody waits for what is not tried any more"
+    assert asked == [hosts] * 3, "a host that did not answer is asked again"
+    assert ran == ["h0:1,h1:2"] * 2, "the job does not run with one of two ranks"
+    assert pauses == [_elastic.PAUSE_SECONDS, 0], "there is no pause after the last attempt"
 
 
 def test_who_has_set_how_soon_a_lost_host_is_noticed_is_right(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def test_an_example_learns_and_leaves_its_results(runs: tuple[str, Path]) -> Non
     for ranks in ("1", str(RANKS[name])):
         printed = (folder / f"{ranks}.txt").read_text()
         assert f"ranks        {ranks} (mpi)" in printed
-        assert len(re.findall(r"^epoch +[12]: loss ", printed, re.MULTILINE)) == 2, "rank 0 alone prints"
+        assert len(re.findall(r"^epoch +[12]: loss ", printed, re.MULTILINE)) == 2, "only rank 0 prints"
         written = {Path(path) for path in re.findall(r"^wrote (.*?):", printed, re.MULTILINE)}
         assert written == {folder / ranks / file for file in FILES[name]}
         for path in written:
@@ -198,7 +198,7 @@ def fails(*arguments: str | Path) -> str:
         [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode != 0
-    assert "Traceback" not in done.stderr, "a user needs the message alone"
+    assert "Traceback" not in done.stderr, "a user needs only the message"
     return done.stderr
 
 
@@ -272,4 +272,6 @@ def test_a_model_is_written_for_others(name: str, options: list[str], parameters
     assert parameters in done.stdout
     model = ls.load_onnx(file, dims={"batch": 3})
     assert [result.name for result in model.results] == ["logits"]
-    assert ("attention" in model.short()) == (name == "language"), "as one op, whose gradient needs no matrix of scores"
+    assert ("attention" in model.short()) == (name == "language"), (
+        "attention is one op, whose gradient stores no matrix of scores"
+    )

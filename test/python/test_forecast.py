@@ -123,7 +123,7 @@ def test_data_moves_in_the_order_of_the_starts() -> None:
 def test_moving_takes_its_share_of_the_core_from_kernels_and_from_nobody_who_waits() -> None:
     machine = Machine(between=Link(0.5, 1.0), processor=0.25)
     (row,) = forecast(report(kernel(1), START, kernel(1.5), WAIT, kernel(1)), machine, [2])
-    assert (row.compute, row.exposed, row.seconds) == (4, 1.5, 5.5), "a kernel of 1.5 s takes 2 beside the data"
+    assert (row.compute, row.exposed, row.seconds) == (4, 1.5, 5.5), "a kernel of 1.5 s takes 2 s during the transfer"
     (row,) = forecast(report(kernel(1), START, kernel(6), WAIT), machine, [2])
     assert row.seconds == 7.75, "a quarter of 3 s more"
     # Three bytes take 6 s of the core, independent of the wire; a kernel continues when they have arrived.
@@ -278,9 +278,9 @@ def test_a_call_takes_what_the_slowest_rank_needs_and_all_calls_cost(monkeypatch
     # Another rank takes twice as long, and twice as much of its core.
     world = SimpleNamespace(gather_bytes=lambda mine, _: [mine, bytes(2 * np.frombuffer(mine))])
     timed = _machine._time(world, 64)
-    assert calls == [1, 100], "for two seconds, of the slowest rank"
+    assert calls == [1, 100], "two seconds of the slowest rank"
     assert timed.seconds == 0.02
-    assert timed.processor == pytest.approx((2.0 + 4.0) / 2 / 101), "of the timed calls and the one before them"
+    assert timed.processor == pytest.approx((2.0 + 4.0) / 2 / 101), "over the timed calls and the one before them"
 
 
 def test_one_rank_has_nothing_to_measure(tmp_path: Path) -> None:

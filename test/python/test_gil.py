@@ -73,7 +73,7 @@ def test_other_threads_run_meanwhile(what: str, tmp_path: Path) -> None:
         silences.append(longest_silence(prepared(what, tmp_path)))
         if silences[-1] < 0.4:
             return
-    pytest.fail(f"no other thread runs for these parts of the time: {silences}")
+    pytest.fail(f"no other thread ran for these fractions of the call: {silences}")
 
 
 PRODUCTS = """

@@ -114,7 +114,7 @@ def test_every_public_name_is_there_and_used() -> None:
     assert len(hvd.__all__) > 50
     for name in hvd.__all__:
         assert hasattr(hvd, name)
-        assert name in ("Handle", "ReduceOp") or f"hvd.{name}" in programs, f"no test uses hvd.{name}"
+        assert name in ("Handle", "ReduceOp") or f"hvd.{name}" in programs, f"no test calls hvd.{name}"
 
 
 def test_before_init() -> None:

@@ -114,7 +114,7 @@ def test_what_is_not_finite_is_seen_by_all_ranks(n: int, number: float) -> None:
     for weight, owes in applied(n, [rows, random_rows(2)]):
         assert not np.isfinite(weight[BLOCK : 2 * BLOCK]).any()
         assert np.isfinite(weight[:BLOCK]).all() and np.isfinite(weight[2 * BLOCK :]).all()
-        assert np.isfinite(owes).all(), "the next gradients are numbers again"
+        assert np.isfinite(owes).all(), "the next gradients are finite again"
 
 
 def test_a_sum_that_overflows_is_not_finite() -> None:
@@ -239,7 +239,7 @@ def test_recipes(options: dict[str, Any]) -> None:
     step = step_of(MLP, **options)
     (losses, _), *_ = trained(step, MLP, 2, 30, wire=None)
     (rounded, states), *_ = trained(step, MLP, 2, 30)
-    assert sum("/residual/" in name for name in states) == PARAMETERS, "each has one"
+    assert sum("/residual/" in name for name in states) == PARAMETERS, "each parameter has a residual"
     assert rounded != losses and losses[-1] < 0.8 * losses[0]
     np.testing.assert_allclose(rounded, losses, rtol=0.05, atol=0.02 * losses[0])
 

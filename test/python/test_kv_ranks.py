@@ -327,7 +327,7 @@ def other_schedules(world: ls.Communicator) -> None:
     store.set_optimizer(ls.optim.SGD(lambda step: 0.1 if step < 3 or world.rank == 0 else 0.2))
     for push in range(5):
         store.push("a", ones())
-        assert push < 4, "the fourth update had other numbers, and nobody saw it"
+        assert push < 4, "the fourth update differed, but no rank got an error"
         store.pull("a")
 
 
@@ -339,7 +339,7 @@ def other_bits(world: ls.Communicator) -> None:
         store.pull("a")
         if push == 1 and world.rank == 1:
             store._entries["a"].update.executable.state["value"] = store.pull("a") + 1
-        assert push < 513, "512 pushes later it was not seen"
+        assert push < 513, "after 512 pushes no rank got an error"
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_missing_programs(tmp_path: Path, arguments: tuple[str, ...], message: s
     done = launch("-n", "1", *words, environment={**ENVIRONMENT, "PATH": str(tmp_path)}, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"lockstep launch: {message}"), done.stderr
-    assert not list(tmp_path.glob("lockstep-*")), "and no script is left"
+    assert not list(tmp_path.glob("lockstep-*")), "no script is left"
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -164,7 +164,7 @@ def test_exit_codes(script: str, code: int, said: str) -> None:
     assert done.returncode == code
     lines = done.stderr.splitlines()
     assert f"[worker 1] lockstep launch: ended {said} on host {HOST}" in lines
-    assert "[worker 0] lockstep launch: ended" not in done.stderr, "mpirun has ended these"
+    assert "[worker 0] lockstep launch: ended" not in done.stderr, "mpirun ended this one"
     words = "sh: 1: exec: no-such-program: not found" if code == 127 else "no bread"
     assert (
         lines[-1]
@@ -288,7 +288,7 @@ def test_who_goes_on_or_is_not_alone_is_waited_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("lockstep._launch.ends.LINGER_SECONDS", 0.0)
     ends = Ends(workers=3, servers=1)
     ends.note_stop(1, "h")
-    assert not ends.overdue(), "somebody may have stopped the whole job"
+    assert not ends.overdue(), "the whole job may have been stopped by hand"
     ends.note_wait(0)
     assert not ends.overdue(), "worker 2 still works"
     ends.note(End(2, 0, False, "h"))

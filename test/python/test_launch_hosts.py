@@ -128,7 +128,7 @@ def test_a_signal_leaves_nothing_on_other_hosts(two: ssh_hosts.SshHosts, hosts_f
     assert job.stdout is not None
     for _ in range(3):
         assert job.stdout.readline().endswith("ready\n")
-    assert len(processes_with(mark)) > 6, "those on the second host, too: all namespaces have one /proc"
+    assert len(processes_with(mark)) > 6, "includes the second host's: all namespaces share one /proc"
     job.send_signal(number)
     assert job.wait(30) == 128 + number
     await_none(mark)
@@ -197,7 +197,7 @@ def test_slurm_runs_what_was_written(tmp_path: Path) -> None:
     assert done.stdout.startswith("Submitted batch job 1\n"), done.stderr
     output = (tmp_path / "lockstep-train-1.out").read_text()
     assert {"[worker 0] 0 2 x y", "[worker 1] 1 2 x y"} <= set(output.splitlines()), output
-    assert done.returncode == 3, "sbatch --wait has the job's"
+    assert done.returncode == 3, "sbatch --wait ends with the job's exit code"
 
 
 @needs_slurm

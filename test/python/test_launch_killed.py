@@ -75,7 +75,7 @@ time.sleep(100)
     def files() -> list[Path]:
         return list(Path("/dev/shm").glob(f"*.{name}.*"))
 
-    assert len(files()) == 2, "Open MPI's, of each rank"
+    assert len(files()) == 2, "one file of Open MPI for each rank"
     job.kill()
     job.wait()
     await_none(mark)

@@ -103,7 +103,7 @@ def test_this_host_needs_no_ssh(hosts_file: str) -> None:
     assert [step.command[0] for step in in_place.steps] == ["ssh", "rsync"], "there is nothing to copy"
     assert [step.host for step in ssh.plan(job, is_here=is_first).steps] == ["h1"]
     assert ssh.is_this_host("localhost") and ssh.is_this_host("127.0.0.1")
-    assert not ssh.is_this_host("192.0.2.1"), "an address for documents"
+    assert not ssh.is_this_host("192.0.2.1"), "an address reserved for documentation"
     assert not ssh.is_this_host("no-such-host.invalid")
 
 

@@ -22,7 +22,7 @@ _EXPECTED = onnx_gradients.expected()
 def test_gradient(op: str) -> None:
     verdict = onnx_gradients.examine(op)
     kind, reason = _EXPECTED.kind_of(op)
-    assert verdict.kind == kind, f"{verdict.reason}; if that is right: python test/python/onnx_gradients.py"
+    assert verdict.kind == kind, f"{verdict.reason}; if this is correct, run: python test/python/onnx_gradients.py"
     assert kind in (CHECKED, STEPS) or reason
     for finding in verdict.findings:
         assert not finding.refused or "onnx:" in finding.refused, f"no operator is named: {finding.refused}"

@@ -64,7 +64,7 @@ def agrees(op: str, *arrays: np.ndarray, atol: float = 1e-5, **options: Any) -> 
 )
 def test_maxima_and_where_they_are(shape: tuple[int, ...], attributes: dict[str, Any], storage_order: int) -> None:
     if storage_order == 1 and len(shape) != 4:
-        pytest.skip("ONNX Runtime has another meaning for it there")
+        pytest.skip("ONNX Runtime gives it another meaning there")
     agrees("MaxPool", random(*shape), outputs=2, opset=12, storage_order=storage_order, **attributes)
 
 

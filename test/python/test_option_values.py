@@ -80,7 +80,7 @@ def test_a_value_is_accepted_or_an_error(option: str) -> None:
             CALLS[option](value)
         except ls.Error as error:
             errors += 1
-            assert len(str(error)) < 1000, "the message is for people"
+            assert len(str(error)) < 1000, "the message is short"
         except TypeError:  # from an operator, for example of a loss and a string
             assert option == "weight of a loss"
-    assert errors > 0, "nothing is refused"
+    assert errors > 0, "no value is refused"

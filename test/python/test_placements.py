@@ -165,7 +165,7 @@ def test_the_first_pattern_that_matches_counts() -> None:
     )
     where = {each.name: each.placements for each in placed.states if each.placements}
     names = ("fc1.weight", "fc1.weight/adam_m", "fc1.weight/adam_v")
-    assert where == {name: {"model": "split(0)"} for name in names}, "with what the optimizer keeps"
+    assert where == {name: {"model": "split(0)"} for name in names}, "includes the optimizer's states"
 
 
 def test_split_names_go_before_patterns() -> None:
@@ -303,7 +303,7 @@ def test_states_that_one_rank_has_no_room_for() -> None:
     step = gpt_step(OPTIMIZERS[2], width=64)
     mesh = {"data": 1, "model": 4}
     free = ls.plan(step, mesh, machine=SLOW)
-    assert free.costs == free.replicated, "on this machine nothing is worth sharing"
+    assert free.costs == free.replicated, "on this machine no split pays off"
     states = free.costs.states
     [of_one] = run_in_threads(1, lambda world: learn(world, step, None, 1)[2].memory)
     assert of_one["states"] > 0.9 * states
@@ -351,7 +351,7 @@ def test_a_plan_of_six_layers_takes_seconds() -> None:
     step = gpt_step(OPTIMIZERS[2], layers=6, width=128, length=64)
     begin = time.process_time()
     plan = ls.plan(step, BOTH, machine=FAST)
-    assert time.process_time() - begin < 30, "a few seconds, on a machine that does nothing else"
+    assert time.process_time() - begin < 30, "it takes a few seconds on an idle machine"
     assert plan.costs.seconds < plan.replicated.seconds
 
 

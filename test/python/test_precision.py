@@ -60,7 +60,7 @@ def test_what_is_lost_is_what_autocast_loses(case: PrecisionCase, precision: str
     of_torch, f32 = np.array(EXPECTED[case.name][precision]), np.array(EXPECTED[case.name]["f32"])
     found = np.array(losses(case, precision))
     assert len(found) == len(f32) == STEPS
-    assert np.mean(f32[-10:]) < 0.9 * f32[0], "a run that learns nothing shows nothing"
+    assert np.mean(f32[-10:]) < 0.9 * f32[0], "the run must learn something"
     # The curves drift apart by chance: allows twice the difference of PyTorch's curves, averaged over parts of the run.
     error, allowed = np.abs(found - f32), np.abs(of_torch - f32)
     for part in np.array_split(np.arange(STEPS), 4):
@@ -353,5 +353,5 @@ def test_a_processor_without_bf16_computes_the_same_and_says_so_once(accumulate:
     slow, quick = run("avx2"), run("")
     warnings = [line for line in slow if "bf16: products are computed in f32" in line]
     assert len(warnings) == 1, slow
-    assert slow[-2] == "0", "products in bf16, also in the loop of micro-batches"
+    assert slow[-2] == "0", "no products are in bf16, not even in the loop over micro-batches"
     assert float(slow[-1]) == pytest.approx(float(quick[-1]), rel=1e-3)

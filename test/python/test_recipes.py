@@ -285,7 +285,7 @@ def test_wrong_averages() -> None:
     for wrong in (1, -0.1, float("nan")):
         with raises("average.exponential: decay is", "expected at least 0 and below 1"):
             ls.average.exponential(wrong)
-    assert [ls.average.exponential(0)(step) for step in (0, 5)] == [1, 1], "the weights themselves"
+    assert [ls.average.exponential(0)(step) for step in (0, 5)] == [1, 1], "the average is the weights themselves"
     with raises("average.stochastic: start is -1, expected at least 0"):
         ls.average.stochastic(-1)
     with raises("average.stochastic: every is 0, expected at least 1"):

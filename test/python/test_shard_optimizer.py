@@ -107,9 +107,11 @@ def test_a_rank_holds_its_share_and_sends_no_more(ranks: int) -> None:
     [(sharing, collectives, share), *_] = run_in_threads(ranks, lambda world: of(world, shard_optimizer=True))
     whole = 2 * 4 * 5  # fc3.bias, which cannot be split
     assert share == whole + (all_of_it - whole) // ranks
-    assert plain["states"] - sharing["states"] >= all_of_it - share - 64 * 12, "but for alignment"
+    assert plain["states"] - sharing["states"] >= all_of_it - share - 64 * 12, "up to alignment"
     kinds = [line.split()[0] for line in collectives]
-    assert kinds.count("reduce_scatter") == kinds.count("all_gather") == 2, "a bucket, and fc3.weight's columns"
+    assert kinds.count("reduce_scatter") == kinds.count("all_gather") == 2, (
+        "one for the bucket, one for fc3.weight's columns"
+    )
 
 
 def test_gradients_are_reduced_to_slices_before_their_norm_is_taken() -> None:

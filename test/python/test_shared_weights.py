@@ -320,7 +320,7 @@ def test_processes_hold_one_copy_and_leave_nothing(tmp_path: Path) -> None:
         return sum(rank[key] for rank in ranks)
 
     saved = total(plain, "held") - total(shared, "held")
-    assert total(plain, "pss") - total(shared, "pss") > 0.9 * saved, "of memory that is there"
+    assert total(plain, "pss") - total(shared, "pss") > 0.9 * saved, "the saving is in resident memory"
     assert_nothing_stays(tmp_path)
 
 

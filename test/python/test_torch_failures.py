@@ -187,7 +187,7 @@ def test_elements_that_two_of_several_parameters_have_in_common() -> None:
     apart = ls.from_torch(Parts(slice(0, 3), slice(3, 6), slice(6, 9)), torch.ones(2))
     assert {state.name for state in apart.states} == {"parts.0", "parts.1", "parts.2", "last"}
     frozen = ls.from_torch(Parts(*overlap, trained=False), torch.ones(2))
-    assert frozen.constants == ["parts.0", "parts.1", "parts.2"], "which nothing trains apart"
+    assert frozen.constants == ["parts.0", "parts.1", "parts.2"], "they are not trained separately"
 
 
 def test_what_only_training_does_is_no_matter_in_evaluation() -> None:

@@ -110,7 +110,7 @@ def become(
         outcomes = {name: outcome(cases[name]) for name in names}
         if any(found.startswith(("refused: ", "raises ")) for found in outcomes.values()):
             return outcomes
-        raise AssertionError("the cases have an error together that none of them has alone") from error
+        raise AssertionError("the cases fail together, but none of them fails alone") from error
     return {name: what and f"differs: {what}" for name, what in zip(names, found, strict=True)}
 
 

@@ -61,7 +61,7 @@ def test_what_decides_by_the_number_of_rows_is_for_that_number_alone(name: str) 
     x = torch.randn(8, 3)
     for dims in ({"batch": 8}, {"x:0": 8}):
         model = ls.from_torch(module, torch.zeros(8, 3), dims=dims, output_names=["y"])
-        assert model.inputs[0].placements, "it is the batch"
+        assert model.inputs[0].placements, "the dimension is the batch"
         np.testing.assert_allclose(ls.compile(model)(x=x)["y"], module(x), rtol=1e-5, atol=1e-6)
         for other in ({"batch": 4}, {"x:0": 4}):
             with raises("with_dims: the module was exported for the extents of its example inputs alone"):

@@ -45,7 +45,7 @@ def test_training(optimizer: str, data: Path, tmp_path: Path) -> None:
     assert re.search(rf"{optimizer}, 1 epochs?$", header["optimizer"])
     assert re.search(r"[1-9]\d* a step", header["collectives"])
     assert re.search(r"all_reduce sum f32\[\d+\] along data, bucket 0", out)
-    assert out.count("test accuracy") == 1, "rank 0 alone prints"
+    assert out.count("test accuracy") == 1, "only rank 0 prints"
     assert "epoch 1/1: 100%" in done.stderr
     assert "loss=" in done.stderr
     assert re.search(r"trained in [\d.]+ s, [\d,]+ images/s", out)
@@ -143,7 +143,7 @@ def ids(value: list[str] | str) -> str | None:
 
 def assert_message(stderr: str, message: str) -> None:
     assert re.search(message, stderr, re.DOTALL), stderr
-    assert "Traceback" not in stderr, "a user needs the message alone"
+    assert "Traceback" not in stderr, "a user needs only the message"
 
 
 @pytest.mark.parametrize(

@@ -387,7 +387,7 @@ def test_a_run_that_is_continued_ends_with_the_same_bits(tmp_path: Path) -> None
         found.fit((x, labels), epochs=2)
         found.set_learning_rate(0.02)
         found.fit((x, labels))
-        assert [each["epoch"] for each in found.history] == [1, 2, 3], "of all its calls"
+        assert [each["epoch"] for each in found.history] == [1, 2, 3], "the history covers all calls of fit"
         return found.losses, states(found.executable)
 
     def begin(world: ls.Communicator) -> list[float]:

@@ -65,7 +65,7 @@ def test_the_validation_loss_of_each_epoch_is_pytorch_s(ranks: int, capfd: pytes
             assert each["validation_loss"] == pytest.approx(loss, rel=1e-3)
             assert each["accuracy"] == pytest.approx(accuracy, abs=1.5 / COUNT)
     lines = [line for line in capfd.readouterr().err.splitlines() if "validation_loss" in line]
-    assert [line.partition(":")[0] for line in lines] == ["epoch 1", "epoch 2"], "rank 0 alone tells it"
+    assert [line.partition(":")[0] for line in lines] == ["epoch 1", "epoch 2"], "only rank 0 logs it"
     assert f"validation_loss {results[0]['validation_loss']:.4f}, accuracy {results[0]['accuracy']:.4f}" in lines[0]
 
 
@@ -181,21 +181,21 @@ def test_an_epoch_is_best_by_the_same_measure_and_better_than_all_before(tmp_pat
         return trainer.fit(data, data, len(values), best=best, best_by=lambda results: next(goodness))
 
     assert [each["epoch"] for each in fit(1.0, 1.0)] == [1, 2]
-    assert epoch_kept(best) == 1, "the first of equals"
-    assert [each["epoch"] for each in fit(0.5)] == [3], "those of this call"
+    assert epoch_kept(best) == 1, "of equal epochs the first is kept"
+    assert [each["epoch"] for each in fit(0.5)] == [3], "the results are those of this call"
     assert epoch_kept(best) == 1
     found.fit(data, data, best=best)
-    assert epoch_kept(best) == 4, "by the validation loss there was none"
+    assert epoch_kept(best) == 4, "there was no best epoch by the validation loss"
     fit(-100.0)
-    assert epoch_kept(best) == 5, "nor by this function any more"
+    assert epoch_kept(best) == 5, "there is no best epoch by this function any more"
     again = trainer()
     again.load_states(best)
     fit(-200.0, trainer=again)
-    assert epoch_kept(best) == 5, "its states know that they are the best"
+    assert epoch_kept(best) == 5, "the loaded states include their measure"
     trainer().save_states(states)
     found.load_states(states)
     fit(-300.0)
-    assert epoch_kept(best) == 1, "states without a best one have none"
+    assert epoch_kept(best) == 1, "states without a best epoch reset it"
 
 
 def test_functions_of_other_names_are_other_measures(tmp_path: Path) -> None:
@@ -241,7 +241,9 @@ def test_the_best_perplexity_is_the_lowest(tmp_path: Path) -> None:
     data, numbers = samples(BATCH), iter([2.0, 0.5, 3.0])
     metrics = {"words": (ls.metrics.Perplexity(), lambda results, batch: np.full(BATCH, next(numbers)))}
     results = trainer().fit(data, data, 3, metrics=metrics, best=tmp_path / "best.states", best_by="words")
-    assert [each["words"] for each in results] == pytest.approx(np.exp([2.0, 0.5, 3.0])), "each epoch's alone"
+    assert [each["words"] for each in results] == pytest.approx(np.exp([2.0, 0.5, 3.0])), (
+        "each epoch has its own metric"
+    )
     assert epoch_kept(tmp_path / "best.states") == 2
 
 

@@ -45,7 +45,7 @@ def accuracies(printed: str) -> list[float]:
     found = [
         float(each) for each in re.findall(r"^epoch \d: (?:loss [\d.]+, )?accuracy ([\d.]+)$", printed, re.MULTILINE)
     ]
-    assert len(found) == 3, "one line for each epoch, of rank 0 alone"
+    assert len(found) == 3, "one line for each epoch, only from rank 0"
     return found
 
 

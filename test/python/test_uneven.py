@@ -211,7 +211,7 @@ def test_ranks_run_out_at_different_times() -> None:
     for each in found:
         assert not isinstance(each, Exception), each
         assert each[0] == [7, 4, 1]
-        assert each[2] == 3, "the call in which nobody has anything is no step"
+        assert each[2] == 3, "the call in which no rank has rows is not a step"
         assert_same(([], each[1]), ([], states))
 
 

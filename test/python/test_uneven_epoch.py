@@ -57,7 +57,7 @@ def test_an_epoch_ends_on_all_ranks_at_once(ranks: int, whose: str, tmp_path: Pa
     steps = int(np.ceil(most / BATCH))
     for report in reports:
         assert report["size"] == ranks
-        assert report["step"] == len(report["counts"]) == steps, "the call that ends the epoch is no step"
+        assert report["step"] == len(report["counts"]) == steps, "the call that ends the epoch is not a step"
         assert report["counts"] == reports[0]["counts"]
     of_steps: list[list[int]] = [[] for _ in range(steps)]
     for report in reports:

@@ -45,7 +45,7 @@ def test_the_loss_falls_as_it_does_with_all_bits(case: Case, wire: str) -> None:
     losses, _ = trained(case, 2, None)
     rounded, _ = trained(case, 2, wire)
     assert rounded != losses, "nothing was rounded"
-    assert rounded[0] == losses[0], "the loss itself is not"
+    assert rounded[0] == losses[0], "the first loss is not rounded"
     # Adam divides by previous gradients, so small ones count more; int8 sends those as zero or as a whole code.
     of_first = 0.05 if wire == "int8" and case.name == "mlp" else 0.02
     np.testing.assert_allclose(rounded, losses, rtol=0.02, atol=of_first * losses[0])

@@ -142,7 +142,7 @@ def test_a_module_is_exported_once() -> None:
         found = results_of(other, x=x[i : i + 1].numpy())["logits"]
         np.testing.assert_allclose(found, expected[i : i + 1], rtol=1e-4, atol=1e-5)
     assert "random_bits" in str(ls.train_step(other.with_dims(rows=4), LOSS, ls.optim.SGD(0.1))), (
-        "dropout drops in training"
+        "dropout is active in training"
     )
 
 

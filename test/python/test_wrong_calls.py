@@ -418,7 +418,7 @@ def test_two_threads_with_one_executable() -> None:
     for error in errors:
         assert isinstance(error, ls.Error), error
         assert "@slow is in use by another thread" in str(error)
-    assert (exe(x=x)["y"] == x).all(), "and it goes on"
+    assert (exe(x=x)["y"] == x).all(), "it is still usable"
 
 
 def test_two_threads_with_one_communicator() -> None:
@@ -433,7 +433,7 @@ def test_two_threads_with_one_communicator() -> None:
     assert waiting.is_alive()
     second.barrier()
     waiting.join(10)
-    assert not waiting.is_alive(), "the barrier went on"
+    assert not waiting.is_alive(), "the barrier ended"
 
 
 # Shares
