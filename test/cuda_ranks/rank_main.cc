@@ -93,7 +93,8 @@ class Rank {
     }
     ASSIGN_OR_RETURN(const RankDevice opened, backend_.OpenDevice(world_));
     const std::string& transport = opened.communicator->transport();
-    if (!transport.ends_with(plan_.over)) return Internal() << "ranks talk by " << transport << ", not " << plan_.over;
+    if (!transport.ends_with(plan_.over))
+      return Internal() << "the ranks' transport is " << transport << ", not " << plan_.over;
     CompileOptions options;
     options.mesh = plan_.model > 1 ? Mesh({{"data", world_.size() / plan_.model}, {"model", plan_.model}})
                                    : Mesh({{"data", world_.size()}});

@@ -209,7 +209,7 @@ TEST(Accumulate, DividesByTheCountOfTheWholeBatch) {
   ExpectAsOfTheWholeBatch(kMlp, spec);
   ExpectAsOfTheWholeBatch(kWords, spec);
   const Graph step = AccumulatedStep(kMlp, spec, 3);
-  EXPECT_EQ(LoopsOf(step).size(), 1u) << "what counts is summed beside the gradients\n" << step.ToString();
+  EXPECT_EQ(LoopsOf(step).size(), 1u) << "the counts are summed in the loop of the gradients\n" << step.ToString();
 }
 
 // In f16 the gradients of a sum would be too large, so a separate loop counts first.
@@ -286,7 +286,7 @@ graph @results(%x: f32[12,5] split(0), state %w: f32[5,3]) -> (logits: f32[12,3]
       for (int64_t at = 0; at < found[i].num_elements(); ++at)
         EXPECT_NEAR(found[i].At(at), expected[i].At(at), 1e-5) << step.results()[i].name;
     }
-    EXPECT_EQ(found[0], expected[0]) << "logits are of a row alone";
+    EXPECT_EQ(found[0], expected[0]) << "the logits of a row depend on that row alone";
   }
 }
 

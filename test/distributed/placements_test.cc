@@ -248,7 +248,7 @@ TEST(PlanSearch, FindsThePlanThatCostsLeastOfAll) {
       EXPECT_FALSE(search->runners_up.empty());
     }
   }
-  EXPECT_GE(shared, 6) << "on most machines something is worth sharing";
+  EXPECT_GE(shared, 6) << "on most machines a plan with splits costs least";
 }
 
 TEST(PlanSearch, KeepsWithinALimitWhateverItTakes) {

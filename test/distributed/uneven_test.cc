@@ -46,7 +46,8 @@ absl::StatusOr<Graph> OnRanks(const Graph& step, int64_t ranks, bool optimize) {
   options.optimize = optimize;
   Graph graph = step.Clone();
   RETURN_IF_ERROR(passes::RunPasses(passes::MakePipeline(options), graph));
-  if (graph.mesh().num_ranks() != ranks) return Internal() << "the step is one of " << graph.mesh().num_ranks();
+  if (graph.mesh().num_ranks() != ranks)
+    return Internal() << "the number of ranks of the step is " << graph.mesh().num_ranks();
   return graph;
 }
 
@@ -80,7 +81,7 @@ absl::Status CheckMoved(const std::string& name, const Tensor& before, const Ten
   for (int64_t i = 0; i < expected.num_elements(); ++i) {
     if (std::abs(found.At(i) - expected.At(i)) <= allowed) continue;
     return Internal() << "element " << i << " of " << name << " was " << before.At(i) << ", and became " << found.At(i)
-                      << " in place of " << expected.At(i);
+                      << " instead of " << expected.At(i);
   }
   return absl::OkStatus();
 }
@@ -214,7 +215,7 @@ TEST(Uneven, RandomStepsAreThoseOfOneRankWithAllRows) {
   }
   const Unused& unused = tally.unused;
   std::printf(
-      "of %llu seeds %d give no model, %d are refused, %d mix rows, %d depend on places, %d have no loss of the batch\n"
+      "of %llu seeds %d give no model, %d are refused, %d mix rows, %d depend on positions, %d have a constant loss\n"
       "%d steps were compared, %d of them with batch normalisation\n",
       static_cast<unsigned long long>(num_graphs), unused.without_model, unused.refused, unused.mixing,
       unused.of_places, unused.flat, tally.steps, tally.normalised);

@@ -78,7 +78,8 @@ struct Call {
     InContext();
     if (result != CUDA_SUCCESS) return *this;
     machine.CheckNotRetired(handle, name, what);
-    if (all.count(handle) == 0) result = machine.Wrong(CUDA_ERROR_INVALID_HANDLE, name + " of what is not " + what);
+    if (all.count(handle) == 0)
+      result = machine.Wrong(CUDA_ERROR_INVALID_HANDLE, name + " with a handle that is not " + what);
     return *this;
   }
 

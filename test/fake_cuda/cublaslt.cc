@@ -209,10 +209,10 @@ std::string Check(const cublasLtMatmulDescOpaque_t& desc, const cublasLtMatrixLa
   const auto columns = [](const auto& layout, int32_t transpose) {
     return transpose == CUBLAS_OP_N ? layout.columns : layout.rows;
   };
-  if (columns(a, desc.transpose[0]) != rows(b, desc.transpose[1])) return "A has other columns than B rows";
+  if (columns(a, desc.transpose[0]) != rows(b, desc.transpose[1])) return "the columns of A and the rows of B differ";
   if (rows(a, desc.transpose[0]) != d.rows || columns(b, desc.transpose[1]) != d.columns)
-    return "D has not the shape of A B";
-  if (c.rows != d.rows || c.columns != d.columns) return "C has not the shape of D";
+    return "D does not have the shape of A B";
+  if (c.rows != d.rows || c.columns != d.columns) return "C does not have the shape of D";
   for (const auto* layout : {&a, &b, &c, &d}) {
     if (layout->rows == 0 || layout->columns == 0) return "a matrix is empty";
     if (layout->leading < static_cast<int64_t>(layout->rows)) return "a leading dimension is below the rows";
@@ -222,10 +222,10 @@ std::string Check(const cublasLtMatmulDescOpaque_t& desc, const cublasLtMatrixLa
   const bool wide = d.type == CUDA_R_64F;
   if ((desc.scale == CUDA_R_64F) != wide || (desc.compute == CUBLAS_COMPUTE_64F) != wide)
     return "f64 is computed in another type";
-  if (desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && d.type != CUDA_R_32F) return "TF32 is of f32";
+  if (desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && d.type != CUDA_R_32F) return "TF32 needs f32";
   if (desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return "";
-  if ((desc.epilogue & ~CUBLASLT_EPILOGUE_RELU_BIAS) != 0) return "an epilogue that the fake does not have";
-  if (wide) return "an epilogue of f64";
+  if ((desc.epilogue & ~CUBLASLT_EPILOGUE_RELU_BIAS) != 0) return "an epilogue that the fake does not support";
+  if (wide) return "an epilogue with f64";
   if ((desc.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0 && desc.bias == nullptr) return "an epilogue without its bias";
   return "";
 }
@@ -404,7 +404,7 @@ LOCKSTEP_FAKE cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMat
   const auto number = [&](const void* value) {
     return desc->scale == CUDA_R_64F ? *static_cast<const double*>(value) : *static_cast<const float*>(value);
   };
-  if (number(beta) != 0 || c_data != d_data) return Refuse("a sum with C, which the fake does not have");
+  if (number(beta) != 0 || c_data != d_data) return Refuse("a sum with C, which the fake does not support");
   if (workspace_bytes < algorithm->workspace || driver.Find(workspace, workspace_bytes) == nullptr)
     return Refuse("no such workspace");
   Product product{*desc,

@@ -173,16 +173,19 @@ FakeConvolution::FakeConvolution(const FakeDescriptor& operation)
 std::string FakeConvolution::Check() const {
   const size_t rank = stride.size() + 2;
   if (x.dims.size() != rank || filter.dims.size() != rank || y.dims.size() != rank) return "ranks differ";
-  if (x.dtype == DType::kBool || x.dtype != filter.dtype || x.dtype != y.dtype) return "types differ, or are no floats";
+  if (x.dtype == DType::kBool || x.dtype != filter.dtype || x.dtype != y.dtype)
+    return "types differ, or are not floating-point";
   if (compute != (x.dtype == DType::kF64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT)) return "computed in another type";
   if (x.id == filter.id || x.id == y.id || filter.id == y.id) return "ids of tensors are equal";
-  if (x.dims[0] != y.dims[0]) return "images differ in number";
-  if (filter.dims[0] != y.dims[1]) return "filters differ in number";
-  if (x.dims[1] % filter.dims[1] != 0 || filter.dims[0] % (x.dims[1] / filter.dims[1]) != 0) return "no whole groups";
+  if (x.dims[0] != y.dims[0]) return "the numbers of images differ";
+  if (filter.dims[0] != y.dims[1]) return "the numbers of filters differ";
+  if (x.dims[1] % filter.dims[1] != 0 || filter.dims[0] % (x.dims[1] / filter.dims[1]) != 0)
+    return "the channels do not divide into groups";
   for (size_t i = 0; i < stride.size(); ++i) {
     const int64_t padded = x.dims[i + 2] + padding_low[i] + padding_high[i];
     const int64_t span = (filter.dims[i + 2] - 1) * dilation[i] + 1;
-    if (padded < span || y.dims[i + 2] != (padded - span) / stride[i] + 1) return "y has not the extents of the result";
+    if (padded < span || y.dims[i + 2] != (padded - span) / stride[i] + 1)
+      return "y does not have the extents of the result";
   }
   return "";
 }

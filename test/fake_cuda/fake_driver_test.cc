@@ -294,7 +294,7 @@ TEST_F(Fake, ACaptureOfTwoStreamsIsAGraph) {
   ASSERT_EQ(api().GraphInstantiateWithFlags(&executable, graph, 0), CUDA_SUCCESS);
   EXPECT_EQ(api().GraphDestroy(graph), CUDA_SUCCESS);
   Rest(2);
-  EXPECT_EQ(text, "") << "what is captured does not run";
+  EXPECT_EQ(text, "") << "a captured launch does not run during the capture";
   std::set<std::string> seen;
   for (int launch = 0; launch < 40; ++launch) {
     EXPECT_EQ(api().GraphLaunch(executable, launch % 2 == 0 ? a_ : b_), CUDA_SUCCESS);
@@ -332,7 +332,7 @@ TEST_F(FakeMisuse, OfMemory) {
   const auto host_address = reinterpret_cast<CUdeviceptr>(host);
   Expect(CUDA_ERROR_INVALID_VALUE, "byte 1 of a piece of 64 bytes",
          [&] { return api().MemcpyHtoDAsync(memory + 1, host, 64, a_); });
-  Expect(CUDA_ERROR_INVALID_VALUE, "no address of a GPU",
+  Expect(CUDA_ERROR_INVALID_VALUE, "not an address on a GPU",
          [&] { return api().MemcpyHtoDAsync(host_address, host, 8, a_); });
   Expect(CUDA_ERROR_INVALID_VALUE, "cuMemcpyDtoHAsync of 65 bytes",
          [&] { return api().MemcpyDtoHAsync(host, memory, 65, a_); });
@@ -397,9 +397,9 @@ TEST_F(FakeMisuse, OfCaptures) {
 
 TEST_F(FakeMisuse, OfHandlesSizesAndThreads) {
   std::string text;
-  Expect(CUDA_ERROR_INVALID_HANDLE, "cuLaunchKernel of what is not a stream",
+  Expect(CUDA_ERROR_INVALID_HANDLE, "cuLaunchKernel with a handle that is not a stream",
          [&] { return Launch(nullptr, 'a', &text); });
-  Expect(CUDA_ERROR_INVALID_HANDLE, "cuGraphExecDestroy of what is not",
+  Expect(CUDA_ERROR_INVALID_HANDLE, "cuGraphExecDestroy with a handle that is not",
          [&] { return api().GraphExecDestroy(nullptr); });
   Expect(CUDA_ERROR_INVALID_VALUE, "block 1025x1x1 shared 0 stream 1: impossible sizes",
          [&] { return api().LaunchKernel(append_, 1, 1, 1, 1025, 1, 1, 0, a_, nullptr, nullptr); });

@@ -172,7 +172,7 @@ std::string Machine::Place(CUdeviceptr address) const {
     text << "between the pieces of a GPU";
     return text.str();
   }
-  text << "no address of a GPU";
+  text << "not an address on a GPU";
   return text.str();
 }
 

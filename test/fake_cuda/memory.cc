@@ -99,7 +99,7 @@ EXPORT CUresult cuMemFreeHost(void* memory) {
   Call call("cuMemFreeHost");
   if (call.InContext().Unsafe("cuMemFreeHost").failed()) return call.result;
   if (call.machine.pinned.erase(static_cast<std::byte*>(memory)) == 0) {
-    return call.machine.Wrong(CUDA_ERROR_INVALID_VALUE, "cuMemFreeHost of what is not pinned");
+    return call.machine.Wrong(CUDA_ERROR_INVALID_VALUE, "cuMemFreeHost of memory that is not pinned");
   }
   std::free(memory);
   return CUDA_SUCCESS;

@@ -45,7 +45,7 @@ LOCKSTEP_FAKE ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, n
   auto made = std::make_shared<ncclComm>();
   made->id = id.internal.data();
   made->world = NcclWorld::Open(made->id, ranks);
-  if (made->world != nullptr && !made->world->Join(rank, gpu)) return fake.Wrong("a rank that is there already");
+  if (made->world != nullptr && !made->world->Join(rank, gpu)) return fake.Wrong("a rank that has already joined");
   made->rank = rank;
   made->gpu = gpu;
   made->ranks = ranks;
@@ -134,7 +134,7 @@ LOCKSTEP_FAKE ncclResult_t ncclMemFree(void* memory) {
   Fake& fake = TheFake();
   const std::lock_guard lock(fake.mutex);
   (void)fake.Note("ncclMemFree");
-  if (fake.memory.erase(memory) == 0) return fake.Wrong("ncclMemFree of what ncclMemAlloc did not give");
+  if (fake.memory.erase(memory) == 0) return fake.Wrong("ncclMemFree of memory that is not from ncclMemAlloc");
   for (const auto& [comm, kept] : fake.comms) {
     if (kept->registered.count(memory) == 1) return fake.Wrong("ncclMemFree of memory that is registered");
   }
@@ -159,7 +159,7 @@ LOCKSTEP_FAKE ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
   const std::lock_guard lock(fake.mutex);
   (void)fake.Note("ncclCommDeregister");
   if (!fake.IsLive(comm)) return fake.Wrong("ncclCommDeregister of a communicator that is gone");
-  if (comm->registered.erase(handle) == 0) return fake.Wrong("ncclCommDeregister of what is not registered");
+  if (comm->registered.erase(handle) == 0) return fake.Wrong("ncclCommDeregister of a buffer that is not registered");
   return ncclSuccess;
 }
 

@@ -36,8 +36,8 @@ CUresult Run(const std::shared_ptr<ncclComm>& comm, const Collective& c, CUdevic
   std::unique_lock lock(fake.mutex);
   if (comm->aborted) return CUDA_SUCCESS;
   if ((reads && in == nullptr) || out == nullptr || in_bytes > NcclWorld::kMaxBytes) {
-    (void)fake.Wrong(in_bytes > NcclWorld::kMaxBytes ? "a collective of more than the fake has room for"
-                                                     : "a collective touches what is no memory of a GPU");
+    (void)fake.Wrong(in_bytes > NcclWorld::kMaxBytes ? "a collective larger than the fake's limit"
+                                                     : "a collective uses an address outside the GPUs' memory");
     return CUDA_ERROR_ILLEGAL_ADDRESS;
   }
   const uint64_t number = comm->ran++;
@@ -102,8 +102,8 @@ CUresult RunMessages(const std::shared_ptr<ncclComm>& comm,
   for (const auto& [message, address] : messages) {
     const size_t bytes = message.count * BytesOf(message.type);
     if (driver.Find(address, bytes) != nullptr && bytes <= NcclWorld::kMaxMessage) continue;
-    (void)fake.Wrong(bytes > NcclWorld::kMaxMessage ? "a message of more than the fake has room for"
-                                                    : "a message touches what is no memory of a GPU");
+    (void)fake.Wrong(bytes > NcclWorld::kMaxMessage ? "a message larger than the fake's limit"
+                                                    : "a message uses an address outside the GPUs' memory");
     return CUDA_ERROR_ILLEGAL_ADDRESS;
   }
   ++comm->active;

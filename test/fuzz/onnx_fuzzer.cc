@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     LOCKSTEP_CHECK(status.ok()) << status;
   } else {
     LOCKSTEP_CHECK(FindInvalidText(std::string(model.status().message())) == std::string_view::npos)
-        << "an error that is no text";
+        << "an error whose message is not valid text";
   }
   return 0;
 }

@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto graph = ParseGraph({reinterpret_cast<const char*>(data), size});
   if (!graph.ok()) {
     LOCKSTEP_CHECK(FindInvalidText(std::string(graph.status().message())) == std::string_view::npos)
-        << "an error that is no text";
+        << "an error whose message is not valid text";
     return 0;
   }
   // A parsed graph may be invalid, such as one with a split scalar.

@@ -182,7 +182,7 @@ absl::Status CheckShares(const Graph& graph, const std::vector<Tensor>& expected
     return Internal() << "results of " << found.size() << " ranks of the mesh " << graph.mesh().ToString();
   for (size_t rank = 0; rank < found.size(); ++rank) {
     if (found[rank].size() != expected.size())
-      return Internal() << "there were " << expected.size() << " results and are " << found[rank].size();
+      return Internal() << "there were " << expected.size() << " results, now there are " << found[rank].size();
     for (size_t i = 0; i < expected.size(); ++i) {
       const Result& result = graph.results()[i];
       if (IsLocal(result.placements)) continue;
@@ -213,7 +213,8 @@ absl::Status CheckSameMeaning(const Graph& before, const Graph& after, passes::K
   *num_compared = 0;
   if (keeps == passes::Keeps::kNothing) return absl::OkStatus();
   if (keeps != passes::Keeps::kResults && after.results().size() != before.results().size())
-    return Internal() << "there were " << before.results().size() << " results and are " << after.results().size();
+    return Internal() << "there were " << before.results().size() << " results, now there are "
+                      << after.results().size();
   for (const bool special : {false, true}) {
     if (special && keeps != passes::Keeps::kEveryValue) break;
     RankTensors inputs = RandomInputs(before, /*seed=*/3);
@@ -230,7 +231,7 @@ absl::Status CheckSameMeaning(const Graph& before, const Graph& after, passes::K
     if (special || after.mesh().empty() || before.is_local()) continue;
     RETURN_IF_ERROR(Annotate(
         CheckAgainstOneRank(WithResultsOf(before, after), after_inputs[0], (*expected)[0], ToleranceOf(before)),
-        "what ranks hold after the pass"));
+        "the ranks' parts after the pass"));
     *num_compared += static_cast<int>(after.mesh().num_ranks() * static_cast<int64_t>((*expected)[0].size()));
   }
   return absl::OkStatus();

@@ -175,7 +175,7 @@ TEST(ElementwiseTraits, InTheirDomainOpsAreDefinedAndNotSteep) {
     ops.insert(name);
   }
   for (const OpDef* op : AllOps())
-    EXPECT_TRUE(ops.contains(op->name()) || !op->has_domain()) << op->name() << " has a domain that nothing tried";
+    EXPECT_TRUE(ops.contains(op->name()) || !op->has_domain()) << op->name() << " has a domain that no case tested";
 }
 
 }  // namespace

@@ -31,9 +31,8 @@ void AppendGathers(std::vector<OpCase>& rows) {
   for (DType dtype : {DType::kBF16, DType::kF16, DType::kU8, DType::kI16, DType::kI64, DType::kBool})
     rows.push_back(Case(op, {Typed(dtype, {6}).In(0, 1), Indices({6, 2}, 6)}, AlongDim(0)));
   // Large enough for several threads, by rows and by elements.
-  rows.push_back(Case(op, {F32({300, 80}), Indices({400}, 300)}, AlongDim(0)).NoGradient("large, and as the others"));
-  rows.push_back(
-      Case(op, {F32({30, 50}), Indices({30, 600}, 50)}, AlongDim(1, 1)).NoGradient("large, and as the others"));
+  rows.push_back(Case(op, {F32({300, 80}), Indices({400}, 300)}, AlongDim(0)).NoGradient("smaller rows cover it"));
+  rows.push_back(Case(op, {F32({30, 50}), Indices({30, 600}, 50)}, AlongDim(1, 1)).NoGradient("smaller rows cover it"));
   rows.push_back(Case(op, {F32({6, 0}), Indices({3}, 6)}, AlongDim(0)).NoGradient("no elements"));
   rows.push_back(Case(op, {F32({0, 4}), I64({0})}, AlongDim(0)).NoGradient("no elements"));
   rows.push_back(Case(op, {F32({6, 4}), F32({2})}, AlongDim(0)).Refused("C1"));
@@ -71,9 +70,9 @@ void AppendScatterSums(std::vector<OpCase>& rows) {
                        Tensor::Of<float>({9}, {256, 1, 1, 1, 1, 1, 1, 1, 1}).Converted(DType::kBF16)},
                       Into(1, 0)));
   // Large enough for several threads, by rows and by elements.
-  rows.push_back(Case(op, {Indices({400}, 50), F32({400, 80})}, Into(50, 0)).NoGradient("large, and as the others"));
+  rows.push_back(Case(op, {Indices({400}, 50), F32({400, 80})}, Into(50, 0)).NoGradient("smaller rows cover it"));
   rows.push_back(
-      Case(op, {Indices({30, 600}, 50), F32({30, 600})}, Into(50, 1, 1)).NoGradient("large, and as the others"));
+      Case(op, {Indices({30, 600}, 50), F32({30, 600})}, Into(50, 1, 1)).NoGradient("smaller rows cover it"));
   rows.push_back(Case(op, {I64({0}), F32({0, 4})}, Into(6, 0)).NoGradient("no elements"));
   rows.push_back(Case(op, {I64({0}), F32({0, 4})}, Into(0, 0)).NoGradient("no elements"));
   rows.push_back(Case(op, {F32({2}), F32({2})}, Into(4, 0)).Refused("C1"));
@@ -106,7 +105,7 @@ void AppendScatters(std::vector<OpCase>& rows) {
       rows.push_back(
           Case(op, {Typed(dtype, {12}).In(1, 3), Indices({6}, 12), Typed(dtype, {6}).In(1, 3)}, By(kind, 0)));
     rows.push_back(Case(op, {F32({60, 300}), Indices({100}, 60), F32({100, 300})}, By(kind, 0))
-                       .NoGradient("large, and as the others"));
+                       .NoGradient("smaller rows cover it"));
     rows.push_back(Case(op, {F32({6, 0}), Indices({3}, 6), F32({3, 0})}, By(kind, 0)).NoGradient("no elements"));
     rows.push_back(Case(op, {F32({6, 2}), I64({0}), F32({0, 2})}, By(kind, 0)).NoGradient("no updates"));
   }

@@ -188,8 +188,8 @@ std::string NeedlessMove(const Whole& whole, const std::vector<Placement>& place
   for (const std::vector<Placement>& as : Products(options)) {
     const std::string results = ResultsOfParts(whole, as);
     if (results.empty()) continue;
-    return ToString(placements) + ": the rule wants " + ToString(ruling.required) + ", but of " + ToString(as) +
-           " each rank makes its part of " + results;
+    return ToString(placements) + ": the rule requires " + ToString(ruling.required) + ", but from " + ToString(as) +
+           " each rank computes its part of " + results;
   }
   return "";
 }

@@ -20,7 +20,7 @@ TEST(OpTraits, EveryOpSaysWhatItDoes) {
     SCOPED_TRACE(op->name());
     const auto count = std::count_if(std::begin(kWhatAnOpDoes), std::end(kWhatAnOpDoes),
                                      [&](OpTrait trait) { return op->has_trait(trait); });
-    EXPECT_GE(count, 1) << "the block says nothing of what the op does: see core/op_traits.h";
+    EXPECT_GE(count, 1) << "the block declares no trait that says what the op does: see core/op_traits.h";
     if (op->has_trait(kOpaque)) {
       EXPECT_EQ(count, 1);
     }
@@ -44,7 +44,7 @@ TEST(OpTraits, EveryOpSaysWhatItDoes) {
       EXPECT_TRUE(op->has_trait(kElementwise));
     }
     if (op->f32_ulps() > 0) {
-      EXPECT_TRUE(op->has_trait(kElementwise)) << "nobody holds kernels of other ops to so many units";
+      EXPECT_TRUE(op->has_trait(kElementwise)) << "only kernels of elementwise ops are checked against this limit";
     }
     // The step count of an optimizer must be at least 1, which its block states as a constraint on data.
     const bool is_on_data = std::any_of(op->constraints().begin(), op->constraints().end(),
@@ -212,7 +212,7 @@ T Combined(ReduceKind kind, T a, T b) {
     case ReduceKind::kMax: return std::max(a, b);
     case ReduceKind::kMean: break;
   }
-  ADD_FAILURE() << "a mean is no reduction";
+  ADD_FAILURE() << "a mean was accepted as a reduction";
   return a;
 }
 

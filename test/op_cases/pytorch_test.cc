@@ -43,7 +43,7 @@ Numbers NumbersOf(const char* text) {
     numbers.push_back(number);
     text = end;
   }
-  EXPECT_STREQ(text, "") << "is no number";
+  EXPECT_STREQ(text, "") << "is not a number";
   return numbers;
 }
 

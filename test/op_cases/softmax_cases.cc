@@ -32,7 +32,7 @@ std::vector<OpCase> SoftmaxCases() {
   // All extents are equal, so that labels could be split along another dimension than logits and still fit.
   rows.push_back(Case(op, {F64({6, 6, 6, 6}), Labels(DType::kI64, {6, 6, 6}, 6)}, scale)
                      .GradientOf({0})
-                     .NoGradient("as the others"));
+                     .NoGradient("other rows cover it"));
   rows.push_back(Case(op, {F32({0, 4}), I64({0})}, scale).NoGradient("no elements"));
   rows.push_back(Case(op, {F32({6, 4, 0}), I64({6, 0})}, scale).NoGradient("no elements"));
   rows.push_back(Case(op, {I32({6, 4}), I64({6})}, scale).Refused("C1"));

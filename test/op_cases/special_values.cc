@@ -48,12 +48,10 @@ struct ExemptionRow {
   std::string_view reason;
 };
 
-constexpr std::string_view kPadding =
-    "whether a tap over padding is multiplied with zero or left out depends on oneDNN's kernel";
-constexpr std::string_view kBF16 =
-    "the processor's instructions for bf16 take denormals for zero, and oneDNN uses them";
+constexpr std::string_view kPadding = "some of oneDNN's kernels multiply taps over padding with zero, others skip them";
+constexpr std::string_view kBF16 = "the processor's bf16 instructions treat denormals as zero, and oneDNN uses them";
 constexpr std::string_view kPairs = "oneDNN multiplies pairs of bf16, the last with a zero, and NaN times zero is NaN";
-constexpr std::string_view kHidden = "a block multiplies what no query sees with zeros, and NaN times zero is NaN";
+constexpr std::string_view kHidden = "a block multiplies hidden elements with zeros, and NaN times zero is NaN";
 
 constexpr ExemptionRow kExemptions[] = {
     {"convolution", DType::kF32, Exemption::kTapsOverZeros, kPadding},

@@ -134,7 +134,7 @@ TEST(DrawsOnRanks, AreThoseOfOneRank) {
       whole_draws += node.Is("random_bits") && node.type().shape == Shape({12, 5});
       EXPECT_TRUE(!node.op().has_trait(kCollective) || node.Is("shard")) << node.Describe();
     }
-    EXPECT_EQ(whole_draws, 2) << "the mask of rows, which nothing says to split, and `whole`\n" << local.ToString();
+    EXPECT_EQ(whole_draws, 2) << "the mask of rows, which no annotation splits, and `whole`\n" << local.ToString();
   }
 }
 

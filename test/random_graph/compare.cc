@@ -122,7 +122,7 @@ absl::Status CheckResults(const RandomProgram& program, const std::vector<Tensor
   absl::StatusOr<std::vector<Tensor>> expected = InterpretOneRank(program.graph, program.inputs);
   RETURN_IF_ERROR(Annotate(expected.status(), "before the passes"));
   if (found.size() != expected->size()) {
-    return Internal() << "there were " << expected->size() << " results and are " << found.size();
+    return Internal() << "there were " << expected->size() << " results, now there are " << found.size();
   }
   const double tolerance = ToleranceOf(program.graph);
   for (size_t i = 0; i < expected->size(); ++i) {

@@ -153,10 +153,10 @@ bool TakeStatisticsOfRanks(Draft& draft, const std::vector<Value>& operands, Att
 }  // namespace
 
 std::string WhyNotDrawn(const OpDef& op) {
-  if (op.name() == "random_bits") return "its results are as large as numbers of 32 bits are";
+  if (op.name() == "random_bits") return "its results are arbitrary 32-bit numbers";
   for (const OpDef::AttributeDef& attribute : op.attribute_defs()) {
-    if (std::holds_alternative<Region>(attribute.example)) return "its operands are those of a body";
-    if (attribute.name == "axis") return "it is about an axis of a mesh: distribute inserts it";
+    if (std::holds_alternative<Region>(attribute.example)) return "it has a region, whose inputs are its operands";
+    if (attribute.name == "axis") return "it names a mesh axis: distribute inserts it";
   }
   return "";
 }

@@ -227,7 +227,7 @@ absl::StatusOr<Attribute> Scaled(const Node& node, const Attribute& attribute, i
 absl::Status AddScaled(const Input& input, int64_t rows, Graph& graph, ValueMap& map) {
   const TensorType type = Scaled(input.value.type(), rows);
   if (type != input.value.type() && !(input.is_data() && input.value.placement("data").is_split(0)))
-    return InvalidArgument() << "input %" << input.name() << " " << input.value.type() << " is no batch";
+    return InvalidArgument() << "input %" << input.name() << " " << input.value.type() << " is not a batch";
   ASSIGN_OR_RETURN(map[input.value], graph.AddInput(input.name(), type, input.is_state, input.placements()));
   return absl::OkStatus();
 }
