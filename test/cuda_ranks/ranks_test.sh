@@ -89,11 +89,11 @@ learn() {
   expected=$(weights_of "$out" "$ranks" "$work/without" "$program" threads="$ranks" over=host)
   same "threads by the host" "$expected"
   same "processes that share a GPU" "$(weights_of "$out" "$ranks" "$fakes" $launch "$program" gpus=1 over=host)"
-  grep -q "rank 0 on host .* and rank 1 share a GPU" "$out" || { echo "FAILED: nobody says why"; failures=1; }
+  grep -q "rank 0 on host .* and rank 1 share a GPU" "$out" || { echo "FAILED: no note says why"; failures=1; }
   same "threads that share a GPU" "$(weights_of "$out" "$ranks" "$fakes" "$program" threads="$ranks" gpus=1 over=host)"
   same "one process without NCCL" "$(weights_of "$out" "$ranks" "$fakes" $launch \
     bash -c "[ \$OMPI_COMM_WORLD_RANK != 1 ] || export LD_LIBRARY_PATH=$work/without; exec $program over=host")"
-  grep -q "rank 1 on host .* has no NCCL" "$out" || { echo "FAILED: nobody says why"; failures=1; }
+  grep -q "rank 1 on host .* has no NCCL" "$out" || { echo "FAILED: no note says why"; failures=1; }
   [ "$failures" -eq 0 ] && echo "$ranks ranks learn the same as threads: $expected"
 }
 

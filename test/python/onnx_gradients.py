@@ -279,7 +279,7 @@ def findings_of(case: Case, in_f32: bool) -> list[Finding]:
 def examine(op: str) -> Verdict:
     """The verdict on an operator, over all of its cases."""
     if op in AT_RANDOM:
-        return Verdict(NONE, "what is drawn at random follows from no input")
+        return Verdict(NONE, "its random numbers have no gradient")
     found = []
     for case in cases().get(op, []):
         is_coarse = op in REFERENCE_IN_F32 and any(is_float(x) and x.itemsize < 4 for x in case.inputs.values())
@@ -295,8 +295,8 @@ def without_floats(op: str) -> str:
         return "it takes no floats"
     kinds = {info.type.tensor_type.elem_type for case in cases().get(op, []) for info in case.model.graph.output}
     if not kinds & set(FLOATS):
-        return "it gives no floats"
-    return "its float inputs have to be known when importing"
+        return "it returns no floats"
+    return "its float inputs must be known at import"
 
 
 def judge(found: list[Finding]) -> tuple[str, str]:
