@@ -1,6 +1,6 @@
 #!/bin/bash
-# Ranks on fake GPUs that mpirun starts. They must learn bit by bit what ranks as threads learn; and if one of them dies,
-# stops, differs, leaves or fails, all others must soon end and name it.
+# Tests ranks on fake GPUs that mpirun starts. They must learn exactly the same weights as ranks that are threads. If one
+# rank dies, stops, differs, leaves or fails, all others must soon end with a message that names it.
 #   ranks_test.sh rank_main
 set -u
 program=$1
