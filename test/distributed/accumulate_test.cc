@@ -1,5 +1,5 @@
-// The theorem of gradient accumulation, checked on the interpreter: a step of k micro-batches gives the losses and the
-// states of the step of the whole batch, on any number of ranks.
+// Tests gradient accumulation on the interpreter: a step of k micro-batches gives the losses and the states of the step
+// of the whole batch, on any number of ranks.
 
 #include <gtest/gtest.h>
 

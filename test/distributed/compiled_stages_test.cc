@@ -1,5 +1,5 @@
 // Compiled pipelines: each rank, a thread, compiles its own part of the step, and all together compute what one rank
-// computes with the same micro-batches. stages_test.cc checks the theorem on the interpreter.
+// computes with the same micro-batches. stages_test.cc checks the same on the interpreter.
 
 #include <cmath>
 #include <map>

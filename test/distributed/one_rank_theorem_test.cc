@@ -1,5 +1,5 @@
-// The theorem of the distribute pass, checked on the interpreter: a training step distributed over n ranks gives the
-// losses and the states of the one-rank program, and the states are bitwise equal on all ranks.
+// Tests the distribute pass on the interpreter: a training step distributed over n ranks gives the losses and the
+// states of the one-rank program, and the states are bitwise equal on all ranks.
 
 #include <gtest/gtest.h>
 
@@ -114,7 +114,7 @@ TEST(OneRankTheorem, SumsOfMicroBatchesAreReduced) {
   EXPECT_EQ(CountAllReduces(*placed), 4u) << before;
 }
 
-// All optimizers of the list satisfy the theorem by the common placement rule.
+// The common placement rule gives the one-rank results for all optimizers of the list.
 TEST(OneRankTheorem, HoldsForEveryOptimizer) {
   ASSERT_GE(passes::AllOptimizers().size(), 3u);
   for (const passes::Optimizer& optimizer : passes::AllOptimizers()) {

@@ -1,6 +1,6 @@
-// The theorem along axes other than that of the batch: for any splits of its states, a training step gives the losses
-// and the states of the one-rank program. Also tests the search for placements: it finds the plan of least cost,
-// checked against the costs of all plans, and respects a memory limit.
+// Tests mesh axes other than that of the batch: for any splits of its states, a training step gives the losses and the
+// states of the one-rank program. Also tests the search for placements: it finds the plan of least cost, checked
+// against the costs of all plans, and respects a memory limit.
 
 #include <gtest/gtest.h>
 

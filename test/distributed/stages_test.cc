@@ -1,5 +1,5 @@
-// The theorem of pipelines, checked on the interpreter: stages, each with only its own states, compute what one rank
-// computes with the same micro-batches, and the same bits for any number of stages.
+// Tests pipelines on the interpreter: stages, each with only its own states, compute what one rank computes with the
+// same micro-batches. The bits are the same for any number of stages.
 
 #include <gtest/gtest.h>
 
