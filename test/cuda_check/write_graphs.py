@@ -1,7 +1,7 @@
 """Writes the networks of specs.py as graph texts: write_graphs.py FOLDER. `make cuda-bundle` runs it.
 
 Each network is built as ONNX and imported, as a user's model is, but without weights: those of 100 million parameters
-would not fit into the bundle. States have the names of the parameters of peers.py's PyTorch modules.
+would not fit into the bundle. States have the names of the parameters of torch_peer.py's modules.
 """
 
 from __future__ import annotations
