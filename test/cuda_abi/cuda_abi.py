@@ -1,9 +1,9 @@
 """Compares our declarations of NVIDIA's libraries with the vendor's own headers: `make cuda-abi`.
 
-Each source of this folder includes a header of ours and the vendor's, and asserts at compile time that functions, constants and
-structs agree. The vendor's headers are taken from Python's nvidia-* packages, unpacked into build/cuda_abi without the libraries.
-Arguments are what to compare with besides the pinned packages: other versions of them ("nvidia-nccl-cu13==2.27.7"), or folders with
-headers ("/usr/local/cuda/include").
+Each source of this folder includes one of our headers and the vendor's, and asserts at compile time that functions,
+constants and structs agree. The vendor's headers come from Python's nvidia-* packages, unpacked into build/cuda_abi
+without the libraries. Arguments name headers to compare with in addition to the pinned packages: other versions of a
+package ("nvidia-nccl-cu13==2.27.7"), or folders with headers ("/usr/local/cuda/include").
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 UNPACKED = ROOT / "build" / "cuda_abi"
-# What the headers below include besides each other: a package, and a header of it.
+# Headers that the headers below include: a package, and a header in it.
 COMMON = {
     "nvidia-cuda-runtime==13.0.96": "cuda_runtime.h",
     "nvidia-cuda-crt==13.0.88": "crt/host_config.h",
@@ -29,9 +29,9 @@ COMMON = {
 
 @dataclasses.dataclass(frozen=True)
 class Library:
-    source: str  # in this folder
-    header: str  # the vendor's
-    package: str  # in which that is
+    source: str  # our source, in this folder
+    header: str  # the vendor's header
+    package: str  # the package that contains `header`
 
 
 LIBRARIES = [
@@ -44,12 +44,12 @@ LIBRARIES = [
 
 
 def folders_with(header: str, root: Path) -> list[Path]:
-    """The include folders below `root` that have this header."""
+    """Returns the include folders below `root` that contain this header."""
     return sorted(folder for folder in [root, *root.rglob("include")] if (folder / header).is_file())
 
 
 def unpack(package: str) -> Path:
-    """The folder of a package's headers; downloads the package, and keeps nothing else of it."""
+    """Downloads a package, keeps only its headers, and returns their folder."""
     folder = UNPACKED / package.replace("==", "-")
     if folder.is_dir():
         return folder
@@ -58,7 +58,7 @@ def unpack(package: str) -> Path:
     with tempfile.TemporaryDirectory(dir=UNPACKED) as scratch:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
         if subprocess.run([*pip, "--only-binary", ":all:", "--dest", scratch, package], check=False).returncode != 0:
-            sys.exit(f"cuda-abi: pip has not fetched {package}")
+            sys.exit(f"cuda-abi: pip could not fetch {package}")
         headers = Path(scratch) / "headers"
         for wheel in Path(scratch).glob("*.whl"):
             with zipfile.ZipFile(wheel) as archive:
@@ -70,7 +70,7 @@ def unpack(package: str) -> Path:
 
 
 def compare(library: Library, headers: Path, common: list[Path], name: str) -> bool:
-    """Compiles the source of a library with the headers of one version; prints what the compiler says."""
+    """Compiles the source of a library with the headers of one version. Prints the compiler's messages."""
     found = folders_with(library.header, headers)
     if not found:
         sys.exit(f"cuda-abi: {name} has no {library.header}")
@@ -87,12 +87,12 @@ def compare(library: Library, headers: Path, common: list[Path], name: str) -> b
 
 
 def stem(package: str) -> str:
-    """The name without what CUDA it is for: "nvidia-nccl" of "nvidia-nccl-cu13==2.28.9"."""
+    """The name without the CUDA version: "nvidia-nccl" of "nvidia-nccl-cu13==2.28.9"."""
     return package.partition("==")[0].removesuffix("-cu13").removesuffix("-cu12")
 
 
 def versions(library: Library, others: list[str]) -> list[str]:
-    """The pinned package of a library, and those of the arguments that are of it."""
+    """The pinned package of a library, and the packages of this library among the arguments."""
     return [library.package, *(other for other in others if stem(other) == stem(library.package))]
 
 

@@ -1,6 +1,6 @@
-// When are two declarations the same to a caller in another binary? Compared at compile time, ours with the vendor's,
-// by what a call does with them: types have other names on the two sides, but pass, store and point alike. For the
-// sources of this folder alone, which `make cuda-abi` compiles.
+// Compares two declarations at compile time, ours with the vendor's. Two declarations are the same if a caller in
+// another binary cannot tell them apart: the names of types differ, but the types are passed, stored and pointed to
+// alike. Only the sources of this folder, which `make cuda-abi` compiles, include this header.
 
 #pragma once
 
@@ -25,7 +25,7 @@ constexpr Kind KindOf() {
   else return Kind::kStruct;
 }
 
-// Whether our struct may end before the vendor's, as it says in a member how large it is.
+// True if our struct may end before the vendor's, because one of its members states its size.
 template <typename T>
 inline constexpr bool kMayBeShorter = false;
 
@@ -38,8 +38,8 @@ template <typename R, typename... P, typename S, typename... Q>
   requires(sizeof...(P) == sizeof...(Q))
 struct SameFunctions<R(P...), S(Q...)> : std::bool_constant<Same<R, S>() && (Same<P, Q>() && ...)> {};
 
-// Kind, size and alignment; for pointers and functions, what they point to, take and return. A struct that only one
-// side knows is a handle to the other.
+// True if kind, size and alignment agree; for pointers and functions, if the types that they point to, take and return
+// agree. A struct that only one side defines is a handle to the other side.
 template <typename A, typename B>
 constexpr bool Same() {
   if constexpr (KindOf<A>() != KindOf<B>() || std::is_const_v<A> != std::is_const_v<B>) {
@@ -57,23 +57,25 @@ constexpr bool Same() {
 
 }  // namespace lockstep::cuda_abi
 
-// Our constant has the vendor's value.
+// Asserts that our constant has the vendor's value.
 #define LOCKSTEP_SAME_CONSTANT(name, value) \
   static_assert(static_cast<long long>(lockstep::cuda::name) == static_cast<long long>(::name), #name);
 
-// Our type is to a caller what the vendor's of that name is.
+// Asserts that our type is, to a caller, the same as the vendor's type of that name.
 #define LOCKSTEP_SAME_TYPE(type) static_assert(lockstep::cuda_abi::Same<lockstep::cuda::type, ::type>(), #type);
 
-// The same of an enum and its enumerators.
+// The same for an enum and its enumerators.
 #define LOCKSTEP_SAME_ENUM(type, list) list(LOCKSTEP_SAME_CONSTANT) LOCKSTEP_SAME_TYPE(type)
 
-// A member of our struct lies where the vendor's does. To be used in namespace lockstep::cuda, whose types lists name.
+// Asserts that a member of our struct has the offset of the vendor's. Use it in namespace lockstep::cuda, because lists
+// name its types.
 #define LOCKSTEP_SAME_MEMBER(structure, type, member)                                           \
   static_assert(offsetof(lockstep::cuda::structure, member) == offsetof(::structure, member) && \
                     lockstep::cuda_abi::Same<type, decltype(::structure::member)>(),            \
                 #structure "::" #member);
 
-// Our function takes and returns what the vendor's does. vendor_function is expanded, as headers rename functions.
+// Asserts that our function has the parameters and the result of the vendor's. vendor_function is macro-expanded,
+// because headers rename functions.
 #define LOCKSTEP_SAME_FUNCTION(table, name, vendor_function)                                                     \
   static_assert(lockstep::cuda_abi::Same<decltype(lockstep::cuda::table::name), decltype(&::vendor_function)>(), \
                 #name ": parameters or result");

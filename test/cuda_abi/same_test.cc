@@ -1,4 +1,4 @@
-// The comparison itself, on declarations that agree and on those that differ in one thing.
+// Tests the comparison itself, on declarations that agree and on declarations that differ in one point.
 
 #include "test/cuda_abi/same.h"
 
@@ -9,7 +9,7 @@
 
 namespace ours {
 enum Kind : int { kZero };
-struct Handle;  // which only the other side knows
+struct Handle;  // defined only on the other side
 struct Options {
   size_t size;
   int a;
@@ -57,11 +57,11 @@ TEST(SameTest, WhatACallerCannotTellApart) {
 }
 
 TEST(SameTest, OneDifference) {
-  EXPECT_FALSE((Same<int*, size_t*>()));                   // what is pointed to has another size
+  EXPECT_FALSE((Same<int*, size_t*>()));                   // the pointees have different sizes
   EXPECT_FALSE((Same<int, float>()));                      // passed in other registers
   EXPECT_FALSE((Same<uint64_t, void*>()));                 // another kind
-  EXPECT_FALSE((Same<int**, int*>()));                     // one pointer less
-  EXPECT_FALSE((Same<void*, const void*>()));              // what may be written
+  EXPECT_FALSE((Same<int**, int*>()));                     // one level of pointers less
+  EXPECT_FALSE((Same<void*, const void*>()));              // const on one side only
   EXPECT_FALSE((Same<ours::Copy, theirs::packed_st>()));   // another alignment
   EXPECT_FALSE((Same<theirs::options, ours::Options>()));  // longer than the vendor's
   EXPECT_FALSE((Same<ours::Copy, theirs::options>()));     // shorter, and not allowed to be

@@ -1,8 +1,9 @@
-"""Makes what tools/cuda_check.sh needs on a machine with a GPU: `make cuda-bundle`, build/lockstep-cuda.tar.xz.
+"""Makes the bundle that tools/cuda_check.sh needs on a machine with a GPU (`make cuda-bundle`).
 
-In it are the C++ tests and tools, the Python package, the interpreter of .venv with NumPy, the networks as graph texts, Open MPI's
-runtime, and the shared libraries of all these but glibc's, which has to be as new there as here. Nothing of NVIDIA's or of PyTorch is
-in it: both are that machine's. It may be unpacked anywhere.
+It is written to build/lockstep-cuda.tar.xz and contains the C++ tests and tools, the Python package, the interpreter of
+.venv with NumPy, the networks as graph texts, Open MPI's runtime, and the shared libraries of all of these. It does not
+contain glibc, which must be at least as new on that machine as here, nor anything of NVIDIA's or of PyTorch, which that
+machine provides. It can be unpacked anywhere.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ SOURCES = [
     "benchmarks/networks.py",
     "examples/mnist/export_lenet.py",
 ]
-# What LLVM is linked with and calls for nothing that is done here: clang's analyzer (15 MB), and Windows' manifests (35 MB with ICU).
+# Libraries that LLVM is linked with but that are never called here: for clang's analyzer (15 MB) and for Windows'
+# manifests (35 MB with ICU).
 UNUSED = ["libz3.so.4", "libxml2.so.2"]
-# Of Python's library and of NumPy.
+# Parts of Python's library and of NumPy.
 LEFT_OUT = [
     "__pycache__", "site-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "distutils",
     "config-*", "pydoc_data", "sqlite3", "f2py", "_examples", "*.pyi", "*.a", "*.h", "_test*", "_xxtest*", "_ctypes_test*",
@@ -73,14 +75,14 @@ def copy_package() -> None:
     for source in SOURCES:
         copy(ROOT / source, STAGE / source)
     environment = {**os.environ, "PYTHONPATH": str(STAGE / "python_bindings"), "PYTHONDONTWRITEBYTECODE": "1"}
-    # With the libraries of .venv, as the bundle's are not there yet.
+    # Uses the libraries of .venv, because the bundle's are not there yet.
     environment["LD_LIBRARY_PATH"] = str(ROOT / ".venv/lib")
     graphs = [sys.executable, str(check / "write_graphs.py"), str(STAGE / "test/cuda_check/graphs")]
     subprocess.run(graphs, env=environment, check=True)
 
 
 def copy_python() -> None:
-    """The interpreter, its library and NumPy, as a tree that PYTHONHOME can name."""
+    """Copies the interpreter, its library and NumPy, as a tree that PYTHONHOME can name."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     ignore = shutil.ignore_patterns(*LEFT_OUT)
     home = STAGE / "python"
@@ -89,20 +91,22 @@ def copy_python() -> None:
     shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=ignore)
     packages = Path(sysconfig.get_path("purelib"))
     for package in ("numpy", "numpy.libs"):
-        # Not stripped: these went through a tool after which strip breaks them.
+        # NumPy's libraries are not stripped: another tool has changed them in a way that makes strip break them.
         shutil.copytree(packages / package, library / "site-packages" / package, ignore=ignore)
     for extension in library.glob("lib-dynload/*.so"):
         subprocess.run(["strip", "--strip-unneeded", str(extension)], check=True)
 
 
 def open_mpi_folder(name: str) -> Path:
-    """One of the folders that Open MPI was built for, such as "pkglibdir"."""
+    """Returns one of the folders that Open MPI was built for, such as "pkglibdir"."""
     out = subprocess.run(["ompi_info", "--path", name, "--parsable"], capture_output=True, text=True, check=True).stdout
     return Path(out.strip().rpartition(":")[2])
 
 
 def copy_open_mpi(closure: Closure) -> list[str]:
-    """mpirun, orted and the plugins that need no further libraries, such as those of network cards; returns the others."""
+    """Copies mpirun, orted and the plugins that need no further libraries. Returns the names of the other plugins, such
+    as those for network cards.
+    """
     for program in ("mpirun", "orted"):
         source = shutil.which(program)
         if source is None:
@@ -113,7 +117,7 @@ def copy_open_mpi(closure: Closure) -> list[str]:
     left_out = []
     plugins = sorted(open_mpi_folder("pkglibdir").glob("mca_*.so"))
     for plugin in plugins:
-        if plugin.stem.startswith("mca_pmix_"):  # by which a rank finds the others
+        if plugin.stem.startswith("mca_pmix_"):  # ranks find each other through these plugins
             closure.add(plugin)
     for plugin in plugins:
         if closure.missing(plugin):
@@ -144,7 +148,7 @@ def write_about() -> None:
 
 
 def check_complete() -> None:
-    """Every library that something here asks for is here, or glibc's."""
+    """Fails unless every library that a file of the bundle needs is in the bundle or belongs to glibc."""
     present = {path.name for path in STAGE.rglob("*.so*")}
     for path in STAGE.rglob("*"):
         if not path.is_file() or not is_elf(path):
@@ -165,7 +169,7 @@ def pack(archive: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make cuda-bundle", description=__doc__.splitlines()[0])
-    parser.add_argument("--no-archive", action="store_true", help="make the folder build/lockstep-cuda alone")
+    parser.add_argument("--no-archive", action="store_true", help="only make the folder build/lockstep-cuda")
     arguments = parser.parse_args()
     build()
     shutil.rmtree(STAGE, ignore_errors=True)
@@ -192,7 +196,7 @@ def main() -> None:
     size = archive.stat().st_size
     print(f"cuda-bundle: {archive.relative_to(ROOT)}, {size / 2**20:.1f} MiB")
     if size > MOST_BYTES:
-        sys.exit(f"cuda-bundle: that is more than {MOST_BYTES // 2**20} MiB")
+        sys.exit(f"cuda-bundle: the archive is larger than {MOST_BYTES // 2**20} MiB")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a check found: rows, written to a file as they come, and the table in Markdown that is made of them."""
+"""The results of a check: rows, which are written to a file as they come, and a table in Markdown made of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PASSED, FAILED, LEFT_OUT, MEASURED = "passed", "failed", "left out", "measured"
 class Row:
     part: str
     what: str
-    outcome: str  # one of the four above
+    outcome: str  # PASSED, FAILED, MEASURED or LEFT_OUT
     result: str
 
 
 class Report:
-    """Rows of one run. After each the files are complete, so that a run that is cut off keeps what it has."""
+    """The rows of one run. The files are complete after each row, so a run that is cut off keeps its rows."""
 
     def __init__(self, folder: Path, facts: dict[str, str]) -> None:
         self.rows: list[Row] = []
@@ -42,12 +42,12 @@ class Report:
         return any(row.outcome == FAILED for row in self.rows)
 
     def passed(self) -> bool:
-        """Something was checked or measured, and nothing failed."""
+        """True if something was checked or measured, and nothing failed."""
         return not self.failed() and any(row.outcome in (PASSED, MEASURED) for row in self.rows)
 
     def table(self) -> str:
         cells = [(row.part, row.what, row.outcome, row.result.replace("|", "\\|")) for row in self.rows]
-        lines = ["# What a machine with a GPU said", "", "| | |", "|---|---|"]
+        lines = ["# Results on a machine with a GPU", "", "| | |", "|---|---|"]
         lines += [f"| {name} | {value} |" for name, value in self.facts.items()]
         lines += ["", "| part | what | outcome | result |", "|---|---|---|---|"]
         return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in cells)]) + "\n"

@@ -1,8 +1,8 @@
-"""What the workers of the measurements have in common: a process that takes its turns when the check says so.
+"""The part that all workers of the measurements share: a process that runs steps when the check asks for them.
 
-A worker reads lines from standard input, a number of steps each, and answers each with a line of JSON on what was standard output
-when it started; all that libraries print goes to standard error. At the end of the input it ends. The first answer comes by
-itself, when the worker is ready.
+A worker reads lines from standard input, each with a number of steps, and answers each with a line of JSON on the
+standard output that it was started with. Everything that libraries print goes to standard error. The worker sends a
+first answer unasked, when it is ready, and ends when its input ends.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, Protocol
 
 class Contestant(Protocol):
     def ready(self) -> dict[str, Any]:
-        """What it says of its start: seconds to compile, bytes of the GPU."""
+        """Returns measurements of the start: seconds to compile, bytes of GPU memory."""
 
     def run(self, steps: int) -> dict[str, Any]:
         """Runs steps; "seconds" has the time of each."""
 
 
 def serve(start: Callable[[], Contestant]) -> None:
-    """Starts a contestant, and answers until the input ends; an error is an answer too."""
+    """Starts a contestant and answers until the input ends. An error is an answer too."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     try:

@@ -1,8 +1,9 @@
 """Checks and measures the cuda backend on a machine with a GPU: tools/cuda_check.sh runs it, with the bundle's Python.
 
-Parts run one after the other, in the order of --parts, each with a limit of its own; one that fails, or is not done in time, is a
-row of the table, and the others go on. Results are in OUT/table.md and OUT/results.jsonl after each row, all that was printed in
-OUT/raw. The exit code is 0 if something was checked or measured and nothing failed; what was left out, and why, is in the table.
+Parts run one after the other, in the order of --parts, each with its own time limit. A part that fails or takes too
+long becomes a row of the table, and the next part runs. Results are in OUT/table.md and OUT/results.jsonl after each
+row, all output in OUT/raw. The exit code is 0 if something was checked or measured and nothing failed. The table lists
+what was left out, and why.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ import parts
 from check_report import FAILED, LEFT_OUT, Report, shortened, today
 from machine import ROOT, Machine, OutOfTime
 
-SLOWER = 5  # the machine on which the check itself is tried
+SLOWER = 5  # factor of the limits on a machine without a GPU, where only the check itself is tried
 PartFunction = Callable[[Machine, Report], None]
 
 
 @dataclass(frozen=True)
 class Part:
     run: PartFunction
-    seconds: float  # its limit
+    seconds: float  # the time limit
 
 
 PARTS: dict[str, Part] = {
@@ -51,7 +52,7 @@ PARTS: dict[str, Part] = {
 
 
 def parts_of(text: str) -> dict[str, Part]:
-    """The parts with these names, which have commas between them, in the same order."""
+    """Returns the parts that `text` names, separated by commas, in that order."""
     names = [name for name in text.split(",") if name]
     if unknown := [name for name in names if name not in PARTS]:
         sys.exit(f"cuda_check.sh: there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
@@ -59,11 +60,11 @@ def parts_of(text: str) -> dict[str, Part]:
 
 
 def run_parts(machine: Machine, report: Report, chosen: Mapping[str, Part], seconds: float) -> None:
-    """Runs the parts while there is time; whatever happens in one, the next one runs."""
+    """Runs the parts while time is left. An exception in one does not keep the next from running."""
     end = time.monotonic() + seconds
     for name, part in chosen.items():
         if time.monotonic() > end - 5:
-            report.add(name, "the whole", LEFT_OUT, f"the {seconds:.0f} s of the check were over")
+            report.add(name, "all of it", LEFT_OUT, f"the check's {seconds:.0f} s were over")
             continue
         begin = time.monotonic()
         machine.deadline = min(end, begin + part.seconds * (SLOWER if machine.tiny else 1))
@@ -71,7 +72,7 @@ def run_parts(machine: Machine, report: Report, chosen: Mapping[str, Part], seco
             part.run(machine, report)
         except OutOfTime as late:
             report.add(name, "not done in time", FAILED, str(late))
-        except Exception as error:  # noqa: BLE001 (whatever it is, the others go on)
+        except Exception as error:  # noqa: BLE001 (the other parts run after any exception)
             (machine.raw / f"{name}.traceback.log").write_text(traceback.format_exc())
             report.add(name, "broke off", FAILED, shortened(f"{type(error).__name__}: {error}"))
         finally:
@@ -79,7 +80,7 @@ def run_parts(machine: Machine, report: Report, chosen: Mapping[str, Part], seco
 
 
 def warm_first(machine: Machine, chosen: dict[str, Part]) -> dict[str, Part]:
-    """The same parts, while torch.compile fills its caches beside those before the first measurement."""
+    """Returns the same parts; torch.compile fills its caches in the background before the first measurement."""
     races = [race for name, race in measures.RACES.items() if name in chosen]
     if machine.tiny or not machine.torch or not races:
         return chosen
@@ -99,7 +100,7 @@ def first_line(path: str, key: str, sign: str = ":") -> str:
 def gpu() -> str:
     program = shutil.which("nvidia-smi")
     if program is None:
-        return "none that nvidia-smi would show"
+        return "unknown, as there is no nvidia-smi"
     query = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30)
     return "; ".join(done.stdout.split("\n")).strip("; ") or shortened(done.stderr)
@@ -123,17 +124,24 @@ def facts(machine: Machine) -> dict[str, str]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="cuda_check.sh", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--out", type=Path, default=Path("cuda_check"), help="the folder of the results (default: %(default)s)"
+        "--out", type=Path, default=Path("cuda_check"), help="folder for the results (default: %(default)s)"
     )
     parser.add_argument(
-        "--parts", default=",".join(PARTS), help="which ones, in their order, with commas (default: %(default)s)"
+        "--parts",
+        default=",".join(PARTS),
+        help="names of the parts to run, in order, separated by commas (default: %(default)s)",
     )
     parser.add_argument(
-        "--backend", choices=("cuda", "cpu"), default="cuda", help="cpu tries the check itself, with tiny sizes"
+        "--backend",
+        choices=("cuda", "cpu"),
+        default="cuda",
+        help="backend to check; cpu only tries the check itself, with tiny sizes",
     )
-    parser.add_argument("--python", help="the Python that has torch and jax (default: python3 of the PATH)")
+    parser.add_argument("--python", help="Python with torch and jax (default: python3 on the PATH)")
     parser.add_argument(
-        "--seconds", type=float, help="of all together (default: 545; with --backend=cpu five times that)"
+        "--seconds",
+        type=float,
+        help="time limit for all parts together (default: 545; with --backend=cpu five times that)",
     )
     options = parser.parse_args()
     options.seconds = options.seconds or 545 * (SLOWER if options.backend == "cpu" else 1)
@@ -153,10 +161,10 @@ def main() -> int:
             "all parts",
             "backend cuda",
             LEFT_OUT,
-            "no GPU is found: doctor says what is missing; --backend=cpu tries the check",
+            "no GPU was found: the part doctor shows what is missing; --backend=cpu tries the check",
         )
         chosen = {name: part for name, part in chosen.items() if name == "doctor"}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that started processes are killed
     try:
         run_parts(machine, report, warm_first(machine, chosen), options.seconds - (time.monotonic() - begin))
     finally:

@@ -1,6 +1,7 @@
-"""JAX as a contestant of the measurements (contestant.py): jax_peer.py NETWORK [tf32]. Runs in a Python that has jax, and needs no more.
+"""JAX as a contestant of the measurements (contestant.py): jax_peer.py NETWORK [tf32]. Runs in a Python that has jax.
 
-LeNet, MLPs and GPTs of specs.py, with SGD with momentum, jitted as one step that donates what it updates.
+Needs nothing else. Trains LeNet, MLPs and GPTs of specs.py by SGD with momentum, jitted as one step that donates the
+arrays it updates.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Programs whose one loop is bound by memory, with the bytes that it has to move; and one that does next to nothing."""
+"""Programs with one loop that is bound by memory, with the number of bytes it has to move, and one that does almost
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ class Loop:
 
 
 def _rows(backend: str) -> int:
-    """Rows of 1024 f32: a GiB on a GPU, several times its caches; few MiB on the host, where the check is only tried."""
+    """The number of rows of 1024 f32: a GiB on a GPU, several times its caches; a few MiB on the host, where only the
+    check itself is tried.
+    """
     return 256 * 1024 if backend == "cuda" else 1024
 
 
@@ -37,7 +41,7 @@ graph @update(state %x: f32[{shape}], state %y: f32[{shape}]) -> (%x: f32[{shape
 
 
 def rows(backend: str) -> Loop:
-    """x = x - mean of its row: reductions along what is contiguous, and their results broadcast."""
+    """x = x - mean of its row: a reduction along the contiguous dimension, and its result broadcast."""
     n = _rows(backend)
     shape = f"{n},1024"
     text = f"""
@@ -54,7 +58,7 @@ graph @rows(state %x: f32[{shape}]) -> (%x: f32[{shape}]) {{
 
 
 def columns(backend: str) -> Loop:
-    """The sum of all rows, as of a bias' gradient."""
+    """The sum of all rows, as in the gradient of a bias."""
     n = _rows(backend)
     text = f"""
 graph @columns(state %x: f32[{n},1024], state %s: f32[1024]) -> (%s: f32[1024]) {{
@@ -65,7 +69,7 @@ graph @columns(state %x: f32[{n},1024], state %s: f32[1024]) -> (%s: f32[1024]) 
 
 
 def one(backend: str) -> Loop:
-    """One element: what is left is the host's time of a run, with a kernel's start and end."""
+    """One element: measures the host's time of a run, with the start and end of a kernel."""
     text = """
 graph @one(state %x: f32[1]) -> (%x: f32[1]) {
   %next = neg %x : f32[1]

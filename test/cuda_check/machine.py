@@ -1,6 +1,6 @@
-"""The processes of the check: those of the bundle and those of the machine's Python, with what each finds in its environment.
+"""The processes of the check, both of the bundle and of the machine's Python, and their environments.
 
-Everything has an end: a process that is still there when its time is up is killed with all that it started.
+Every process has a time limit. A process that runs longer is killed with all processes that it started.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MPI = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
-    # Of one host: no network cards, no remote shells.
+    # For one host: no network cards, no remote shells.
     "OMPI_MCA_plm": "isolated",
     "OMPI_MCA_btl": "self,vader",
     "OMPI_MCA_pml": "ob1",
@@ -35,13 +35,13 @@ MPI = {
 
 
 class OutOfTime(Exception):
-    """What did not end in time."""
+    """Something did not end in time."""
 
 
 @dataclass
 class Done:
     code: int
-    out: str  # with what went to standard error
+    out: str  # includes standard error
     log: Path
 
 
@@ -52,11 +52,11 @@ def kill_group(process: subprocess.Popen[Any]) -> None:
 
 
 class Machine:
-    """Where things are. `python` is the machine's, which may have torch and jax; None if there is none."""
+    """Paths and environments. `python` is the machine's Python, which may have torch and jax; None if there is none."""
 
     def __init__(self, out: Path, backend: str, python: str | None) -> None:
         self.out, self.backend = out, backend
-        self.tiny = backend != "cuda"  # the check itself is tried, on a machine that is slow
+        self.tiny = backend != "cuda"  # only the check itself is tried, on a slow machine
         self.raw, self.scratch = out / "raw", out / "scratch"
         for folder in (self.raw, self.scratch):
             folder.mkdir(parents=True, exist_ok=True)
@@ -65,12 +65,12 @@ class Machine:
         self.python = shutil.which(python or "python3", path=self.theirs.get("PATH"))
         self.nvidia = self._nvidia_folders()
         self.ours = self._environment_of_ours()
-        self.torch, self.jax = self.has("torch"), self.has("jax")  # versions
-        self.deadline = float("inf")  # of the part that runs
+        self.torch, self.jax = self.has("torch"), self.has("jax")  # their versions
+        self.deadline = float("inf")  # of the current part
         self._children: set[subprocess.Popen[Any]] = set()
 
     def _environment_of_theirs(self) -> dict[str, str]:
-        """As it was before cuda_check.sh, but for caches, which begin empty."""
+        """The environment from before cuda_check.sh, except for caches, which begin empty."""
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
         own, _, others = environment.pop("LD_LIBRARY_PATH", "").partition(":")
         if own != str(ROOT / "lib"):
@@ -83,7 +83,7 @@ class Machine:
         return environment
 
     def _nvidia_folders(self) -> list[str]:
-        """The folders of the machine's Python that hold nvidia-* packages, for LOCKSTEP_CUDA_PATH."""
+        """The folders of nvidia-* packages of the machine's Python, for LOCKSTEP_CUDA_PATH."""
         if self.python is None:
             return []
         code = "import importlib.util as u; s = u.find_spec('nvidia'); print('\\n'.join(s.submodule_search_locations or []) if s else '')"
@@ -96,8 +96,8 @@ class Machine:
         environment["LD_LIBRARY_PATH"] = ":".join(filter(None, paths))
         environment["PATH"] = f"{ROOT / 'bin'}:{self.theirs.get('PATH', '/usr/bin:/bin')}"
         environment["PYTHONPATH"] = str(ROOT / "python_bindings")
-        environment["LOCKSTEP_TEST_EVERYTHING"] = "1"  # each case: no test elsewhere runs them on a GPU
-        environment["CUDA_CACHE_PATH"] = str(self.scratch / "cuda-cache")  # the driver's, of compiled PTX
+        environment["LOCKSTEP_TEST_EVERYTHING"] = "1"  # all cases: no other test runs them on a GPU
+        environment["CUDA_CACHE_PATH"] = str(self.scratch / "cuda-cache")  # the driver's cache of compiled PTX
         known = [self.theirs.get("LOCKSTEP_CUDA_PATH", ""), *self.nvidia]
         if any(known):
             environment["LOCKSTEP_CUDA_PATH"] = ":".join(filter(None, known))
@@ -109,7 +109,9 @@ class Machine:
         return environment
 
     def has(self, package: str) -> str | None:
-        """The version of a package of the machine's Python; None if there is none. Importing it would take seconds."""
+        """The version of a package of the machine's Python, or None. Does not import the package, which would take
+        seconds.
+        """
         if self.python is None:
             return None
         code = f"import importlib.metadata as m; print(m.version({package!r}))"
@@ -121,7 +123,7 @@ class Machine:
         return int(done.out.split()[-1]) if done.code == 0 else 0
 
     def left(self) -> float:
-        """Seconds until the part's time is up."""
+        """Seconds until the part's time limit."""
         return self.deadline - time.monotonic()
 
     def start(self, command: Sequence[str | Path], env: dict[str, str], log: Path, **options: Any) -> Any:
@@ -147,7 +149,7 @@ class Machine:
         return Done(process.returncode, log.read_text(errors="replace"), log)
 
     def run(self, name: str, command: Sequence[str | Path], env: dict[str, str], seconds: float) -> Done:
-        """Runs a program to its end; its output is raw/<name>.log. OutOfTime if there is none in these seconds."""
+        """Runs a program to its end. Its output is raw/<name>.log. Raises OutOfTime if it does not end in `seconds`."""
         log = self.raw / f"{name}.log"
         log.unlink(missing_ok=True)
         return self.finish(self.start(command, env, log), log, seconds, name)
@@ -165,7 +167,7 @@ class Machine:
 
 
 class Contestant:
-    """A worker of contestant.py that takes its turns."""
+    """A worker of contestant.py."""
 
     def __init__(self, machine: Machine, name: str, command: Sequence[str | Path], env: dict[str, str]) -> None:
         self.name, self._machine = name, machine
@@ -182,7 +184,7 @@ class Contestant:
         self._answers.put("")
 
     def answer(self, seconds: float) -> dict[str, Any]:
-        """The next answer; an error of the worker, and its end, are a RuntimeError."""
+        """Returns the next answer. Raises RuntimeError if the worker reports an error or has ended."""
         try:
             line = self._answers.get(timeout=max(0.0, min(seconds, self._machine.left())))
         except queue.Empty:
@@ -198,7 +200,7 @@ class Contestant:
         try:
             print(steps, file=self._process.stdin, flush=True)
         except OSError:
-            pass  # it has ended; its last answer says why
+            pass  # the worker has ended; its last answer says why
         return self.answer(seconds)
 
     def stop(self) -> None:

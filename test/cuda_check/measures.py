@@ -1,4 +1,4 @@
-"""The parts of the check that measure. Contestants take turns in one run; reported are medians, and ratios of neighbouring rounds."""
+"""The parts of the check that measure. Contestants alternate. Reports medians, and ratios of adjacent rounds."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ GIB = 2**30
 class Race:
     network: str
     tf32: bool
-    peers: tuple[str, ...]  # of torch_peer.py
+    peers: tuple[str, ...]  # modes of torch_peer.py
     jax: bool
-    steps: int  # of a round
+    steps: int  # of one round
     rounds: int = 5
 
     @property
@@ -30,7 +30,7 @@ class Race:
         return f"{self.network}, {'TF32' if self.tf32 else 'f32'}"
 
 
-# What is most wanted first, should the time be up.
+# The most important races come first, in case time runs out.
 RACES = {
     "resnet50": Race("resnet50", True, ("eager", "channels-last", "channels-last+default"), False, 4),
     "gpt": Race("gpt", True, ("eager", "default", "reduce-overhead"), True, 4),
@@ -56,7 +56,9 @@ def jax_command(machine: Machine, race: Race) -> list[str | Path]:
 
 
 class Prewarming:
-    """Fills the caches of torch.compile, which takes minutes, while the parts before the measurements run: these come first."""
+    """Fills the caches of torch.compile, which takes minutes, in the background while the parts before the measurements
+    run.
+    """
 
     def __init__(self, machine: Machine, races: list[Race]) -> None:
         self._machine = machine
@@ -81,7 +83,7 @@ class Prewarming:
                 kill_group(process)
 
     def wait(self, seconds: float) -> None:
-        """Until all is in the caches, or the time is up; what still runs is ended."""
+        """Waits until all caches are filled or the time is up, then kills the processes that still run."""
         for thread in self._threads:
             thread.join(seconds / len(self._threads))
         self._end.set()
@@ -90,18 +92,18 @@ class Prewarming:
 
 
 def spread(values: list[float], unit: str = "", scale: float = 1.0) -> str:
-    """The median, and the least and the greatest."""
+    """The median, the least and the greatest, as text."""
     low, middle, high = (scale * value for value in (min(values), statistics.median(values), max(values)))
     return f"{middle:.3g}{unit} ({low:.3g} to {high:.3g})"
 
 
 @dataclass
 class Turns:
-    """What the rounds of ours and of one other gave: the medians of each round, in seconds a step."""
+    """The results of races between Lockstep and one other contestant: the median of each round, in seconds per step."""
 
     ours: list[float]
     theirs: list[float]
-    resident: list[float]  # theirs, with the batch on the GPU and one wait a round
+    resident: list[float]  # of the other, with the batch on the GPU and one wait per round
 
     def text(self) -> str:
         fed = [t / o for t, o in zip(self.theirs, self.ours, strict=True)]
@@ -177,7 +179,7 @@ def run_race(machine: Machine, report: Report, race: Race) -> None:
         report.add(part, "Lockstep", MEASURED, text)
         detail = machine.raw / f"profile.{race.name.replace(', ', '.')}.json"
         detail.write_text(json.dumps({**cold, **alone}, indent=1))
-        # Before the peers, who may take all the time that is left.
+        # Before the peers, which may use up the time that is left.
         again, warm = start_ours(machine, race, ".again")
         again.stop()
         report.add(part, "Lockstep in a second process", MEASURED, f"ready after {warm['compile_seconds']:.1f} s")
@@ -191,7 +193,7 @@ def run_race(machine: Machine, report: Report, race: Race) -> None:
 
 
 def bandwidth(machine: Machine, report: Report) -> None:
-    """Each loop in turn with a copy, as bytes that it has to move a second."""
+    """Compares each loop with a copy, in bytes that it has to move per second."""
     part = "loops against a copy"
     worker = [machine.ours_python, "-s", HERE / "ours.py"]
     copy = Contestant(machine, "loop.copy", [*worker, "copy", machine.backend], machine.ours)
@@ -222,7 +224,7 @@ def bandwidth(machine: Machine, report: Report) -> None:
 
 
 def profile(machine: Machine, report: Report) -> None:
-    """Where the time of the large steps goes, step by step; whole as raw/profile.*.log."""
+    """Profiles the steps of the large networks. The full profiles are in raw/profile.*.log."""
     for network in ("resnet50", "gpt"):
         name = f"{network}-tiny" if machine.tiny else network
         file = machine.scratch / f"{name}.ir"
@@ -245,7 +247,7 @@ def guarded(race: Race) -> Any:
     def part(machine: Machine, report: Report) -> None:
         try:
             run_race(machine, report, race)
-        except RuntimeError as error:  # of our worker
+        except RuntimeError as error:  # an error of our worker
             report.add(f"step of {race.name}", "Lockstep", FAILED, shortened(str(error), 1000))
         except OutOfTime as late:
             report.add(f"step of {race.name}", "the rest", FAILED, str(late))

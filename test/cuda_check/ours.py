@@ -4,9 +4,9 @@ ours.py losses NETWORK FILE.npz BACKEND RANKS OUT.json   the losses from the wei
 ours.py steps NETWORK BACKEND [tf32]                     a contestant (contestant.py)
 ours.py loop NAME BACKEND                                a contestant: a graph of loops.py
 ours.py graph FOLDER BACKEND                             under mpirun: steps as a CUDA graph against steps one by one, then rank 1 dies
-ours.py rank kill|stop FOLDER BACKEND                    under mpirun: rank 1 dies, or stops, and the others write what they learn
+ours.py rank kill|stop FOLDER BACKEND                    under mpirun: rank 1 dies or stops, and the others write the error they get
 ours.py text NETWORK FILE.ir                             writes the training step, for lockstep-run
-ours.py gpus                                             how many GPUs there are
+ours.py gpus                                             prints the number of GPUs
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from specs import SPECS, Spec
 import lockstep as ls
 
 GRAPHS = Path(__file__).with_name("graphs")
-STOPPED_TIMEOUT = 10.0  # of the communicator whose rank stops; ranks start further apart than a few seconds
+STOPPED_TIMEOUT = 10.0  # of the communicator whose rank stops; ranks start more than a few seconds apart
 
 
 def threads() -> int:
@@ -43,7 +43,7 @@ def step_of(spec: Spec, name: str) -> ls.Graph:
 
 
 def train(name: str, file: Path, backend: str, world: ls.Communicator) -> list[float]:
-    """The losses of this rank, which gets its share of each batch."""
+    """Returns the losses of this rank, which gets its share of each batch."""
     spec, stored = SPECS[name], np.load(file)
     exe = ls.compile(step_of(spec, name), backend=backend, world=world, threads=max(1, threads() // world.size))
     for key in stored.files:
@@ -77,7 +77,7 @@ def losses(name: str, file: Path, backend: str, ranks: int, out: Path) -> None:
 
 
 def bytes_of_gpu_in_use() -> int:
-    """By all processes; 0 where there is no GPU."""
+    """GPU memory that all processes use, in bytes; 0 where there is no GPU."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -92,7 +92,9 @@ def bytes_of_gpu_in_use() -> int:
 
 
 def initial_values(graph: ls.Graph) -> dict[str, np.ndarray]:
-    """Of the states of a model, so that no activation grows or vanishes: speed may depend on values."""
+    """Initial values of a model's states, such that no activation grows or vanishes, because speed may depend on
+    values.
+    """
     random = np.random.default_rng(0)
     values = {}
     for info in graph.states:
@@ -143,12 +145,12 @@ class Steps:
         return {"seconds": seconds, "profile": self.profile(), "counters": self.exe.counters}
 
     def profile(self, count: int = 25) -> list[tuple[str, float]]:
-        """The steps that have taken longest, if the backend times them; seconds since loading."""
+        """The slowest steps, if the backend times them, in seconds since loading."""
         return sorted(self.exe.profile, key=lambda step: -step[1])[:count]
 
 
 class Loop:
-    """A program whose states stay where they are, so that a call moves nothing but their bytes on the device."""
+    """A program whose states stay on the device, so that a call moves only their bytes there."""
 
     def __init__(self, name: str, backend: str) -> None:
         begin = time.perf_counter()
@@ -174,7 +176,7 @@ class Loop:
 
 
 class Copy:
-    """Memory of the device to other memory of it, by the driver; on the host NumPy's."""
+    """A copy of device memory to device memory by the driver; on the host by NumPy."""
 
     def __init__(self, backend: str) -> None:
         count = 2**30 if backend == "cuda" else 2**22
@@ -212,10 +214,10 @@ class Copy:
 
 
 def rank(mode: str, folder: Path, backend: str) -> None:
-    """Some steps by all; then rank 1 is gone, and the others go on until they learn of it.
+    """Runs some steps on all ranks. Then rank 1 dies or stops, and the others continue until they get an error.
 
-    In the mode "graph" five steps, of which the last three are launches of a CUDA graph, after the same five one by one: this rank's
-    losses of both are written, and only then rank 1 dies, so that its peer waits in a collective of the graph.
+    The mode "graph" runs five steps one by one, then the same five with the last three launched as a CUDA graph. Each
+    rank writes its losses of both; only then rank 1 dies, so that its peer waits in a collective of the graph.
     """
     world = ls.Communicator.mpi(timeout=STOPPED_TIMEOUT if mode == "stop" else 60.0)
     spec = SPECS["mlp-tiny"]
@@ -227,7 +229,7 @@ def rank(mode: str, folder: Path, backend: str) -> None:
 
     def steps(count: int, profile: bool) -> tuple[ls.Executable, list[float]]:
         exe = ls.compile(step_of(spec, "mlp-tiny"), backend=backend, world=world, threads=1, profile=profile)
-        of_all = np.random.default_rng(7)  # the same on all ranks; an optimizer's states may not be negative
+        of_all = np.random.default_rng(7)  # equal on all ranks; an optimizer's states may not be negative
         for key in exe.state:
             value = exe.state[key]
             exe.state[key] = np.abs(0.1 * of_all.standard_normal(value.shape)).astype(value.dtype)

@@ -20,20 +20,22 @@ from machine import ROOT, Done, Machine, OutOfTime, kill_group
 from specs import LOSSES
 
 STEPS = 50
-# Of losses, relative, from those that PyTorch computes in f64. Small differences grow from step to step, in each network by
-# another factor, so PyTorch's own f32 says how far f32 may be: the worse of two runs whose kernels differ.
+# The tolerance of losses, relative to those that PyTorch computes in f64. Small differences grow from step to step by a
+# factor that depends on the network, so PyTorch's own f32 error sets the limit: the worse of two runs with different
+# kernels.
 TIMES_OWN, FLOOR = 2.0, 1e-5
 CONFORMANCE = "cuda_conformance_test"
-OP_CASES = "*OpCases*"  # the suite of the rows of the op cases; the others are of whole programs
-# What the others have to say of rank 1, and the seconds until they do; where a rank stops the timeout is 10 s.
+OP_CASES = "*OpCases*"  # the suite with one case per row of the op cases; the other suites are of whole programs
+# The error that the other ranks must report about rank 1, and the seconds they may take. Where a rank stops, the
+# timeout is 10 s.
 NAMES = {"kill": (r"rank 1 on host [^;]* died", 5.0), "stop": (r"for rank 1 on host", 15.0)}
 NAMES["graph"] = NAMES["kill"]
-SHARING = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0"}  # with which NCCL may take ranks of one GPU
+SHARING = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0"}  # these let NCCL run several ranks on one GPU
 
 
 def at_once(run: Callable[[str], None], names: Sequence[str], threads: int) -> None:
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        list(pool.map(run, names))  # so that an exception comes out
+        list(pool.map(run, names))  # raises the exception of a thread
 
 
 def doctor(machine: Machine, report: Report) -> None:
@@ -51,12 +53,12 @@ def doctor(machine: Machine, report: Report) -> None:
 
 
 class Suite:
-    """What GoogleTest's programs have written: cases that passed, failed and were skipped, over all shards."""
+    """The results of GoogleTest programs over all shards: cases that passed, failed and were skipped."""
 
     def __init__(self) -> None:
         self.passed, self.skipped = 0, 0
         self.failed: list[str] = []
-        self.wrong: list[str] = []  # programs that did not end as they should
+        self.wrong: list[str] = []  # programs that ended abnormally
         self.left_out = ""
 
     def add(self, name: str, done: Done, results: Path) -> None:
@@ -92,7 +94,9 @@ class Suite:
 
 
 def run_suite(machine: Machine, program: str, logs: str, shards: int = 1, arguments: tuple[str, ...] = ()) -> Suite:
-    """Runs a program of GoogleTest, its cases shared out to processes, while the part has time. `logs` begins their names."""
+    """Runs a GoogleTest program within the part's time limit, its cases divided among processes. Their logs' names
+    start with `logs`.
+    """
     suite = Suite()
 
     def run(shard: int) -> tuple[str, Done | OutOfTime, Path]:
@@ -118,7 +122,9 @@ def run_suite(machine: Machine, program: str, logs: str, shards: int = 1, argume
 
 
 def alone(machine: Machine, program: str, cases: list[str], arguments: tuple[str, ...]) -> str:
-    """Which of the cases that failed also fail in a process of their own: others met what an earlier one had left."""
+    """Reports which of the failed cases also fail in a process of their own. The others failed because of state left by
+    an earlier case.
+    """
     still = []
     for number, case in enumerate(cases):
         if machine.left() < 10:
@@ -141,7 +147,7 @@ def _report_suite(machine: Machine, report: Report, part: str, program: str, sui
 
 
 def conformance(machine: Machine, report: Report, part: str, logs: str, cases: str) -> None:
-    """The cases that GoogleTest's filter `cases` names, shared out to a process for each processor, at most 16."""
+    """Runs the cases that GoogleTest's filter `cases` selects, divided among one process per processor, at most 16."""
     arguments = (f"--backend={machine.backend}", f"--gtest_filter={cases}")
     shards = 1 if machine.tiny else max(1, min(16, os.cpu_count() or 1))
     suite = run_suite(machine, CONFORMANCE, logs, shards, arguments)
@@ -153,7 +159,9 @@ def op_cases(machine: Machine, report: Report) -> None:
 
 
 def programs(machine: Machine, report: Report) -> None:
-    """Training steps, on one rank and on several, which share the GPU and talk by way of the host; random graphs; exactness."""
+    """Checks training steps on one rank and on several, which share the GPU and communicate through the host; random
+    graphs; and exactness.
+    """
     conformance(machine, report, "programs against the interpreter", "programs", f"-{OP_CASES}")
 
 
@@ -173,7 +181,7 @@ def nccl(machine: Machine, report: Report) -> None:
 
 
 def farthest(expected: np.ndarray, found: np.ndarray) -> tuple[float, int]:
-    """The largest relative difference of any of these runs, and its step; a NaN is an infinite one."""
+    """The largest relative difference in any of these runs, and its step; a NaN counts as infinite."""
     difference = np.max(np.abs(found - expected) / np.abs(expected), axis=0)
     difference = np.where(np.isnan(difference), np.inf, difference)
     worst = int(np.argmax(difference))
@@ -187,7 +195,9 @@ def lacks_losses(expected: np.ndarray, found: list[list[float]]) -> str:
 
 
 def compare_losses(expected: np.ndarray, found: list[list[float]], tolerance: float) -> tuple[bool, str]:
-    """Whether the losses of all ranks are those that are expected; and how far they are from them."""
+    """Returns True if the losses of all ranks are within `tolerance` of the expected ones, and a text with the
+    distance.
+    """
     if lacks := lacks_losses(expected, found):
         return False, lacks
     difference, step = farthest(expected, np.array(found))
@@ -196,7 +206,9 @@ def compare_losses(expected: np.ndarray, found: list[list[float]], tolerance: fl
 
 
 def judge_losses(exact: np.ndarray, own: np.ndarray, found: list[list[float]]) -> tuple[bool, str]:
-    """Whether the losses of all ranks are about as near to those in f64 as PyTorch's own in f32 are."""
+    """Returns True if the losses of all ranks are about as close to those in f64 as PyTorch's own in f32, and a text
+    with the distance.
+    """
     if lacks := lacks_losses(exact, found):
         return False, lacks
     distance, step = farthest(exact, np.array(found))
@@ -246,7 +258,7 @@ def losses(machine: Machine, report: Report) -> None:
 
 
 def judge_survivors(answers: dict[int, dict[str, float | str]], ranks: int, mode: str) -> tuple[bool, str]:
-    """Whether all but rank 1 blamed rank 1, and in time."""
+    """Returns True if all ranks except rank 1 blamed rank 1 in time."""
     blame, bound = NAMES[mode]
     survivors = [rank for rank in range(ranks) if rank != 1]
     silent = [rank for rank in survivors if rank not in answers]
@@ -273,8 +285,8 @@ def failing_rank(machine: Machine, mode: str, ranks: int = 4) -> tuple[bool, str
     survivors = [folder / f"{rank}.json" for rank in range(ranks) if rank != 1]
     while time.monotonic() < end and not all(file.exists() for file in survivors) and job.poll() is None:
         time.sleep(0.1)
-    time.sleep(0.5)  # until what is being written is complete
-    # mpirun's ranks have sessions of their own; a stopped one would stay.
+    time.sleep(0.5)  # until a file that is being written is complete
+    # The ranks of mpirun have sessions of their own, so a stopped rank would stay.
     with contextlib.suppress(OSError, ValueError):
         os.kill(int((folder / "victim").read_text()), signal.SIGKILL)
     kill_group(job)
@@ -293,8 +305,8 @@ def failing_ranks(machine: Machine, report: Report) -> None:
 
 
 def judge_graph(losses: dict[int, list[list[float]]], log: str) -> tuple[str, str]:
-    """Whether two ranks' steps as a CUDA graph with NCCL's collectives computed what they do one by one."""
-    if by_host := re.search(r"collectives go through the host.*", log):
+    """Judges whether two ranks' steps as a CUDA graph with NCCL's collectives gives the losses of single steps."""
+    if by_host := re.search(r"collectives go by way of the host.*", log):
         return LEFT_OUT, shortened(by_host[0])
     if apart := re.search(r"the program runs step by step.*", log):
         return FAILED, shortened(apart[0])
@@ -309,7 +321,9 @@ def judge_graph(losses: dict[int, list[list[float]]], log: str) -> tuple[str, st
 
 
 def nccl_graph(machine: Machine, report: Report) -> None:
-    """Two ranks that share the GPU, by NCCL, in a CUDA graph; then one is killed, and the other must not wait for ever."""
+    """Runs two ranks that share the GPU, with NCCL in a CUDA graph. Then one is killed, and the other must not wait for
+    ever.
+    """
     part = "NCCL in a CUDA graph"
     if machine.backend != "cuda":
         return report.add(part, "two ranks", LEFT_OUT, "it is for GPUs")
@@ -318,7 +332,7 @@ def nccl_graph(machine: Machine, report: Report) -> None:
     losses = {int(file.stem): json.loads(file.read_text()) for file in folder.glob("*.losses")}
     outcome, said = judge_graph(losses, (machine.raw / "rank.graph.log").read_text(errors="replace"))
     report.add(part, "two ranks that share the GPU, 5 steps", outcome, said)
-    if outcome == LEFT_OUT:  # what ends then is not a graph
+    if outcome == LEFT_OUT:  # then the part that ended was not a graph
         return None
     return report.add(part, "SIGKILL of rank 1, rank 0 in a graph", PASSED if ended else FAILED, text)
 

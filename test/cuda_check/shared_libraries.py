@@ -1,4 +1,4 @@
-"""Which shared libraries programs need, and libraries that stand in for those that are linked and never called."""
+"""Finds the shared libraries that programs need, and makes stubs for libraries that are linked but never called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-# What every machine has, and has to have its own of.
+# Libraries that every machine has, and of which it must use its own.
 GLIBC = re.compile(r"(ld-linux.*|lib(c|m|pthread|dl|rt|resolv|util|nsl|anl)|linux-vdso)\.so(\.|$)")
 
 
@@ -23,7 +23,7 @@ def _run(*command: str | Path, check: bool = True, env: dict[str, str] | None = 
 
 
 class Closure:
-    """Libraries by name, with all that they need but glibc's; `unused` ones without what these need."""
+    """Libraries by name, with all that they need except glibc. The libraries that `unused` ones need are left out."""
 
     def __init__(self, unused: Iterable[str], folders: Iterable[Path]) -> None:
         self.libraries: dict[str, Path] = {}
@@ -36,12 +36,12 @@ class Closure:
         return re.findall(r"\(NEEDED\).*\[(.*)\]", _run("readelf", "-d", path))
 
     def _found(self, path: Path) -> dict[str, Path]:
-        """Where the dynamic linker finds each library that a program or library needs."""
+        """The paths at which the dynamic linker finds the libraries that a program or library needs."""
         out = _run("ldd", path, check=False, env={"LD_LIBRARY_PATH": self._folders, "PATH": "/usr/bin:/bin"})
         return {name: Path(file) for name, file in re.findall(r"^\s*(\S+) => (/\S+) \(", out, re.MULTILINE)}
 
     def _walk(self, path: Path) -> tuple[dict[str, Path], list[tuple[str, Path]]]:
-        """What a file needs, by name; and who needs what."""
+        """The libraries that a file needs, by name, and pairs of a library and the file that needs it."""
         found, libraries, uses = self._found(path), {}, []
         todo = [path]
         while todo:
@@ -64,7 +64,7 @@ class Closure:
             self.users[name].add(user)
 
     def missing(self, path: Path) -> set[str]:
-        """What a file needs besides the libraries that are here."""
+        """The libraries that a file needs and that are not in this closure."""
         return self._walk(path)[0].keys() - self.libraries.keys()
 
 
@@ -78,7 +78,7 @@ def _symbols(kind: str, path: Path) -> dict[str, str]:
 
 
 def stand_in(library: Path, users: Iterable[Path], to: Path) -> None:
-    """Writes a library with the functions of `library` that `users` ask for; a call of one ends the process."""
+    """Writes a stub of `library` with those of its functions that `users` call. A call of one ends the process."""
     defined = _symbols("--defined-only", library)
     wanted = sorted({name for user in users for name in _symbols("--undefined-only", user)} & defined.keys())
     versions: defaultdict[str, list[str]] = defaultdict(list)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
 import networks
 
-BATCHES = 5  # of the losses, over and over
+BATCHES = 5  # in the file of losses; training repeats them
 
 
 class ConvNet(nn.Module):
@@ -81,7 +81,7 @@ def set_tf32(allowed: bool) -> None:
 
 
 def train(spec: Spec, device: str, dtype: torch.dtype, x: np.ndarray, label: np.ndarray, steps: int) -> list[float]:
-    """The losses of a module that begins as all of module_of do."""
+    """Returns the losses of a module with the initial weights of module_of."""
     module = module_of(spec).train().to(device, dtype)
     optimizer = optimizer_of(spec, module)
     found = []
@@ -97,7 +97,9 @@ def train(spec: Spec, device: str, dtype: torch.dtype, x: np.ndarray, label: np.
 
 
 def losses(name: str, path: Path, steps: int, device: str) -> None:
-    """In f64, and twice in f32: with cuDNN and oneDNN, and without them, as their kernels round differently."""
+    """Writes the losses in f64, and twice in f32: with cuDNN and oneDNN, and without them, because their kernels round
+    differently.
+    """
     spec = SPECS[name]
     set_tf32(False)
     start = {f"p:{key}": value.numpy().copy() for key, value in module_of(spec).state_dict().items()}
@@ -110,7 +112,9 @@ def losses(name: str, path: Path, steps: int, device: str) -> None:
 
 
 class Steps:
-    """Training steps whose batch comes from the host each time, as Lockstep's does; and with the batch on the device."""
+    """Training steps with a batch that comes from the host each time, as Lockstep's does, and with a batch that stays
+    on the device.
+    """
 
     def __init__(self, name: str, how: str, device: str, tf32: bool) -> None:
         set_tf32(tf32)
@@ -131,7 +135,7 @@ class Steps:
         mode = how.replace("channels-last", "").strip("+")
         if mode not in ("", "eager"):
             self.loss = torch.compile(self.loss, mode=mode)
-        for _ in range(3):  # CUDA graphs are captured in the second and third
+        for _ in range(3):  # CUDA graphs are captured in the second and third step
             self.step(*self.resident).item()
         self.compile_seconds = time.perf_counter() - begin
 

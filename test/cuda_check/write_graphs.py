@@ -1,7 +1,7 @@
 """Writes the networks of specs.py as graph texts: write_graphs.py FOLDER. `make cuda-bundle` runs it.
 
-Each is made as ONNX here, so that it comes in as a user's model does, and without values: those of 100 million parameters
-would not fit into the bundle. States have the names that the parameters of peers.py's PyTorch modules have.
+Each network is built as ONNX and imported, as a user's model is, but without weights: those of 100 million parameters
+would not fit into the bundle. States have the names of the parameters of torch_peer.py's modules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPSET = 23
 
 
 class Model:
-    """An ONNX graph that grows; a value is its name."""
+    """An ONNX graph under construction; a value is represented by its name."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -84,7 +84,7 @@ def convnet(m: Model, spec: Spec) -> str:
 
 
 def resnet50(m: Model, spec: Spec) -> str:
-    """As benchmarks/networks.py has it."""
+    """The ResNet-50 of benchmarks/networks.py."""
     x = m.op("Relu", m.batch_norm(m.convolution("x", "0", (64, 3, 7, 7), 2, 3), "1", 64))
     x = m.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     channels, number = 64, 4
@@ -106,7 +106,7 @@ def resnet50(m: Model, spec: Spec) -> str:
 
 
 def gpt(m: Model, spec: Spec) -> str:
-    """As benchmarks/networks.py has it."""
+    """The GPT of benchmarks/networks.py."""
     width, heads = spec.width, spec.heads
     x = m.op("Gather", m.parameter("tokens.weight", spec.classes, width), "x")
     x = m.op("Add", x, m.parameter("places.weight", spec.tokens, width))

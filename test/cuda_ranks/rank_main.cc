@@ -1,17 +1,16 @@
-// Ranks that train a small step on fake GPUs, as processes that mpirun starts, or as threads of this one; ranks_test.sh
-// starts them and compares what they print.
+// Ranks that train a small step on fake GPUs, as processes that mpirun starts or as threads of this one. ranks_test.sh
+// starts them and compares their output.
 //   rank_main [threads=N] [gpus=N] [model=N] [over=nccl|host] [WHAT=WHERE [run=N]]
-// Each rank prints "rank R of N over nccl: weights HASH, L launches of a graph", or what it learns:
-// "rank R after T s: STATUS". `gpus` is how many the machine has, `over` what the ranks must talk by; `model` splits
-// the weights over that many, along an axis of its own. Rank 1
+// Each rank prints "rank R of N over nccl: weights HASH, L launches of a graph", or its error: "rank R after T s:
+// STATUS". `gpus` is the number of GPUs of the machine; `over` is the transport that the ranks must use; `model` splits
+// the weights over that many ranks, along an axis of its own. Rank 1
 //   kill=WHERE, stop=WHERE  gets SIGKILL or SIGSTOP: `open`, when it opens its GPU; `join`, when it makes NCCL's
-//   communicator;
-//                           `load`, when it allocates; `between`, before a run; `step`, when its GPU is in the midst of
-//                           one;
+//                           communicator; `load`, when it allocates; `between`, before a run; `step`, while its GPU
+//                           executes a step;
 //   differ=load             loads a program with another learning rate;
-//   leave=between           ends before a run, in good order;
+//   leave=between           ends before a run, without an error;
 //   label=step              gets a label out of range.
-// The run is number `run`, 0 by default: the second, number 1, is captured as a CUDA graph where that can be done.
+// WHERE happens in run number `run`, 0 by default. Run 1 is captured as a CUDA graph where that is possible.
 
 #include <signal.h>
 #include <unistd.h>
@@ -46,7 +45,7 @@ constexpr auto kTimeout = absl::Seconds(2);
 struct Plan {
   int threads = 0;  // 0: ranks are processes
   int gpus = 8;
-  int model = 1;  // ranks of the axis of that name
+  int model = 1;  // number of ranks along the axis `model`
   std::string over;
   std::string what, where;
   int run = 0;
@@ -94,7 +93,8 @@ class Rank {
     }
     ASSIGN_OR_RETURN(const RankDevice opened, backend_.OpenDevice(world_));
     const std::string& transport = opened.communicator->transport();
-    if (!transport.ends_with(plan_.over)) return Internal() << "ranks talk by " << transport << ", not " << plan_.over;
+    if (!transport.ends_with(plan_.over))
+      return Internal() << "the ranks' transport is " << transport << ", not " << plan_.over;
     CompileOptions options;
     options.mesh = plan_.model > 1 ? Mesh({{"data", world_.size() / plan_.model}, {"model", plan_.model}})
                                    : Mesh({{"data", world_.size()}});
@@ -121,7 +121,7 @@ class Rank {
 
  private:
   void Signal() const { kill(getpid(), plan_.what == "stop" ? SIGSTOP : SIGKILL); }
-  // The host has then queued the step, or is about to.
+  // Makes the signal arrive when the host has queued the step or is about to.
   absl::Status SignalInStream(Device& device) {
     return device.RunOnHost([this] {
       absl::SleepFor(absl::Milliseconds(100));
@@ -166,7 +166,7 @@ class Rank {
   const bool culprit_;
 };
 
-// In one line.
+// Prints the status in one line.
 void Tell(int rank, absl::Time begin, const absl::Status& status) {
   std::string text = status.ToString();
   std::replace(text.begin(), text.end(), '\n', '|');
@@ -185,7 +185,7 @@ absl::Status RunProcess(const Plan& plan, const Backend& backend, cuda::FakeDriv
   if (status.ok()) return status;
   world->Abort(status);
   Tell(world->rank(), begin, status);
-  absl::SleepFor(absl::Seconds(1));  // until all others have spoken: mpirun may end them with this rank
+  absl::SleepFor(absl::Seconds(1));  // until all others have printed: mpirun may end them with this rank
   if (plan.what == "stop") kill(std::stoi(processes[kCulprit]), SIGKILL);
   return status;
 }

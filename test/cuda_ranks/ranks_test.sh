@@ -1,13 +1,13 @@
 #!/bin/bash
-# Ranks on fake GPUs that mpirun starts: they learn what threads learn, bit by bit; and where one of them dies, stops,
-# differs, leaves or fails, all others end soon and name it.
+# Tests ranks on fake GPUs that mpirun starts. They must learn exactly the same weights as ranks that are threads. If one
+# rank dies, stops, differs, leaves or fails, all others must soon end with a message that names it.
 #   ranks_test.sh rank_main
 set -u
 program=$1
-# Open MPI unloads its plugins at the end, so the leak checker cannot tell what they kept from what we did.
+# Open MPI unloads its plugins at the end, so the leak checker cannot tell their allocations from ours.
 export ASAN_OPTIONS=detect_leaks=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# So that the fakes are found before NVIDIA's libraries; and a folder in which the same are, but for NCCL.
+# The fakes must be found before NVIDIA's libraries. A second folder has the same libraries except NCCL.
 fakes=test/fake_cuda
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -15,12 +15,13 @@ mkdir "$work/without"
 for library in "$fakes"/lib*.so.*; do ln -s "$PWD/$library" "$work/without"; done
 rm "$work/without/libnccl.so.2"
 echo "not a library" >"$work/without/libnccl.so.2"
-# Seconds in which ranks are to learn that another is gone; where they wait for one that is stopped, rank_main says two,
-# a GPU's wait may be noticed after twice that, and the search for the culprit may take two more.
+# Seconds within which ranks must learn that another is gone. For a stopped rank this takes longer: rank_main sets a
+# timeout of two seconds, a GPU's wait may be noticed after twice that, and the search for the culprit may take two
+# more.
 soon=10 patient=14
 if [ -n "${LOCKSTEP_SANITIZED:-}" ]; then soon=60 patient=60; fi
 
-# Whether a process has a child that has not ended.
+# True if a process has a child that has not ended.
 has_children() {
   local child
   for child in $(cat /proc/"$1"/task/*/children 2>/dev/null); do
@@ -29,8 +30,8 @@ has_children() {
   return 1
 }
 
-# out, command: runs it, for 100 s at most (status 124). An mpirun whose ranks have ended is given two seconds: at the end
-# of a failed job Open MPI 4.1 sometimes waits for ever for a lock of its own.
+# launch OUT COMMAND…: runs the command for at most 100 s (else status 124). An mpirun whose ranks have ended gets two
+# more seconds: at the end of a failed job Open MPI 4.1 sometimes waits for ever for one of its own locks.
 launch() {
   local out=$1 job had_ranks= alone=0 tick
   shift
@@ -56,7 +57,7 @@ launch() {
   wait "$job" 2>/dev/null
 }
 
-# out, ranks, libraries, arguments: all ranks print the same weights. Prints them.
+# weights_of OUT RANKS LIBRARIES COMMAND…: expects all ranks to print the same weights, and prints them.
 weights_of() {
   local out=$1 ranks=$2 libraries=$3 found
   shift 3
@@ -70,7 +71,7 @@ weights_of() {
   grep -oE "weights [0-9a-f]{16}" "$out" | sort -u | tr '\n' ' '
 }
 
-# ranks: as processes, and as threads, by NCCL and by way of the host.
+# learn RANKS: compares ranks as processes with ranks as threads, through NCCL and through the host.
 learn() {
   local ranks=$1 out=$work/learn$1 failures=0 expected found
   local launch="mpirun --oversubscribe -np $ranks"
@@ -88,15 +89,15 @@ learn() {
   expected=$(weights_of "$out" "$ranks" "$work/without" "$program" threads="$ranks" over=host)
   same "threads by the host" "$expected"
   same "processes that share a GPU" "$(weights_of "$out" "$ranks" "$fakes" $launch "$program" gpus=1 over=host)"
-  grep -q "rank 0 on host .* and rank 1 share a GPU" "$out" || { echo "FAILED: nobody says why"; failures=1; }
+  grep -q "rank 0 on host .* and rank 1 share a GPU" "$out" || { echo "FAILED: no note says why"; failures=1; }
   same "threads that share a GPU" "$(weights_of "$out" "$ranks" "$fakes" "$program" threads="$ranks" gpus=1 over=host)"
   same "one process without NCCL" "$(weights_of "$out" "$ranks" "$fakes" $launch \
     bash -c "[ \$OMPI_COMM_WORLD_RANK != 1 ] || export LD_LIBRARY_PATH=$work/without; exec $program over=host")"
-  grep -q "rank 1 on host .* has no NCCL" "$out" || { echo "FAILED: nobody says why"; failures=1; }
+  grep -q "rank 1 on host .* has no NCCL" "$out" || { echo "FAILED: no note says why"; failures=1; }
   [ "$failures" -eq 0 ] && echo "$ranks ranks learn the same as threads: $expected"
 }
 
-# A mesh of two axes, each with a communicator of its own: as processes and as threads.
+# The same on a mesh of two axes, each with its own communicator.
 learn_along_two_axes() {
   local out=$work/mesh expected found
   expected=$(weights_of "$out" 4 "$fakes" "$program" threads=4 model=2 over=nccl)
@@ -110,15 +111,15 @@ learn_along_two_axes() {
   echo "ranks of two axes learn the same as threads: $expected"
 }
 
-# seconds, text, arguments: within so many seconds all but rank 1 of three ranks, or of four along two axes, say something
-# that fits the text.
+# others_say SECONDS TEXT ARGUMENTS…: expects all ranks but rank 1, of three ranks or of four along two axes, to print a
+# message that matches TEXT within SECONDS.
 others_say() {
   local limit=$1 text=$2 out named slowest ranks=3 how
   shift 2
   [[ "$*" != *model=* ]] || ranks=4
   how="mpirun --oversubscribe -np $ranks"
   out=$(mktemp -p "$work")
-  # Else it ends the others when one dies, before they can speak. Its exit status is then 0.
+  # Without this, mpirun kills the other ranks when one dies, before they can print. With it, its exit status is 0.
   [[ "$*" != *kill=* && "$*" != *stop=* ]] || how+=" --enable-recovery"
   [[ "$*" != *threads=* ]] || how=
   LD_LIBRARY_PATH=$fakes launch "$out" $how "$program" "$@"
@@ -134,7 +135,7 @@ others_say() {
   echo "$*: $(grep -m1 -E "^rank [023] after" "$out")"
 }
 
-# Each waits for most of its time: some run at once.
+# Each case waits most of its time, so several run at once.
 failures=0
 running=0
 spawn() {
@@ -153,7 +154,7 @@ died='rank 1 on host [^ ]+ \(process [0-9]+\) died while rank [023] on host'
 stopped='for rank 1 on host [^ ]+: stopped by a signal$'
 label='rank 1 on host [^ ]+ gave up: .*softmax_cross_entropy \(C5\): a label [(]the loss has no ignore_index[)] is outside \[0, 5\), at loss'
 differs='ranks have different versions of the program @mlp.*on rank 0: .*= 0\.3[,)].*on rank 1: .*= 0\.2[,)]'
-# By NCCL; from the second run on as a graph.
+# Through NCCL; from the second run on as a CUDA graph.
 spawn others_say $soon "$died" over=nccl kill=step
 spawn others_say $patient "DEADLINE_EXCEEDED: .*$stopped" over=nccl stop=step run=3
 spawn others_say $patient "DEADLINE_EXCEEDED: .*$stopped" over=nccl stop=join
@@ -162,11 +163,11 @@ spawn others_say $soon "$died" over=nccl kill=between run=3
 spawn others_say $soon "$died" over=nccl kill=join
 spawn others_say $soon "$label" over=nccl label=step run=3
 spawn others_say $soon "rank 1 on host [^ ]+ has left" over=nccl leave=between run=3
-# Along two axes, whose communicators share a GPU: of one kernel that waits all of them are told.
+# Along two axes, whose communicators share a GPU: both are told about the one kernel that waits.
 spawn others_say $soon "$died" over=nccl model=2 kill=step
 spawn others_say $soon "$died" over=nccl model=2 kill=step run=3
 spawn others_say $soon "$label" over=nccl model=2 label=step run=3
-# By way of the host.
+# Through the host.
 spawn others_say $patient "DEADLINE_EXCEEDED: .*$stopped" gpus=1 over=host stop=step run=3
 spawn others_say $soon "$died" gpus=1 over=host kill=step
 spawn others_say $soon "$label" gpus=1 over=host label=step

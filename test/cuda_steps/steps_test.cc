@@ -1,6 +1,6 @@
-// The steps of training programs for an H200, on two ranks: what `lockstep-run --backend=cuda --isa=h200 --ranks=2
-// --dry` prints of them. No GPU is needed. To write what is printed now: bazel run //test/cuda_steps:steps_test --
-// --update
+// The steps of training programs for an H200, on two ranks, as `lockstep-run --backend=cuda --isa=h200 --ranks=2 --dry`
+// prints them. No GPU is needed. To update the expected texts:
+//   bazel run //test/cuda_steps:steps_test -- --update
 
 #include <cstdlib>
 #include <fstream>
@@ -22,7 +22,7 @@ bool update = false;
 
 struct Model {
   const char* name;
-  const char* path;  // ONNX, or the text of a graph
+  const char* path;  // an ONNX file, or the text of a graph
   int64_t batch;
   passes::OptimizerSpec optimizer;
 };
@@ -51,7 +51,7 @@ absl::StatusOr<Graph> Load(const Model& model) {
   return std::move(imported.graph);
 }
 
-// Images of kernels are not looked at here.
+// A target without images of kernels, which are not compared here.
 class NoImages final : public GridTarget {
  public:
   explicit NoImages(std::unique_ptr<GridTarget> ptx) : ptx_(std::move(ptx)) {}

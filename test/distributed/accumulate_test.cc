@@ -1,5 +1,5 @@
-// The theorem of gradient accumulation, checked on the interpreter: a step of k micro-batches gives the losses and the
-// states of the step of the whole batch, on any number of ranks.
+// Tests gradient accumulation on the interpreter: a step of k micro-batches gives the losses and the states of the step
+// of the whole batch, on any number of ranks.
 
 #include <gtest/gtest.h>
 
@@ -37,7 +37,8 @@ graph @dropouts(%x: f32[12,5] split(0), state %w1: f32[5,16], state %w2: f32[16,
 }
 )";
 
-// Words of sentences are rows of the logits, and labels come for each of those: a granule of the batch is four rows.
+// The words of all sentences are rows of the logits, and each has a label. The batch can be cut at multiples of four
+// rows.
 constexpr std::string_view kWords = R"(
 graph @words(%x: i64[12,4] split(0), state %table: f32[5,6], state %q: f32[6,6], state %k: f32[6,6], state %v: f32[6,3]) -> (logits: f32[48,3] split(0)) {
   %e = gather %table, %x {dim=0} : f32[12,4,6]
@@ -55,7 +56,7 @@ graph @words(%x: i64[12,4] split(0), state %table: f32[5,6], state %q: f32[6,6],
 }
 )";
 
-// Two samples in a row are one row within the model: a granule of the batch is two samples.
+// The model treats two consecutive samples as one row. The batch can be cut at multiples of two samples.
 constexpr std::string_view kPairs = R"(
 graph @pairs(%x: f32[12,5] split(0), state %w: f32[5,4], state %v: f32[8,6]) -> (logits: f32[12,3] split(0)) {
   %h = matmul %x, %w : f32[12,4]
@@ -84,7 +85,7 @@ graph @columns(%x: f32[5,12] split(1), state %w: f32[5,3]) -> (logits: f32[12,3]
 }
 )";
 
-// What is carried beside the batch counts the iterations, alike in all micro-batches.
+// A carried value beside the batch counts the iterations and is equal in all micro-batches.
 constexpr std::string_view kCounting = R"(
 graph @counting(%x: f32[12,5] split(0), state %w: f32[5,5], state %v: f32[5,3]) -> (logits: f32[12,3] split(0), count: f32[], twice: f32[], rows: f32[4,3]) {
   %0 = constant {value=dense<f32[]: 0.0>} : f32[]
@@ -139,7 +140,7 @@ void ExpectEqual(const History& found, const History& expected, const std::strin
   }
 }
 
-// Of 12 samples 2 micro-batches leave 6 to be shared, 3 leave 4, 6 leave 2.
+// Of 12 samples, each of 2 micro-batches has 6 for ranks to share, each of 3 has 4, each of 6 has 2.
 void ExpectAsOfTheWholeBatch(std::string_view model, const TrainStepSpec& spec, size_t num_loops = 1,
                              int64_t max_ranks = 3) {
   const History whole = Train(AccumulatedStep(model, spec, 1), 1, 4);
@@ -185,7 +186,7 @@ TEST(Accumulate, IsThatWithEveryOptimizer) {
   for (const passes::Optimizer& optimizer : passes::AllOptimizers()) {
     SCOPED_TRACE(optimizer.name->name);
     TrainStepSpec spec = AccumulatedSpec({optimizer.name->name, {{"learning_rate", 0.01}}});
-    // One that updates matrices alone leaves the rest to another.
+    // An optimizer that updates only matrices leaves the other states to another optimizer.
     if (!passes::ResolveOptimizer(spec.optimizer, 1).ok()) spec.groups = {{"b*", kSgd}};
     ExpectAsOfTheWholeBatch(kMlp, spec);
   }
@@ -201,17 +202,17 @@ TEST(Accumulate, ClipsAndAveragesTheSum) {
   }
 }
 
-// How many labels count is known when all have been seen: a loop over the labels alone comes first.
+// The number of labels that count is known only after all were read, so a loop over the labels alone comes first.
 TEST(Accumulate, DividesByTheCountOfTheWholeBatch) {
   TrainStepSpec spec = AccumulatedSpec(kSgd);
   spec.losses[0].options = {{"ignore_index", int64_t{0}}};
   ExpectAsOfTheWholeBatch(kMlp, spec);
   ExpectAsOfTheWholeBatch(kWords, spec);
   const Graph step = AccumulatedStep(kMlp, spec, 3);
-  EXPECT_EQ(LoopsOf(step).size(), 1u) << "what counts is summed beside the gradients\n" << step.ToString();
+  EXPECT_EQ(LoopsOf(step).size(), 1u) << "the counts are summed in the loop of the gradients\n" << step.ToString();
 }
 
-// In f16 gradients of a sum would be too large, so the count comes first, by a loop of its own.
+// In f16 the gradients of a sum would be too large, so a separate loop counts first.
 TEST(Accumulate, CountsFirstInHalf) {
   TrainStepSpec spec = AccumulatedSpec(kSgd);
   spec.losses[0].options = {{"ignore_index", int64_t{0}}};
@@ -223,7 +224,7 @@ TEST(Accumulate, CountsFirstInHalf) {
   EXPECT_EQ(counts.body->inputs()[0].name(), "target");
 }
 
-// Each by its own count.
+// Each loss is divided by its own count.
 TEST(Accumulate, AddsUpLossesThatCountDifferently) {
   TrainStepSpec spec = AccumulatedSpec(kSgd);
   LossSpec weighted;
@@ -234,8 +235,8 @@ TEST(Accumulate, AddsUpLossesThatCountDifferently) {
 }
 
 TEST(Accumulate, ComputesAgainWhatNeedsTheWholeBatch) {
-  // The embeddings of all, by a first loop; what compares each with them; gradients of the embeddings, to which each
-  // micro-batch adds; and those of the weights.
+  // Four loops: the embeddings of all samples; the comparison of each sample with them; the gradients of the
+  // embeddings, to which each micro-batch adds; and the gradients of the weights.
   ExpectAsOfTheWholeBatch(kContrast, AccumulatedSpec(kSgd), 4, /*max_ranks=*/1);
   const absl::Status on_ranks =
       passes::DistributeGraph(AccumulatedStep(kContrast, {}, 2), Mesh({{"data", 2}})).status();
@@ -256,7 +257,8 @@ std::vector<Tensor> InputsOf(const Graph& step, uint64_t seed, double low, doubl
   return inputs;
 }
 
-// Results of samples are in their order, results of the batch of all of it, and results of neither as they are.
+// Results with one row per sample keep the order of the samples; results over the batch cover the whole batch; other
+// results are unchanged.
 TEST(Accumulate, KeepsResults) {
   constexpr std::string_view kResults = R"(
 graph @results(%x: f32[12,5] split(0), state %w: f32[5,3]) -> (logits: f32[12,3] split(0), columns: f32[3,12] split(1), largest: f32[], mean: f32[3], of_w: f32[5,3]) {
@@ -284,7 +286,7 @@ graph @results(%x: f32[12,5] split(0), state %w: f32[5,3]) -> (logits: f32[12,3]
       for (int64_t at = 0; at < found[i].num_elements(); ++at)
         EXPECT_NEAR(found[i].At(at), expected[i].At(at), 1e-5) << step.results()[i].name;
     }
-    EXPECT_EQ(found[0], expected[0]) << "logits are of a row alone";
+    EXPECT_EQ(found[0], expected[0]) << "the logits of a row depend on that row alone";
   }
 }
 
@@ -297,7 +299,8 @@ size_t Collectives(const Graph& graph) {
   return count;
 }
 
-// As often as the step of the whole batch does, which is a reduction of each gradient, of the loss and of what counts.
+// The number of collectives is that of the step of the whole batch: a reduction of each gradient, of the loss and of
+// the counts.
 TEST(Accumulate, CommunicatesOnceAStep) {
   TrainStepSpec counting;
   counting.losses[0].options = {{"ignore_index", int64_t{0}}};
@@ -313,8 +316,9 @@ TEST(Accumulate, CommunicatesOnceAStep) {
   }
 }
 
-// Three steps of a third of the batch each, without momentum, move the weights by three times as much as the mean of
-// their gradients does, and each running statistic by its own: that of all is the mean.
+// Three steps on a third of the batch each, all from the same states and without momentum, move the weights together by
+// three times the mean of the gradients. Each moves the running statistics by its own; those of the whole step are the
+// mean.
 TEST(Accumulate, NormalisesEachMicroBatch) {
   const auto model = [](int64_t rows) {
     const std::string n = std::to_string(rows);
@@ -335,7 +339,7 @@ TEST(Accumulate, NormalisesEachMicroBatch) {
   const std::vector<Tensor> found = InterpretOneRank(all, inputs).value();
   std::vector<std::vector<Tensor>> of_thirds;
   for (int64_t j = 0; j < 3; ++j) {
-    std::vector<Tensor> rows = inputs;  // every third
+    std::vector<Tensor> rows = inputs;  // every third row
     for (size_t i = 0; i < rows.size(); ++i) {
       if (!all.inputs()[i].is_data()) continue;
       Tensor part(third.inputs()[i].value.type());

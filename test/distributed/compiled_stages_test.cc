@@ -1,5 +1,5 @@
-// Pipelines as they run: each rank, a thread, compiles its own part of the step, and all together compute what one rank
-// does with the same micro-batches. stages_test.cc has the theorem on the interpreter.
+// Compiled pipelines: each rank, a thread, compiles its own part of the step, and all together compute what one rank
+// computes with the same micro-batches. stages_test.cc checks the same on the interpreter.
 
 #include <cmath>
 #include <map>
@@ -33,7 +33,7 @@ using testing::HasSubstr;
 
 constexpr int kSteps = 3;
 
-// Six layers, a value that skips two of them, and a table that the first and the last one use.
+// Six layers, a value that skips two of them, and a table that both the first and the last layer use.
 constexpr std::string_view kDeepStages = R"(
 graph @deep(%x: f32[12,6] split(0), state %w: f32[6,6], state %b: f32[6], state %u: f32[6,6], state %v: f32[6,6], state %z: f32[6,3]) -> (logits: f32[12,3] split(0)) {
   %h0 = matmul %x, %w : f32[12,6]
@@ -52,7 +52,7 @@ graph @deep(%x: f32[12,6] split(0), state %w: f32[6,6], state %b: f32[6], state 
 }
 )";
 
-// Masks on both stages, of one seed and step.
+// Dropout masks on both stages, from one seed and step.
 constexpr std::string_view kDropoutStages = R"(
 graph @dropouts(%x: f32[12,5] split(0), state %w1: f32[5,16], state %w2: f32[16,3]) -> (logits: f32[12,3] split(0)) {
   %p = constant {value=dense<f32[]: 0.3>} : f32[]
@@ -80,7 +80,7 @@ Graph CompiledStep(std::string_view model, int64_t micro_batches, passes::TrainS
   return step;
 }
 
-// The same values for any mesh: of the states before the first step, and of the inputs of each.
+// Values that do not depend on the mesh: of the states before the first step, and of the inputs of each step.
 Tensor ValueOf(const Input& input, int number) {
   std::mt19937_64 random(std::hash<std::string>()(input.name()) + static_cast<uint64_t>(number));
   const TensorType& type = input.value.type();
@@ -89,11 +89,11 @@ Tensor ValueOf(const Input& input, int number) {
   return IsFloat(type.dtype) ? RandomTensor(type, random, -0.5, 0.5) : RandomTensor(type, random, 0, 2);
 }
 
-// What a rank has after some steps: the losses, its own states and, of rank 0, all states as wholes.
+// The results of one rank after some steps: the losses, its own states and, on rank 0, all states as wholes.
 struct CompiledHistory {
   std::vector<double> losses;
   std::map<std::string, Tensor> own, whole;
-  uint64_t state_bytes = 0, all_bytes = 0;  // all: with the arena and buckets
+  uint64_t state_bytes = 0, all_bytes = 0;  // all_bytes includes the arena and buckets
 };
 
 absl::StatusOr<std::unique_ptr<Executor>> Load(const Graph& step, CompileOptions options, Communicator& communicator,
@@ -169,7 +169,7 @@ void ExpectCompiledNear(const std::map<std::string, Tensor>& found, const std::m
   }
 }
 
-// Every rank of each mesh against one rank; each state is on one stage.
+// Compares every rank of each mesh with one rank. Each state is on one stage.
 void ExpectCompiledAsOnOneRank(const Graph& step, const std::vector<Mesh>& meshes, const CompileOptions& options = {}) {
   const CompiledHistory one = TrainOn(step, Mesh())[0];
   ASSERT_EQ(one.losses.size(), static_cast<size_t>(kSteps));
@@ -177,7 +177,7 @@ void ExpectCompiledAsOnOneRank(const Graph& step, const std::vector<Mesh>& meshe
   for (const Mesh& mesh : meshes) {
     SCOPED_TRACE(mesh.ToString());
     const std::vector<CompiledHistory> found = TrainOn(step, mesh, options);
-    std::map<std::string, std::set<int64_t>> stages_of;  // of states
+    std::map<std::string, std::set<int64_t>> stages_of;  // by the name of the state
     for (size_t rank = 0; rank < found.size(); ++rank) {
       SCOPED_TRACE("rank " + std::to_string(rank));
       ASSERT_EQ(found[rank].losses.size(), one.losses.size());
@@ -210,20 +210,20 @@ TEST(CompiledStages, TrainAsOneRankDoes) {
 }
 
 TEST(CompiledStages, DoSoWithOtherModels) {
-  ExpectCompiledAsOnOneRank(CompiledStep(kConvNet, 3), MeshesOf({2, 4}));  // statistics are of a micro-batch
+  ExpectCompiledAsOnOneRank(CompiledStep(kConvNet, 3), MeshesOf({2, 4}));  // its statistics are per micro-batch
   ExpectCompiledAsOnOneRank(CompiledStep(kEmbedding, 2), {Mesh({{"data", 2}, {"stage", 2}})});
   ExpectCompiledAsOnOneRank(CompiledStep(kRecurrent, 2), MeshesOf({2, 3}));
   ExpectCompiledAsOnOneRank(CompiledStep(kDropoutStages, 3), {Mesh({{"stage", 3}}), Mesh({{"data", 2}, {"stage", 2}})});
 }
 
-// Replicas add up how many labels count.
+// Replicas add up the number of labels that count.
 TEST(CompiledStages, DoSoWithLabelsThatAreNotCounted) {
   passes::TrainStepSpec spec = Momentum();
   spec.losses[0].options = {{"ignore_index", int64_t{1}}};
   ExpectCompiledAsOnOneRank(CompiledStep(kMlp, 3, spec), {Mesh({{"data", 2}, {"stage", 2}})});
 }
 
-// Norms of all stages' gradients, averages of their states, and each optimizer's own.
+// Norms of all stages' gradients, averages of their states, and an optimizer per group.
 TEST(CompiledStages, DoSoWithClippingAveragesAndOptimizers) {
   passes::TrainStepSpec spec = Momentum();
   spec.clipping = {"global_norm", 0.01};
@@ -234,7 +234,7 @@ TEST(CompiledStages, DoSoWithClippingAveragesAndOptimizers) {
   ExpectCompiledAsOnOneRank(CompiledStep(kDeepStages, 3, adam), {Mesh({{"data", 2}, {"stage", 2}})});
 }
 
-// The passes that make it quick change nothing of it, nor do small buckets and little memory.
+// Optimization passes, small buckets and little memory do not change the results.
 TEST(CompiledStages, DoSoWithOtherOptions) {
   const Graph step = CompiledStep(kDeepStages, 3);
   const std::vector<Mesh> meshes = {Mesh({{"data", 2}, {"stage", 2}})};
@@ -246,7 +246,7 @@ TEST(CompiledStages, DoSoWithOtherOptions) {
   ExpectCompiledAsOnOneRank(step, meshes, small);
 }
 
-// Where the kernels are the same, so are the bits.
+// With equal kernels, the bits are equal.
 TEST(CompiledStages, HaveTheSameBitsForAnyNumberOfStages) {
   const Graph step = CompiledStep(kMlp, 3);
   const std::vector<CompiledHistory> two = TrainOn(step, Mesh({{"stage", 2}})),
@@ -255,7 +255,7 @@ TEST(CompiledStages, HaveTheSameBitsForAnyNumberOfStages) {
   for (const auto& [name, value] : two[0].whole) EXPECT_TRUE(value == three[0].whole.at(name)) << name;
 }
 
-// A stage has its own states alone, and what is under way does not grow with the micro-batches.
+// A stage has only its own states, and its memory in use does not grow with the number of micro-batches.
 TEST(CompiledStages, NeedTheMemoryOfAStage) {
   const std::vector<CompiledHistory> one = TrainOn(CompiledStep(kDeepStages, 6), Mesh(), {}, 1);
   const std::vector<CompiledHistory> three = TrainOn(CompiledStep(kDeepStages, 6), Mesh({{"stage", 3}}), {}, 1);
@@ -282,12 +282,13 @@ graph @wide(%x: f32[BATCH,64] split(0), state %w: f32[64,64], state %v: f32[64,6
     return TrainOn(CompiledStep(text, micro_batches), Mesh({{"stage", 2}}), {}, 1);
   };
   const std::vector<CompiledHistory> few = bytes_of(4), many = bytes_of(16);
-  constexpr uint64_t kCopyOfBatch = (16 - 4) * 16 * 64 * 4;  // which is cut, and is more: on the stage that reads it
+  // The copy of the batch that is cut, on the stage that reads it.
+  constexpr uint64_t kCopyOfBatch = (16 - 4) * 16 * 64 * 4;
   EXPECT_LT(many[0].all_bytes, few[0].all_bytes * 11 / 10 + kCopyOfBatch);
   EXPECT_LT(many[1].all_bytes, few[1].all_bytes * 11 / 10);
 }
 
-// Of the ranks of a pipeline each is late once: the others wait, and go on.
+// Each rank of a pipeline is late once; the others wait for it and continue.
 TEST(CompiledStages, WaitForLateRanks) {
   const Graph step = CompiledStep(kDeepStages, 6);
   CompileOptions options;
@@ -313,7 +314,7 @@ TEST(CompiledStages, WaitForLateRanks) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// What the ranks of a mesh of two stages get when each has its own step.
+// The status that the ranks of a mesh of two stages get if each loads its own step.
 absl::Status LoadTwo(const Graph& of_first, const Graph& of_second) {
   CompileOptions options;
   options.mesh = Mesh({{"stage", 2}});
@@ -353,7 +354,8 @@ TEST(CompiledStages, SayWhereAStateIs) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// Ranks assign what they have: a state of another stage is nobody's here, and replicas of a stage assign it together.
+// Ranks assign the states that they have. A state of another stage need not be assigned; all replicas of a stage must
+// assign theirs.
 TEST(CompiledStages, CompareWhatWasAssigned) {
   const Graph step = CompiledStep(kMlp, 2);
   CompileOptions options;
@@ -379,7 +381,7 @@ TEST(CompiledStages, CompareWhatWasAssigned) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("assigned"));
 }
 
-// Of layers that a model file has named. The last one takes a label that is none.
+// Layers with the names of a model file. The last layer's labels may be out of range.
 constexpr std::string_view kNamed = R"(
 graph @named(%x: f32[12,6] split(0), state %fc1.weight: f32[6,6], state %fc2.weight: f32[6,6], state %fc3.weight: f32[6,3]) -> (logits: f32[12,3] split(0)) {
   %h1 = matmul %x, %fc1.weight : f32[12,6] @"onnx:/fc1/MatMul"
@@ -391,7 +393,7 @@ graph @named(%x: f32[12,6] split(0), state %fc1.weight: f32[6,6], state %fc2.wei
 }
 )";
 
-// What the ranks' calls say when one of them gives up before its second one, or gets a label that is none.
+// The messages of all ranks when one rank gives up before its second call or gets a label out of range.
 std::vector<std::string> MessagesOf(const Mesh& mesh, int culprit, bool bad_label) {
   passes::TrainStepSpec spec = Momentum();
   spec.clipping = {"global_norm", 0.5};
@@ -429,7 +431,7 @@ std::vector<std::string> MessagesOf(const Mesh& mesh, int culprit, bool bad_labe
   return messages;
 }
 
-// The rank, its stage, and names of the model; none of values that passes made, nor of what a transfer is made of.
+// Messages use ranks, stages and names of the model. They contain no values that passes made and no ops of a transfer.
 void ExpectInWordsOfTheUser(const std::string& message) {
   EXPECT_THAT(message, testing::Not(HasSubstr("%")));
   EXPECT_THAT(message, testing::Not(HasSubstr("permute")));

@@ -38,8 +38,8 @@ graph @tokens(%x: i64[12,4] split(0), state %table: f32[5,6], state %w: f32[24,3
 }
 )";
 
-// The batch is split in the loop, where ranks do not meet: the gradients of its weights are sums over the loop and then
-// over the ranks.
+// The batch is split within the loop, in which ranks do not communicate: the gradients of its weights are sums over the
+// loop and then over the ranks.
 inline constexpr std::string_view kRecurrent = R"(
 graph @recurrent(%x: f32[12,4,5] split(0), state %w: f32[5,6], state %r: f32[6,6], state %b: f32[6], state %v: f32[6,3]) -> (logits: f32[12,3] split(0)) {
   %xs = transpose %x {permutation=[1,0,2]} : f32[4,12,5]

@@ -1,5 +1,5 @@
-// The theorem of the distribute pass, checked on the interpreter: a training step distributed over n ranks gives the
-// losses and the states of the one-rank program, and the states are bitwise equal on all ranks.
+// Tests the distribute pass on the interpreter: a training step distributed over n ranks gives the losses and the
+// states of the one-rank program, and the states are bitwise equal on all ranks.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,8 @@ namespace {
 using passes::OptimizerSpec;
 using passes::TrainStepSpec;
 
-// Expects of `step`, after the passes, on 2, 3 and 4 ranks what it does on one, and equal states on all ranks.
+// Expects that `step`, after the passes, gives the same results on 2, 3 and 4 ranks as on one, and equal states on all
+// ranks.
 void ExpectOneRankResults(const Graph& step, size_t steps = 5, const std::vector<passes::Pass>& passes = {}) {
   const History one = Train(step, 1, static_cast<int>(steps));
   ASSERT_EQ(one.losses.size(), steps);
@@ -76,7 +77,7 @@ size_t CountAllReduces(const Graph& graph) {
                                            [](const Node& node) { return node.Is("all_reduce"); }));
 }
 
-// The gradients that are computed from their factors add up in the order of one rank. Each model has some, and they are
+// Gradients computed from gathered factors are summed in the order of one rank. Each model has some, and they are
 // clipped together.
 TEST(OneRankTheorem, HoldsWhereFactorsAreGathered) {
   const passes::Pass gather = passes::GatherFactors({.whatever_it_costs = true});
@@ -97,7 +98,7 @@ TEST(OneRankTheorem, HoldsWhereFactorsAreGathered) {
   }
 }
 
-// In micro-batches a sum is over iterations, too, and is reduced once after the last.
+// With micro-batches, a sum is over iterations too and is reduced once, after the last.
 TEST(OneRankTheorem, SumsOfMicroBatchesAreReduced) {
   const passes::Pass gather = passes::GatherFactors({.whatever_it_costs = true});
   absl::StatusOr<Graph> step = ParseGraph(kMlp);
@@ -113,7 +114,7 @@ TEST(OneRankTheorem, SumsOfMicroBatchesAreReduced) {
   EXPECT_EQ(CountAllReduces(*placed), 4u) << before;
 }
 
-// By the common rule of placement, whatever is in the lists.
+// The common placement rule gives the one-rank results for all optimizers of the list.
 TEST(OneRankTheorem, HoldsForEveryOptimizer) {
   ASSERT_GE(passes::AllOptimizers().size(), 3u);
   for (const passes::Optimizer& optimizer : passes::AllOptimizers()) {
@@ -122,7 +123,7 @@ TEST(OneRankTheorem, HoldsForEveryOptimizer) {
     ASSERT_TRUE(step.ok()) << step.status();
     TrainStepSpec spec;
     spec.optimizer = {optimizer.name->name, {{"learning_rate", 0.01}}};
-    // One that updates matrices alone leaves the rest to another.
+    // An optimizer that updates only matrices leaves the other states to another optimizer.
     if (!passes::ResolveOptimizer(spec.optimizer, 1).ok()) spec.groups = {{"b*", {"SGD", {{"learning_rate", 0.01}}}}};
     const absl::Status made = passes::MakeTrainStep(*step, spec);
     ASSERT_TRUE(made.ok()) << made;
@@ -130,8 +131,8 @@ TEST(OneRankTheorem, HoldsForEveryOptimizer) {
   }
 }
 
-// As closely as in f32: no part of a gradient is rounded to 16 bits before it is added to the others. After the first
-// step weights may differ in their last bit, and be rounded to different numbers of 16 bits.
+// As close as in f32: no part of a gradient is rounded to 16 bits before it is added to the others. Checks one step
+// only: after it, weights may differ in their last bit and be rounded to different 16-bit numbers.
 TEST(OneRankTheorem, HoldsInMixedPrecision) {
   for (const DType precision : {DType::kBF16, DType::kF16}) {
     for (const std::string_view model : {kMlp, kEmbedding, kRecurrent}) {
@@ -150,12 +151,12 @@ TEST(OneRankTheorem, HoldsInMixedPrecision) {
 TEST(OneRankTheorem, HoldsForEveryLoss) {
   size_t count = 0;
   for (const passes::Loss& loss : passes::AllLosses()) {
-    if (!loss.elements || loss.name == "ctc") continue;  // which is of sequences; pytorch_loss_test has it on ranks
+    if (!loss.elements || loss.name == "ctc") continue;  // it is of sequences; pytorch_loss_test runs it on ranks
     ++count;
     SCOPED_TRACE(loss.name);
     absl::StatusOr<Graph> step = ParseGraph(kMlp);
     ASSERT_TRUE(step.ok()) << step.status();
-    // Of several results the others are those of other layers' activations, or their negatives.
+    // If the loss takes several predictions, the others are activations of negated logits.
     passes::LossSpec spec{.name = loss.name, .predictions = {}, .inputs = {}};
     Builder b(*step);
     Value prediction = step->FindResult("logits")->value;
@@ -164,7 +165,7 @@ TEST(OneRankTheorem, HoldsForEveryLoss) {
       spec.predictions.push_back(argument.name + " of test");
       prediction = b.Tanh(b.Neg(prediction));
     }
-    // Random targets are no probabilities, but may be logarithms of some.
+    // Random targets are not probabilities, but may be logarithms of probabilities.
     for (const passes::OptionDef& option : loss.options) {
       if (option.name == "log_target") spec.options.emplace(option.name, true);
     }

@@ -1,6 +1,6 @@
-// The theorem along other axes than that of the batch: whatever parts of its states the ranks have, a training step
-// gives the losses and the states of the one-rank program. And the search of placements: that it finds the plan which
-// costs least, by the costs of all plans, and keeps within a limit of memory.
+// Tests mesh axes other than that of the batch: for any splits of its states, a training step gives the losses and the
+// states of the one-rank program. Also tests the search for placements: it finds the plan of least cost, checked
+// against the costs of all plans, and respects a memory limit.
 
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ graph @layers(%x: f32[12,8] split(0), state %w1: f32[8,16], state %b1: f32[16], 
 }
 )";
 
-// A sum that two layers make, which is no chain, of which one weight is used twice.
+// A residual sum of two layers, so not a chain; one weight is used twice.
 constexpr std::string_view kResidual = R"(
 graph @residual(%x: f32[12,8] split(0), state %w1: f32[8,8], state %w2: f32[8,8], state %s: f32[8], state %w3: f32[8,4]) -> (logits: f32[12,4] split(0)) {
   %h  = matmul %x, %w1 : f32[12,8]
@@ -77,7 +77,7 @@ std::vector<passes::OptimizerSpec> Optimizers() {
           {"Adam", {{"learning_rate", 0.01}}}};
 }
 
-// Placements of a state along the axis, -1 being replicated.
+// Possible placements of a state along the axis: split dimensions, and -1 for replicated.
 std::vector<int64_t> DimsOf(const Input& input, const Mesh& mesh, const std::string& axis) {
   std::vector<int64_t> dims = {-1};
   for (int64_t dim = 0; dim < input.value.shape().rank(); ++dim) {
@@ -86,7 +86,7 @@ std::vector<int64_t> DimsOf(const Input& input, const Mesh& mesh, const std::str
   return dims;
 }
 
-// A state put together of the ranks' parts.
+// A state assembled from the ranks' parts.
 Tensor WholeOf(const Graph& step, const History& history, const Mesh& mesh, const std::string& name) {
   const Input& input = *step.FindInput(name);
   Tensor whole(input.value.type());
@@ -131,7 +131,7 @@ std::vector<Mesh> Meshes() {
           Mesh({{"data", 1}, {"model", 4}}), Mesh({{"rows", 2}, {"data", 1}, {"columns", 2}})};
 }
 
-// Costs of which each makes another plan the best.
+// Machines on each of which another plan is the best.
 std::vector<PlanMachine> Machines(const Mesh& mesh) {
   std::vector<PlanMachine> machines = {{1e9, 1e9, {}}, {1e9, 1e9, {}}, {1e5, 1e9, {}}, {1e9, 1e5, {}}};
   const std::vector<passes::AxisCost> costs = {{1e-3, 1e-6}, {1e-9, 1e-9}, {1e-6, 1e-8}, {1e-5, 1e-7}};
@@ -185,7 +185,7 @@ TEST(Placements, OfFoundPlansAreNRanksComputeWhatOneDoes) {
     for (const Mesh& mesh : Meshes()) {
       for (const PlanMachine& machine : Machines(mesh)) {
         const absl::StatusOr<PlanSearch> search = passes::SearchPlan(step, mesh, {.machine = machine});
-        if (model == kRecurrent && mesh.axes().back().size == 4) {  // of which no extent is a multiple
+        if (model == kRecurrent && mesh.axes().back().size == 4) {  // none of its extents is a multiple of 4
           EXPECT_FALSE(search.ok());
           continue;
         }
@@ -199,7 +199,7 @@ TEST(Placements, OfFoundPlansAreNRanksComputeWhatOneDoes) {
   EXPECT_EQ(count, (5 * 5 - 1) * 4);
 }
 
-// Costs of all plans along "model", by the programs that distribute makes of them.
+// Costs of all plans along "model", computed from the programs that distribute makes of them.
 std::vector<PlanCosts> CostsOfAllPlans(const Graph& step, const Mesh& mesh, const PlanMachine& machine) {
   std::vector<InputSplits> all = {{}};
   for (const Input& input : step.inputs()) {
@@ -248,13 +248,13 @@ TEST(PlanSearch, FindsThePlanThatCostsLeastOfAll) {
       EXPECT_FALSE(search->runners_up.empty());
     }
   }
-  EXPECT_GE(shared, 6) << "on most machines something is worth sharing";
+  EXPECT_GE(shared, 6) << "on most machines a plan with splits costs least";
 }
 
 TEST(PlanSearch, KeepsWithinALimitWhateverItTakes) {
   const Mesh mesh({{"data", 1}, {"model", 2}});
   const Graph step = PlacedStep(kLayers, Optimizers()[2]);
-  const PlanMachine machine = Machines(mesh)[0];  // in which nothing is worth sharing
+  const PlanMachine machine = Machines(mesh)[0];  // on which no split is worth its cost
   const absl::StatusOr<PlanSearch> free = passes::SearchPlan(step, mesh, {.machine = machine});
   ASSERT_TRUE(free.ok()) << free.status();
   EXPECT_EQ(free->best.splits, InputSplits());

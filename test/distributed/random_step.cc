@@ -18,7 +18,7 @@ using Ints = std::vector<int64_t>;
 using Tensors = std::map<std::string, Tensor>;
 using passes::TrainStepSpec;
 
-// Of `values`, which are of kModelRows rows; what is none of them starts as zeros.
+// The value of an input, from `values`, which have kModelRows rows. An input without a value starts as zeros.
 Tensor ValueOf(const Input& input, const Tensors& values, const Ints& rows) {
   if (input.setting) return Tensor::Scalar(DType::kF64, input.setting->value);
   const auto value = values.find(input.name());
@@ -32,7 +32,8 @@ std::vector<Tensor> ValuesOf(const Graph& graph, const Tensors& values, const In
   return inputs;
 }
 
-// Loss, options and optimizer. A loss of several predictions takes others of the model's.
+// A random loss, options and optimizer. If the loss takes several predictions, more results of the model are added for
+// it.
 TrainStepSpec RandomSpec(Graph& model, Random& random) {
   std::vector<const passes::Loss*> losses;
   for (const passes::Loss& loss : passes::AllLosses()) {
@@ -57,12 +58,12 @@ TrainStepSpec RandomSpec(Graph& model, Random& random) {
   if (random.Chance(30)) spec.options.emplace("sample_weight", std::string("weight"));
   TrainStepSpec step;
   step.losses = {spec};
-  step.optimizer = {"SGD", {{"learning_rate", 1.0}}};  // what the gradients are, the new weights say
+  step.optimizer = {"SGD", {{"learning_rate", 1.0}}};  // so that the new weights show the gradients
   if (random.Chance(30)) step.clipping = {"global_norm", 0.5};
   return step;
 }
 
-// Labels that there are, and numbers between 0 and 1.
+// Labels below `classes`, or numbers between 0.1 and 0.9.
 Tensor RandomTarget(const TensorType& type, int64_t classes, Random& random) {
   Tensor target(type);
   DispatchDType(type.dtype, [&](auto tag) {
@@ -83,7 +84,7 @@ void AddTargets(const Graph& step, RandomStep& random_step, Random& random) {
   }
 }
 
-// Whether the model computes of rows in another order the same in that order.
+// True if the model, given its rows in another order, computes the same rows in that order.
 bool IsOfRowsAlone(const RandomModel& model) {
   const Graph graph = WithRows(model.graph, kModelRows).value();
   Ints rows(kModelRows);
@@ -94,7 +95,7 @@ bool IsOfRowsAlone(const RandomModel& model) {
   return in_order.ok() && reversed.ok() && CheckClose("", TakeRows((*in_order)[0], rows), (*reversed)[0], 1e-6).ok();
 }
 
-// Whether the loss is another one if all rows are the first, and a weight moves.
+// True if the loss changes when all rows are replaced by the first, and a weight moves.
 bool DependsOnTheBatch(const Graph& one, const RandomStep& step) {
   Ints rows(kModelRows);
   std::iota(rows.begin(), rows.end(), 0);
@@ -137,7 +138,7 @@ std::optional<RandomStep> MakeRandomStep(uint64_t seed, Unused& unused) {
   if (uneven.message().find("mixes the rows") != std::string::npos) return ++unused.mixing, std::nullopt;
   if (!uneven.ok()) return ++unused.refused, std::nullopt;
   if (!is_of_rows_alone) {
-    // Of what knows no place in the batch, rows of another order are computed in that order.
+    // A model without iota knows no positions in the batch, so it must compute reordered rows in that order.
     LOCKSTEP_CHECK(HasIota(step.model.graph)) << "seed " << seed << ": an op mixes rows, and is not refused\n"
                                               << step.model.graph.ToString();
     return ++unused.of_places, std::nullopt;

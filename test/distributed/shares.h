@@ -1,4 +1,4 @@
-// How ranks share the rows of a batch that is not full, for the tests of this folder.
+// The division of the rows of a batch that is not full among ranks, for the tests of this folder.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// How many rows each rank has, of at most so many.
+// The number of rows of each rank, and the largest possible number.
 struct Shares {
   std::vector<int64_t> rows;
   int64_t most;
@@ -31,7 +31,7 @@ inline Shares EqualShares(Random& random, int64_t ranks) {
   return {std::vector<int64_t>(static_cast<size_t>(ranks), rows), rows + random.Below(2)};
 }
 
-// Of several ranks at least one has none. There are two rows at least, so that they have a variance.
+// If there are several ranks, at least one has no rows. There are at least two rows, so that they have a variance.
 inline Shares UnevenShares(Random& random, int64_t ranks) {
   Shares shares{std::vector<int64_t>(static_cast<size_t>(ranks)), 2 + random.Below(3)};
   const int64_t none = ranks == 1 ? -1 : random.Below(ranks);
@@ -45,7 +45,7 @@ inline Shares UnevenShares(Random& random, int64_t ranks) {
   return shares;
 }
 
-// The rows of each rank are those that follow the rank's before it, the first again after the last.
+// The rows of each rank follow those of the rank before it; after the last row comes the first again.
 inline std::vector<int64_t> RowsOf(const Shares& shares, int64_t rank) {
   int64_t row = std::accumulate(shares.rows.begin(), shares.rows.begin() + rank, int64_t{0});
   std::vector<int64_t> rows;

@@ -1,5 +1,5 @@
-// The theorem of pipelines, checked on the interpreter: stages that each have their own states alone compute what one
-// rank does with the same micro-batches, and the same bits for any number of stages.
+// Tests pipelines on the interpreter: stages, each with only its own states, compute what one rank computes with the
+// same micro-batches. The bits are the same for any number of stages.
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ namespace {
 
 using passes::TrainStepSpec;
 
-// Four layers, a value that skips two of them, and a table that the first and the last one use.
+// Four layers, a value that skips two of them, and a table that both the first and the last layer use.
 constexpr std::string_view kDeep = R"(
 graph @deep(%x: f32[12,6] split(0), state %w: f32[6,6], state %b: f32[6], state %u: f32[6,6], state %v: f32[6,6], state %z: f32[6,3]) -> (logits: f32[12,3] split(0)) {
   %h0 = matmul %x, %w : f32[12,6]
@@ -53,8 +53,8 @@ graph @deep(%x: f32[12,6] split(0), state %w: f32[6,6], state %b: f32[6], state 
 }
 )";
 
-// Weights of other shapes than those of the states, as recurrent networks have them: their gradients are reshaped
-// behind the loop over micro-batches.
+// Weights in shapes other than those of the states, as in recurrent networks: their gradients are reshaped after the
+// loop over micro-batches.
 constexpr std::string_view kReshaped = R"(
 graph @reshaped(%x: f32[12,6] split(0), state %w: f32[1,6,6], state %u: f32[1,6,6], state %z: f32[1,6,3]) -> (logits: f32[12,3] split(0)) {
   %w2 = reshape %w {shape=[6,6]} : f32[6,6]
@@ -69,7 +69,7 @@ graph @reshaped(%x: f32[12,6] split(0), state %w: f32[1,6,6], state %u: f32[1,6,
 }
 )";
 
-// Masks on both stages, of one seed and step.
+// Dropout masks on both stages, from one seed and step.
 constexpr std::string_view kDropouts = R"(
 graph @dropouts(%x: f32[12,5] split(0), state %w1: f32[5,16], state %w2: f32[16,3]) -> (logits: f32[12,3] split(0)) {
   %p = constant {value=dense<f32[]: 0.3>} : f32[]
@@ -99,7 +99,7 @@ Graph StepOf(std::string_view model, TrainStepSpec spec, int64_t micro_batches) 
   return step;
 }
 
-// Whose values a rank does not have mean nothing: anything computed of them is no number.
+// The value that a rank has in place of one that is on another stage: NaN, so that its use would show.
 Tensor Nothing(const TensorType& type) {
   return IsFloat(type.dtype) ? Tensor::Full(type, std::numeric_limits<double>::quiet_NaN()) : Tensor(type);
 }
@@ -118,7 +118,7 @@ absl::StatusOr<Graph> Staged(const Graph& step, int64_t data_ranks, const passes
   return staged;
 }
 
-// As Train, with the same data, over data_ranks * stages ranks. The states are those of their stages.
+// Like Train, with the same data, over data_ranks * stages ranks. The states are those of their stages.
 History TrainInStages(const Graph& step, int64_t data_ranks, int64_t stages, int steps) {
   const absl::StatusOr<Graph> staged = Staged(step, data_ranks, {.stages = stages});
   EXPECT_TRUE(staged.ok()) << staged.status() << "\n" << step.ToString();
@@ -184,7 +184,7 @@ void ExpectSameBits(const History& found, const History& expected, const std::st
   for (const auto& [name, value] : expected.states[0]) EXPECT_TRUE(found.states[0].at(name) == value) << what << name;
 }
 
-// How many comparisons there were, so that none is left out unseen.
+// Returns the number of comparisons, so that a test can expect that none was left out.
 int ExpectAsOnOneRank(std::string_view model, const TrainStepSpec& spec, int64_t max_stages = 4,
                       int64_t max_data_ranks = 2) {
   int compared = 0;
@@ -213,7 +213,7 @@ TEST(Stages, ComputeWhatOneRankDoes) {
   EXPECT_EQ(ExpectAsOnOneRank(kMlp, SpecWith(kMomentum)), 32);
   EXPECT_EQ(ExpectAsOnOneRank(kDeep, SpecWith(kMomentum)), 32);
   EXPECT_EQ(ExpectAsOnOneRank(kReshaped, SpecWith(kMomentum), 3), 24);
-  EXPECT_EQ(ExpectAsOnOneRank(kConvNet, SpecWith(kMomentum), 4, 1), 16);  // statistics are of a micro-batch
+  EXPECT_EQ(ExpectAsOnOneRank(kConvNet, SpecWith(kMomentum), 4, 1), 16);  // its statistics are per micro-batch
   EXPECT_EQ(ExpectAsOnOneRank(kEmbedding, SpecWith(kMomentum), 3), 24);
   EXPECT_EQ(ExpectAsOnOneRank(kRecurrent, SpecWith(kMomentum), 3), 24);
   EXPECT_EQ(ExpectAsOnOneRank(kDropouts, SpecWith(kMomentum)), 32);
@@ -237,14 +237,14 @@ TEST(Stages, ClipAndAverage) {
   }
 }
 
-// By the count of all micro-batches, which a loop of its own counts first in f16.
+// Losses are divided by the count of all micro-batches. In f16 a separate loop counts first.
 TEST(Stages, DivideByTheCountOfTheBatch) {
   TrainStepSpec spec = SpecWith(kMomentum);
   spec.losses[0].options = {{"ignore_index", int64_t{0}}};
   ExpectAsOnOneRank(kDeep, spec);
 }
 
-// The order in which a stage computes is that of 1F1B, for what is at it.
+// Each stage computes in the order of 1F1B.
 TEST(Stages, ComputeInTheOrderOfTurns) {
   constexpr passes::StageOptions kByOperations = {.stages = 3, .operations_per_byte = 0};
   const absl::StatusOr<Graph> staged = Staged(StepOf(kDeep, SpecWith(kMomentum), 6), 1, kByOperations);
@@ -263,7 +263,8 @@ TEST(Stages, ComputeInTheOrderOfTurns) {
   EXPECT_EQ(orders[2], "FBFBFBFBFBFB");
 }
 
-// Each rank alone with its own part of the list: who gives goes on, and who needs what is not there waits.
+// Runs each rank alone with its own part of the list: a sender does not wait, and a rank that needs a value waits until
+// it was sent.
 TEST(Stages, DoNotWaitForEver) {
   for (int64_t stages : {2, 3, 4}) {
     for (int64_t micro_batches : {1, 2, 3, 6}) {
@@ -282,7 +283,7 @@ TEST(Stages, DoNotWaitForEver) {
         }
       }
       EXPECT_GE(transfers, (stages - 1) * micro_batches);
-      std::set<const Node*> given;  // transfers
+      std::set<const Node*> given;  // transfers already sent
       std::vector<size_t> next(lists.size());
       for (bool any = true; std::exchange(any, false);) {
         for (size_t stage = lists.size(); stage-- > 0;) {
@@ -294,7 +295,7 @@ TEST(Stages, DoNotWaitForEver) {
             };
             const bool moves = node.Is("collective_permute") || node.Is("collective_broadcast");
             const bool gives = moves && node.operand(0).placement(kStageAxis).is_at(static_cast<int64_t>(stage));
-            if (moves && !gives) continue;  // to be waited for where it is used
+            if (moves && !gives) continue;  // the receiver waits where it uses the value
             if (std::any_of(node.operands().begin(), node.operands().end(), is_missing)) break;
             if (gives) given.insert(&node);
           }

@@ -1,6 +1,5 @@
-// Steps of batches that are not full, on the interpreter: n ranks, each with as many rows as it happens to have,
-// compute what one rank computes of the batch of these rows alone. Of random models; six hundred, and for a longer
-// hunt:
+// Steps on batches that are not full, on the interpreter: n ranks, each with any number of rows, compute what one rank
+// computes with a batch of exactly these rows. Six hundred random models; for more:
 //
 //   bazel run //test/distributed:uneven_test -- --graphs=20000 --first_seed=1000
 
@@ -39,7 +38,7 @@ using passes::TrainStepSpec;
 
 uint64_t num_graphs = NumCases(600), first_seed = 0;
 
-// What every rank runs: of the whole pipeline, or of no more than is needed.
+// The program that every rank runs, after the whole pipeline or, without `optimize`, after the required passes only.
 absl::StatusOr<Graph> OnRanks(const Graph& step, int64_t ranks, bool optimize) {
   passes::PipelineOptions options;
   options.mesh = Mesh({{"data", ranks}});
@@ -47,7 +46,8 @@ absl::StatusOr<Graph> OnRanks(const Graph& step, int64_t ranks, bool optimize) {
   options.optimize = optimize;
   Graph graph = step.Clone();
   RETURN_IF_ERROR(passes::RunPasses(passes::MakePipeline(options), graph));
-  if (graph.mesh().num_ranks() != ranks) return Internal() << "the step is one of " << graph.mesh().num_ranks();
+  if (graph.mesh().num_ranks() != ranks)
+    return Internal() << "the number of ranks of the step is " << graph.mesh().num_ranks();
   return graph;
 }
 
@@ -60,14 +60,15 @@ size_t Collectives(const Graph& graph) {
   return count;
 }
 
-// What became of the seeds, and of the comparisons.
+// Counts of the seeds and of the comparisons.
 struct Tally {
   Unused unused;
-  int steps = 0, normalised = 0;                                        // that were compared
+  int steps = 0, normalised = 0;                                        // steps that were compared
   std::map<int64_t, int> equal, uneven, without_rows, unsteady_shares;  // by the number of ranks
 };
 
-// The new states against those of one rank, by how far these moved: a gradient that is small may be wrong, too.
+// Compares the new states with those of one rank, relative to the distance that these moved: even a small gradient must
+// be correct.
 absl::Status CheckMoved(const std::string& name, const Tensor& before, const Tensor& expected, const Tensor& found) {
   if (!IsFloat(expected.dtype())) return CheckClose(name, expected, found, 0);
   double moved = 0, largest = 0;
@@ -80,7 +81,7 @@ absl::Status CheckMoved(const std::string& name, const Tensor& before, const Ten
   for (int64_t i = 0; i < expected.num_elements(); ++i) {
     if (std::abs(found.At(i) - expected.At(i)) <= allowed) continue;
     return Internal() << "element " << i << " of " << name << " was " << before.At(i) << ", and became " << found.At(i)
-                      << " in place of " << expected.At(i);
+                      << " instead of " << expected.At(i);
   }
   return absl::OkStatus();
 }
@@ -111,9 +112,10 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> RunOnRanks(const Graph& graph, 
   return Interpret(graph, inputs);
 }
 
-// Whether a batch normalisation is of what is the same for all rows: with full batches ranks then need not meet.
+// True if the input of a batch normalisation is the same for all rows. With full batches its ranks then need no
+// collectives.
 bool NormalizesNoBatch(const Graph& model) {
-  std::set<std::string> of_batch;  // names of values
+  std::set<std::string> of_batch;  // names of values that depend on the batch
   for (const Input& input : model.inputs()) {
     if (input.value.placement("data").is_split(0)) of_batch.insert(input.name());
   }
@@ -127,7 +129,7 @@ bool NormalizesNoBatch(const Graph& model) {
   return false;
 }
 
-// Against one rank with the rows of all. False if rounding could explain anything.
+// Compares with one rank that has the rows of all. Returns false if rounding could explain any difference.
 absl::StatusOr<bool> CheckStep(const RandomStep& step, const Shares& shares, bool optimize, Random& random) {
   ASSIGN_OR_RETURN(Graph alone, WithRows(step.model.graph, shares.total()));
   ASSIGN_OR_RETURN(const Graph one, StepOf(std::move(alone), step.spec, /*uneven=*/false));
@@ -139,7 +141,7 @@ absl::StatusOr<bool> CheckStep(const RandomStep& step, const Shares& shares, boo
   ASSIGN_OR_RETURN(const Graph graph, OnRanks(uneven, shares.ranks(), optimize));
   ASSIGN_OR_RETURN(const auto found, RunOnRanks(graph, step, shares, random));
   RETURN_IF_ERROR(CheckResults(step, graph, found, ByName(one, expected), shares.total()));
-  // What counts is of f32: of other gradients it needs a bucket of its own.
+  // Counts are f32: with gradients of other dtypes they need a bucket of their own.
   if (!optimize || ToleranceOf(full) < 1e-6 || NormalizesNoBatch(full)) return true;
   ASSIGN_OR_RETURN(const Graph plain, StepOf(std::move(full), step.spec, /*uneven=*/false));
   ASSIGN_OR_RETURN(const Graph with_full_batches, OnRanks(plain, shares.ranks(), optimize));
@@ -148,7 +150,7 @@ absl::StatusOr<bool> CheckStep(const RandomStep& step, const Shares& shares, boo
                     << " with full batches";
 }
 
-// A step for which nobody has a row changes no state.
+// A step in which no rank has a row must not change any state.
 absl::Status CheckNoRows(const RandomStep& step, int64_t ranks, Random& random) {
   const Shares none{std::vector<int64_t>(static_cast<size_t>(ranks)), 2};
   ASSIGN_OR_RETURN(Graph full, WithRows(step.model.graph, ranks * none.most));
@@ -172,7 +174,7 @@ bool Has(const Graph& graph, std::string_view op) {
   return std::any_of(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) { return node.Is(op); });
 }
 
-// Compares the step on all numbers of ranks, with equal shares and others.
+// Compares the step on all numbers of ranks, with equal and with uneven shares.
 void Compare(const RandomStep& step, Tally& tally) {
   Random random(step.seed + 2);
   int compared = 0;
@@ -213,14 +215,14 @@ TEST(Uneven, RandomStepsAreThoseOfOneRankWithAllRows) {
   }
   const Unused& unused = tally.unused;
   std::printf(
-      "of %llu seeds %d give no model, %d are refused, %d mix rows, %d depend on places, %d have no loss of the batch\n"
+      "of %llu seeds %d give no model, %d are refused, %d mix rows, %d depend on positions, %d have a constant loss\n"
       "%d steps were compared, %d of them with batch normalisation\n",
       static_cast<unsigned long long>(num_graphs), unused.without_model, unused.refused, unused.mixing,
       unused.of_places, unused.flat, tally.steps, tally.normalised);
   std::printf("by ranks: equal%s; uneven%s; unsteady%s\n", ToString(tally.equal).c_str(),
               ToString(tally.uneven).c_str(), ToString(tally.unsteady_shares).c_str());
-  if (HasFailure() || UnderSanitizer()) return;  // of a few steps there need not be each kind
-  // Steps with a loss of the batch, not seeds.
+  if (HasFailure() || UnderSanitizer()) return;  // few steps need not contain each kind
+  // `steps` counts steps with a loss that depends on the batch, not seeds.
   EXPECT_GE(static_cast<uint64_t>(tally.steps) * 3, num_graphs);
   EXPECT_GE(tally.normalised * 10, tally.steps);
   for (int64_t ranks : {1, 2, 3, 4, 7}) {
@@ -231,7 +233,8 @@ TEST(Uneven, RandomStepsAreThoseOfOneRankWithAllRows) {
 
 // --- By hand ---------------------------------------------------------------------------------------------------------
 
-// As many as with full batches: counts travel with sums, and in the backward pass no sum waits for another.
+// The number of collectives is that of full batches: counts travel with sums, and in the backward pass no sum waits for
+// another.
 TEST(Uneven, BatchNormalisationTakesAsManyCollectives) {
   constexpr std::string_view kNormalised = R"(
 graph @normalised(%x: f32[12,5] split(0), state %w: f32[5,4], state %s: f32[4], state %b: f32[4], state %m: f32[4], state %v: f32[4], state %u: f32[4,3]) -> (prediction: f32[12,3] split(0)) {
@@ -252,7 +255,7 @@ graph @normalised(%x: f32[12,5] split(0), state %w: f32[5,4], state %s: f32[4], 
     ASSERT_TRUE(graph.ok()) << graph.status();
     counts.push_back(Collectives(*graph));
   }
-  // The mean, the variance, what the backward pass sums, and the gradients.
+  // One each for the mean, the variance, the sums of the backward pass, and the gradients.
   EXPECT_EQ(counts, (std::vector<size_t>{4, 4}));
 }
 

@@ -1,5 +1,4 @@
-// One call of the driver: it notes itself, and says whether it may go on. For the files that hold the driver's
-// functions.
+// One call of the driver: it records itself and decides if it may continue. For the files with the driver's functions.
 
 #pragma once
 
@@ -21,7 +20,7 @@ std::string Text(const Parts&... parts) {
   return text.str();
 }
 
-// One call: holds the mutex, and says whether the call may go on. `what` begins with the function's name.
+// One call. Holds the mutex and decides if the call may continue. `what` begins with the function's name.
 struct Call {
   explicit Call(const std::string& what, bool noted = true)
       : name(what.substr(0, what.find(' '))), lock(machine.Lock()) {
@@ -37,8 +36,8 @@ struct Call {
       result = machine.Wrong(CUDA_ERROR_NOT_INITIALIZED, name + " before cuInit");
     }
   }
-  // That also needs a context of the thread, which is not broken. A handle that was destroyed ends the process: see
-  // Machine::CheckNotRetired.
+  // Requires a context of the calling thread that is not broken. The checks below also end the process if the handle
+  // was destroyed (see Machine::CheckNotRetired).
   Call& InContext() {
     if (result != CUDA_SUCCESS) return *this;
     if (Machine::current == nullptr || Machine::current->retained == 0) {
@@ -51,7 +50,7 @@ struct Call {
     return *this;
   }
   Call& With(CUstream stream) { return In(machine.streams, stream, "a stream"); }
-  // That queues work in it, for which there must be room.
+  // The call queues work in the stream: waits until there is room.
   Call& Queues(CUstream stream) {
     With(stream);
     if (result != CUDA_SUCCESS || stream->capture != nullptr) return *this;
@@ -66,30 +65,31 @@ struct Call {
   Call& With(CUfunction function) { return In(machine.functions, function, "a function"); }
   Call& With(CUgraph graph) { return In(machine.graphs, graph, "a graph"); }
   Call& With(CUgraphExec executable) { return In(machine.executables, executable, "an executable graph"); }
-  // A call that synchronizes or allocates.
+  // The call synchronizes or allocates, which a capture forbids.
   Call& Unsafe(const char* name) {
     if (result == CUDA_SUCCESS) result = machine.CheckUnsafe(name);
     return *this;
   }
   bool failed() const { return result != CUDA_SUCCESS; }
 
-  // Takes one of `all` that there are now.
+  // Requires that `handle` is in `all`.
   template <typename T>
   Call& In(const std::set<T>& all, T handle, const char* what) {
     InContext();
     if (result != CUDA_SUCCESS) return *this;
     machine.CheckNotRetired(handle, name, what);
-    if (all.count(handle) == 0) result = machine.Wrong(CUDA_ERROR_INVALID_HANDLE, name + " of what is not " + what);
+    if (all.count(handle) == 0)
+      result = machine.Wrong(CUDA_ERROR_INVALID_HANDLE, name + " with a handle that is not " + what);
     return *this;
   }
 
   Machine& machine = Machine::Get();
-  const std::string name;  // of the function
+  const std::string name;  // of the driver's function
   std::unique_lock<std::mutex> lock;
   CUresult result = CUDA_SUCCESS;
 };
 
-// "stream 2", for notes; not under the mutex.
+// Returns "stream 2", for records of calls. Do not call it while holding the mutex.
 inline std::string Name(CUstream stream) {
   Machine& machine = Machine::Get();
   const auto lock = machine.Lock();

@@ -1,4 +1,4 @@
-// Captures of the fake driver's streams, and how a graph that comes of one runs.
+// Captures of the fake driver's streams, and the execution of a captured graph.
 
 #include <algorithm>
 #include <memory>
@@ -32,7 +32,7 @@ CUresult Machine::EndCapture(CUstream stream, Graph* graph) {
   if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id()) {
     return Wrong(kWrongThread, "cuStreamEndCapture in another thread than cuStreamBeginCapture");
   }
-  // What the origin comes after. Nodes come after earlier ones alone.
+  // The nodes that the origin comes after. Nodes come only after earlier nodes.
   std::set<size_t> joined = stream->last;
   for (size_t n = capture->graph.nodes.size(); n-- > 0;) {
     if (joined.count(n) == 1) joined.insert(capture->graph.nodes[n].after.begin(), capture->graph.nodes[n].after.end());
@@ -41,7 +41,7 @@ CUresult Machine::EndCapture(CUstream stream, Graph* graph) {
     if (other->capture == capture) other->capture = nullptr, other->last.clear();
   }
   captures.erase(std::find(captures.begin(), captures.end(), capture));
-  Graph captured = std::move(capture->graph);  // events may keep the capture
+  Graph captured = std::move(capture->graph);  // events may keep the capture alive
   if (capture->invalid) return Wrong(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "cuStreamEndCapture of an invalid capture");
   if (joined.size() != captured.nodes.size()) {
     return Wrong(kCaptureUnjoined, "cuStreamEndCapture: work of another stream was never waited for");

@@ -37,21 +37,21 @@ struct cublasLtMatrixLayoutOpaque_t {
 struct cublasLtMatmulPreferenceOpaque_t {
   uint64_t workspace = 0;
   uint32_t reduction_schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
-  uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C, D
+  uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C, D, in bytes
 };
 
 namespace {
 
 constexpr uint64_t kAlgorithm = 0x4c6f636b73746570;
 
-// What the heuristics name, in this order. Some of it no caller may use.
+// The algorithms that the heuristics return, in this order. Callers must not use some of them.
 struct Algorithm {
-  std::chrono::microseconds time;  // to the events of its stream
+  std::chrono::microseconds time;  // duration as the events of its stream measure it
   uint64_t workspace = 4096;
-  cublasStatus_t state = CUBLAS_STATUS_SUCCESS;  // in the result of the heuristics
-  cublasStatus_t run = CUBLAS_STATUS_SUCCESS;    // of cublasLtMatmul
-  bool backwards = false;                        // adds f32 in f32, the last product first: other bits
-  bool halves = false;  // adds the halves of a sum in the type of the result, in the first place of the list for it
+  cublasStatus_t state = CUBLAS_STATUS_SUCCESS;  // status in the result of the heuristics
+  cublasStatus_t run = CUBLAS_STATUS_SUCCESS;    // status of cublasLtMatmul
+  bool backwards = false;                        // sums in f32 from the last product to the first, so the bits differ
+  bool halves = false;  // sums each half in the type of the result; first in the list where it is allowed
 };
 constexpr Algorithm kAlgorithms[] = {
     {.time = std::chrono::milliseconds(300)},
@@ -63,17 +63,18 @@ constexpr Algorithm kAlgorithms[] = {
     {.time = std::chrono::milliseconds(5), .halves = true},
 };
 
-// Whether the heuristics name it: what adds parts in the type of the result is for 16 bits, and may be forbidden.
+// True if the heuristics return the algorithm. An algorithm that sums in the type of the result is only for 16-bit
+// types, and may be forbidden.
 bool IsNamed(const Algorithm& algorithm, cudaDataType_t type, uint32_t reduction_schemes) {
   constexpr uint32_t kInResult = CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
   const bool is_narrow = type == CUDA_R_16F || type == CUDA_R_16BF;
   return !algorithm.halves || (is_narrow && (reduction_schemes & kInResult) != 0);
 }
 
-// The words of an algorithm: its number here, and what it is for.
+// The words of an algorithm: its number here, and the problem that it is for.
 enum Word { kMagic, kRows, kColumns, kBatch, kNumber, kAlignments };
 
-// What the heuristics were told of A, B, C and D, 16 bits each.
+// Alignments of A, B, C and D as given to the heuristics, 16 bits each.
 uint64_t Packed(const uint32_t (&alignment)[4]) {
   uint64_t word = 0;
   for (uint32_t each : alignment) word = word << 16 | each;
@@ -96,7 +97,7 @@ class Recorder final : public FakeCublasLt {
     fails_ = true;
   }
   int64_t live() const override { return live_; }
-  // For what is made and destroyed.
+  // Create and destroy the objects that callers get, and count them.
   template <typename T, typename... Parts>
   T* Make(Parts... parts) {
     ++live_;
@@ -145,7 +146,7 @@ struct Product {
   const std::byte *a_data, *b_data;
   std::byte* d_data;
   double alpha;
-  const std::byte* bias;  // one for each row of D, which it is added to; null: none
+  const std::byte* bias;  // one element for each row of D; null: no bias
   const Algorithm* algorithm;
   FakeDriver* driver;
   CUstream stream;
@@ -161,7 +162,7 @@ struct Product {
     return desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? ToTf32(x) : x;
   }
 
-  // With the epilogue. A NaN stays one.
+  // Applies the epilogue. A NaN stays NaN.
   double Finished(double x, int64_t row) const {
     if (bias != nullptr) x += ReadElement(DTypeOf(d.type), bias, row);
     return (desc.epilogue & CUBLASLT_EPILOGUE_RELU) != 0 && x < 0 ? 0 : x;
@@ -208,10 +209,10 @@ std::string Check(const cublasLtMatmulDescOpaque_t& desc, const cublasLtMatrixLa
   const auto columns = [](const auto& layout, int32_t transpose) {
     return transpose == CUBLAS_OP_N ? layout.columns : layout.rows;
   };
-  if (columns(a, desc.transpose[0]) != rows(b, desc.transpose[1])) return "A has other columns than B rows";
+  if (columns(a, desc.transpose[0]) != rows(b, desc.transpose[1])) return "the columns of A and the rows of B differ";
   if (rows(a, desc.transpose[0]) != d.rows || columns(b, desc.transpose[1]) != d.columns)
-    return "D has not the shape of A B";
-  if (c.rows != d.rows || c.columns != d.columns) return "C has not the shape of D";
+    return "D does not have the shape of A B";
+  if (c.rows != d.rows || c.columns != d.columns) return "C does not have the shape of D";
   for (const auto* layout : {&a, &b, &c, &d}) {
     if (layout->rows == 0 || layout->columns == 0) return "a matrix is empty";
     if (layout->leading < static_cast<int64_t>(layout->rows)) return "a leading dimension is below the rows";
@@ -221,15 +222,15 @@ std::string Check(const cublasLtMatmulDescOpaque_t& desc, const cublasLtMatrixLa
   const bool wide = d.type == CUDA_R_64F;
   if ((desc.scale == CUDA_R_64F) != wide || (desc.compute == CUBLAS_COMPUTE_64F) != wide)
     return "f64 is computed in another type";
-  if (desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && d.type != CUDA_R_32F) return "TF32 is of f32";
+  if (desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && d.type != CUDA_R_32F) return "TF32 needs f32";
   if (desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return "";
-  if ((desc.epilogue & ~CUBLASLT_EPILOGUE_RELU_BIAS) != 0) return "an epilogue that the fake does not have";
-  if (wide) return "an epilogue of f64";
+  if ((desc.epilogue & ~CUBLASLT_EPILOGUE_RELU_BIAS) != 0) return "an epilogue that the fake does not support";
+  if (wide) return "an epilogue with f64";
   if ((desc.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0 && desc.bias == nullptr) return "an epilogue without its bias";
   return "";
 }
 
-// The range of bytes that the matrices of a layout are in.
+// The number of bytes that the matrices of a layout span.
 size_t SpanOf(const cublasLtMatrixLayoutOpaque_t& layout) {
   const int64_t last = (layout.batch - 1) * layout.stride +
                        (static_cast<int64_t>(layout.columns) - 1) * layout.leading + static_cast<int64_t>(layout.rows);
@@ -249,7 +250,7 @@ std::string Describe(const Product& product, int32_t batch) {
          (product.algorithm == kAlgorithms ? "" : ", algorithm " + std::to_string(product.algorithm - kAlgorithms));
 }
 
-// The algorithm of these words, if it is one for this problem; null if not.
+// The algorithm with these words, or null if it is not one for this problem.
 const Algorithm* AlgorithmOf(const cublasLtMatmulAlgo_t& words, const cublasLtMatrixLayoutOpaque_t& d) {
   const auto& data = words.data;
   const bool fits = data[kMagic] == kAlgorithm && data[kRows] == d.rows && data[kColumns] == d.columns &&
@@ -403,7 +404,7 @@ LOCKSTEP_FAKE cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMat
   const auto number = [&](const void* value) {
     return desc->scale == CUDA_R_64F ? *static_cast<const double*>(value) : *static_cast<const float*>(value);
   };
-  if (number(beta) != 0 || c_data != d_data) return Refuse("a sum with C, which the fake does not have");
+  if (number(beta) != 0 || c_data != d_data) return Refuse("a sum with C, which the fake does not support");
   if (workspace_bytes < algorithm->workspace || driver.Find(workspace, workspace_bytes) == nullptr)
     return Refuse("no such workspace");
   Product product{*desc,

@@ -30,7 +30,7 @@ namespace {
 
 thread_local std::string last_error;
 
-// All that the library knows. Its mutex is held by every call.
+// The state of the library. Every call holds its mutex.
 class CudnnLibrary final : public FakeCudnn {
  public:
   CudnnLibrary() { ResetEngines(); }
@@ -87,7 +87,7 @@ class CudnnLibrary final : public FakeCudnn {
     }
     return status;
   }
-  // For the calling thread.
+  // The engines for the calling thread's GPU.
   const std::vector<FakeEngine>& EnginesOf(cudnnBackendHeurMode_t mode) {
     const auto found = engines_of.find({TheDriver().fake->CurrentGpu(), mode});
     return found == engines_of.end() ? engines[mode] : found->second;
@@ -111,7 +111,7 @@ CudnnLibrary& TheLibrary() {
   return *library;
 }
 
-// What getting an attribute has to give: bytes, or descriptors that the caller has made.
+// The value of an attribute: bytes, or descriptors that the caller has created.
 struct Answer {
   std::vector<std::byte> bytes;
   std::vector<FakeDescriptor> descriptors;
@@ -128,7 +128,7 @@ FakeDescriptor MadeHere(cudnnBackendDescriptorType_t type, const FakeDescriptor&
   return made;
 }
 
-// Empty, with a text, if the descriptor has no such attribute to give.
+// Puts the attribute into `answer`. Returns an error text if the descriptor has no such attribute to give.
 std::string Ask(const FakeDescriptor& of, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                 Answer& answer) {
   const auto is = [&](cudnnBackendDescriptorType_t kind, cudnnBackendAttributeName_t attribute,
@@ -149,7 +149,7 @@ std::string Ask(const FakeDescriptor& of, cudnnBackendAttributeName_t name, cudn
   } else if (is(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64)) {
     answer = AnswerOf<int64_t>({of.engine.workspace});
   } else {
-    return "attribute " + std::to_string(name) + " of type " + std::to_string(type) + " is not to be asked for";
+    return "attribute " + std::to_string(name) + " of type " + std::to_string(type) + " cannot be read";
   }
   return "";
 }
@@ -161,12 +161,12 @@ const FakeDescriptor& OperationOf(const FakeDescriptor& plan) {
       .Of(CUDNN_ATTR_OPERATIONGRAPH_OPS);
 }
 
-// Finds the tensors of the operation in the pack; what is wrong with them, or empty.
+// Finds the tensors of the operation in the variant pack. Returns what is wrong with them, or "".
 std::string Place(const FakeDescriptor& pack, FakeConvolution& convolution) {
   const auto ids = pack.All<int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
   const auto pointers = pack.All<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
   const auto workspace = pack.One<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
-  if (ids.size() != 3) return "the pack has not the tensors of the plan";
+  if (ids.size() != 3) return "the pack does not have the plan's tensors";
   for (FakeTensor* tensor : {&convolution.x, &convolution.filter, &convolution.y}) {
     for (size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] != tensor->id) continue;
@@ -288,7 +288,7 @@ LOCKSTEP_FAKE cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t de
   const std::lock_guard lock(library.mutex);
   const std::shared_ptr<FakeDescriptor> of = library.Find(descriptor);
   if (of == nullptr) return library.Refuse("no descriptor, or one that was destroyed");
-  if (!of->is_final) return library.Refuse("a descriptor that is not final is asked");
+  if (!of->is_final) return library.Refuse("an attribute of an unfinalized descriptor is read");
   Answer answer;
   const std::string wrong = Ask(*of, name, type, answer);
   if (!wrong.empty()) return library.Refuse(wrong);
@@ -308,7 +308,7 @@ LOCKSTEP_FAKE cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t de
     const auto into = library.Find(static_cast<cudnnBackendDescriptor_t*>(elements)[i]);
     FakeDescriptor& made = answer.descriptors[static_cast<size_t>(i)];
     if (into == nullptr || into->is_final || into->type != made.type) {
-      return library.Refuse("what is asked for does not fit the descriptor that it is to be put in");
+      return library.Refuse("the attribute's value does not fit the descriptor that receives it");
     }
     *into = std::move(made);
   }

@@ -44,13 +44,13 @@ DType DTypeOf(cudnnDataType_t type) {
   }
 }
 
-// Numbers of a factor lie in the bytes as float or double.
+// A scaling factor, stored as float or double.
 double Factor(const FakeDescriptor& operation, cudnnBackendAttributeName_t name) {
   const auto& bytes = operation.attributes.at(name).bytes;
   return bytes.size() == sizeof(double) ? operation.One<double>(name) : operation.One<float>(name);
 }
 
-// Five dimensions, the added ones of extent 1 before the spatial ones.
+// Extends the list to five dimensions, inserting `added` before the spatial dimensions.
 std::vector<int64_t> InFive(std::vector<int64_t> list, size_t at, int64_t added) {
   while (list.size() < (at == 2 ? 5 : 3)) list.insert(list.begin() + static_cast<int64_t>(at), added);
   return list;
@@ -69,7 +69,7 @@ struct Dense {
       values[at] = tf32 ? ToTf32(x) : x;
     });
   }
-  // visit(position here, offset in the tensor)
+  // Calls visit(position in this tensor, offset in the stored tensor) for each element.
   template <typename Visit>
   void ForEach(const FakeTensor& tensor, Visit visit) const {
     const std::vector<int64_t> strides = InFive(tensor.strides, 2, 0);
@@ -86,8 +86,7 @@ struct Dense {
   }
 };
 
-// Calls visit(x, filter, y) with the elements of each product that is part of the sums; with a zero for x in the
-// padding.
+// Calls visit(x, filter, y) with the elements of each product of the sums; x is zero in the padding.
 template <typename Visit>
 struct Products {
   const FakeConvolution& c;
@@ -97,7 +96,7 @@ struct Products {
   Visit visit;
 
   int64_t Input(size_t dim, int64_t position, int64_t tap) const {
-    // A convolution in the mathematical sense has the filter's taps in reverse.
+    // A convolution in the mathematical sense reverses the filter.
     if (c.mode == CUDNN_CONVOLUTION) tap = filter.dims[dim + 2] - 1 - tap;
     return position * stride[dim] + tap * dilation[dim] - low[dim];
   }
@@ -174,16 +173,19 @@ FakeConvolution::FakeConvolution(const FakeDescriptor& operation)
 std::string FakeConvolution::Check() const {
   const size_t rank = stride.size() + 2;
   if (x.dims.size() != rank || filter.dims.size() != rank || y.dims.size() != rank) return "ranks differ";
-  if (x.dtype == DType::kBool || x.dtype != filter.dtype || x.dtype != y.dtype) return "types differ, or are no floats";
+  if (x.dtype == DType::kBool || x.dtype != filter.dtype || x.dtype != y.dtype)
+    return "types differ, or are not floating-point";
   if (compute != (x.dtype == DType::kF64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT)) return "computed in another type";
   if (x.id == filter.id || x.id == y.id || filter.id == y.id) return "ids of tensors are equal";
-  if (x.dims[0] != y.dims[0]) return "images differ in number";
-  if (filter.dims[0] != y.dims[1]) return "filters differ in number";
-  if (x.dims[1] % filter.dims[1] != 0 || filter.dims[0] % (x.dims[1] / filter.dims[1]) != 0) return "no whole groups";
+  if (x.dims[0] != y.dims[0]) return "the numbers of images differ";
+  if (filter.dims[0] != y.dims[1]) return "the numbers of filters differ";
+  if (x.dims[1] % filter.dims[1] != 0 || filter.dims[0] % (x.dims[1] / filter.dims[1]) != 0)
+    return "the channels do not divide into groups";
   for (size_t i = 0; i < stride.size(); ++i) {
     const int64_t padded = x.dims[i + 2] + padding_low[i] + padding_high[i];
     const int64_t span = (filter.dims[i + 2] - 1) * dilation[i] + 1;
-    if (padded < span || y.dims[i + 2] != (padded - span) / stride[i] + 1) return "y has not the extents of the result";
+    if (padded < span || y.dims[i + 2] != (padded - span) / stride[i] + 1)
+      return "y does not have the extents of the result";
   }
   return "";
 }

@@ -1,4 +1,4 @@
-// A convolution or a gradient of one as the fake cuDNN's descriptors say it.
+// A convolution, or a gradient of one, as described by descriptors of the fake cuDNN.
 
 #pragma once
 
@@ -31,14 +31,14 @@ struct FakeConvolution {
   double alpha, beta;
   FakeEngine engine;
 
-  // Of an operation whose attributes are all set.
+  // Requires an operation whose attributes are all set.
   explicit FakeConvolution(const FakeDescriptor& operation);
   static bool IsOne(cudnnBackendDescriptorType_t type);
 
-  // What does not fit together; empty if all does.
+  // Returns a description of what does not fit together, or "".
   std::string Check() const;
   std::string ToString() const;
-  // Requires `data` of the three sides.
+  // Requires that `data` of the three sides is set.
   void Run() const;
 };
 

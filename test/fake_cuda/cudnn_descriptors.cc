@@ -15,11 +15,11 @@ struct AttributeRow {
   cudnnBackendAttributeName_t name;
   cudnnBackendAttributeType_t type;
   int64_t most = 1;
-  cudnnBackendDescriptorType_t descriptor = CUDNN_BACKEND_POINTWISE_DESCRIPTOR;  // what it has to be
+  cudnnBackendDescriptorType_t descriptor = CUDNN_BACKEND_POINTWISE_DESCRIPTOR;  // the kind it must have
   bool is_required = true;
 };
 
-// An operation's sides, window and factors.
+// The attributes of an operation: its tensors, its convolution, and its factors.
 #define LOCKSTEP_FAKE_OPERATION(of, prefix, x, w, y)                                                   \
   {of, prefix##x, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, CUDNN_BACKEND_TENSOR_DESCRIPTOR},                  \
       {of, prefix##w, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, CUDNN_BACKEND_TENSOR_DESCRIPTOR},              \
@@ -66,13 +66,13 @@ constexpr AttributeRow kRows[] = {
 std::string CheckTensor(const FakeDescriptor& tensor) {
   const auto dims = tensor.All<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS),
              strides = tensor.All<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
-  if (dims.size() != strides.size()) return "a tensor has not as many strides as dimensions";
+  if (dims.size() != strides.size()) return "a tensor's strides and dimensions differ in number";
   for (const auto* list : {&dims, &strides}) {
     if (std::any_of(list->begin(), list->end(), [](int64_t i) { return i < 1; }))
       return "a dimension or stride below 1";
   }
   const auto alignment = tensor.One<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT);
-  return alignment < 1 || (alignment & (alignment - 1)) != 0 ? "an alignment that is no power of two" : "";
+  return alignment < 1 || (alignment & (alignment - 1)) != 0 ? "an alignment that is not a power of two" : "";
 }
 
 std::string CheckWindow(const FakeDescriptor& window) {
@@ -120,10 +120,11 @@ std::string CheckAttribute(const FakeDescriptor& descriptor, cudnnBackendAttribu
   const std::string attribute = "attribute " + std::to_string(name) + ": ";
   if (descriptor.is_final) return attribute + "the descriptor is final";
   const auto is_of = [&](const AttributeRow& row) { return row.of == descriptor.type && row.name == name; };
-  if (std::none_of(std::begin(kRows), std::end(kRows), is_of)) return attribute + "this kind of descriptor has it not";
+  if (std::none_of(std::begin(kRows), std::end(kRows), is_of))
+    return attribute + "this kind of descriptor does not have it";
   const auto* row = std::find_if(std::begin(kRows), std::end(kRows),
                                  [&](const AttributeRow& r) { return is_of(r) && r.type == type; });
-  if (row == std::end(kRows)) return attribute + "type " + std::to_string(type) + " is not its own";
+  if (row == std::end(kRows)) return attribute + "type " + std::to_string(type) + " is not its type";
   if (count < 1 || count > row->most) return attribute + std::to_string(count) + " elements";
   for (const auto& value : descriptors) {
     if (value == nullptr) return attribute + "no descriptor, or one that was destroyed";

@@ -1,4 +1,4 @@
-// Descriptors of the fake cuDNN: which attributes each kind has, of which types and counts, and what they hold. Under
+// Descriptors of the fake cuDNN: the attributes of each kind, their types and counts, and their values. Callers hold
 // the mutex of cudnn.cc.
 
 #pragma once
@@ -23,9 +23,9 @@ struct FakeDescriptor {
   cudnnBackendDescriptorType_t type;
   bool is_final = false;
   std::map<cudnnBackendAttributeName_t, Attribute> attributes = {};
-  FakeEngine engine = {};  // of an engine, of its configuration and of their plan
+  FakeEngine engine = {};  // of an engine, its configuration and their plan
 
-  // What a final descriptor has.
+  // The values of an attribute of a final descriptor.
   template <typename T>
   std::vector<T> All(cudnnBackendAttributeName_t name) const {
     const auto found = attributes.find(name);
@@ -45,13 +45,13 @@ struct FakeDescriptor {
 // Bytes of an element; 0 for a type that the fake does not know.
 size_t BytesOf(cudnnBackendAttributeType_t type);
 
-// What is wrong with setting the attribute to `count` elements of `type`; empty if nothing is. `descriptors` are what
-// they point to, where they are of descriptors; null where one is not known.
+// Returns what is wrong with setting the attribute to `count` elements of `type`, or "". If `type` is that of
+// descriptors, `descriptors` are the pointees, null for unknown ones.
 std::string CheckAttribute(const FakeDescriptor& descriptor, cudnnBackendAttributeName_t name,
                            cudnnBackendAttributeType_t type, int64_t count,
                            const std::vector<std::shared_ptr<FakeDescriptor>>& descriptors);
 
-// What is missing, or does not fit together, before the descriptor is final; empty if nothing is.
+// Returns what is missing or does not fit together, or "" if the descriptor can be made final.
 std::string CheckFinal(const FakeDescriptor& descriptor);
 
 }  // namespace lockstep::cuda

@@ -1,4 +1,4 @@
-// The driver's functions of devices, contexts and errors, as cuda.h has them; and what tests call.
+// The driver's functions of devices, contexts and errors, as declared in cuda.h, and the functions that tests call.
 
 #include <algorithm>
 #include <cstdio>
@@ -94,7 +94,7 @@ EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, C
       break;
     }
     case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE: *value = CU_COMPUTEMODE_DEFAULT; break;
-    // Of eight GPUs any two differ in one of these, and some in no other.
+    // Of eight GPUs, any two differ in one of these attributes, and some pairs in no other.
     case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: *value = device / 4; break;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = 1 + device / 2 % 2; break;
     case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: *value = device % 2; break;

@@ -1,4 +1,4 @@
-// What the fakes of libraries that compute share: elements in the host's memory. Any thread may call it.
+// Elements in the host's memory, for the fakes of libraries that compute. Any thread may call it.
 
 #pragma once
 
@@ -13,7 +13,7 @@ namespace lockstep::cuda {
 double ReadElement(DType dtype, const std::byte* data, int64_t at);
 void WriteElement(DType dtype, std::byte* data, int64_t at, double x);
 
-// What is left of a significand of 23 bits in TF32, rounded to the nearest.
+// Rounds the significand from 23 bits to that of TF32, to nearest.
 double ToTf32(double x);
 
 }  // namespace lockstep::cuda

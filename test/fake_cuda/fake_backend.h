@@ -1,6 +1,6 @@
-// The cuda backend on fake GPUs: what it compiles for an H200, with the kernels of loops made for the host, and the
-// libraries of this folder. For tests, whose data holds //test/fake_cuda:libraries and whose LD_LIBRARY_PATH is
-// test/fake_cuda, so that they are found before NVIDIA's.
+// The cuda backend on fake GPUs: it compiles for an H200, with the kernels of loops compiled for the host, and uses the
+// libraries of this folder. For tests whose data contains //test/fake_cuda:libraries and whose LD_LIBRARY_PATH is
+// test/fake_cuda, so that these libraries are found before NVIDIA's.
 
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace lockstep::cuda {
 
-// GPUs are made anew; no device of an earlier one may live. Ranks share them if there are more ranks of this host.
-// `contexts` as for CreateCudaBackend.
+// Creates new fake GPUs; devices of earlier ones must be destroyed. Ranks share GPUs if the host has more ranks than
+// GPUs. `contexts` as for CreateCudaBackend.
 std::unique_ptr<Backend> CreateFakeCudaBackend(int gpus = 8, KeptContexts* contexts = nullptr);
 
 }  // namespace lockstep::cuda

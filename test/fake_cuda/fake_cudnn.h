@@ -1,7 +1,7 @@
-// The fake cuDNN (libcudnn.so.9 of this folder, opened and called as NVIDIA's is): it keeps descriptors of the graph
+// The fake cuDNN (libcudnn.so.9 of this folder, opened and called like NVIDIA's). It keeps descriptors of the graph
 // API, and computes convolutions and their gradients in the host's memory, in the order of a stream of the fake driver,
-// by what the descriptors say as the vendor's documentation has it. What that forbids is an error of the call, with a
-// text on stderr of what was wrong. Any thread may call it; it is one for the process.
+// as the vendor's documentation defines the descriptors. A call that the documentation forbids returns an error and
+// prints the reason to stderr. Any thread may call it; there is one per process.
 
 #pragma once
 
@@ -13,32 +13,32 @@
 
 namespace lockstep::cuda {
 
-// An engine, which the heuristics name for every operation. One that is nondeterministic, narrows its operands, adds in
-// a narrower type, or is Winograd's or Fourier's gives numbers that are far off; one with tensor cores multiplies f32
-// in TF32.
+// An engine that the heuristics return for every operation. An engine that is nondeterministic, narrows its operands,
+// adds in a narrower type, or uses Winograd's or Fourier's algorithm gives numbers that are far off. One with tensor
+// cores multiplies f32 in TF32.
 struct FakeEngine {
   int64_t index = 0;
   std::vector<cudnnBackendNumericalNote_t> notes;
-  int64_t workspace = 4096;  // bytes that it wants
-  bool takes = true;         // else no plan of it finalizes
+  int64_t workspace = 4096;  // required bytes
+  bool takes = true;         // false: no plan of it can be finalized
 };
 
 class FakeCudnn {
  public:
-  // Each operation since the last time that this was called, in order: "convolution forward x[2,3,8,8] w[4,3,3,3]
+  // The operations since the last call of this function, in order, such as "convolution forward x[2,3,8,8] w[4,3,3,3]
   // y[2,4,8,8], padding [1,1]+[1,1], stride [1,1], dilation [1,1], f32, engine 3".
   virtual std::vector<std::string> TakeCalls() = 0;
-  // What was wrong with calls since then.
+  // The wrong calls since the last call of this function.
   virtual std::vector<std::string> TakeMisuse() = 0;
-  // What the heuristics of `mode` name from now on, the best first. At first: for mode A one engine of each kind that
-  // is not to be used, then one of tensor cores and a plain one; a plain one for the others.
+  // Sets the engines that the heuristics of `mode` return from now on, the best first. At first mode A has one engine
+  // of each kind that must not be used, then one with tensor cores and a plain one; the other modes have a plain one.
   virtual void SetEngines(cudnnBackendHeurMode_t mode, std::vector<FakeEngine> engines) = 0;
-  // The same for callers whose context is of this GPU alone, as where only they find all parts of the library.
+  // The same, only for callers whose context is of this GPU, as if only they found all parts of the library.
   virtual void SetEnginesOf(int gpu, cudnnBackendHeurMode_t mode, std::vector<FakeEngine> engines) = 0;
   virtual void ResetEngines() = 0;
-  // Descriptors and handles that were made and not destroyed.
+  // The number of descriptors and handles that were created and not destroyed.
   virtual int64_t live() const = 0;
-  // Handles that were made, and plans that were made final, since the library was opened.
+  // The numbers of handles created and of plans finalized since the library was opened.
   virtual int64_t handles_made() const = 0;
   virtual int64_t plans_made() const = 0;
 
@@ -46,7 +46,7 @@ class FakeCudnn {
   ~FakeCudnn() = default;
 };
 
-// The symbol of the one that a library has.
+// The symbol by which a library returns its FakeCudnn.
 using GetFakeCudnn = FakeCudnn* (*)();
 inline constexpr char kGetFakeCudnn[] = "lockstep_fake_cudnn";
 

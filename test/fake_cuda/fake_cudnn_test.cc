@@ -1,4 +1,4 @@
-// The fake cuDNN refuses what the graph API forbids: a test on it would find our misuse.
+// The fake cuDNN refuses calls that the graph API forbids, so a test on it would find our misuse.
 
 #include <chrono>
 #include <thread>
@@ -85,14 +85,15 @@ TEST_F(FakeCudnnTest, AttributesOfAnotherTypeKindOrCount) {
   EXPECT_THAT(
       Refused(
           Tensor(1, {1, 1, 1, 1}, {1, 1, 1, 1}).Set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_FLOAT, 1.0f).Finalize()),
-      HasSubstr("type 4 is not its own"));
+      HasSubstr("type 4 is not its type"));
   EXPECT_THAT(Refused(Tensor(1, {1, 1, 1, 1}, {1, 1, 1, 1})
                           .Set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, int64_t{2})
                           .Finalize()),
-              HasSubstr("this kind of descriptor has it not"));
+              HasSubstr("this kind of descriptor does not have it"));
   EXPECT_THAT(Refused(Tensor(1, {1, 1, 1, 1}, {1, 1, 1, 1}).Set(CUDNN_ATTR_TENSOR_UNIQUE_ID, List{1, 2}).Finalize()),
               HasSubstr("2 elements"));
-  EXPECT_THAT(Refused(Tensor(1, {1, 1, 1, 1}, {1, 1, 1}).Finalize()), HasSubstr("not as many strides"));
+  EXPECT_THAT(Refused(Tensor(1, {1, 1, 1, 1}, {1, 1, 1}).Finalize()),
+              HasSubstr("strides and dimensions differ in number"));
   EXPECT_THAT(Refused(Window({1}, {1, 1}).Finalize()), HasSubstr("not one value for each spatial dimension"));
   EXPECT_THAT(Refused(Window({1, 1}, {1, 0}).Finalize()), HasSubstr("too small"));
 }
@@ -116,7 +117,7 @@ TEST_F(FakeCudnnTest, TheOrderOfCalls) {
   CudnnDescriptor plan(api(), CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "the plan");
   int64_t bytes = 0;
   EXPECT_THAT(Refused(plan.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &bytes).status()),
-              HasSubstr("not final is asked"));
+              HasSubstr("an unfinalized descriptor is read"));
 }
 
 TEST_F(FakeCudnnTest, OperationsThatDoNotFitTogether) {
@@ -127,9 +128,9 @@ TEST_F(FakeCudnnTest, OperationsThatDoNotFitTogether) {
   CudnnDescriptor fits = Forward(x, w, y, window);
   EXPECT_TRUE(fits.Finalize().ok());
   EXPECT_THAT(Refused(Forward(x, w, Final(Tensor(3, {1, 1, 2, 3}, {6, 6, 3, 1})), window).Finalize()),
-              HasSubstr("y has not the extents"));
+              HasSubstr("y does not have the extents"));
   EXPECT_THAT(Refused(Forward(x, Final(Tensor(2, {1, 3, 2, 2}, {12, 4, 2, 1})), y, window).Finalize()),
-              HasSubstr("no whole groups"));
+              HasSubstr("the channels do not divide into groups"));
   EXPECT_THAT(Refused(Forward(x, w, Final(Tensor(2, {1, 1, 2, 2}, {4, 4, 2, 1})), window).Finalize()),
               HasSubstr("ids of tensors are equal"));
 }
@@ -140,7 +141,7 @@ class FakeCudnnRunTest : public FakeCudnnTest {
     FakeCudnnTest::SetUp();
     memory_ = device_->Allocate(1 << 16, "memory").value();
   }
-  // x of strides that leave gaps: every second column of a matrix.
+  // x has strides that leave gaps: it is every second column of a matrix.
   absl::Status Run(const List& ids, std::vector<void*> pointers, void* workspace) {
     parts_.push_back(Final(Tensor(1, {1, 1, 2, 2}, {8, 8, 4, 2})));
     parts_.push_back(Final(Tensor(2, {1, 1, 1, 2}, {2, 2, 2, 1})));
@@ -170,7 +171,7 @@ TEST_F(FakeCudnnRunTest, ComputesByStrides) {
   EXPECT_THAT(fake_.TakeMisuse(), IsEmpty());
 }
 
-// Not the convolution, though the library is the first that meets it.
+// The convolution is not blamed, though it is the first call that sees the error.
 TEST_F(FakeCudnnRunTest, WhatWasQueuedBeforeIsTheFirstCause) {
   driver_.driver.BreakIn(device_->stream()->handle(), CUDA_ERROR_ILLEGAL_ADDRESS);
   while (driver_.api.StreamQuery(device_->stream()->handle()) == CUDA_ERROR_NOT_READY) {
@@ -190,7 +191,7 @@ TEST_F(FakeCudnnRunTest, IdsPointersAndWorkspaces) {
   EXPECT_THAT(Refused(Run({1, 2, 3}, {At(0), At(64), host}, At(4096))), HasSubstr("is not in the GPU's memory"));
   EXPECT_THAT(Refused(Run({1, 2, 3}, {At(0), At(64), At(128)}, At((1 << 16) - 1024))),
               HasSubstr("the workspace is not"));
-  EXPECT_THAT(Refused(Run({1, 2}, {At(0), At(64)}, At(4096))), HasSubstr("the pack has not the tensors"));
+  EXPECT_THAT(Refused(Run({1, 2}, {At(0), At(64)}, At(4096))), HasSubstr("the pack does not have the plan's tensors"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The fake driver keeps CUDA's rules, finds who does not, and runs late.
+// The fake driver follows CUDA's rules, detects calls that break them, and runs late.
 
 #include "test/fake_cuda/fake_driver.h"
 
@@ -28,7 +28,7 @@ using testing::IsEmpty;
 constexpr CUresult Code(int result) { return static_cast<CUresult>(result); }
 void Rest(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
-// Appends a letter to a text of the host: the letter is the first parameter, the text's address the second.
+// Appends a letter to a text in the host's memory. The letter is the first parameter, the text's address the second.
 void Append(void** parameters, const FakeLaunch&) {
   char letter;
   std::string* text;
@@ -81,7 +81,7 @@ class Fake : public testing::Test {
   CUresult Launch(CUstream stream, char letter, std::string* text) {
     void* parameters[] = {&letter, &text};
     const CUresult result = api().LaunchKernel(append_, 1, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr);
-    letter = '?';  // the parameters were taken
+    letter = '?';  // the parameters were copied at the launch
     return result;
   }
   CUresult Signal(CUevent event, CUstream from, CUstream to) {
@@ -108,7 +108,7 @@ TEST_F(Fake, ALazyStreamDoesNothingUnasked) {
   EXPECT_EQ(Launch(b_, 'b', &text), CUDA_SUCCESS);
   Rest(5);
   EXPECT_EQ(text, "");
-  EXPECT_EQ(api().StreamSynchronize(b_), CUDA_SUCCESS);  // a runs up to the event alone
+  EXPECT_EQ(api().StreamSynchronize(b_), CUDA_SUCCESS);  // a runs only up to the event
   EXPECT_EQ(text, "ab");
   while (api().StreamQuery(a_) == CUDA_ERROR_NOT_READY) Rest(1);
   EXPECT_EQ(text, "abc");
@@ -163,7 +163,7 @@ TEST_F(Fake, EventsOrderStreams) {
       EXPECT_EQ(Launch(a_, '1', &text), CUDA_SUCCESS);
       EXPECT_EQ(Signal(x_, a_, b_), CUDA_SUCCESS);
       EXPECT_EQ(Launch(b_, '2', &text), CUDA_SUCCESS);
-      EXPECT_EQ(Signal(x_, b_, a_), CUDA_SUCCESS);  // again; the first wait is for what it was
+      EXPECT_EQ(Signal(x_, b_, a_), CUDA_SUCCESS);  // recorded again; the first wait is for the first recording
       EXPECT_EQ(Launch(a_, '3', &text), CUDA_SUCCESS);
       EXPECT_EQ(api().EventRecord(y_, a_), CUDA_SUCCESS);
       EXPECT_EQ(api().EventSynchronize(y_), CUDA_SUCCESS);
@@ -294,7 +294,7 @@ TEST_F(Fake, ACaptureOfTwoStreamsIsAGraph) {
   ASSERT_EQ(api().GraphInstantiateWithFlags(&executable, graph, 0), CUDA_SUCCESS);
   EXPECT_EQ(api().GraphDestroy(graph), CUDA_SUCCESS);
   Rest(2);
-  EXPECT_EQ(text, "") << "what is captured does not run";
+  EXPECT_EQ(text, "") << "a captured launch does not run during the capture";
   std::set<std::string> seen;
   for (int launch = 0; launch < 40; ++launch) {
     EXPECT_EQ(api().GraphLaunch(executable, launch % 2 == 0 ? a_ : b_), CUDA_SUCCESS);
@@ -310,13 +310,13 @@ TEST_F(Fake, ACaptureOfTwoStreamsIsAGraph) {
 
 class FakeMisuse : public Fake {
  protected:
-  // `call` gives `result`, and the fake says `text`.
+  // Expects that `call` returns `result` and that the fake reports `text`.
   void Expect(CUresult result, const std::string& text, const std::function<CUresult()>& call) {
     misused_ = true;
     EXPECT_EQ(call(), result) << text;
     EXPECT_THAT(driver().misuse(), Contains(HasSubstr(text)));
   }
-  // The same in a capture of a_, which is then invalid.
+  // The same within a capture of a_, which is then invalid.
   void ExpectInCapture(CUresult result, const std::string& text, const std::function<CUresult()>& call) {
     ASSERT_EQ(api().StreamBeginCapture(a_, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
     Expect(result, text, call);
@@ -332,7 +332,7 @@ TEST_F(FakeMisuse, OfMemory) {
   const auto host_address = reinterpret_cast<CUdeviceptr>(host);
   Expect(CUDA_ERROR_INVALID_VALUE, "byte 1 of a piece of 64 bytes",
          [&] { return api().MemcpyHtoDAsync(memory + 1, host, 64, a_); });
-  Expect(CUDA_ERROR_INVALID_VALUE, "no address of a GPU",
+  Expect(CUDA_ERROR_INVALID_VALUE, "not an address on a GPU",
          [&] { return api().MemcpyHtoDAsync(host_address, host, 8, a_); });
   Expect(CUDA_ERROR_INVALID_VALUE, "cuMemcpyDtoHAsync of 65 bytes",
          [&] { return api().MemcpyDtoHAsync(host, memory, 65, a_); });
@@ -389,7 +389,7 @@ TEST_F(FakeMisuse, OfCaptures) {
   CUgraph graph = nullptr;
   Expect(Code(904), "never waited for", [&] { return api().StreamEndCapture(a_, &graph); });
   Expect(CUDA_ERROR_INVALID_VALUE, "no capture began", [&] { return api().StreamEndCapture(a_, &graph); });
-  // Afterwards all is as before.
+  // Afterwards the streams work as before.
   EXPECT_EQ(api().MemsetD8Async(memory, 0, 8, b_), CUDA_SUCCESS);
   EXPECT_EQ(api().StreamSynchronize(b_), CUDA_SUCCESS);
   EXPECT_EQ(api().MemFree(memory), CUDA_SUCCESS);
@@ -397,9 +397,9 @@ TEST_F(FakeMisuse, OfCaptures) {
 
 TEST_F(FakeMisuse, OfHandlesSizesAndThreads) {
   std::string text;
-  Expect(CUDA_ERROR_INVALID_HANDLE, "cuLaunchKernel of what is not a stream",
+  Expect(CUDA_ERROR_INVALID_HANDLE, "cuLaunchKernel with a handle that is not a stream",
          [&] { return Launch(nullptr, 'a', &text); });
-  Expect(CUDA_ERROR_INVALID_HANDLE, "cuGraphExecDestroy of what is not",
+  Expect(CUDA_ERROR_INVALID_HANDLE, "cuGraphExecDestroy with a handle that is not",
          [&] { return api().GraphExecDestroy(nullptr); });
   Expect(CUDA_ERROR_INVALID_VALUE, "block 1025x1x1 shared 0 stream 1: impossible sizes",
          [&] { return api().LaunchKernel(append_, 1, 1, 1, 1025, 1, 1, 0, a_, nullptr, nullptr); });
@@ -460,7 +460,7 @@ TEST_F(FakeMisuse, HandlesThatWereDestroyedEndTheProcess) {
   ASSERT_EQ(api().ModuleUnload(module_), CUDA_SUCCESS);
   std::string text;
   EXPECT_DEATH(Launch(b_, 'a', &text), "cuLaunchKernel of a function that was destroyed");
-  // A context's end ends all that is of it.
+  // Releasing a context destroys everything in it.
   CUcontext context = nullptr;
   ASSERT_EQ(api().StreamDestroy(b_), CUDA_SUCCESS);
   ASSERT_EQ(api().EventDestroy(y_), CUDA_SUCCESS);

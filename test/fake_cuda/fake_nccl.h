@@ -1,11 +1,11 @@
-// The fake NCCL (libnccl.so.2 of this folder, opened and called as NVIDIA's is), for ranks that are threads or
-// processes of one host, each with a GPU of the fake driver: its collectives run late, in the order of its caller's
-// streams, and are captured with them. As NVIDIA's it makes communicators and launches collectives in threads
-// of its own (ncclInProgress), where a stream captures after those of its peers have come, adds in an order of its own,
-// and hangs until it is aborted where ranks call different things or a peer is gone. An abort waits until no graph
-// holds a collective of the communicator, and then for all that the GPU's streams hold, other communicators' too. What
-// it forbids is an error, and misuse that the fake driver tells. Any thread may call it; what this class says is of the
-// process alone.
+// The fake NCCL (libnccl.so.2 of this folder, opened and called like NVIDIA's), for ranks that are threads or processes
+// of one host, each with a GPU of the fake driver. Its collectives run late, in the order of the caller's streams, and
+// are captured with them. Like NVIDIA's, it creates communicators and launches collectives in separate threads
+// (ncclInProgress); a captured collective waits there until its peers have captured theirs. It adds in an order of its
+// own. If ranks call different collectives or a peer is gone, it hangs until it is aborted. An abort waits until no
+// graph contains a collective of the communicator, and then for all work in the GPU's streams, that of other
+// communicators too. Forbidden calls return an error and are misuse of the fake driver. Any thread may call it. This
+// class covers only the calls of its own process.
 
 #pragma once
 
@@ -20,27 +20,27 @@ namespace lockstep::cuda {
 
 class FakeNccl {
  public:
-  // The nth call from now on of `function` ("ncclMemAlloc"), 1 being the next, calls `first`, which calls nothing of
-  // NCCL, and returns its result, if that is an error, instead of doing anything. "launch" is called by the thread of a
-  // collective, which launches nothing where the result is ncclInProgress.
+  // In the nth call from now on of `function` ("ncclMemAlloc"; the next call is 1), calls `first`, which must not call
+  // NCCL. If `first` returns an error, the call returns it and does nothing else. The thread of a collective calls
+  // "launch"; it launches nothing if the result is ncclInProgress.
   virtual void OnCall(std::string_view function, int nth, std::function<ncclResult_t()> first) = 0;
   void FailCall(std::string_view function, int nth, ncclResult_t result) {
     OnCall(function, nth, [result] { return result; });
   }
-  // What all communicators say from now on when they are asked for errors, until this is called with ncclSuccess.
+  // Sets the asynchronous error of all communicators, until this is called with ncclSuccess.
   virtual void SetAsyncError(ncclResult_t result) = 0;
-  // Whether ranks may share a GPU, as later ones let them where the user asks. At first they may not.
+  // Allows ranks to share a GPU, as newer versions do on request. At first it is not allowed.
   virtual void LetRanksShareGpus(bool may) = 0;
-  // Each call since the last time that this was called, in order: "ncclAllReduce 1000 f32 sum of 3 ranks".
+  // The calls since the last call of this function, in order: "ncclAllReduce 1000 f32 sum of 3 ranks".
   virtual std::vector<std::string> TakeCalls() = 0;
-  // Communicators that are neither destroyed nor aborted.
+  // The number of communicators that are neither destroyed nor aborted.
   virtual int live() const = 0;
 
  protected:
   ~FakeNccl() = default;
 };
 
-// The symbol of the one that a library has.
+// The symbol by which a library returns its FakeNccl.
 using GetFakeNccl = FakeNccl* (*)();
 inline constexpr char kGetFakeNccl[] = "lockstep_fake_nccl";
 

@@ -13,7 +13,7 @@ namespace {
 
 using loop_test::HostGrid;
 
-// The arguments of a kernel: addresses, and a number of 32 bits at the end.
+// The arguments of a kernel are addresses, and a 32-bit number at the end.
 void Enter(loop_test::RunThread run, bool together, size_t num_parameters, void** parameters, const void* launched) {
   const auto& launch = *static_cast<const FakeLaunch*>(launched);
   std::vector<uint64_t> values(num_parameters);

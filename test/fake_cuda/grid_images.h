@@ -1,4 +1,4 @@
-// Kernels of loops that run on the fake driver: the code that GridFunction writes for a GPU, made for the host. For
+// Kernels of loops that run on the fake driver: the code that GridFunction writes for a GPU, compiled for the host. For
 // tests of the cuda backend.
 
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace lockstep::cuda {
 
-// Images as cuModuleLoadDataEx of the fake driver takes them.
+// Images in the form that the fake driver's cuModuleLoadDataEx takes.
 GridCompiler::MakeTarget FakeGridImages();
 
 }  // namespace lockstep::cuda

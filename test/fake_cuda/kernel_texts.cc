@@ -25,7 +25,7 @@ const std::vector<Family>& Families() {
   return *families;
 }
 
-// All of them, numbered.
+// All kernels; the index is a kernel's number.
 const std::vector<HostKernel>& Kernels() {
   static const auto* const kernels = [] {
     auto* all = new std::vector<HostKernel>;
@@ -37,7 +37,7 @@ const std::vector<HostKernel>& Kernels() {
 
 std::atomic<loop_test::Order> order_of_blocks = loop_test::Order::kMixed;
 
-// One launch: the addresses with which the argument begins become those of the host.
+// One launch: replaces the addresses at the start of the argument by those of the host.
 void LaunchText(const HostKernel& kernel, void** parameters, const FakeLaunch& launch) {
   std::vector<uint64_t> argument((kernel.bytes + 15) / 16 * 2);
   std::memcpy(argument.data(), parameters[0], kernel.bytes);
@@ -51,7 +51,7 @@ void LaunchText(const HostKernel& kernel, void** parameters, const FakeLaunch& l
   LOCKSTEP_CHECK(status.ok()) << kernel.name << ": " << status;
 }
 
-// The driver knows a kernel by an address alone.
+// One function per kernel, because the driver knows a kernel only by an address.
 template <size_t kNumber>
 void EnterText(void** parameters, const FakeLaunch& launch) {
   LaunchText(Kernels()[kNumber], parameters, launch);

@@ -1,5 +1,5 @@
-// The kernels of backends/cuda/kernels/ that run on the fake driver: the same sources, made for the host. For tests of
-// the cuda backend.
+// The kernels of backends/cuda/kernels/ on the fake driver: the same sources, compiled for the host. For tests of the
+// cuda backend.
 
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace lockstep::cuda {
 
-// Images as cuModuleLoadDataEx of the fake driver takes them, by family. Blocks, and threads of one, run in `order`,
-// which is one for the process.
+// Images in the form that the fake driver's cuModuleLoadDataEx takes, by family. Blocks, and the threads of a block,
+// run in `order`, which is one setting for the process.
 std::function<std::string(std::string_view family)> FakeKernelTexts(loop_test::Order order = loop_test::Order::kMixed);
 
 }  // namespace lockstep::cuda

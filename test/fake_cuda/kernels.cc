@@ -1,4 +1,4 @@
-// The driver's functions of modules and kernels, as cuda.h has them.
+// The driver's functions of modules and kernels, as declared in cuda.h.
 
 #include <algorithm>
 #include <cstring>
@@ -22,7 +22,7 @@ void* FindForKernel(CUdeviceptr address, size_t bytes) {
   return found;
 }
 
-// The lines of an image of fake kernels.
+// Parses the lines of an image of fake kernels.
 CUresult Parse(const std::string& image, std::map<std::string, CUfunc_st>& functions) {
   std::istringstream lines(image);
   std::string line;
@@ -40,7 +40,7 @@ CUresult Parse(const std::string& image, std::map<std::string, CUfunc_st>& funct
   return CUDA_SUCCESS;
 }
 
-// Takes the time of a compilation, in which other threads may call the driver.
+// Takes the time of a compilation. Other threads may call the driver meanwhile.
 void CompileFor(Call& call) {
   call.machine.most_loads = std::max(call.machine.most_loads, ++call.machine.loads);
   const auto time = call.machine.options.compile_time;
@@ -124,7 +124,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned gr
                         grid_z <= 65535 && block_x > 0 && block_y > 0 && block_z > 0 &&
                         uint64_t{block_x} * block_y * block_z <= 1024 && shared_bytes <= 232448;
   if (!possible) return call.machine.Wrong(CUDA_ERROR_INVALID_VALUE, call.machine.calls.back() + ": impossible sizes");
-  std::vector<std::vector<std::byte>> taken;  // the caller's are free when this returns
+  std::vector<std::vector<std::byte>> taken;  // the caller may change its own after this returns
   for (size_t i = 0; i < function->parameters.size(); ++i) {
     const auto* at = static_cast<const std::byte*>(parameters[i]);
     taken.emplace_back(at, at + function->parameters[i]);

@@ -20,7 +20,7 @@ Fake& Open(const char* what, const char* path, const char* symbol) {
 
 }  // namespace
 
-// Where Bazel runs tests.
+// The path is relative to the folder in which Bazel runs tests.
 FakeDriver& TheFakeDriver() {
   return Open<FakeDriver>("the fake CUDA driver", "./test/fake_cuda/libcuda.so.1", kGetFakeDriver);
 }

@@ -1,4 +1,4 @@
-// Opens the fakes as the real libraries are opened. For tests whose data holds //test/fake_cuda:libcuda.so.1.
+// Opens the fakes like the real libraries. For tests whose data contains //test/fake_cuda:libcuda.so.1.
 
 #pragma once
 
@@ -12,13 +12,13 @@ struct LoadedFakeDriver {
   FakeDriver& driver;
 };
 
-// As it is.
+// The fake driver in its present state.
 FakeDriver& TheFakeDriver();
 
-// GPUs made anew, and cuInit called. No context may be retained.
+// Creates new GPUs and calls cuInit. No context may be retained.
 LoadedFakeDriver LoadFakeDriver(const FakeDriver::Options& options = {});
 
-// For tests whose data holds libnccl.so.2, too.
+// For tests whose data also contains libnccl.so.2.
 FakeNccl& TheFakeNccl();
 
 }  // namespace lockstep::cuda

@@ -13,9 +13,9 @@
 namespace lockstep::cuda {
 namespace {
 
-constexpr size_t kRange = size_t{16} << 30;  // of addresses of a GPU; none is used twice
+constexpr size_t kRange = size_t{16} << 30;  // addresses per GPU; none is used twice
 constexpr size_t kPage = 4096;
-constexpr auto kFreshByte = std::byte{0xcd};  // what lies in memory that is given out
+constexpr auto kFreshByte = std::byte{0xcd};  // the content of new memory
 
 std::byte* Map(int rights) {
   void* memory = mmap(nullptr, kRange, rights, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -49,7 +49,7 @@ void Machine::Reset(std::unique_lock<std::mutex>& lock, const FakeDriver::Option
   for (const auto& context : contexts) {
     if (context->retained > 0) Wrong(kNotPermitted, "the fake is reset while a context is retained");
   }
-  changed_.wait(lock, [this] { return threads_ == 0; });  // streams that were destroyed finish what they hold
+  changed_.wait(lock, [this] { return threads_ == 0; });  // destroyed streams finish their queued work
   retired_.clear();
   for (const Memory& memory : memory_) {
     munmap(memory.addresses, kRange);
@@ -90,7 +90,7 @@ void Machine::Retire(CUevent event) { Retire(events, event); }
 void Machine::Retire(CUmodule module) {
   for (auto& [name, function] : module->functions) {
     functions.erase(&function);
-    retired_.emplace(&function, nullptr);  // the module's memory
+    retired_.emplace(&function, nullptr);  // the module owns the memory
   }
   module->image.clear();
   Retire(modules, module);
@@ -115,7 +115,7 @@ void Machine::CheckNotRetired(const void* handle, const std::string& call, const
 CUresult Machine::Allocate(int gpu, size_t bytes, CUdeviceptr* memory) {
   if (bytes == 0) return Wrong(CUDA_ERROR_INVALID_VALUE, "cuMemAlloc of 0 bytes");
   Memory& of_gpu = memory_[static_cast<size_t>(gpu)];
-  const size_t size = RoundUp(bytes) + kPage;  // a page between any two
+  const size_t size = RoundUp(bytes) + kPage;  // a page between any two allocations
   if (bytes > options.bytes - of_gpu.used || size > kRange - of_gpu.end) return CUDA_ERROR_OUT_OF_MEMORY;
   of_gpu.live.emplace(of_gpu.end, bytes);
   std::fill_n(of_gpu.contents + of_gpu.end, bytes, kFreshByte);
@@ -172,7 +172,7 @@ std::string Machine::Place(CUdeviceptr address) const {
     text << "between the pieces of a GPU";
     return text.str();
   }
-  text << "no address of a GPU";
+  text << "not an address on a GPU";
   return text.str();
 }
 
@@ -257,7 +257,7 @@ CUresult Machine::Close(CUstream stream) {
     Wrong(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "cuStreamDestroy of a stream that captures");
   }
   stream->closing = true;
-  Retire(stream);  // its thread still runs what it holds
+  Retire(stream);  // its thread still runs the queued work
   changed_.notify_all();
   return CUDA_SUCCESS;
 }
@@ -296,7 +296,7 @@ CUresult Machine::WaitFor(CUstream stream, const std::shared_ptr<Mark>& mark) {
       return Wrong(kCaptureIsolation, "a stream that captures waits for an event of another capture");
     }
     if (mark->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    stream->capture = mark->capture;  // the stream joins it
+    stream->capture = mark->capture;  // the stream joins the capture
     stream->last.insert(mark->last.begin(), mark->last.end());
     return CUDA_SUCCESS;
   }

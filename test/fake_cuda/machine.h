@@ -1,5 +1,5 @@
-// The GPUs of the fake driver: memory, contexts, streams, events and captures. Everything but the work of streams
-// happens under one mutex. The functions of the driver call it, nobody else.
+// The GPUs of the fake driver: memory, contexts, streams, events and captures. Everything except the work of streams
+// happens under one mutex. Only the functions of the driver call it.
 
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace lockstep::cuda {
 
-// Errors that the table has no names for, as nothing but the fake gives them.
+// Errors without names in our table, because only the fake returns them.
 inline constexpr auto kContextIsDestroyed = static_cast<CUresult>(709);
 inline constexpr auto kNotPermitted = static_cast<CUresult>(800);
 inline constexpr auto kCaptureUnjoined = static_cast<CUresult>(904);
@@ -28,19 +28,19 @@ inline constexpr auto kCaptureIsolation = static_cast<CUresult>(905);
 inline constexpr auto kCapturedEvent = static_cast<CUresult>(907);
 inline constexpr auto kWrongThread = static_cast<CUresult>(908);
 
-// Work of a stream, or of a graph. It runs without the mutex.
+// Work of a stream or of a graph. Runs without the mutex.
 using Work = std::function<CUresult()>;
 
 struct Graph {
   struct Node {
     std::string what;
     Work work;
-    std::set<size_t> after;  // nodes
+    std::set<size_t> after;  // indices of nodes
   };
   std::vector<Node> nodes;
 };
 
-// A capture, from begin to end. Streams join it by waiting for its events.
+// A capture, from its begin to its end. Streams join it by waiting for its events.
 struct Capture {
   CUstream origin = nullptr;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -54,17 +54,17 @@ struct Mark {
   bool done = false;
   std::chrono::steady_clock::time_point when;
   CUstream stream = nullptr;
-  uint64_t number = 0;  // of the work of the stream
+  uint64_t number = 0;  // index of the preceding work in the stream
   std::shared_ptr<Capture> capture;
-  std::set<size_t> last;  // of a capture: the nodes that it stands for
+  std::set<size_t> last;  // in a capture: the nodes that it stands for
 };
 
 // The driver's CUstream, CUevent, … are pointers to these.
 struct CUctx_st {
   int gpu = 0;
   int retained = 0;
-  CUresult broken = CUDA_SUCCESS;  // for ever
-  std::mutex host_functions;       // one of a context at a time, as CUDA may do
+  CUresult broken = CUDA_SUCCESS;  // permanently
+  std::mutex host_functions;       // one at a time per context, as CUDA may do
 };
 struct CUstream_st {
   struct Item {
@@ -75,11 +75,11 @@ struct CUstream_st {
   CUcontext context = nullptr;
   int number = 0;
   std::deque<Item> queue;
-  uint64_t queued = 0, done = 0, wanted = 0;  // items; wanted: how far it may run
+  uint64_t queued = 0, done = 0, wanted = 0;  // items; may run up to `wanted`
   bool closing = false;
-  std::chrono::microseconds spent{0};  // FakeDriver::Spend
+  std::chrono::microseconds spent{0};  // see FakeDriver::Spend
   std::shared_ptr<Capture> capture;
-  std::set<size_t> last;  // of its capture: what the next node comes after
+  std::set<size_t> last;  // in its capture: the nodes that the next node comes after
   std::mt19937_64 random;
   std::thread thread;
 };
@@ -90,7 +90,7 @@ struct CUevent_st {
 };
 struct CUfunc_st {
   std::string name;
-  FakeKernel kernel = nullptr;  // null: of PTX
+  FakeKernel kernel = nullptr;  // null: from PTX
   std::vector<size_t> parameters;
   bool is_loaded = false;
 };
@@ -115,41 +115,42 @@ class Machine {
 
   std::unique_lock<std::mutex> Lock() const { return std::unique_lock<std::mutex>(mutex_); }
 
-  // All that follows: under the mutex.
+  // Callers of all the following hold the mutex.
   void Reset(std::unique_lock<std::mutex>& lock, const FakeDriver::Options& options);
-  void Release(CUcontext context);  // ends all that is of it, and notes what should have ended before
-  CUresult Wrong(CUresult result, const std::string& text);  // notes and prints it
-  // A handle is no longer valid. Its memory stays until Reset, so that no later handle has its address.
+  void Release(CUcontext context);  // destroys everything in it, and records what should have been destroyed before
+  CUresult Wrong(CUresult result, const std::string& text);  // records and prints it
+  // Makes a handle invalid. Its memory stays until Reset, so that no later handle gets its address.
   void Retire(CUstream stream);
   void Retire(CUevent event);
-  void Retire(CUmodule module);  // with its functions
+  void Retire(CUmodule module);  // and its functions
   void Retire(CUgraph graph);
   void Retire(CUgraphExec executable);
-  // Ends the process if the handle was destroyed, as NVIDIA's driver may: it reads memory that it has freed.
+  // Ends the process if the handle was destroyed, as NVIDIA's driver may: it would read freed memory.
   void CheckNotRetired(const void* handle, const std::string& call, const char* what) const;
 
   // Memory.
   CUresult Allocate(int gpu, size_t bytes, CUdeviceptr* memory);
   CUresult Free(CUdeviceptr memory);
-  std::byte* Find(CUdeviceptr address, size_t bytes, int gpu = -1) const;  // -1: of any
+  std::byte* Find(CUdeviceptr address, size_t bytes, int gpu = -1) const;  // -1: any GPU
   size_t used(int gpu) const { return memory_[static_cast<size_t>(gpu)].used; }
   std::string Place(CUdeviceptr address) const;  // "0x…: byte 3 of 64 freed bytes", for messages
 
   // Streams.
   CUstream MakeStream(CUcontext context);
-  void Enqueue(CUstream stream, std::string what, Work work);  // or captures it
+  void Enqueue(CUstream stream, std::string what, Work work);  // or captures the work
   std::shared_ptr<Mark> Record(CUstream stream);
   CUresult WaitFor(CUstream stream, const std::shared_ptr<Mark>& mark);
   void Want(CUstream stream) { stream->wanted = stream->queued, changed_.notify_all(); }
   void Want(const Mark& mark);
   void AwaitChange(std::unique_lock<std::mutex>& lock) { changed_.wait(lock); }
-  void AwaitIdle(std::unique_lock<std::mutex>& lock, int gpu);  // until what its streams hold now is done
+  void AwaitIdle(std::unique_lock<std::mutex>& lock, int gpu);  // until the work now in its streams is done
   void Break(CUcontext context, CUresult result, const std::string& text);
   CUresult Close(CUstream stream);
-  // Whether the calling thread may do what a capture forbids, such as allocating. An error ends the capture.
+  // Returns an error if a capture forbids the calling thread to do this, such as allocating. An error invalidates the
+  // capture.
   CUresult CheckUnsafe(const std::string& call);
   CUresult EndCapture(CUstream stream, Graph* graph);
-  // The graph's nodes in some order that its edges allow.
+  // Runs the graph's nodes in a random order that its edges allow.
   Work RunOf(const Graph& graph, CUstream stream);
 
   FakeDriver::Options options;
@@ -157,28 +158,28 @@ class Machine {
   std::set<CUstream> streams;
   std::set<CUevent> events;
   std::set<CUmodule> modules;
-  std::set<CUfunction> functions;  // of modules
+  std::set<CUfunction> functions;  // of all modules
   std::set<CUgraph> graphs;
   std::set<CUgraphExec> executables;
   std::map<std::byte*, size_t> pinned;
   std::vector<std::shared_ptr<Capture>> captures;
   std::vector<std::string> calls, misuse, leaks, lazy_loads;
-  std::map<std::string, std::vector<std::pair<int, Work>>, std::less<>> interruptions;  // of calls to come, by function
+  std::map<std::string, std::vector<std::pair<int, Work>>, std::less<>> interruptions;  // of coming calls, by function
 
   bool initialized = false;  // cuInit was called
   int contexts_made = 0;
-  int loads = 0, most_loads = 0;  // of modules, now and at most
+  int loads = 0, most_loads = 0;  // of modules: now, and the most at once
 
   static thread_local CUcontext current;  // the context of this thread
   static thread_local bool in_host_function;
-  static thread_local CUresult of_kernel;  // what the kernel that runs in this thread has met
+  static thread_local CUresult of_kernel;  // the error of the kernel that runs in this thread
   static thread_local int gpu_of_kernel;
 
  private:
   struct Memory {
-    std::byte* addresses = nullptr;  // of the GPU: a range that is mapped without any right
+    std::byte* addresses = nullptr;  // the GPU's addresses: a range mapped without access rights
     std::byte* contents = nullptr;
-    size_t end = 0;   // of what was ever given out
+    size_t end = 0;   // of all memory ever allocated
     size_t used = 0;  // bytes
     std::map<size_t, size_t> live, freed;
   };
@@ -192,7 +193,7 @@ class Machine {
   std::vector<Memory> memory_;  // by GPU
   int made_streams_ = 0;
   int threads_ = 0;                                       // of streams
-  std::map<const void*, std::shared_ptr<void>> retired_;  // handles that were destroyed
+  std::map<const void*, std::shared_ptr<void>> retired_;  // destroyed handles
 };
 
 }  // namespace lockstep::cuda

@@ -1,4 +1,4 @@
-// The driver's functions of memory, as cuda.h has them.
+// The driver's functions of memory, as declared in cuda.h.
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,13 +10,13 @@
 namespace lockstep::cuda {
 namespace {
 
-// Bytes of a GPU, or of the host, that a copy touches.
+// The source or destination of a copy, on a GPU or on the host.
 struct Side {
-  CUdeviceptr device = 0;  // 0: of the host
+  CUdeviceptr device = 0;  // 0: on the host
   std::byte* host = nullptr;
 };
 
-// A copy: its addresses are looked up when it is called, and again when it runs.
+// A copy. Its addresses are checked when it is called, and again when it runs.
 CUresult Copy(Call& call, const char* name, const Side& to, const Side& from, size_t bytes, CUstream stream) {
   if (call.failed()) return call.result;
   Machine& machine = call.machine;
@@ -99,7 +99,7 @@ EXPORT CUresult cuMemFreeHost(void* memory) {
   Call call("cuMemFreeHost");
   if (call.InContext().Unsafe("cuMemFreeHost").failed()) return call.result;
   if (call.machine.pinned.erase(static_cast<std::byte*>(memory)) == 0) {
-    return call.machine.Wrong(CUDA_ERROR_INVALID_VALUE, "cuMemFreeHost of what is not pinned");
+    return call.machine.Wrong(CUDA_ERROR_INVALID_VALUE, "cuMemFreeHost of memory that is not pinned");
   }
   std::free(memory);
   return CUDA_SUCCESS;

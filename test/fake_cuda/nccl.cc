@@ -1,4 +1,4 @@
-// The functions of the fake NCCL, as nccl.h has them.
+// The functions of the fake NCCL, as declared in nccl.h.
 
 #include "runtime/cuda/nccl.h"
 
@@ -45,7 +45,7 @@ LOCKSTEP_FAKE ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, n
   auto made = std::make_shared<ncclComm>();
   made->id = id.internal.data();
   made->world = NcclWorld::Open(made->id, ranks);
-  if (made->world != nullptr && !made->world->Join(rank, gpu)) return fake.Wrong("a rank that is there already");
+  if (made->world != nullptr && !made->world->Join(rank, gpu)) return fake.Wrong("a rank that has already joined");
   made->rank = rank;
   made->gpu = gpu;
   made->ranks = ranks;
@@ -66,8 +66,8 @@ LOCKSTEP_FAKE ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* 
   return ncclSuccess;
 }
 
-// As NVIDIA's it waits for graphs that hold collectives of the communicator, and frees memory, which waits for all that
-// the GPU's streams hold, also of other communicators.
+// Like NVIDIA's, it waits for graphs that contain collectives of the communicator, and frees memory, which waits for
+// all work in the GPU's streams, also that of other communicators.
 LOCKSTEP_FAKE ncclResult_t ncclCommAbort(ncclComm_t comm) {
   Fake& fake = TheFake();
   std::unique_lock lock(fake.mutex);
@@ -134,7 +134,7 @@ LOCKSTEP_FAKE ncclResult_t ncclMemFree(void* memory) {
   Fake& fake = TheFake();
   const std::lock_guard lock(fake.mutex);
   (void)fake.Note("ncclMemFree");
-  if (fake.memory.erase(memory) == 0) return fake.Wrong("ncclMemFree of what ncclMemAlloc did not give");
+  if (fake.memory.erase(memory) == 0) return fake.Wrong("ncclMemFree of memory that is not from ncclMemAlloc");
   for (const auto& [comm, kept] : fake.comms) {
     if (kept->registered.count(memory) == 1) return fake.Wrong("ncclMemFree of memory that is registered");
   }
@@ -159,7 +159,7 @@ LOCKSTEP_FAKE ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
   const std::lock_guard lock(fake.mutex);
   (void)fake.Note("ncclCommDeregister");
   if (!fake.IsLive(comm)) return fake.Wrong("ncclCommDeregister of a communicator that is gone");
-  if (comm->registered.erase(handle) == 0) return fake.Wrong("ncclCommDeregister of what is not registered");
+  if (comm->registered.erase(handle) == 0) return fake.Wrong("ncclCommDeregister of a buffer that is not registered");
   return ncclSuccess;
 }
 

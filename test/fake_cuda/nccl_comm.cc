@@ -9,7 +9,7 @@
 namespace lockstep::cuda {
 namespace {
 
-// Part of a collective's work, of which graphs keep copies; it goes with the last of them.
+// Counts a collective while graphs keep copies of its work; destroyed with the last copy.
 class Captured {
  public:
   explicit Captured(std::shared_ptr<ncclComm> comm) : comm_(std::move(comm)) {}
@@ -25,7 +25,7 @@ class Captured {
   bool counted_ = false;
 };
 
-// In a stream: waits for the peers, or for an abort.
+// Runs in a stream: waits for the peers, or for an abort.
 CUresult Run(const std::shared_ptr<ncclComm>& comm, const Collective& c, CUdeviceptr input, CUdeviceptr output) {
   Fake& fake = TheFake();
   const FakeDriver& driver = *TheDriver().fake;
@@ -36,8 +36,8 @@ CUresult Run(const std::shared_ptr<ncclComm>& comm, const Collective& c, CUdevic
   std::unique_lock lock(fake.mutex);
   if (comm->aborted) return CUDA_SUCCESS;
   if ((reads && in == nullptr) || out == nullptr || in_bytes > NcclWorld::kMaxBytes) {
-    (void)fake.Wrong(in_bytes > NcclWorld::kMaxBytes ? "a collective of more than the fake has room for"
-                                                     : "a collective touches what is no memory of a GPU");
+    (void)fake.Wrong(in_bytes > NcclWorld::kMaxBytes ? "a collective larger than the fake's limit"
+                                                     : "a collective uses an address outside the GPUs' memory");
     return CUDA_ERROR_ILLEGAL_ADDRESS;
   }
   const uint64_t number = comm->ran++;
@@ -51,23 +51,23 @@ CUresult Run(const std::shared_ptr<ncclComm>& comm, const Collective& c, CUdevic
   return CUDA_SUCCESS;
 }
 
-// What a call puts into a stream.
+// Work that a call adds to a stream.
 struct Work {
   std::string name;
   std::function<CUresult()> run;
 };
 
-// A group that is not ended yet.
+// A group between its start and its end.
 struct Group {
   bool is_open = false;
-  std::shared_ptr<ncclComm> comm;  // of all its calls; null: there are none
+  std::shared_ptr<ncclComm> comm;  // of all its calls; null: no calls yet
   CUstream stream = nullptr;
   std::vector<Work> collectives;
   std::vector<std::pair<Message, CUdeviceptr>> messages;
 };
 thread_local Group group;
 
-// In a thread of its own. Where the stream captures collectives it exchanges addresses with its peers, and so waits for
+// Runs in a thread of its own. If the stream captures, a collective exchanges addresses with its peers and so waits for
 // them.
 void Launch(const std::shared_ptr<ncclComm>& comm, const std::vector<Work>& works, bool meets_all, CUstream stream) {
   constexpr auto kRest = std::chrono::microseconds(100);
@@ -92,7 +92,7 @@ void Launch(const std::shared_ptr<ncclComm>& comm, const std::vector<Work>& work
   fake.changed.notify_all();
 }
 
-// In a stream: sends all messages, then takes those of the peers.
+// Runs in a stream: sends all messages, then receives those of the peers.
 CUresult RunMessages(const std::shared_ptr<ncclComm>& comm,
                      const std::vector<std::pair<Message, CUdeviceptr>>& messages) {
   Fake& fake = TheFake();
@@ -102,8 +102,8 @@ CUresult RunMessages(const std::shared_ptr<ncclComm>& comm,
   for (const auto& [message, address] : messages) {
     const size_t bytes = message.count * BytesOf(message.type);
     if (driver.Find(address, bytes) != nullptr && bytes <= NcclWorld::kMaxMessage) continue;
-    (void)fake.Wrong(bytes > NcclWorld::kMaxMessage ? "a message of more than the fake has room for"
-                                                    : "a message touches what is no memory of a GPU");
+    (void)fake.Wrong(bytes > NcclWorld::kMaxMessage ? "a message larger than the fake's limit"
+                                                    : "a message uses an address outside the GPUs' memory");
     return CUDA_ERROR_ILLEGAL_ADDRESS;
   }
   ++comm->active;
@@ -123,14 +123,14 @@ CUresult RunMessages(const std::shared_ptr<ncclComm>& comm,
   return CUDA_SUCCESS;
 }
 
-// Under the fake's mutex.
+// The caller holds the fake's mutex.
 ncclResult_t StartLaunch(std::shared_ptr<ncclComm> comm, std::vector<Work> works, bool meets_all, CUstream stream) {
   comm->launches = true;
   std::thread(Launch, std::move(comm), std::move(works), meets_all, stream).detach();
   return ncclInProgress;
 }
 
-// Under the fake's mutex: what every call has to be.
+// Checks common to all calls. The caller holds the fake's mutex.
 ncclResult_t CheckCall(Fake& fake, const std::string& text, ncclComm_t comm, CUstream stream) {
   const ncclResult_t failure = fake.Note(text);
   if (failure != ncclSuccess) return failure;

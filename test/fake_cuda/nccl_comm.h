@@ -1,4 +1,4 @@
-// The communicators of the fake NCCL, and what they put into streams. For the fake NCCL alone.
+// The communicators of the fake NCCL, and the work that they add to streams. Only for the fake NCCL.
 
 #pragma once
 
@@ -21,22 +21,22 @@ namespace lockstep::cuda {
 
 struct ncclComm {
   std::string id;
-  std::shared_ptr<NcclWorld> world;  // null: the process that made the id is gone, so that nobody ever joins
+  std::shared_ptr<NcclWorld> world;  // null: the process that made the id is gone, so no rank can join
   int rank = 0;
   int ranks = 0;
   std::atomic<bool> aborted{false};
-  bool launches = false;  // a thread of its own puts a collective into its stream
+  bool launches = false;  // a separate thread is adding a collective to its stream
   uint64_t ran = 0;
-  int active = 0;                // collectives that run
-  std::atomic<int> captured{0};  // that graphs hold
+  int active = 0;                // running collectives
+  std::atomic<int> captured{0};  // collectives that graphs contain
   int gpu = 0;
   std::set<void*> registered;
 
   bool joined() const { return world != nullptr && world->complete(); }
 };
 
-// All of this process' communicators, under one mutex. The driver's is never waited for while it is held, but for a
-// moment; peers are waited for without it.
+// All communicators of this process, under one mutex. A thread that holds it takes the driver's mutex only briefly, and
+// never waits for peers.
 class Fake final : public FakeNccl {
  public:
   void OnCall(std::string_view function, int nth, std::function<ncclResult_t()> first) override {
@@ -60,7 +60,7 @@ class Fake final : public FakeNccl {
     return static_cast<int>(comms.size());
   }
 
-  // Under the mutex.
+  // The caller holds the mutex.
   ncclResult_t Note(const std::string& call) {
     calls_.push_back(call);
     return Interrupt(call.substr(0, call.find(' ')));
@@ -81,7 +81,7 @@ class Fake final : public FakeNccl {
   mutable std::mutex mutex;
   std::condition_variable changed;
   std::map<ncclComm_t, std::shared_ptr<ncclComm>> comms;
-  std::map<void*, size_t> memory;  // of MemAlloc
+  std::map<void*, size_t> memory;  // from ncclMemAlloc
   ncclResult_t async_error = ncclSuccess;
   bool may_share_gpus = false;
 
@@ -92,11 +92,12 @@ class Fake final : public FakeNccl {
 
 Fake& TheFake();
 
-// Puts a collective into the stream, in a thread of its own: ncclInProgress. In a group that is for its end to do.
+// Adds a collective to the stream in a separate thread and returns ncclInProgress. In a group, the end of the group
+// does that.
 ncclResult_t EnqueueCollective(const char* name, ncclComm_t comm, const Collective& c, const void* input, void* output,
                                CUstream stream);
 
-// A message to a peer, or from it, of which the fake takes those in groups alone.
+// A message to or from a peer. The fake takes messages only within groups.
 struct Message {
   bool is_sent;
   int peer;
@@ -106,7 +107,7 @@ struct Message {
 ncclResult_t EnqueueMessage(const char* name, ncclComm_t comm, const Message& message, const void* data,
                             CUstream stream);
 
-// Of the thread that calls. The end puts the group's calls into the stream, the messages together, the sent ones first.
+// The group of the calling thread. Its end adds the group's calls to the stream, all messages together, sends first.
 ncclResult_t StartGroup();
 ncclResult_t EndGroup();
 

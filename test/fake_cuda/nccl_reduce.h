@@ -1,4 +1,4 @@
-// What the fake NCCL computes. For it alone.
+// The computations of the fake NCCL. Only for the fake NCCL.
 
 #pragma once
 
@@ -34,7 +34,7 @@ T Combine(ncclRedOp_t op, T a, T b) {
   }
 }
 
-// From rank 1 on, the first rank last: as in a ring, and unlike Communicator. What is narrow is rounded at each step.
+// Adds from rank 1 on, rank 0 last, as in a ring and unlike Communicator. Narrow types are rounded at each step.
 template <typename T>
 void ReduceAs(ncclRedOp_t op, const std::vector<const std::byte*>& inputs, size_t offset, size_t count,
               std::byte* output) {
@@ -57,7 +57,7 @@ void ReduceAs(ncclRedOp_t op, const std::vector<const std::byte*>& inputs, size_
   }
 }
 
-// `count` elements of all ranks' inputs, from the byte `offset` on.
+// Reduces `count` elements of all ranks' inputs, from the byte `offset` on.
 inline void Reduce(ncclDataType_t type, ncclRedOp_t op, const std::vector<const std::byte*>& inputs, size_t offset,
                    size_t count, std::byte* output) {
   switch (type) {
@@ -81,7 +81,7 @@ inline size_t OutputBytes(const Collective& c, int ranks) {
   return (c.kind == Collective::Kind::kAllGather ? static_cast<size_t>(ranks) : 1) * c.count * BytesOf(c.type);
 }
 
-// What a rank gets.
+// Computes the output of a rank.
 inline void Compute(const Collective& c, int rank, const std::vector<const std::byte*>& inputs, std::byte* output) {
   const size_t bytes = c.count * BytesOf(c.type);
   switch (c.kind) {

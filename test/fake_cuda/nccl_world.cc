@@ -19,9 +19,9 @@
 namespace lockstep::cuda {
 namespace {
 
-constexpr size_t kShared = size_t{256} << 10;  // before the inputs, which come before the messages
+constexpr size_t kShared = size_t{256} << 10;  // bytes before the inputs, which come before the messages
 
-// The files of this process' ids.
+// The memory files of ids that this process made.
 struct Files {
   std::mutex mutex;
   std::map<std::string, int> by_id;
@@ -32,7 +32,7 @@ Files& TheFiles() {
   return *files;
 }
 
-// An id is where its memory is to be found, and then the name of that, as a file's number is used again:
+// An id is the path of its memory, and then the name of that memory, because file numbers are reused:
 // "/proc/<process>/fd/<file> /memfd:nccl-<number>".
 std::string PathOf(const std::string& id) { return id.substr(0, id.find(' ')); }
 std::string NameOf(const std::string& id) { return id.substr(id.find(' ') + 1) + " (deleted)"; }
@@ -41,12 +41,12 @@ std::string NameOf(const std::string& id) { return id.substr(id.find(' ') + 1) +
 
 struct NcclWorld::Shared {
   struct Rank {
-    std::atomic<int> gpu{0};           // 1 + its number; 0: the rank has not joined
-    std::atomic<uint64_t> arrived{0};  // collectives that it has come to
+    std::atomic<int> gpu{0};           // 1 + the GPU's number; 0: the rank has not joined
+    std::atomic<uint64_t> arrived{0};  // number of collectives that the rank has reached
     std::atomic<uint64_t> captured{0};
-    std::array<Collective, 2> calls;  // of even and odd numbers, as the inputs
+    std::array<Collective, 2> calls;  // for even and odd numbers, like the inputs
   };
-  struct Box {  // from a rank to another one
+  struct Box {  // from one rank to another
     std::atomic<uint64_t> sent{0}, taken{0};
   };
   Event changed;
@@ -61,7 +61,7 @@ std::string NcclWorld::MakeId() {
   const std::string name = "nccl-" + std::to_string(++files.made);
   const int file = memfd_create(name.c_str(), MFD_CLOEXEC);
   void* first = MAP_FAILED;
-  // Nothing of it is there before it is written.
+  // A sparse file: memory is used only where it is written.
   if (file >= 0 && ftruncate(file, static_cast<off_t>(kShared + 2 * kMaxRanks * kMaxBytes +
                                                       kMaxRanks * kMaxRanks * kMaxMessage)) == 0) {
     first = mmap(nullptr, kShared, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -128,7 +128,8 @@ bool NcclWorld::shares_a_gpu() const {
   return false;
 }
 
-// Two a rank: when a rank has come to a collective all have left the last but one, whose place it takes.
+// Each rank has two inputs. When a rank reaches a collective, all ranks have left the one before the previous one, so
+// its place is free.
 std::byte* NcclWorld::InputOf(int rank, uint64_t number) const {
   return reinterpret_cast<std::byte*>(shared_) + kShared + (2 * static_cast<size_t>(rank) + number % 2) * kMaxBytes;
 }

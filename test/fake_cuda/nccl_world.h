@@ -1,6 +1,7 @@
-// What the ranks of one of the fake NCCL's communicators share, be they threads of a process or processes: memory
-// without a name, which belongs to the process that made the communicator's id, and which the others open by /proc. It
-// goes with the last that has it, however that ends, and no rank that dies leaves it locked. For the fake NCCL alone.
+// The memory that the ranks of one of the fake NCCL's communicators share, as threads of one process or as processes.
+// It has no name: it belongs to the process that made the communicator's id, and the others open it through /proc. It
+// is freed when the last process that maps it ends in any way. A rank that dies leaves no lock held. Only for the fake
+// NCCL.
 
 #pragma once
 
@@ -15,7 +16,7 @@
 
 namespace lockstep::cuda {
 
-// What a rank asks for.
+// The collective that a rank calls.
 struct Collective {
   enum class Kind { kAllReduce, kBroadcast, kAllGather, kReduceScatter } kind;
   size_t count;
@@ -27,38 +28,40 @@ struct Collective {
 
 class NcclWorld {
  public:
-  // The id of a world that nobody has joined yet. Its memory can be opened until it is dropped by this process.
+  // Returns the id of a new world without ranks. Its memory can be opened until this process drops the id.
   static std::string MakeId();
-  static void DropId(const std::string& id);  // does nothing to other processes' ids
+  static void DropId(const std::string& id);  // has no effect on other processes' ids
 
-  // Null if the process that made the id is gone or has dropped it.
+  // Returns null if the process that made the id is gone or has dropped it.
   static std::shared_ptr<NcclWorld> Open(const std::string& id, int ranks);
   ~NcclWorld();
   NcclWorld(const NcclWorld&) = delete;
   NcclWorld& operator=(const NcclWorld&) = delete;
 
-  // False if there is no such rank, or it is there already.
+  // Returns false if there is no such rank, or it has already joined.
   bool Join(int rank, int gpu);
   bool complete() const;      // all ranks have joined
-  bool shares_a_gpu() const;  // two of those that have joined
+  bool shares_a_gpu() const;  // two ranks that have joined
   int ranks() const { return ranks_; }
 
-  // The rank's collective of that number, from 0 on, one after the other: leaves `bytes` of input, and waits for the
-  // peers. Their inputs, by rank, valid until the next; empty if `stop` became true first. A peer that is gone, or
-  // whose collective of that number is another, never comes.
+  // Runs the rank's collective with this number; numbers count up from 0. Leaves `bytes` of input and waits for the
+  // peers. Returns their inputs, by rank, valid until the next collective; empty if `stop` became true first. A peer
+  // that is gone, or whose collective with this number differs, never arrives.
   std::vector<const std::byte*> Meet(int rank, uint64_t number, const Collective& call, const std::byte* input,
                                      size_t bytes, const std::atomic<bool>& stop);
-  // A message from `rank` to `to`, and the one that it has from `from`: each waits for the peer, who has to take the
-  // message before the next one; false if `stop` became true first. At most kMaxMessage bytes, as many on both sides.
+  // Send sends a message to `to`; Receive gets the one from `from`. Each waits for the peer, which has to receive a
+  // message before the next one. They return false if `stop` became true first. At most kMaxMessage bytes, equally many
+  // on both sides.
   bool Send(int rank, int to, const std::byte* data, size_t bytes, const std::atomic<bool>& stop);
   bool Receive(int rank, int from, std::byte* data, size_t bytes, const std::atomic<bool>& stop);
-  // A rank has captured one more collective; whether all others have captured as many as it.
+  // HaveCaptured counts one more captured collective of the rank. AllHaveCaptured returns true if all others have
+  // captured as many.
   void HaveCaptured(int rank);
   bool AllHaveCaptured(int rank) const;
-  void Wake();  // those who wait, to look at `stop`
+  void Wake();  // waiting threads, so that they check `stop`
 
   static constexpr int kMaxRanks = 64;
-  static constexpr size_t kMaxBytes = size_t{64} << 20;    // of an input
+  static constexpr size_t kMaxBytes = size_t{64} << 20;    // bytes of an input
   static constexpr size_t kMaxMessage = size_t{16} << 20;  // bytes
 
  private:
@@ -69,7 +72,7 @@ class NcclWorld {
   bool AllHaveCome(uint64_t number, const Collective& call) const;
 
   Shared* const shared_;
-  const size_t bytes_;  // mapped
+  const size_t bytes_;  // of the mapping
   const int ranks_;
 };
 

@@ -18,7 +18,7 @@
 namespace lockstep::cuda {
 namespace {
 
-// What a fake library, which is open or will be, has behind `symbol`.
+// Returns the fake behind `symbol` of a fake library, which is opened if it is not open.
 template <typename Fake>
 Fake& Open(const char* path, const char* symbol) {
   LoadFakeDriver();  // the libraries look for the driver when they are first called

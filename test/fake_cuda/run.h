@@ -1,4 +1,4 @@
-// One rank on a fake GPU, for tests whose data holds //test/fake_cuda:libraries and whose LD_LIBRARY_PATH is
+// Runs one rank on a fake GPU, for tests whose data contains //test/fake_cuda:libraries and whose LD_LIBRARY_PATH is
 // test/fake_cuda.
 
 #pragma once
@@ -14,16 +14,16 @@
 
 namespace lockstep::cuda {
 
-// What the graph gives on a fake GPU made anew, compiled for an H200; the last of `times` runs with the same inputs.
-// What the driver finds to be misuse, or not given back, is a failure of the test. `options.isa` is not looked at.
+// Compiles the graph for an H200, runs it `times` times with the same inputs on a new fake GPU, and returns the results
+// of the last run. Misuse and leaks that the driver finds are failures of the test. `options.isa` is ignored.
 absl::StatusOr<std::vector<Tensor>> RunOnFake(const Graph& graph, const std::vector<Tensor>& inputs,
                                               CompileOptions options = {}, int times = 1);
 
-// Of the libraries that programs on fake GPUs call.
+// The fakes of the libraries that programs on fake GPUs call.
 FakeCudnn& TheFakeCudnn();
 FakeCublasLt& TheFakeCublasLt();
 
-// A graph of a text, and inputs for it: floats between -1 and 1, small integers.
+// Parses a graph, and makes inputs for it: floats between -1 and 1, small integers.
 Graph ParseForTest(const std::string& text);
 std::vector<Tensor> InputsForTest(const Graph& graph);
 

@@ -1,4 +1,4 @@
-// The driver's functions of streams, events and graphs, as cuda.h has them.
+// The driver's functions of streams, events and graphs, as declared in cuda.h.
 
 #include <algorithm>
 #include <memory>

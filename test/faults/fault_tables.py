@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/faults.md from what faults.py has found: fault_tables.py [OUTCOMES [DOCUMENT]]."""
+"""Writes the tables of docs/faults.md from the outcomes of faults.py: fault_tables.py [OUTCOMES [DOCUMENT]]."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BEGIN, END = "<!-- written by test/faults/fault_tables.py -->\n", "<!-- end -->\
 
 
 def tables(outcomes: Sequence[Outcome]) -> str:
-    """Of what befalls ranks and links, and then of what befalls workers and servers."""
+    """Tables of the faults of ranks and links, then of the faults of workers and servers."""
     by_kind = collections.defaultdict(list)
     for outcome in outcomes:
         by_kind[outcome.kind].append(outcome)
@@ -43,7 +43,7 @@ def _seconds(kinds: Iterable[Kind], by_kind: dict[str, list[Outcome]]) -> str:
             [
                 f"{kind.name}: {kind.about}",
                 str(len(outcomes)),
-                *(["", "nobody need be told", ""] if kind.is_survived else named),
+                *(["", "no error is needed", ""] if kind.is_survived else named),
                 _spread([outcome.ended for outcome in outcomes]),
                 str(sum(not any(" stay" in problem for problem in outcome.problems) for outcome in outcomes)),
             ]
@@ -52,7 +52,7 @@ def _seconds(kinds: Iterable[Kind], by_kind: dict[str, list[Outcome]]) -> str:
 
 
 def _counts(kinds: Iterable[Kind], by_kind: dict[str, list[Outcome]], has_roles: bool) -> str:
-    """Of each cell how many of how many went without a problem."""
+    """A table with, for each cell, the number of outcomes without a problem and the number of all."""
     places = [place for place in PLACES if ("+" in place) == has_roles]
     rows = [["without a problem", *map(_head, places)], ["---"] * (1 + len(places))]
     for kind in kinds:
@@ -73,7 +73,7 @@ def _head(place: str) -> str:
 
 
 def _spread(seconds: Sequence[float]) -> str:
-    """The median and the worst."""
+    """The median and the largest, as text."""
     return f"{statistics.median(seconds):.1f} s, at most {max(seconds):.1f} s" if seconds else "never"
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Disturbs jobs at random moments, and looks who is named, how soon, how the job ends and what it leaves.
+"""Disturbs jobs at random moments and checks who is named, how soon, how the job ends and what it leaves behind.
 
     faults.py --times 20                                every kind of fault, on every number of hosts and ranks
     faults.py --kinds kill,stop --places 1x2,2x2 --seed 7
 
-A job is `lockstep elastic --restart 0 -- mpirun … rank.py`, or with servers `lockstep launch … store_rank.py`, on the hosts of test/hosts/hosts.py. What came of each is added to a file, of which fault_tables.py
-makes the tables of docs/faults.md. Needs root.
+A job is `lockstep elastic --restart 0 -- mpirun … rank.py`, or with servers `lockstep launch … store_rank.py`, on the
+hosts of test/hosts/hosts.py. Each outcome is added to a file, from which fault_tables.py makes the tables of
+docs/faults.md. Needs root.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from job import ROOT, Job, Outcome  # isort: skip  (which says where the next two are)
+from job import ROOT, Job, Outcome  # isort: skip  (which names the folders of the next two)
 
 from hosts import Hosts, why_not
 from server_jobs import ServerJob
@@ -36,38 +37,38 @@ from server_jobs import ServerJob
 from lockstep._launch.supervise import wait_until
 
 RATE = "1gbit"
-BEGIN_SECONDS = 300.0  # in which all ranks have begun to train
-END_SECONDS = 200.0  # after the fault, in which the job has ended
-GONE_SECONDS = 30.0  # after its end and with mended links, in which nothing of it is left
-LATEST = 1.5  # seconds of training after which the fault has come
+BEGIN_SECONDS = 300.0  # until all ranks must have begun to train
+END_SECONDS = 200.0  # from the fault until the job must have ended
+GONE_SECONDS = 30.0  # from its end, with links restored, until all its processes and files must be gone
+LATEST = 1.5  # the latest fault, in seconds of training
 PATIENT, IMPATIENT = 600.0, 3.0  # timeouts of communicators
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A fault of a culprit, which chance chooses."""
+    """A kind of fault; the culprit is chosen at random."""
 
     name: str
     about: str
     commit: Callable[[Job, int], None]  # of the job and the culprit
-    limit: float  # seconds in which the culprit has to be named
+    limit: float  # seconds within which the culprit has to be named
     timeout: float = PATIENT
     is_link: bool = False  # the culprit is the link of a host, not a rank
     first: bool = False  # the culprit is always rank 0
     survives: bool = True  # the culprit gets an Error too
     in_pairs: bool = False  # two ranks that differ are named, and one of them is the culprit
     mend: Callable[[Job, int], None] = lambda job, culprit: None
-    role: str = ""  # "worker" or "server": of a job that has servers, of which the culprit is a number in its role
-    tolerant: bool = False  # that job tolerates workers that die
+    role: str = ""  # "worker" or "server" if the job has servers; the culprit is then a number in that role
+    tolerant: bool = False  # the job tolerates workers that die
 
     @property
     def goes_on(self) -> bool:
-        """Whether the job does without the culprit, and succeeds."""
+        """True if the job continues without the culprit and succeeds."""
         return self.tolerant and self.role == "worker"
 
     @property
     def is_survived(self) -> bool:
-        """Whether it goes on without having waited for the culprit, so that nobody need name it."""
+        """True if the job continues without waiting for the culprit, so that no rank has to name it."""
         return self.goes_on and not self.survives
 
     def fits(self, place: str) -> bool:
@@ -98,8 +99,8 @@ class TrainingJob(Job):
                 continue
             message = str(errors[rank]["message"])
             outcome.messages.append(f"rank {rank}: {message}")
-            named = blamed(message) or ({rank} if is_culprit else set())  # of itself a rank gives no number
-            if self.kind.is_link:  # its two ends are the host, and all others
+            named = blamed(message) or ({rank} if is_culprit else set())  # a rank does not give its own number
+            if self.kind.is_link:  # one end of a link is the host, the other all other hosts
                 right = bool(named) and all(
                     (self.host_of[each] == outcome.culprit) != (host == outcome.culprit) for each in named
                 )
@@ -120,7 +121,7 @@ def _order(what: str) -> Callable[[Job, int], None]:
 
 
 def _fill_disk(job: Job, _: int) -> None:
-    """Also with what a checkpoint that is under way frees when it takes the place of the last one."""
+    """Also fills the space that is freed when a checkpoint in progress replaces the previous one."""
     end = time.monotonic() + 1
     with (job.folder / "disk" / "full").open("wb", buffering=0) as file:
         while time.monotonic() < end:
@@ -136,8 +137,8 @@ KINDS = [
     Kind("raise", "the program raises an exception", _order("raise"), 5, survives=False),
     Kind("exit", "the program ends, with exit code 0", _order("exit"), 5, survives=False),
     Kind("program", "the rank calls another program", _order("program"), 5, in_pairs=True),
-    Kind("state", "the rank assigns a state alone", _order("state"), 5, in_pairs=True),
-    Kind("data", "the rank's batch has a label that is none", _order("data"), 5),
+    Kind("state", "only this rank assigns a state", _order("state"), 5, in_pairs=True),
+    Kind("data", "the rank's batch has a label out of range", _order("data"), 5),
     Kind("disk", "the disk is full at the next checkpoint", _fill_disk, 5, first=True),
     Kind(
         "cut",
@@ -168,7 +169,7 @@ KINDS = [
 
 
 def _of_roles() -> Iterator[Kind]:
-    """Of jobs with servers, which tolerate workers that die, or do not."""
+    """The faults of jobs with servers, which tolerate the death of workers or do not."""
     for tolerant, role in itertools.product((False, True), ("worker", "server")):
         name, how = ("-tolerant", ", with --tolerate-workers") if tolerant else ("", "")
         of = {"role": role, "tolerant": tolerant}
@@ -185,14 +186,14 @@ def _continue(job: Job, culprit: int) -> None:
 
 
 KINDS += _of_roles()
-# The ranks of each host, by hosts x ranks; with servers, the workers, by hosts x workers + servers.
+# The number of ranks of each host, by hosts x ranks; with servers, the number of workers, by hosts x workers + servers.
 PLACES = {
     "1x2": [2], "1x4": [4], "2x2": [1, 1], "2x4": [2, 2], "3x4": [2, 1, 1], "1x2+2": [2], "2x2+2": [1, 1]
 }  # fmt: skip
 
 
 def disturb(kind: Kind, hosts: Hosts, place: str, seed: int) -> Outcome:
-    """Starts a job on the hosts, commits the fault, and tells what came of it."""
+    """Starts a job on the hosts, commits the fault, and returns the outcome."""
     chance, ranks = random.Random(seed), PLACES[place]
     candidates = 1 if kind.first else len(ranks) if kind.is_link else sum(ranks)
     outcome = Outcome(kind.name, place, seed, chance.randrange(candidates), chance.uniform(0, LATEST))
@@ -226,26 +227,28 @@ def _observe(job: Job, kind: Kind, outcome: Outcome) -> None:
     if kind.is_survived:
         return
     if not outcome.named and not outcome.by_mpirun:
-        outcome.problems.append(f"nobody names it: {job.output()[-2000:]}")
+        outcome.problems.append(f"no rank names the culprit: {job.output()[-2000:]}")
     elif outcome.named and min(outcome.named) > kind.limit:
         outcome.problems.append(f"it was named after {min(outcome.named):.1f} s")
 
 
 def blamed(message: str) -> set[int]:
-    """The ranks that an error says are to blame."""
+    """The ranks that an error message blames."""
     ranks = re.findall(r"rank (\d+) on host \S+ and rank (\d+) on host \S+ disagree", message)
     if ranks:
         return {int(rank) for rank in ranks[0]}
     timeout = re.search(r"rank \d+ on host \S+ waited .* for (rank \d+ on host .*)$", message, re.DOTALL)
     if timeout:
         return {int(rank) for rank in re.findall(r"(?:^|; )rank (\d+) on host", timeout[1])}
-    of_link = r"\S+: (?:its connection is (?:lost|closed)|cannot be reached|/)"  # or of a file, which begins with /
+    of_link = r"\S+: (?:its connection is (?:lost|closed)|cannot be reached|/)"  # or of a file: "/…"
     of_rank = r"\S+ (?:\(process \d+\) )?(?:died|gave up|has left)"
     return {int(rank) for rank in re.findall(rf"rank (\d+) on host (?:{of_link}|{of_rank})", message)[:1]}
 
 
 def _await_gone(job: Job, outcome: Outcome) -> None:
-    """Waits until nothing of the job is left; what stays is a problem, and is ended."""
+    """Waits until nothing of the job is left. Processes and files that stay are a problem of the outcome, and are
+    removed.
+    """
     begin = time.time()
     if job.process.poll() is None:
         job.process.terminate()
@@ -259,13 +262,13 @@ def _await_gone(job: Job, outcome: Outcome) -> None:
     shared = [name for name in os.listdir("/dev/shm") if any(host in name for host in job.hosts.names)]
     if shared:
         outcome.problems.append(f"files stay in /dev/shm: {shared}")
-    for each in shared:  # no other job is blamed for it
+    for each in shared:  # so that the next job is not blamed for it
         Path("/dev/shm", each).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
-    """A file system of a megabyte at folder/disk, until the end."""
+    """Mounts a file system of one megabyte at folder/disk, and unmounts it at the end."""
     (folder / "disk").mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "lockstep-faults", folder / "disk"], check=True)
     try:
@@ -277,7 +280,9 @@ def small_disk(folder: Path) -> Iterator[None]:
 def campaign(
     kinds: Sequence[Kind], places: Sequence[str], times: int, minutes: float, out: Path, seed: int
 ) -> list[Outcome]:
-    """Commits each fault on each place until there are so many outcomes of it in the file, or the time is up. Returns the new ones."""
+    """Commits each fault on each place until the file has the wanted number of outcomes of it or the time is up.
+    Returns the new outcomes.
+    """
     done = [Outcome(**json.loads(line)) for line in out.read_text().splitlines()] if out.exists() else []
     counts = collections.Counter((each.kind, each.place) for each in done)
     outcomes, end = [], time.monotonic() + 60 * minutes
@@ -309,11 +314,18 @@ def main() -> int:
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--kinds", default=",".join(kind.name for kind in KINDS))
-    parser.add_argument("--places", default=",".join(PLACES), help="hosts x ranks, or x workers + servers")
-    parser.add_argument("--times", type=int, default=20, help="of each, those counted that are in the file already")
-    parser.add_argument("--minutes", type=float, default=40, help="after which no other job is started")
-    parser.add_argument("--seed", type=int, default=0, help="of culprits and moments")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "faults.jsonl", help="the file of outcomes")
+    parser.add_argument(
+        "--places", default=",".join(PLACES), help="places, as hosts x ranks or hosts x workers + servers"
+    )
+    parser.add_argument(
+        "--times",
+        type=int,
+        default=20,
+        help="outcomes of each fault on each place, including those already in the file",
+    )
+    parser.add_argument("--minutes", type=float, default=40, help="no new job starts after this time")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the choice of culprits and moments")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "faults.jsonl", help="file of the outcomes")
     arguments = parser.parse_args()
     reason = why_not()
     if reason:

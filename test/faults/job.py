@@ -1,4 +1,4 @@
-"""A job that faults.py disturbs: how it is started on hosts, what its ranks have been told, and what came of a fault."""
+"""A job that faults.py disturbs: its start on hosts, the errors that its ranks got, and the outcome of a fault."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from hosts import Hosts
 
 @dataclasses.dataclass
 class Outcome:
-    """What came of one fault."""
+    """The outcome of one fault."""
 
     kind: str
-    place: str  # of PLACES
+    place: str  # a key of PLACES
     seed: int
-    culprit: int  # a rank, or a host for links, or a number in a role
+    culprit: int  # a rank; a host, for links; or a number in a role
     delay: float  # seconds of training before the fault
     problems: list[str] = dataclasses.field(default_factory=list)
-    named: list[float] = dataclasses.field(default_factory=list)  # after how many seconds, by each rank that named it
-    silent: int = 0  # ranks that should have, and were ended by mpirun before they could
-    by_mpirun: bool = False  # it, or the launcher, named the rank
+    named: list[float] = dataclasses.field(default_factory=list)  # seconds after the fault, by each rank that named it
+    silent: int = 0  # ranks that should have named it, but mpirun killed them before
+    by_mpirun: bool = False  # mpirun or the launcher named the culprit
     ended: float = 0.0  # seconds until the job had ended
-    gone: float = 0.0  # and until nothing of it was left
+    gone: float = 0.0  # seconds until nothing of it was left
     messages: list[str] = dataclasses.field(default_factory=list)
 
 
 class Job:
-    """A job that trains, on these hosts."""
+    """A training job on these hosts."""
 
     def __init__(self, hosts: Hosts, ranks: Sequence[int], folder: Path, command: Sequence[object]) -> None:
         """
         Args:
-          ranks: that train, on each host.
-          folder: in which they write what they have been told.
-          command: that starts them, on the first host.
+          ranks: the number of ranks on each host.
+          folder: the folder in which ranks write the errors that they get.
+          command: starts the ranks, on the first host.
         """
         self.hosts, self.ranks, self.folder = hosts, ranks, folder
         self.host_of = [host for host, count in enumerate(ranks) for _ in range(count)]
@@ -69,12 +69,12 @@ class Job:
         (self.folder / f"{rank}.do").write_text(what)
 
     def errors(self) -> dict[int, dict[str, float | str]]:
-        """What the ranks have been told, by rank."""
+        """The errors that ranks got, by rank."""
         paths = {rank: self.folder / f"{rank}.error" for rank in range(len(self.host_of))}
         return {rank: json.loads(path.read_text()) for rank, path in paths.items() if path.exists()}
 
     def processes(self) -> list[int]:
-        """Those that live on the hosts: ranks, mpirun, its daemons."""
+        """The processes on the hosts: ranks, mpirun, its daemons."""
         found: list[int] = []
         for name in self.hosts.names:
             done = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=True)
@@ -82,8 +82,8 @@ class Job:
         return found
 
     def after_fault(self, culprit: int) -> None:
-        """What is done when the fault has come."""
+        """Called after the fault."""
 
     def judge(self, outcome: Outcome, fault: float) -> None:
-        """Adds to the outcome who named the culprit of the fault, which came at that time, and what is wrong."""
+        """Adds to the outcome who named the culprit, and what is wrong. `fault` is the time of the fault."""
         raise NotImplementedError

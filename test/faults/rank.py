@@ -1,8 +1,8 @@
 """One rank of a job that faults.py disturbs: rank.py FOLDER TIMEOUT.
 
-It trains without end and saves a checkpoint of FOLDER/disk now and then. When it has made its first steps it writes FOLDER/<rank>.begun, with its
-process; when it gets an Error, FOLDER/<rank>.error, with the time and the message. If there is a file FOLDER/<rank>.do it does
-what that says.
+It trains without end and sometimes saves a checkpoint in FOLDER/disk. After its first steps it writes its process id to
+FOLDER/<rank>.begun; when it gets an Error, it writes the time and the message to FOLDER/<rank>.error. If there is a
+file FOLDER/<rank>.do, it does what the file says.
 """
 
 import json
@@ -20,7 +20,7 @@ BATCH, WARM_UP, SAVE_EVERY = 24, 3, 10
 
 
 def write(path: Path, content: object) -> None:
-    """A file that is there with all that is in it."""
+    """Writes a file that appears only when it is complete."""
     part = path.with_suffix(f"{path.suffix}.part")
     part.write_text(json.dumps(content))
     part.rename(path)

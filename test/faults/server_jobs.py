@@ -1,4 +1,6 @@
-"""Jobs with parameter servers for faults.py: how they are started, who is who, and what their workers have to say of a fault."""
+"""Jobs with parameter servers for faults.py: their start, the processes of each role, and the judgement of what workers
+report.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
     from faults import Kind
 
 SERVERS = 2
-GO_ON_SECONDS = 2.0  # that a job which tolerates a fault trains after it
-NAMED_SECONDS = 20.0  # in which workers have heard of a culprit that is stopped, at the latest
+GO_ON_SECONDS = 2.0  # training time after a fault that the job tolerates
+NAMED_SECONDS = 20.0  # until workers must have named a stopped culprit
 
 
 class ServerJob(Job):
@@ -51,7 +53,9 @@ class ServerJob(Job):
         raise LookupError(f"there is no server {culprit}")
 
     def after_fault(self, culprit: int) -> None:
-        """A job that tolerates its fault is told to end when it has gone on; who was stopped goes on with it, as nobody else can."""
+        """Tells a job that tolerates its fault to end, after it has continued. A stopped culprit is resumed here,
+        because nothing else would.
+        """
         if not self.kind.goes_on:
             return
         if self.kind.survives:
@@ -62,7 +66,7 @@ class ServerJob(Job):
         (self.folder / "finish").touch()
 
     def judge(self, outcome: Outcome, fault: float) -> None:
-        """Whether all workers that can have named the culprit, or have gone on without it."""
+        """Checks that all workers that can have named the culprit, or have continued without it."""
         role, errors, output = self.kind.role, self.errors(), self.output()
         outcome.by_mpirun = f"[{role} {outcome.culprit}] lockstep launch: ended by signal 9" in output
         finished = {rank for rank in range(self.workers) if (self.folder / f"{rank}.finished").exists()}
@@ -85,6 +89,8 @@ class ServerJob(Job):
 
 
 def blamed(message: str) -> tuple[str, int] | None:
-    """The role and number that an error of a store says are to blame: the first that is named, and is not who tells it."""
+    """The role and number that a store's error message blames: the first named process that is not the one that
+    reports.
+    """
     found = re.search(r"(worker|server) (\d+) \([^()]*\)(?! says)", message)
     return (found[1], int(found[2])) if found else None

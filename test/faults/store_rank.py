@@ -1,7 +1,8 @@
 """A worker of a job with servers that faults.py disturbs: store_rank.py FOLDER TIMEOUT.
 
-It pushes to a store "dist_async" and pulls without end, and meets the other workers every tenth step. FOLDER/<rank>.begun and FOLDER/<rank>.error are as rank.py
-writes them. If there is a file FOLDER/finish it ends, and writes FOLDER/<rank>.finished.
+It pushes to a store "dist_async" and pulls without end, and meets the other workers every tenth step. It writes
+FOLDER/<rank>.begun and FOLDER/<rank>.error like rank.py. If there is a file FOLDER/finish, it writes
+FOLDER/<rank>.finished and ends.
 """
 
 import os
@@ -32,7 +33,7 @@ def train(store: ls.kv.KVStore, folder: Path) -> None:
             write(folder / f"{store.rank}.begun", os.getpid())
         if step % MEET_EVERY == 0:
             store.barrier()
-        time.sleep(0.002)  # for what others compute on this machine
+        time.sleep(0.002)  # leaves time for the other processes of this machine
     write(folder / f"{store.rank}.finished", step)
 
 

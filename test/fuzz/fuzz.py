@@ -1,9 +1,10 @@
-"""Coverage-guided fuzzing of what reads files of others, by clang's libFuzzer: `make fuzz`, or fuzz.py [TARGET ...] [--seconds …].
+"""Coverage-guided fuzzing of the readers of foreign files, with clang's libFuzzer: `make fuzz`, or fuzz.py [TARGET
+...].
 
-Each target begins with its corpus, which is checked in, and runs under the address and undefined-behaviour sanitizers until the
-time is up. An input that crashes, takes 25 seconds, as the machine may be busy, or 4 GiB ends it, and is left in build/fuzz/TARGET/.
-`--update` goes on from this repository's own models and graph texts too, and then replaces the corpus by the least that reaches
-what was reached.
+Each target starts from its corpus, which is checked in, and runs under the address and undefined-behaviour sanitizers
+until the time is up. An input that crashes, takes 25 seconds (the machine may be busy) or 4 GiB ends the run and is
+left in build/fuzz/TARGET/. `--update` also starts from this repository's models and graph texts, and then replaces the
+corpus by the smallest set of inputs with the same coverage.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = ("onnx", "text")
 LIMITS = ["-timeout=25", "-rss_limit_mb=4096", "-malloc_limit_mb=2048"]
-LARGEST = {"onnx": 4096, "text": 4096}  # bytes of an input: larger ones are slow, and reach nothing more
+LARGEST = {"onnx": 4096, "text": 4096}  # bytes of an input: larger ones are slow and add no coverage
 
 
 def archive(target: str) -> Path:
@@ -31,7 +32,7 @@ def archive(target: str) -> Path:
 
 
 def seeds(target: str) -> Iterator[bytes]:
-    """What this repository, and the tests of ONNX, have of the kind."""
+    """The files of this kind in this repository and in ONNX's tests."""
     if target == "text":
         for file in sorted(ROOT.glob("test/golden/*.ir")):
             for graph in re.split(r"(?m)^// (?:-----|==>).*\n", file.read_text()):
@@ -41,7 +42,7 @@ def seeds(target: str) -> Iterator[bytes]:
         yield gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     onnx = importlib.util.find_spec("onnx")
     if onnx is None or onnx.origin is None:
-        sys.exit("fuzz: --update wants the package onnx, whose tests are seeds: .venv/bin/python test/fuzz/fuzz.py")
+        sys.exit("fuzz: --update needs the package onnx, whose tests are seeds: .venv/bin/python test/fuzz/fuzz.py")
     for file in sorted(Path(onnx.origin).parent.glob("backend/test/data/*/*/model.onnx")):
         yield file.read_bytes()
 
@@ -61,7 +62,7 @@ def write(directory: Path, inputs: Iterator[bytes], largest: int) -> None:
 
 
 def pack(directory: Path, target: str) -> None:
-    """Equal inputs make an equal archive."""
+    """Packs a folder into an archive; equal inputs give equal bytes."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as tar:
         for file in sorted(directory.iterdir()):
@@ -74,19 +75,19 @@ def pack(directory: Path, target: str) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Memory that is asked for and cannot be had is an exception, as it is without the sanitizer."""
+    """A failed allocation throws an exception, as it does without the sanitizer."""
     return {**os.environ, "ASAN_OPTIONS": "allocator_may_return_null=1:detect_leaks=1"}
 
 
 def culprit(log: str) -> str:
-    """What libFuzzer calls it, and the functions of ours that were being called, the innermost first."""
+    """libFuzzer's name of the failure, and our functions on the stack, the innermost first."""
     summary = re.findall(r"SUMMARY: (.*)", log)
     calls = re.findall(r"#\d+ 0x\w+ in lockstep::((?:\(anonymous namespace\)::)?[\w:]+)", log)
     return f"{summary[-1] if summary else 'no summary'}, in {' < '.join(calls[:12])}"
 
 
 def fuzz(target: str, binary: Path, seconds: int, update: bool) -> str:
-    """Returns what failed, or nothing."""
+    """Runs the target. Returns a description of the failure, or ""."""
     directory = ROOT / "build/fuzz" / target
     corpus, found = directory / "corpus", directory / "found"
     for each in (corpus, found):
@@ -100,7 +101,7 @@ def fuzz(target: str, binary: Path, seconds: int, update: bool) -> str:
     print(f"fuzz: {target}: {len(list(corpus.iterdir()))} inputs to begin with, {seconds} s", flush=True)
     log = directory / "log"
     with log.open("w") as output:
-        run = subprocess.run(  # noqa: PLW1510, its exit code is looked at
+        run = subprocess.run(  # noqa: PLW1510, its exit code is checked
             [binary, *options, f"-max_total_time={seconds}", found, corpus],
             env=environment(),
             cwd=directory,
@@ -132,9 +133,11 @@ def fuzz(target: str, binary: Path, seconds: int, update: bool) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; all if there are none")
-    parser.add_argument("--seconds", type=int, default=60, help="of each target (default: %(default)s)")
-    parser.add_argument("--update", action="store_true", help="replace the corpus by what was found")
+    parser.add_argument(
+        "targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(TARGETS)}; all if none is given"
+    )
+    parser.add_argument("--seconds", type=int, default=60, help="time for each target (default: %(default)s)")
+    parser.add_argument("--update", action="store_true", help="replace the corpus by the inputs that were found")
     arguments = parser.parse_args()
     targets = arguments.targets or list(TARGETS)
     if unknown := set(targets) - set(TARGETS):

@@ -1,5 +1,5 @@
-// Coverage-guided fuzzing of the importer: whatever a serialized model says, it ends in a graph that verifies or in an
-// error that is text. `make fuzz` builds it with libFuzzer and runs it; see https://llvm.org/docs/LibFuzzer.html.
+// Coverage-guided fuzzing of the importer: any serialized model must end in a graph that verifies or in an error whose
+// message is valid text. `make fuzz` builds it with libFuzzer and runs it; see https://llvm.org/docs/LibFuzzer.html.
 
 #include <cstdint>
 #include <string>
@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     LOCKSTEP_CHECK(status.ok()) << status;
   } else {
     LOCKSTEP_CHECK(FindInvalidText(std::string(model.status().message())) == std::string_view::npos)
-        << "an error that is no text";
+        << "an error whose message is not valid text";
   }
   return 0;
 }

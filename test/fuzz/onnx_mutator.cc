@@ -66,7 +66,7 @@ class Mutator {
     return operators[Below(operators.size())].type;
   }
 
-  // Another value of the graph, none, or one more.
+  // Replaces an input by another value of the graph, removes one, or adds one.
   void ChangeInput(onnx::GraphProto& graph, onnx::NodeProto& node) {
     std::vector<std::string> names = {""};
     for (const onnx::NodeProto& other : graph.node())

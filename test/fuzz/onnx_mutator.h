@@ -1,5 +1,4 @@
-// Changes of serialized ONNX models that bytes at random seldom make: what comes out parses, so that the importer sees
-// it.
+// Changes serialized ONNX models in ways that random bytes seldom do. The results parse, so they reach the importer.
 
 #pragma once
 
@@ -8,8 +7,8 @@
 
 namespace lockstep {
 
-// A model in which one to three places of `bytes` are changed, perhaps to what they were; "" if `bytes` is no model
-// with nodes. The same for the same seed.
+// Returns the model with one to three places changed, perhaps to their old values; "" if `bytes` is not a model with
+// nodes. Equal seeds give equal models.
 std::string MutateOnnx(std::string_view bytes, unsigned seed);
 
 }  // namespace lockstep

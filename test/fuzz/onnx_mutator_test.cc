@@ -1,4 +1,4 @@
-// What the mutator makes parses, mostly differs, and is the same for the same seed.
+// The mutator's results parse, mostly differ from the input, and are the same for the same seed.
 
 #include "test/fuzz/onnx_mutator.h"
 
@@ -31,7 +31,7 @@ TEST(OnnxMutator, ModelsStayModels) {
     mutants.insert(mutant);
   }
   EXPECT_GT(mutants.size(), 250U);
-  // Both what is refused and what is taken.
+  // Some mutants are refused and some are imported.
   EXPECT_GT(imported, 15);
   EXPECT_LT(imported, 150);
 }

@@ -1,5 +1,5 @@
-// Coverage-guided fuzzing of the text form: whatever the text, parsing it ends in a graph that prints as a text of the
-// same graph, or in an error that is text.
+// Coverage-guided fuzzing of the text form: parsing any text must end in a graph that prints as a text of the same
+// graph, or in an error whose message is valid text.
 
 #include <cstdint>
 #include <string>
@@ -15,10 +15,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto graph = ParseGraph({reinterpret_cast<const char*>(data), size});
   if (!graph.ok()) {
     LOCKSTEP_CHECK(FindInvalidText(std::string(graph.status().message())) == std::string_view::npos)
-        << "an error that is no text";
+        << "an error whose message is not valid text";
     return 0;
   }
-  // A text may say what does not hold, such as that a scalar is split.
+  // A parsed graph may be invalid, such as one with a split scalar.
   LOCKSTEP_CHECK(FindInvalidText(std::string(Verify(*graph).message())) == std::string_view::npos);
   const std::string text = graph->ToString();
   const auto again = ParseGraph(text);

@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kPasses = "// passes=", kChanges = "// meaning=changes", kExpect = "// ==>",
                            kSeparator = "// -----";
 
-// "cse" of "graph @cse(%x: …".
+// Returns "cse" for "graph @cse(%x: …".
 std::string CaseName(std::string_view input, int line) {
   const size_t at = input.find("graph @");
   if (at != std::string_view::npos) {
@@ -23,7 +23,7 @@ std::string CaseName(std::string_view input, int line) {
   return "line_" + std::to_string(line);
 }
 
-// A pass that checks of itself that it tells the truth about whether it changed the graph, and keeps what it says.
+// Wraps a pass. The wrapper checks that the pass reports correctly if it changed the graph, and keeps what it promises.
 passes::Pass Honest(passes::Pass pass, absl::Status& broken, std::map<std::string, int>* num_compared) {
   auto run = [=, inner = pass.run, name = pass.name, keeps = pass.keeps,
               &broken](Graph& graph) -> absl::StatusOr<bool> {
@@ -63,7 +63,7 @@ std::vector<GoldenCase> ParseGoldenFile(std::string_view text) {
     ++line_number;
     GoldenCase& current = cases.back();
     if (line.starts_with(kSeparator)) {
-      std::string passes = current.passes;  // emplace_back moves what `current` refers to
+      std::string passes = current.passes;  // emplace_back invalidates `current`
       cases.emplace_back().passes = std::move(passes);
       part = Part::kPreamble;
     } else if (line.starts_with(kExpect)) {

@@ -1,4 +1,4 @@
-// Golden files: text in, text out. A file holds cases, each an input graph and what passes make of it:
+// Golden files: text in, text out. A file holds cases, each an input graph and the result of passes:
 //
 //   // passes=cse                       for all cases that follow, until another such line
 //   // Equal ops with different attributes stay.
@@ -6,13 +6,15 @@
 //   // ==> unchanged                    or `// ==>` and the expected graph, or `// ==> error: …`
 //   // -----
 //
-// A case is known by the name of its graph. Lines and columns in errors count from the first line that is no comment.
-//   // meaning=changes                 for one case: what was asked for gives other numbers, and the next line says why
+// The name of a case is the name of its graph. Lines and columns in errors count from the first line that is not a
+// comment. One more comment line may precede a case:
 //
-// Each pass is also held to what it says that it keeps (passes/pass.h): the graphs before and after it are interpreted.
-// Of a placed graph that is its meaning on one rank, which a local value does not have: cases about those are local
-// graphs. With an empty list of passes a case tests the text form: `unchanged` means that the graph prints as it is
-// written.
+//   // meaning=changes                 the passes change the results, and the next line says why
+//
+// Each pass must also keep what it promises to keep (passes/pass.h): the graphs before and after it are interpreted, a
+// placed graph on one rank. A value with placement `local` has no meaning on one rank, so cases about such values are
+// local graphs. With an empty list of passes a case tests the text form: `unchanged` means that the graph prints as it
+// is written.
 
 #pragma once
 
@@ -28,7 +30,7 @@ namespace lockstep {
 struct GoldenCase {
   std::string name;    // of the graph, or "line_12"
   int line = 1;        // in the file, of the input's first line
-  std::string passes;  // the list of passes, as passes/pass_table.h reads it
+  std::string passes;  // the list of passes, in the form that passes/pass_table.h reads
   bool meaning_changes = false;
   std::string preamble;  // the comments above the input, with their newlines
   std::string input;
@@ -37,13 +39,13 @@ struct GoldenCase {
 
 std::vector<GoldenCase> ParseGoldenFile(std::string_view text);
 
-// The file's text again, from its cases.
+// Returns the text of a file with these cases.
 std::string FormatGoldenFile(const std::vector<GoldenCase>& cases);
 
-// Parses, verifies, runs the passes, and says what came out in the form of `expected`. An error of this function itself
-// is a broken promise: a pass that says that it changed the graph and did not (or the reverse), or changed what it
-// means, or a graph that does not print and parse exactly. `num_compared` (may be null): to the count of each pass that
-// changed the graph is added how many of its tensors were compared.
+// Parses, verifies and runs the passes, and returns the result in the form of `expected`. An error of this function
+// itself is a broken promise: a pass reported a change that it did not make (or the reverse) or changed the meaning, or
+// a graph does not print and parse exactly. `num_compared` (may be null) counts, for each pass that changed the graph,
+// the tensors that were compared.
 absl::StatusOr<std::string> RunGoldenCase(const GoldenCase& golden_case,
                                           std::map<std::string, int>* num_compared = nullptr);
 

@@ -1,11 +1,10 @@
-// Runs the golden files of this folder, one test per case. To write what comes out into the files as the new
-// expectations:
+// Runs the golden files of this folder, one test per case. To write the results into the files as the new expectations:
 //
 //   bazel run --test_sharding_strategy=disabled //test/golden:golden_test -- --update
 //
-// and read the diff: it is what you are about to promise.
+// Then read the diff: it is what you promise.
 //
-// An error becomes an expectation only where `// ==> error:` stands already: a pass that broke does not update its
+// An error becomes an expectation only where `// ==> error:` already stands, so a broken pass does not update its
 // tests.
 
 #include <gtest/gtest.h>
@@ -42,7 +41,7 @@ class GoldenTest : public testing::Test {
   GoldenCase case_;
 };
 
-// Each pass that promises to keep something is held to it by some golden case.
+// Each pass that promises to keep something is checked in at least one golden case.
 class MeaningTest : public testing::Test {
  public:
   explicit MeaningTest(std::vector<GoldenCase> cases) : cases_(std::move(cases)) {}
@@ -86,7 +85,7 @@ bool IsError(std::string_view text) { return text.starts_with("error:"); }
 
 int Update() {
   int exit_code = 0;
-  // Set by `bazel run`: where the sources are.
+  // Set by `bazel run`: the path of the sources.
   const char* workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
   for (const std::filesystem::path& path : GoldenFiles(std::filesystem::path(workspace ? workspace : ".") / kFolder)) {
     const std::string before = ReadFile(path);

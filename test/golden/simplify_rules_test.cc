@@ -1,5 +1,5 @@
-// Every rule of `simplify` is applied in the golden case of its name, and not in the case <name>_stays. One that holds
-// in global types alone is not applied in the case <name>_of_a_rank, though it would be if the types were global.
+// Every rule of `simplify` is applied in the golden case of its name, and not in the case <name>_stays. A rule that
+// holds only in global types is not applied in the case <name>_of_a_rank, but would be if the types there were global.
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,5 @@
-// Damaged texts: whatever ParseGraph gets, it returns a graph or an error with a line, in bounded time and memory. The
-// texts are the golden files' graphs with random edits. The address and undefined-behaviour sanitizers watch where they
-// are on.
+// Damaged texts: for any text, ParseGraph returns a graph or an error with a line, in bounded time and memory. The
+// texts are the golden files' graphs with random edits. In builds with sanitizers these check it too.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -99,7 +98,7 @@ class Damage {
     }
   }
 
-  // The next number from `at` on becomes another: extents, indices, attributes.
+  // Replaces the next number from `at` on: an extent, index or attribute.
   static void ReplaceNumber(std::string& text, size_t at, const std::string& number) {
     const size_t begin = text.find_first_of("0123456789", at);
     if (begin == std::string::npos) return;
@@ -131,7 +130,7 @@ TEST(TextFuzzTest, DamagedTextsAreGraphsOrErrors) {
     const absl::StatusOr<Graph> again = ParseGraph(printed);
     ASSERT_TRUE(again.ok()) << again.status();
     ASSERT_EQ(again->ToString(), printed);
-    static_cast<void>(Verify(*graph));  // may find fault, and must not crash
+    static_cast<void>(Verify(*graph));  // it may return an error, but must not crash
   }
   EXPECT_GT(graphs, kRounds / 50) << "too few mutations leave a graph";
   EXPECT_LT(graphs, kRounds / 2);

@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, Self
 
 NETWORK = "10.77.0"
-# A quarter of a megabyte is what a card sends in 2 ms at 1 Gb/s, and more than a segment at any rate.
+# BURST is the traffic of a network card in 2 ms at 1 Gb/s, and more than one segment at any rate.
 BURST = "256k"
 ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -39,7 +39,7 @@ ENVIRONMENT = {
     "OMPI_MCA_oob_tcp_if_include": f"{NETWORK}.0/24",
 }
 
-# In place of ssh: leaves out ssh's options, and runs the rest in the namespace of that host, under its name.
+# A replacement for ssh: skips ssh's options and runs the command in the namespace of that host, under its name.
 _AGENT = """#!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift; done
 host=$1; shift
@@ -48,7 +48,7 @@ exec ip netns exec "$host" unshare --uts sh -c "hostname $host; $*"
 
 
 def why_not() -> str:
-    """Why this machine cannot have such hosts; empty if it can."""
+    """The reason why this machine cannot have such hosts; empty if it can."""
     if os.geteuid() != 0:
         return "not root"
     for program in ("ip", "tc", "mpirun", "unshare"):
@@ -66,9 +66,9 @@ def why_not() -> str:
 
 
 def skipped(test: str, reason: str) -> int:
-    """What a test of Bazel's that needs hosts ends with where there are none: its exit code."""
+    """Ends a Bazel test that needs hosts where there are none: reports it as skipped and returns its exit code."""
     print(f"SKIPPED: {reason}")
-    # Bazel knows only passed and failed: bazel/run_tests.py reads in the report that this was skipped.
+    # Bazel knows only passed and failed. bazel/run_tests.py reads from this report that the test was skipped.
     report = os.environ.get("XML_OUTPUT_FILE")
     if report:
         Path(report).write_text(
@@ -78,18 +78,18 @@ def skipped(test: str, reason: str) -> int:
     return 0
 
 
-# What tells the hosts of one process apart: a letter, as names of devices have 15 at most.
+# One letter for each `Hosts` of a process; names of network devices have at most 15 characters.
 _letters = itertools.cycle(string.ascii_lowercase)
 
 
 class Hosts:
-    """Namespaces for as long as it is entered; `names` are those of hosts and namespaces."""
+    """Network namespaces that exist while this context is entered. `names` are the names of hosts and namespaces."""
 
     def __init__(self, count: int, rate: str | None = None) -> None:
         """
         Args:
-          count: of hosts, 250 at most.
-          rate: of each host's link, as tc has it: "1gbit", "100mbit"; None has no limit.
+          count: the number of hosts, at most 250.
+          rate: the rate of each host's link in the notation of tc: "1gbit", "100mbit"; None for no limit.
         """
         self._prefix = f"ls{os.getpid()}{next(_letters)}"
         self.names = [f"{self._prefix}h{i}" for i in range(count)]
@@ -112,7 +112,7 @@ class Hosts:
         self._remove()
 
     def set_rate(self, host: int, rate: str, burst: str = BURST) -> None:
-        """Gives the host's link another rate, in both directions, which holds when `burst` bytes have passed."""
+        """Gives the host's link another rate, in both directions, which takes effect after `burst` bytes."""
         for namespace, device in ((self.names[host], "eth0"), (self._switch, f"p{host}")):
             _call(
                 "ip",
@@ -129,31 +129,33 @@ class Hosts:
             )
 
     def set_link(self, host: int, state: str) -> None:
-        """ "down" cuts the cable of a host, "up" mends it: nobody is told but by silence."""
+        """Cuts the link of a host ("down") or restores it ("up"). The hosts see only silence."""
         _call("ip", "-n", self._switch, "link", "set", f"p{host}", state)
 
     def set_switch(self, host: int, carries: bool) -> None:
-        """Whether the switch carries what the host sends and what is sent to it. If not, its card shows a link all the same."""
+        """Sets whether the switch forwards the host's traffic. If it does not, the host's network card still shows a
+        link.
+        """
         _call("ip", "-n", self._switch, "link", "set", f"p{host}", *(["master", "switch"] if carries else ["nomaster"]))
 
     def sent_bytes(self, host: int) -> int:
-        """What the host has sent through its link so far, headers included."""
+        """The number of bytes that the host has sent through its link, headers included."""
         path = "/sys/class/net/eth0/statistics/tx_bytes"
         return int(_call("ip", "netns", "exec", self.names[host], "cat", path))
 
     def command(self, ranks: Sequence[int], *command: str | Path, options: Sequence[str] = ()) -> list[str]:
-        """What runs the command under mpirun, with so many ranks on each host."""
+        """The command line that runs `command` under mpirun, with `ranks[i]` ranks on host i."""
         assert self._folder is not None, "the hosts are not there"
         places = ",".join(f"{name}:{n}" for name, n in zip(self.names, ranks, strict=True))
         return self.on_first("mpirun", "-np", str(sum(ranks)), "--host", places, *options, *command)
 
     def on_first(self, *command: str | Path) -> list[str]:
-        """What runs the command on the first host."""
+        """The command line that runs `command` on the first host."""
         here = f"hostname {self.names[0]}; exec {shlex.join(map(str, command))}"
         return ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "sh", "-c", here]
 
     def environment(self) -> dict[str, str]:
-        """What that command needs in its environment. What is cached of these hosts goes when they go."""
+        """The environment of that command. Its cache is deleted with these hosts."""
         assert self._folder is not None, "the hosts are not there"
         own = {"OMPI_MCA_plm_rsh_agent": str(self._folder / "agent"), "XDG_CACHE_HOME": str(self._folder / "cache")}
         return {**os.environ, **ENVIRONMENT, **own}
@@ -205,7 +207,7 @@ class Hosts:
 
 
 def bits_per_second(rate: str) -> float:
-    """Of a rate as tc has it: "1gbit", "100mbit"."""
+    """Converts a rate in the notation of tc: "1gbit", "100mbit"."""
     units = {"gbit": 1e9, "mbit": 1e6, "kbit": 1e3}
     for unit, bits in units.items():
         if rate.endswith(unit):
@@ -228,15 +230,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,  # argparse takes options of PROGRAM for ambiguous abbreviations of its own
+        allow_abbrev=False,  # else argparse takes options of PROGRAM for abbreviations of its own
     )
     parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--rate", help="of each host's link, such as 1gbit; unlimited if not given")
-    parser.add_argument("--ranks", type=int, default=1, help="on each host")
+    parser.add_argument("--rate", help="rate of each host's link, such as 1gbit (default: unlimited)")
+    parser.add_argument("--ranks", type=int, default=1, help="number of ranks on each host")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="PROGRAM ...")
     arguments = parser.parse_args()
     if not arguments.command:
-        parser.error("there is no program")
+        parser.error("the program is missing")
     with Hosts(arguments.hosts, arguments.rate) as hosts:
         return hosts.mpirun([arguments.ranks] * arguments.hosts, *arguments.command).returncode
 

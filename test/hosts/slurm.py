@@ -1,9 +1,10 @@
-"""A Slurm of one node on this machine, from Debian's munge, slurmctld and slurmd, for as long as it is entered.
+"""A Slurm of one node on this machine, from Debian's munge, slurmctld and slurmd, while this context is entered.
 
     with Slurm() as slurm:
         subprocess.run(["sbatch", "--wait", "job.slurm"], env=slurm.environment())
 
-or, from a shell, `python test/hosts/slurm.py COMMAND ARGUMENTS...`. Needs root; listens on this host's loopback interface alone.
+or, from a shell, `python test/hosts/slurm.py COMMAND ARGUMENTS...`. Needs root. Listens only on this host's loopback
+interface.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=
 
 
 def why_not() -> str:
-    """Why this machine cannot have it; empty if it can."""
+    """The reason why this machine cannot run Slurm; empty if it can."""
     if os.geteuid() != 0:
         return "not root"
     missing = [program for program in ("munged", "slurmctld", "slurmd", "sbatch") if shutil.which(program) is None]
@@ -96,7 +97,7 @@ class Slurm:
         self._await(lambda: self._say("sinfo", "-h", "-o", "%T").strip() == "idle", "slurmd")
 
     def _end_jobs(self) -> None:
-        """What runs a job's steps does not end with slurmd."""
+        """The processes that run a job's steps do not end with slurmd, so they are ended here."""
         self._say("scancel", "--user=root")
         end = time.monotonic() + 20
         while self._say("squeue", "-h").strip() and time.monotonic() < end:

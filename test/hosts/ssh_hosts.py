@@ -1,9 +1,9 @@
-"""Hosts as hosts.py has them, with an sshd on each, and a folder of which each has its own.
+"""The hosts of hosts.py, with an sshd on each and a folder that is separate on each.
 
     with SshHosts(2) as hosts:
         subprocess.run(hosts.on_first("ssh", *hosts.ssh_options(), hosts.names[1], "hostname"))
 
-Needs what hosts.py does, and sshd.
+Needs the programs that hosts.py needs, and sshd.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ ConnectTimeout 5
 
 
 def why_not() -> str:
-    """Why this machine cannot have such hosts; empty if it can."""
+    """The reason why this machine cannot have such hosts; empty if it can."""
     missing = [program for program in (_SSHD, "ssh", "ssh-keygen") if shutil.which(program) is None]
     return f"there is no {', '.join(missing)}" if missing else hosts.why_not()
 
 
 class SshHosts(hosts.Hosts):
-    """Hosts that answer to ssh, by their names, for as long as they are entered."""
+    """Hosts that answer to ssh by their names, while this context is entered."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
@@ -50,7 +50,7 @@ class SshHosts(hosts.Hosts):
 
     @property
     def own(self) -> Path:
-        """A folder that has the same path on all hosts, and is another one on each."""
+        """A folder with the same path on all hosts and separate contents on each."""
         assert self._folder is not None, "the hosts are not there"
         return self._folder / "own"
 
@@ -59,7 +59,7 @@ class SshHosts(hosts.Hosts):
         return ["-F", str(self._folder / "ssh")]
 
     def on_first(self, *command: str | Path) -> list[str]:
-        """What runs the command on the first host, whose folder `own` is empty then."""
+        """The command line that runs `command` on the first host, where the folder `own` is then empty."""
         return self._on(0, f"exec {shlex.join(map(str, command))}")
 
     def environment(self) -> dict[str, str]:
@@ -92,7 +92,7 @@ class SshHosts(hosts.Hosts):
     def _start_daemons(self) -> None:
         assert self._folder is not None
         self.own.mkdir()
-        Path("/run/sshd").mkdir(exist_ok=True)  # which sshd wants to be there
+        Path("/run/sshd").mkdir(exist_ok=True)  # sshd needs this folder
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self._folder / "key"], check=True)
         (self._folder / "sshd").write_text(_SSHD_CONFIGURATION.format(folder=self._folder))
         addresses = [f"Host {name}\nHostName {self.address(i)}\n" for i, name in enumerate(self.names)]

@@ -19,7 +19,7 @@ bool IsLocal(const PlacementMap& placements) {
   return std::any_of(placements.begin(), placements.end(), [](const auto& entry) { return entry.second.is_local(); });
 }
 
-// Every third element of the floats is one at which careless rules show.
+// Sets every third float of each tensor to a number at which incorrect rules show.
 void AddSpecialNumbers(RankTensors& inputs) {
   static constexpr double kNumbers[] = {-0.0, 0.0, 1.0, -1.0, INFINITY, -INFINITY, NAN};
   for (std::vector<Tensor>& tensors : inputs) {
@@ -35,7 +35,8 @@ void AddSpecialNumbers(RankTensors& inputs) {
   }
 }
 
-// Labels that are too large for their classes, and divisors of zero, are errors: then integers are all 0, or all 1.
+// Labels that are too large for their classes, and zero divisors, are errors. On an error, tries again with all
+// integers 0, then 1.
 absl::StatusOr<RankTensors> InterpretSomehow(const Graph& graph, RankTensors& inputs) {
   absl::StatusOr<RankTensors> results = Interpret(graph, inputs);
   for (double number : {0.0, 1.0}) {
@@ -50,15 +51,15 @@ absl::StatusOr<RankTensors> InterpretSomehow(const Graph& graph, RankTensors& in
   return results;
 }
 
-// Whether all that the graph does is elementwise, or moves elements: then a zero has the sign that it should have. Of a
-// sum it depends on where the addition starts.
+// True if the graph has only elementwise ops, movements of elements and generators, in which the sign of a zero is
+// defined. In a sum it depends on where the addition starts.
 bool ZerosHaveSigns(const Graph& graph) {
   return std::all_of(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) {
     return node.op().has_trait(kElementwise) || node.op().has_trait(kMovement) || node.op().has_trait(kGenerator);
   });
 }
 
-// The inputs of `after` by their names among those of `before`; a state that a pass has added is zero.
+// The inputs of `after`, found by name among those of `before`. A state that a pass added is zero.
 RankTensors InputsByName(const Graph& before, const Graph& after, const RankTensors& inputs) {
   RankTensors by_name(inputs.size());
   for (size_t rank = 0; rank < inputs.size(); ++rank) {
@@ -72,7 +73,7 @@ RankTensors InputsByName(const Graph& before, const Graph& after, const RankTens
   return by_name;
 }
 
-// Each result of `before` against that of the same name.
+// Compares each result of `before` with that of the same name.
 absl::Status CompareByName(const Graph& before, const RankTensors& expected, const Graph& after,
                            const RankTensors& found, bool signed_zeros, int* num_compared) {
   const double tolerance = ToleranceOf(before);
@@ -131,7 +132,7 @@ absl::Status CheckClose(const std::string& name, const Tensor& expected, const T
 
 namespace {
 
-// Whether the rank holds anything of a value that may be at one rank of an axis alone.
+// True if the rank has a part of a value that may be placed at one rank of an axis.
 bool IsThere(const PlacementMap& placements, const Mesh& mesh, int64_t rank) {
   return std::none_of(placements.begin(), placements.end(), [&](const auto& entry) {
     return entry.second.is_at() && mesh.has_axis(entry.first) &&
@@ -139,8 +140,8 @@ bool IsThere(const PlacementMap& placements, const Mesh& mesh, int64_t rank) {
   });
 }
 
-// Of a value of which ranks hold partial results the first holds all, and the others what changes nothing. Where one
-// rank alone holds it, the others have what is no number.
+// The part of a value that a rank has. Of a partial sum or product, the first rank has the whole, and the others zeros
+// or ones. Ranks without the value have NaN.
 Tensor PartOf(const Tensor& whole, const PlacementMap& placements, const Mesh& mesh, int64_t rank) {
   const Tensor part = LocalPart(whole, placements, mesh, rank);
   if (!IsThere(placements, mesh, rank)) {
@@ -155,7 +156,7 @@ Tensor PartOf(const Tensor& whole, const PlacementMap& placements, const Mesh& m
   return part;
 }
 
-// The graph without the results that a pass has added at the end.
+// The graph without the results that a pass added at the end.
 Graph WithResultsOf(const Graph& before, const Graph& after) {
   Graph graph = after.Clone();
   while (graph.results().size() > before.results().size()) graph.RemoveResult(graph.results().size() - 1);
@@ -181,7 +182,7 @@ absl::Status CheckShares(const Graph& graph, const std::vector<Tensor>& expected
     return Internal() << "results of " << found.size() << " ranks of the mesh " << graph.mesh().ToString();
   for (size_t rank = 0; rank < found.size(); ++rank) {
     if (found[rank].size() != expected.size())
-      return Internal() << "there were " << expected.size() << " results and are " << found[rank].size();
+      return Internal() << "there were " << expected.size() << " results, now there are " << found[rank].size();
     for (size_t i = 0; i < expected.size(); ++i) {
       const Result& result = graph.results()[i];
       if (IsLocal(result.placements)) continue;
@@ -212,7 +213,8 @@ absl::Status CheckSameMeaning(const Graph& before, const Graph& after, passes::K
   *num_compared = 0;
   if (keeps == passes::Keeps::kNothing) return absl::OkStatus();
   if (keeps != passes::Keeps::kResults && after.results().size() != before.results().size())
-    return Internal() << "there were " << before.results().size() << " results and are " << after.results().size();
+    return Internal() << "there were " << before.results().size() << " results, now there are "
+                      << after.results().size();
   for (const bool special : {false, true}) {
     if (special && keeps != passes::Keeps::kEveryValue) break;
     RankTensors inputs = RandomInputs(before, /*seed=*/3);
@@ -225,11 +227,11 @@ absl::Status CheckSameMeaning(const Graph& before, const Graph& after, passes::K
       RETURN_IF_ERROR(Annotate(found.status(), "after the pass"));
       RETURN_IF_ERROR(CompareByName(before, *expected, after, *found, special && ZerosHaveSigns(before), num_compared));
     }
-    // What ranks then hold: infinities among shares of a sum are not those of the sum.
+    // Infinities are not compared in ranks' parts: those in terms of a sum are not those of the sum.
     if (special || after.mesh().empty() || before.is_local()) continue;
     RETURN_IF_ERROR(Annotate(
         CheckAgainstOneRank(WithResultsOf(before, after), after_inputs[0], (*expected)[0], ToleranceOf(before)),
-        "what ranks hold after the pass"));
+        "the ranks' parts after the pass"));
     *num_compared += static_cast<int>(after.mesh().num_ranks() * static_cast<int64_t>((*expected)[0].size()));
   }
   return absl::OkStatus();

@@ -2,8 +2,8 @@
 
     python test/models/export_models.py [--out test/models]
 
-Needs torch, onnx and onnxscript. Both files are checked in. They come from PyTorch's default exporter, whose files hold
-computations on shapes; examples/mnist/lenet.onnx comes from the TorchScript one.
+Needs torch, onnx and onnxscript. Both files are checked in. They come from PyTorch's default exporter, whose files
+contain computations on shapes; examples/mnist/lenet.onnx comes from the TorchScript exporter.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class ConvNetBn(nn.Module):
 
 
 def export(model: nn.Module, example: torch.Tensor, name: str, folder: Path) -> None:
-    """Writes `folder`/`name`.onnx, with the input named as the argument of forward and the output `logits`."""
+    """Writes `folder`/`name`.onnx. The input has the name of forward's argument, the output is `logits`."""
     path = folder / f"{name}.onnx"
     input_name = model.forward.__code__.co_varnames[1]
     torch.onnx.export(
@@ -57,12 +57,12 @@ def export(model: nn.Module, example: torch.Tensor, name: str, folder: Path) -> 
         dynamic_shapes={input_name: {0: torch.export.Dim("batch")}},
         dynamo=True,
         external_data=False,
-        optimize=False,  # otherwise batch normalisation is folded into the convolutions
+        optimize=False,  # else batch normalisation is folded into the convolutions
         verbose=False,
     )
     exported = onnx.load(path)
     exported.graph.name = name
-    # Source lines and folders of the machine that exported are nobody's business; what is a parameter stays.
+    # Removes source lines and folders of the exporting machine. Keeps which values are parameters.
     for part in [exported.graph, *exported.graph.node, *exported.graph.value_info, *exported.graph.initializer]:
         kept = [each for each in part.metadata_props if each.key.endswith(".InputSpec.kind")]
         part.ClearField("metadata_props")
@@ -72,7 +72,7 @@ def export(model: nn.Module, example: torch.Tensor, name: str, folder: Path) -> 
 
 
 def export_all(folder: Path) -> dict[str, nn.Module]:
-    """Writes every model and returns them by name, with the parameters that the files hold."""
+    """Writes every model. Returns the models by name, with the parameters that the files contain."""
     torch.manual_seed(2)
     mlp = Mlp()
     export(mlp, torch.zeros(3, 12), "mlp", folder)
@@ -84,7 +84,7 @@ def export_all(folder: Path) -> dict[str, nn.Module]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="the folder to write to")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder for the files")
     export_all(parser.parse_args().out)
 
 

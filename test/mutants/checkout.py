@@ -1,4 +1,4 @@
-"""A copy of the checkout in which mutants are built, with a Bazel output of its own; the checkout is never changed."""
+"""A copy of the checkout in which mutants are built, with its own Bazel output. The checkout itself is never changed."""
 
 import hashlib
 import json
@@ -11,12 +11,14 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 WORK = ROOT / "build" / "mutants"
 TREE = WORK / "tree"
-# Of GCC's headers libclang's package has no equivalents; those for vector registers it cannot read.
+# libclang's package has no equivalents of some GCC headers, and cannot read those for vector registers.
 CLANG_ARGUMENTS = ["-xc++", "-ferror-limit=0", "-U__SSE2__", "-U__SSE3__", "-U__SSSE3__", "-w"]
 
 
 def copy_checkout() -> str:
-    """Makes the copy equal to the checkout, with what is not committed; returns a hash of what tests are made of."""
+    """Makes the copy equal to the checkout, uncommitted changes included. Returns a hash of the sources that tests are
+    made of.
+    """
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -35,7 +37,7 @@ def copy_checkout() -> str:
     kept = set(names)
     for path in TREE.rglob("*"):
         if path.is_file() and not path.is_symlink() and str(path.relative_to(TREE)) not in kept:
-            path.unlink()  # the checkout no longer has it
+            path.unlink()  # the checkout no longer has the file
     environment = TREE / ".venv"
     if not environment.is_symlink():
         environment.symlink_to((ROOT / ".venv").resolve())
@@ -75,7 +77,7 @@ def label_of(file: str) -> str:
 
 
 class Compilation:
-    """How one file is compiled, as a command that runs in the copy."""
+    """The command that compiles one file, run in the copy."""
 
     def __init__(self, file: str, output_base: str):
         owners = ask_bazel("query", f"same_pkg_direct_rdeps({label_of(file)})").split()
@@ -91,7 +93,7 @@ class Compilation:
 
     @staticmethod
     def kept(command: list[str]) -> list[str]:
-        """Returns the arguments that say what the source means, without the outputs and the source."""
+        """Returns the arguments that affect the meaning of the source, without the outputs and the source."""
         kept, skip = [], False
         for argument in command[1:]:
             if skip:
@@ -121,7 +123,7 @@ class Compilation:
         return [*CLANG_ARGUMENTS, *kept, "-isystem", headers.stdout.strip()]
 
     def check(self) -> str:
-        """Compiles the file as it is in the copy; returns the compiler's messages, empty if it is right."""
+        """Compiles the file in the copy. Returns the compiler's messages, or "" if it compiles."""
         command = ["g++", *self.arguments, "-w", "-O0", "-fsyntax-only", self.file]
         done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, check=False)
         return "" if done.returncode == 0 else done.stderr

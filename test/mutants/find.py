@@ -1,7 +1,7 @@
-"""Finds the mistakes that one could have made in a C++ source: libclang says where expressions and statements are.
+"""Finds places for plausible mistakes in a C++ source: libclang says where expressions and statements are.
 
-What is found need not compile: constants, template arguments and the like are left to the compiler (see schemata.py).
-Left out on purpose: the texts of errors, and LOCKSTEP_CHECK, which no test is to reach.
+Found mutants need not compile: constants, template arguments and the like are left to the compiler (see schemata.py).
+Error messages and LOCKSTEP_CHECK, which no test should reach, are left out on purpose.
 """
 
 import bisect
@@ -35,7 +35,7 @@ NUMBERS = {*range(TypeKind.BOOL.value, TypeKind.LONGDOUBLE.value + 1), *(kind.va
 
 
 def offset(location: cindex.SourceLocation) -> int:
-    """Returns where in the file this is; of a macro's argument, where the argument is."""
+    """Returns the offset of a location in the file; for an argument of a macro, the offset of the argument."""
     file, line, column, result = cindex.c_object_p(), ctypes.c_uint(), ctypes.c_uint(), ctypes.c_uint()
     where = [ctypes.byref(each) for each in (file, line, column, result)]
     cindex.conf.lib.clang_getSpellingLocation(location, *where)
@@ -53,7 +53,9 @@ def unwrap(cursor: Cursor) -> Cursor:
 
 
 class Finder:
-    """Walks one file. Cursors that a macro's body made have the range of its use, and are only walked through."""
+    """Walks one file. Cursors from the body of a macro have the range of the macro's use, so they are only walked
+    through.
+    """
 
     def __init__(self, file: str, source: bytes, unit: cindex.TranslationUnit):
         self.file, self.source = file, source
@@ -75,7 +77,7 @@ class Finder:
             self.walk(cursor, None, "")
         return numbered(self.mutants)
 
-    # Where things are.
+    # Locations.
 
     def range(self, cursor: Cursor) -> tuple[int, int]:
         return offset(cursor.extent.start), offset(cursor.extent.end)
@@ -121,7 +123,7 @@ class Finder:
         """Returns the children in which mistakes are looked for."""
         children = list(cursor.get_children())
         if cursor.kind == CursorKind.CALL_EXPR and cursor.spelling == "operator<<" and "Error" in cursor.type.spelling:
-            return children[:1]  # what follows is an error's text
+            return children[:1]  # the rest is an error message
         if cursor.kind == CursorKind.CASE_STMT:
             return children[1:]
         if cursor.kind == CursorKind.VAR_DECL and "constexpr" in self.text(*self.range(cursor)).split("=")[0]:
@@ -150,7 +152,7 @@ class Finder:
         ranges = sorted({self.range(child) for child in cursor.get_children()})
         ranges = [each for each in ranges if each[0] < each[1]]
         if len(ranges) < 2 or ranges[0][0] != begin or ranges[-1][1] != end:
-            return  # a call in the usual form, or something of a macro
+            return  # a call in the usual form, or part of a macro
         left, right = ranges[0], ranges[-1]
         at = self.token_from(left[1])
         operator = self.text(*at)
@@ -267,14 +269,14 @@ class Finder:
             self.add(function, begin, end, f"!({self.text(begin, end)})", Kind.CONDITION)
 
     def visit_statement(self, cursor: Cursor, parent: Cursor, function: str, macro: str | None) -> None:
-        """A call, an assignment, a `continue` or `break` that is forgotten."""
+        """A forgotten call, assignment, `continue` or `break`."""
         begin, end = self.range(cursor)
         if parent.kind not in WITH_BODY or (begin, end) == self.range(parent):
             return
         if self.token_before(begin) not in ("{", "}", ";", ")", "else", ":") or self.text(begin, end).startswith("("):
             return
         if parent.kind in (CursorKind.FOR_STMT, CursorKind.WHILE_STMT) and self.token_before(begin) != ")":
-            return  # of its head
+            return  # part of the loop's head
         semicolon = self.token_from(end)
         if self.text(*semicolon) != ";":
             return

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Measures the tests: puts plausible single mistakes into the code, one at a time, and counts which the tests notice.
+"""Measures the tests: puts plausible mistakes into the code, one at a time, and counts how many the tests notice.
 
     make mutants ARGS=core/ops/rules.cc                      all mistakes in this file
-    make mutants ARGS="--sample 15 passes/**/*.cc"           some of them, always the same
-    make mutants ARGS="--list core/ops/rules.cc"             what would be tried
-    make mutants ARGS="--only 8ad987cc core/ops/rules.cc"    one of them, in a report or a list before its place
+    make mutants ARGS="--sample 15 passes/**/*.cc"           a sample, always the same
+    make mutants ARGS="--list core/ops/rules.cc"             lists them without running tests
+    make mutants ARGS="--only 8ad987cc core/ops/rules.cc"    one mistake, by its key in a report or a list
 
 It works on a copy of the checkout, build/mutants/tree. All mistakes of the files are compiled into it at once, each
-behind a switch, so that there is one build; those that do not compile are left out. A run of the tests without any says
-which tests reach which mistake; each mistake is then tried with these, the quick ones first, until one fails or takes
-longer than Bazel lets it. What survives wants a test, or a place in equivalent.txt with the reason. The C++ tests count, not the Python
-ones, as `make test` runs them; with LOCKSTEP_TEST_EVERYTHING=1 as `make test-everything` does. A run that is ended goes on where it was,
-until a source changes.
+behind a switch, so that there is one build; mistakes that do not compile are left out. A test run without mistakes
+records which tests reach which mistake. Each mistake is then tried with these tests, the quickest first, until one
+fails or exceeds Bazel's timeout. A mistake that survives needs a test, or a line in equivalent.txt with the reason.
+Only the C++ tests run, as `make test` runs them, or with LOCKSTEP_TEST_EVERYTHING=1 as `make test-everything` does. An
+interrupted run continues where it was, until a source changes.
 """
 
 import argparse
@@ -37,7 +37,7 @@ REQUIREMENTS = pathlib.Path(__file__).with_name("requirements.txt")
 
 
 def load_finder():
-    """Returns the module find, after installing what it needs into build/mutants/libclang, once."""
+    """Returns the module find. Installs the packages that it needs into build/mutants/libclang, once."""
     wanted = REQUIREMENTS.read_text()
     stamp = LIBCLANG / "installed.txt"
     if not stamp.is_file() or stamp.read_text() != wanted:
@@ -59,7 +59,7 @@ def find_all(compilations: list[checkout.Compilation]) -> list[Mutant]:
 
 
 def put_in(compilation: checkout.Compilation, source: bytes, numbered: dict[int, Mutant]) -> set[int]:
-    """Writes the file with these mutants into the copy; returns the numbers of those that do not compile."""
+    """Writes the file with these mutants into the copy. Returns the numbers of the mutants that do not compile."""
     live = {number: mutant for number, mutant in numbered.items() if mutant.file == compilation.file}
     dropped: set[int] = set()
     while True:
@@ -76,7 +76,7 @@ def put_in(compilation: checkout.Compilation, source: bytes, numbered: dict[int,
 
 
 def sampled(mutants: list[Mutant], size: int, seed: str) -> list[Mutant]:
-    """Returns so many of each file, the same for the same seed as long as they exist."""
+    """Returns `size` mutants of each file, the same for the same seed as long as they exist."""
     result = []
     for file in dict.fromkeys(mutant.file for mutant in mutants):
         of_file = [mutant for mutant in mutants if mutant.file == file]
@@ -97,8 +97,8 @@ def chosen(mutants: list[Mutant], arguments: argparse.Namespace) -> list[Mutant]
 
 def build(tests: list) -> None:
     print(f"mutants: building {len(tests)} tests", flush=True)
-    options = ["--noshow_progress", "--keep_going", "--output_filter=^//nothing"]  # the switches are full of warnings
-    # Misuse of the standard library that a mutant brings about ends the program, instead of perhaps going unnoticed.
+    options = ["--noshow_progress", "--keep_going", "--output_filter=^//nothing"]  # the switches cause many warnings
+    # A mutant that misuses the standard library ends the program, instead of perhaps going unnoticed.
     options.append("--copt=-D_GLIBCXX_ASSERTIONS")
     done = checkout.bazel("build", *options, *[test.label for test in tests], capture=False)
     if done.returncode != 0:
@@ -116,14 +116,14 @@ def run_all(tests: list, numbered: dict[int, Mutant], journal: Journal, jobs: in
                 journal.add(verdict.mutant.key, verdict.outcome, verdict.by)
                 verdicts.append(verdict)
                 print(f"[{len(verdicts)}/{len(tasks)}] {verdict}", flush=True)
-        finally:  # nothing that was started stays
+        finally:  # no started process stays
             stop.set()
             pool.shutdown(cancel_futures=True)
     return verdicts
 
 
 def known(mutants: list[Mutant], journal: Journal, again: bool) -> dict[str, Verdict]:
-    """Returns what need not be run: what is equivalent, and what the journal has."""
+    """Returns the verdicts that need no run: equivalent mutants, and those in the journal."""
     equivalent = read_equivalent(EQUIVALENT.read_text())
     verdicts = {}
     for mutant in mutants:
@@ -138,25 +138,25 @@ def known(mutants: list[Mutant], journal: Journal, again: bool) -> dict[str, Ver
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", help="C++ sources (.cc) of the checkout")
-    parser.add_argument("--sample", type=int, help="so many mutants of each file")
-    parser.add_argument("--seed", default="0", help="which ones --sample takes")
-    parser.add_argument("--only", help="these mutants alone: their names, with commas between")
+    parser.add_argument("--sample", type=int, help="number of mutants to try of each file (default: all)")
+    parser.add_argument("--seed", default="0", help="seed of the choice of --sample")
+    parser.add_argument("--only", help="names of the only mutants to try, separated by commas")
     parser.add_argument("--list", action="store_true", help="list the mutants and run nothing")
     parser.add_argument("--fresh", action="store_true", help="forget earlier runs")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants tried at a time")
-    parser.add_argument("--skip", default="(?!)", help="tests not to run: a regular expression on their labels")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of mutants to try at a time")
+    parser.add_argument("--skip", default="(?!)", help="regular expression on the labels of tests that are not run")
     arguments = parser.parse_args()
     arguments.files = sorted(set(arguments.files))
     for file in arguments.files:
         if not file.endswith(".cc") or not (checkout.ROOT / file).is_file():
-            parser.error(f"{file}: expected a .cc file of the checkout, from its root")
+            parser.error(f"{file}: expected the path of a .cc file from the root of the checkout")
     return arguments
 
 
 def main() -> int:
     arguments = parse_arguments()
     for end in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(end, lambda *_: sys.exit("mutants: ended; the same command goes on from here"))
+        signal.signal(end, lambda *_: sys.exit("mutants: interrupted; the same command continues from here"))
     state = checkout.copy_checkout() + os.environ.get(suite.EVERYTHING, "")
     output_base = checkout.ask_bazel("info", "output_base").strip()
     compilations = [checkout.Compilation(file, output_base) for file in arguments.files]
@@ -169,7 +169,7 @@ def main() -> int:
 
     journal = Journal(checkout.WORK / "journal.jsonl", state, arguments.fresh)
     verdicts = known(wanted, journal, again=bool(arguments.only))
-    # All of them are built, whichever are run, so that one build serves every choice.
+    # All mutants are built, even those that are not run, so that one build serves every choice.
     numbers = dict(enumerate(mutants))
     for compilation in compilations:
         for number in put_in(compilation, sources[compilation.file], numbers):

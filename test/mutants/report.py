@@ -1,4 +1,4 @@
-"""What is known of mutants: the journal of runs, the list of equivalent ones, and the report."""
+"""Verdicts about mutants: the journal of runs, the list of equivalent mutants, and the report."""
 
 import collections
 import dataclasses
@@ -19,14 +19,14 @@ ORDER = (*NOTICED, *MISSED, "equivalent", "not compiled", "not tried")
 class Verdict:
     mutant: Mutant
     outcome: str  # one of ORDER
-    by: str = ""  # the test that noticed, or the reason why it is equivalent
+    by: str = ""  # the test that noticed it, or the reason why it is equivalent
 
     def __str__(self) -> str:
         return f"{self.outcome:12} {self.mutant}" + (f"  [{self.by}]" if self.by else "")
 
 
 def read_equivalent(text: str) -> dict[tuple[str, str, str, str], str]:
-    """Returns the reason for each (file, function, before, after). The file says what its form is."""
+    """Returns the reason for each (file, function, before, after). The file describes its own form."""
     result = {}
     for block in text.split("\n\n"):
         lines = [line for line in block.splitlines() if line and not line.startswith("#")]
@@ -40,9 +40,9 @@ def read_equivalent(text: str) -> dict[tuple[str, str, str, str], str]:
 
 
 class Journal:
-    """The outcomes so far, a line each, so that a run that was ended goes on where it was.
+    """The outcomes so far, one per line, so that an interrupted run continues where it was.
 
-    They hold for one state of the sources: those of another one are dropped.
+    They hold for one state of the sources; those of another state are dropped.
     """
 
     def __init__(self, path: pathlib.Path, state: str, fresh: bool = False):
@@ -78,7 +78,7 @@ def summary(verdicts: list[Verdict]) -> str:
 
 
 def write_report(folder: pathlib.Path, verdicts: list[Verdict], sources: dict[str, bytes]) -> None:
-    """Writes report.txt, a line for each mutant, and missed.diff, the patches of those that no test noticed."""
+    """Writes report.txt, one line per mutant, and missed.diff, the patches of the mutants that no test noticed."""
     missed = [verdict for verdict in verdicts if verdict.outcome in MISSED]
     lines = [str(verdict) for verdict in verdicts] + [summary(verdicts)]
     (folder / "report.txt").write_text("\n".join(lines) + "\n")

@@ -1,8 +1,7 @@
 """All mutants of a file in one source, each behind a switch: one build serves all of them.
 
-A program runs as mutant n with LOCKSTEP_MUTANT=n in its environment, and as itself without. Where
-LOCKSTEP_MUTANTS_REACHED names a file, byte n of it becomes 1 when the place of mutant n is reached, by this process or
-by one that it started.
+A program runs as mutant n with LOCKSTEP_MUTANT=n in its environment, and unchanged without. If LOCKSTEP_MUTANTS_REACHED
+names a file, byte n of it becomes 1 when this process, or one that it started, reaches the place of mutant n.
 """
 
 import bisect
@@ -17,7 +16,7 @@ HEAD = pathlib.Path(__file__).with_name("switch.h").read_text()
 
 @dataclasses.dataclass
 class Site:
-    """A range of the file with the mutants that replace exactly it, and the sites inside."""
+    """A range of the file, with the mutants that replace exactly this range, and the sites inside."""
 
     begin: int
     end: int
@@ -26,7 +25,7 @@ class Site:
 
 
 def nest(mutants: list[tuple[int, Mutant]]) -> list[Site]:
-    """Returns the outermost sites. Ranges that overlap without one being in the other are a bug of the finder."""
+    """Returns the outermost sites. Ranges that overlap without nesting are a bug of the finder."""
     outermost: list[Site] = []
     open_sites: list[Site] = []
     for number, mutant in sorted(mutants, key=lambda each: (each[1].begin, -each[1].end)):
@@ -44,7 +43,7 @@ def nest(mutants: list[tuple[int, Mutant]]) -> list[Site]:
 
 
 class Schemata:
-    """The text of a file with these mutants, and which of them each of its lines belongs to."""
+    """The text of a file with these mutants, and the mutant that each of its lines belongs to."""
 
     def __init__(self, source: bytes, mutants: list[tuple[int, Mutant]]):
         self.source = source
@@ -78,9 +77,9 @@ class Schemata:
 
     def emit(self, site: Site) -> None:
         is_expression = site.mutants[0][1].kind in (Kind.EXPRESSION, Kind.CONDITION)
-        # A condition may be a pointer or an optional, and what stands for it a bool.
+        # A condition may be a pointer or an optional, and its replacement a bool.
         cast = "static_cast<bool>" if any(mutant.kind == Kind.CONDITION for _, mutant in site.mutants) else ""
-        last = site.mutants[-1][0]  # what the construct as a whole is wrong with belongs to one of its mutants
+        last = site.mutants[-1][0]  # an error of the whole construct is attributed to one of its mutants
         self.put("(" if is_expression else "{", last)
         for number, mutant in site.mutants:
             if is_expression:
@@ -96,7 +95,7 @@ class Schemata:
 def wrong_mutants(schemata: Schemata, file: str, messages: str) -> set[int]:
     """Returns the mutants that a compiler's messages are about: those on the lines of the errors, or nearest above."""
     lines = [int(line) for line in re.findall(rf"{re.escape(file)}:(\d+):\d+: (?:fatal )?error:", messages)]
-    if not lines:  # an error in a header: where that was asked for
+    if not lines:  # an error in a header: takes the lines that led to it
         lines = [int(line) for line in re.findall(rf"{re.escape(file)}:(\d+):\d+:", messages)]
     wrong = set()
     for line in lines:

@@ -1,7 +1,7 @@
 """Plausible single mistakes in a C++ source: the values that the other modules pass around.
 
-A mutant replaces one range of a file, in bytes from its start: an EXPRESSION by another; a CONDITION, which is asked
-for true or false, by another; a STATEMENT, with its semicolon, by another or by nothing.
+A mutant replaces one range of a file, in bytes from its start: an EXPRESSION by another one; a CONDITION, which is
+tested for true or false, by another one; a STATEMENT, with its semicolon, by another one or by nothing.
 """
 
 import dataclasses
@@ -26,14 +26,14 @@ class Mutant:
     begin: int
     end: int
     kind: Kind
-    text: str  # what stands there instead
+    text: str  # the replacement
     before: str
     after: str
-    ordinal: int = 0  # among those of the function with equal lines
+    ordinal: int = 0  # index among the function's mutants with the same lines
 
     @property
     def key(self) -> str:
-        """A name that stays when other lines of the file change."""
+        """A name that does not change when other lines of the file change."""
         parts = [self.file, self.function, self.before, self.after, str(self.ordinal)]
         return hashlib.sha1("\n".join(parts).encode()).hexdigest()[:8]
 
@@ -47,12 +47,12 @@ def squeeze(text: str) -> str:
 
 
 def apply(source: bytes, mutant: Mutant) -> bytes:
-    """Returns the file with this one mistake in it."""
+    """Returns the file with this mistake in it."""
     return source[: mutant.begin] + mutant.text.encode() + source[mutant.end :]
 
 
 def make_mutant(file: str, function: str, source: bytes, begin: int, end: int, kind: Kind, text: str) -> Mutant:
-    """Returns a mutant that knows the lines which it changes."""
+    """Returns a mutant with the lines that it changes."""
     first = source.rfind(b"\n", 0, begin) + 1
     last = source.find(b"\n", end)
     last = len(source) if last < 0 else last
@@ -66,7 +66,7 @@ def make_mutant(file: str, function: str, source: bytes, begin: int, end: int, k
 
 
 def numbered(mutants: list[Mutant]) -> list[Mutant]:
-    """Returns the mutants in the order of the file, without those that do nothing, each with a key of its own."""
+    """Returns the mutants in the order of the file, without those that change nothing, each with a unique key."""
     seen: dict[tuple, int] = {}
     result = []
     for mutant in sorted(set(mutants), key=lambda each: (each.begin, -each.end, each.kind.value, each.text)):

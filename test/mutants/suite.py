@@ -1,4 +1,4 @@
-"""The tests that can see a file: which they are, how they run outside Bazel, and what they say of a mutant."""
+"""The tests that depend on a file: finding them, running them outside Bazel, and their verdict on a mutant."""
 
 import dataclasses
 import json
@@ -17,15 +17,16 @@ from xml.etree import ElementTree
 from checkout import TREE, ask_bazel, label_of
 
 EVERYTHING = "LOCKSTEP_TEST_EVERYTHING"  # in the environment: tests run all of their cases
-# Bytes in use, of addresses there may be more (the fake GPUs reserve them): a mutant must not take the machine's memory.
+# Limit of the bytes in use, so that a mutant does not take the machine's memory. Reserved addresses may be more (the
+# fake GPUs reserve them).
 MOST_MEMORY = 8 << 30
-TIMEOUTS = ("short", "moderate", "long", "eternal")  # Bazel's names of how long a test may run
+TIMEOUTS = ("short", "moderate", "long", "eternal")  # Bazel's names of the timeouts
 TIMEOUT_OF_SIZE = {"small": "short", "medium": "moderate", "large": "long", "enormous": "eternal"}
 
 
 @dataclasses.dataclass
 class Run:
-    """One run of a test: 'passed', 'failed' or 'timed out', and the case that failed, where the test says so."""
+    """One run of a test: 'passed', 'failed' or 'timed out', and the case that failed, if the test reports it."""
 
     outcome: str
     seconds: float
@@ -34,11 +35,11 @@ class Run:
 
 
 class Test:
-    """A test target, run as Bazel runs it but for shards and reports."""
+    """A test target, run as Bazel runs it, but without shards and reports."""
 
     def __init__(self, label: str, arguments: list[str], environment: dict[str, str], limit: float):
         self.label = label
-        self.environment = environment  # beside that of every test
+        self.environment = environment  # in addition to that of every test
         self.limit = limit  # seconds
         self.package, _, self.name = label.removeprefix("//").partition(":")
         self.arguments = [re.sub(r"\$\(\w*location (\S+)\)", self.location, each) for each in arguments]
@@ -50,7 +51,7 @@ class Test:
         return f"{package or self.package}/{name}"
 
     def run(self, environment: dict[str, str], limit: float, stop: threading.Event) -> Run:
-        """Runs it, until it ends, the time is over or `stop` is set; ends every process that it leaves."""
+        """Runs the test until it ends, the time is over or `stop` is set. Ends every process that it leaves."""
         binary = TREE / "bazel-bin" / self.package / self.name
         runfiles = binary.with_name(self.name + ".runfiles")
         with tempfile.TemporaryDirectory(prefix="mutants-") as scratch, tempfile.TemporaryFile() as output:
@@ -88,7 +89,7 @@ def outcome_of(process: subprocess.Popen, until: float, stop: threading.Event) -
 
 
 def memory_of(pid: int) -> int:
-    """Returns the bytes of memory that a process uses, 0 of one that has ended."""
+    """Returns the bytes of memory that a process uses, 0 if it has ended."""
     try:
         pages = pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]
     except OSError:
@@ -97,7 +98,7 @@ def memory_of(pid: int) -> int:
 
 
 def limits() -> dict[str, float]:
-    """Returns the seconds of Bazel's timeouts by name: what takes longer fails in the suite too."""
+    """Returns the seconds of Bazel's timeouts by name; a test that takes longer fails in the suite too."""
     line = "test:everything .*" if EVERYTHING in os.environ else "build "
     setting = re.search(rf"^{line}--test_timeout=(\S+)$", (TREE / ".bazelrc").read_text(), re.MULTILINE)
     assert setting, f".bazelrc has no line '{line}--test_timeout=…'"
@@ -105,7 +106,7 @@ def limits() -> dict[str, float]:
 
 
 def test_environment(runfiles: pathlib.Path, scratch: str) -> dict[str, str]:
-    """Returns what Bazel gives to a test, with what .bazelrc adds."""
+    """Returns the environment that Bazel gives to a test, with the additions of .bazelrc."""
     settings = re.findall(r"^build .*--test_env=.*$", (TREE / ".bazelrc").read_text(), re.MULTILINE)
     added = dict(re.findall(r"--test_env=(\w+)=(\S+)", "\n".join(settings)))
     names = ("PATH", "HOME", "USER", "LANG", EVERYTHING)
@@ -124,7 +125,9 @@ def test_environment(runfiles: pathlib.Path, scratch: str) -> dict[str, str]:
 
 
 def end_session(process: subprocess.Popen) -> None:
-    """Ends what is left of the session that `process` leads: first politely, because mpirun tidies up after itself."""
+    """Ends the processes left in the session that `process` leads, first with a signal that mpirun handles, because it
+    cleans up after itself.
+    """
     for sent, wait in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 1.0)):
         until = time.monotonic() + wait
         left = members(process.pid)
@@ -166,17 +169,17 @@ def tests_of(files: list[str]) -> list[Test]:
         text = {each.get("name"): each.get("value", "") for each in rule.findall("./string")}
         timeout = text.get("timeout") or TIMEOUT_OF_SIZE[text.get("size", "medium")]
         pairs = [[each.get("value", "") for each in pair] for pair in rule.findall("./dict[@name='env']/pair")]
-        shards = rule.find("./int[@name='shard_count']")  # which run one after the other here
+        shards = rule.find("./int[@name='shard_count']")  # they run one after the other here
         times = max(1, int(shards.get("value", "1"))) if shards is not None else 1
         tests.append(Test(rule.get("name", ""), arguments, dict(pairs), seconds[timeout] * times))
     return sorted(tests, key=lambda test: test.label)
 
 
 def measure(tests: list[Test], number_of_mutants: int, remembered: pathlib.Path, state: str) -> list[Test]:
-    """Notes what each test takes without mistakes, and which mutants it reaches: by a run, or as remembered.
+    """Records each test's time without mistakes, and the mutants that it reaches: by running it, or from `remembered`.
 
-    Returns the tests in the order in which they are worth running: what is quick first. Ends the program if one fails,
-    as it would notice everything.
+    Returns the tests in the order in which to run them, the quickest first. Ends the program if one fails, because it
+    would notice every mutant.
     """
     memory = json.loads(remembered.read_text()) if remembered.is_file() else {}
     if memory.get("state") != state:
@@ -203,7 +206,7 @@ def measure_one(test: Test, number_of_mutants: int) -> tuple[float, list[int]]:
 
 
 def judge(tests: list[Test], number: int, stop: threading.Event) -> tuple[str, str]:
-    """Returns what becomes of a mutant, and the test (and its case) that noticed it."""
+    """Returns the outcome of a mutant, and the test (and its case) that noticed it."""
     reaching = [test for test in tests if number in test.reached]
     for test in reaching:
         run = test.run({"LOCKSTEP_MUTANT": str(number)}, test.limit, stop)

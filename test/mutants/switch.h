@@ -1,6 +1,6 @@
-// Stands at the top of a source that holds mutants (see schemata.py); nothing else includes it. Any thread may call.
+// Included at the top of a source that contains mutants (see schemata.py), and nowhere else. Any thread may call it.
 
-// A guard, as several such sources can be one unit.
+// A guard, because several such sources can be one unit.
 #ifndef LOCKSTEP_MUTANTS_SWITCH_
 #define LOCKSTEP_MUTANTS_SWITCH_
 
@@ -13,8 +13,8 @@
 
 namespace lockstep_mutants {
 
-// The file that LOCKSTEP_MUTANTS_REACHED names, a byte for each mutant, shared with every process that is started from
-// here; null if there is none.
+// The file that LOCKSTEP_MUTANTS_REACHED names, one byte per mutant, shared with every process that is started from
+// here. Null if there is none.
 inline unsigned char* Reached() {
   const char* const path = std::getenv("LOCKSTEP_MUTANTS_REACHED");
   const int file = path == nullptr ? -1 : open(path, O_RDWR);
@@ -25,7 +25,7 @@ inline unsigned char* Reached() {
   return bytes == MAP_FAILED ? nullptr : static_cast<unsigned char*>(bytes);
 }
 
-// Whether the program runs as this mutant; notes that its place was reached.
+// Returns true if the program runs as this mutant. Records that its place was reached.
 inline bool Is(int id) {
   static unsigned char* const reached = Reached();
   static const char* const chosen = std::getenv("LOCKSTEP_MUTANT");

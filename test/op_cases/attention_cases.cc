@@ -22,7 +22,8 @@ std::vector<CaseOperand> Forward(DType dtype, const Extents& e) {
           Typed(dtype, With(e.key_batch, {e.keys, e.value_size}))};
 }
 
-// With a log_sum_exp that is about what it would be: exponentials of what exceeds it by far would drown the others.
+// Operands of a gradient. The log_sum_exp has a plausible size: exponentials of much larger scores would drown the
+// others.
 std::vector<CaseOperand> Backward(DType dtype, const Extents& e) {
   const DType statistics = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   std::vector<CaseOperand> operands = Forward(dtype, e);
@@ -41,7 +42,7 @@ std::vector<CaseOperand> And(std::vector<CaseOperand> operands, CaseOperand mask
   return operands;
 }
 
-// A row of attention and one of each gradient, with a mask if there is one.
+// Adds a row of attention and one of each gradient, with the mask if there is one.
 void AddAttention(std::vector<OpCase>& rows, DType dtype, const Extents& e, const AttributeMap& attributes,
                   const std::optional<CaseOperand>& mask = std::nullopt, const std::string& no_gradient = "") {
   const auto masked = [&](std::vector<CaseOperand> operands) {
@@ -55,7 +56,7 @@ void AddAttention(std::vector<OpCase>& rows, DType dtype, const Extents& e, cons
     rows.push_back(Case("attention_mask_grad", masked(Backward(dtype, e)), attributes));
 }
 
-// Rows of bools of which query 1 sees no key.
+// A mask of bools in which query 1 sees no key.
 Tensor BlindQuery() {
   return Tensor::Of<bool>({3, 4}, {true, false, true, true, false, false, false, false, true, true, true, false});
 }
@@ -77,7 +78,7 @@ void AppendAcceptedAttention(std::vector<OpCase>& rows) {
   AddAttention(rows, DType::kF32, {{3}, {1}, 4, 6, 3, 2}, Scaled(true, 2));
   AddAttention(rows, DType::kF32, {{3}, {1}, 6, 4, 3, 2}, Scaled(true, -2), std::nullopt, "as the others");
   AddAttention(rows, DType::kF64, {{2}, {2}, 4, 6, 3, 2}, Scaled(true, 0, 1.5));
-  // Masks: of bools and of floats, for all and for each.
+  // Masks of bools and of floats, for all heads and for each.
   AddAttention(rows, DType::kF32, {{2, 6}, {2, 2}, 2, 4, 2, 2}, Scaled(), Bool({2, 1, 1, 4}));
   AddAttention(rows, DType::kF64, {{2, 6}, {2, 2}, 2, 4, 2, 2}, Scaled(), F64({1, 6, 2, 4}));
   AddAttention(rows, DType::kF64, {{6}, {6}, 2, 4, 2, 2}, Scaled(false, 0, 2), F64({6, 2, 4}));
@@ -93,20 +94,20 @@ void AppendAcceptedAttention(std::vector<OpCase>& rows) {
     AddAttention(rows, dtype, {{2}, {1}, 3, 4, 2, 2}, Scaled(true));
     AddAttention(rows, dtype, {{2}, {2}, 3, 4, 2, 3}, Scaled(), Typed(dtype, {1, 3, 4}));
   }
-  // More than a block of queries and of keys, and threads.
+  // Rows with more than one block of queries and of keys, and for several threads.
   std::vector<OpCase> large;
   AddAttention(large, DType::kF32, {{1, 2}, {1, 1}, 70, 140, 2, 3}, Scaled());
   AddAttention(large, DType::kF32, {{1}, {1}, 140, 140, 3, 2}, Scaled(true));
   AddAttention(large, DType::kF32, {{1}, {1}, 70, 140, 2, 2}, Scaled(), F32({1, 70, 140}));
   AddAttention(large, DType::kF32, {{1, 2}, {1, 2}, 70, 140, 2, 2}, Scaled(true, 70), Bool({1, 2, 1, 140}));
-  // The first query of a block sees one block of keys, the last one two.
+  // The first query of a block sees one block of keys, the last query sees two.
   AddAttention(large, DType::kF32, {{1}, {1}, 140, 140, 2, 2}, Scaled(true, 20), F32({1, 140, 140}));
   AddAttention(large, DType::kF64, {{1}, {1}, 70, 140, 2, 2}, Scaled(true, 30, 3), F64({1, 1, 140}));
   for (OpCase& row : large) {
     if (row.op == "attention") row.no_gradient = "large, and as the others";
     rows.push_back(std::move(row).Large());
   }
-  // Nothing of something.
+  // Rows without elements.
   for (const Extents& e :
        {Extents{{0}, {0}, 2, 3, 2, 2}, Extents{{2, 0}, {2, 0}, 2, 3, 2, 2}, Extents{{2}, {2}, 0, 3, 2, 2},
         Extents{{2}, {2}, 2, 0, 2, 2}, Extents{{2}, {2}, 2, 3, 0, 2}, Extents{{2}, {2}, 2, 3, 2, 0}})
@@ -116,7 +117,7 @@ void AppendAcceptedAttention(std::vector<OpCase>& rows) {
 
 using Change = void (*)(std::vector<CaseOperand>&);
 
-// A negative row of each of the three ops, q being [2, 4, 3, 5], k [2, 2, 6, 5] and v [2, 2, 6, 7].
+// Adds a negative row for each of the three ops. q is [2, 4, 3, 5], k [2, 2, 6, 5] and v [2, 2, 6, 7].
 void AddRefusedAttention(std::vector<OpCase>& rows, const char* constraint, Change change,
                          const AttributeMap& attributes = Scaled()) {
   const Extents e = {{2, 4}, {2, 2}, 3, 6, 5, 7};

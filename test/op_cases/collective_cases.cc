@@ -31,7 +31,7 @@ std::vector<OpCase> ReducingCases() {
         Case("reduce_scatter", {F16({4, 2})}, On(kData, 1, kind)).Ranks(2).NoGradient("only sum and mean have one"));
   }
   rows.push_back(Case("all_reduce", {Tensor::Of<bool>({2}, {true, false})}, On(kData, "max")).Ranks(2));
-  // All ranks hold the same: ties, and zero factors on every rank.
+  // All ranks have the same operand: ties, and zero factors on every rank.
   rows.push_back(Case("all_reduce", {Tensor::Of<double>({2}, {1, 0})}, On(kData, "max"))
                      .Ranks(2)
                      .NoGradient("no differences at ties"));

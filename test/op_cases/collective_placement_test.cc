@@ -1,5 +1,5 @@
-// The placement rules of collectives against the N-rank interpreter: along their own axis they change where a value is,
-// not what it is; along other axes they are ops like others.
+// The placement rules of collectives against the N-rank interpreter: along their own axis, collectives change the
+// placement of a value but not the value; along other axes they are ordinary ops.
 
 #include <algorithm>
 #include <cmath>
@@ -33,7 +33,8 @@ std::string CollectiveName(const testing::TestParamInfo<OpCase>& info) {
 
 class CollectivePlacementTest : public testing::TestWithParam<OpCase> {};
 
-// Of what ranks exchange: each slice is where the op says, and what nobody sends is zero.
+// Expects of ops that exchange slices that each slice arrives where the op says, and that a rank to which no rank sends
+// has zeros.
 void ExpectExchanged(const OpCase& row, const Node& node, const std::vector<std::vector<Tensor>>& inputs,
                      const std::vector<std::vector<Tensor>>& results) {
   const auto input = [&](int64_t rank) -> const Tensor& { return inputs[static_cast<size_t>(rank)][0]; };
@@ -75,8 +76,8 @@ bool Exchanges(const OpCase& row) {
          row.op == "collective_scatter";
 }
 
-// Along its own axis: where the rule says replicated, all ranks hold the same bits; and a collective that brings a
-// value from one placement to another changes where it is, not what it is.
+// Along the op's own axis: where the rule says replicated, all ranks have the same bits; a collective that changes a
+// placement does not change the value.
 TEST_P(CollectivePlacementTest, MovesAValueWithoutChangingIt) {
   const OpCase& row = GetParam();
   absl::StatusOr<Graph> graph = CaseGraph(row);
@@ -118,8 +119,7 @@ TEST_P(CollectivePlacementTest, MovesAValueWithoutChangingIt) {
   }
 }
 
-// The reductions compute what the one-rank reduction of the ranks' tensors would, and reduce_scatter is the slice of
-// all_reduce.
+// Reductions compute the one-rank reduction of the ranks' tensors, and reduce_scatter is a slice of all_reduce.
 TEST_P(CollectivePlacementTest, ReducesInRankOrder) {
   const OpCase& row = GetParam();
   if (row.op != "all_reduce" && row.op != "reduce_scatter" && row.op != "push") return;
@@ -147,7 +147,7 @@ TEST_P(CollectivePlacementTest, ReducesInRankOrder) {
           row.op != "reduce_scatter" ? expected : SliceOf(expected, node.attr<int64_t>("dim"), rank, row.ranks);
       const Tensor result = (*results)[static_cast<size_t>(rank)][i].Converted(mine.dtype());
       const bool is_half = SizeOf(row.operands[i].type.dtype) == 2 || row.attributes.contains("wire");
-      const double of_int8 = static_cast<double>(row.ranks + 1) / 254;  // half a code of each rank, and of the sum
+      const double of_int8 = static_cast<double>(row.ranks + 1) / 254;  // half a code for each rank, and for the sum
       const bool is_int8 = row.attributes.contains("wire") && node.attr<std::string>("wire") == "int8";
       EXPECT_LE(RelativeDifference(result, mine), is_int8   ? 2 * of_int8
                                                   : is_half ? 0.01
@@ -157,7 +157,7 @@ TEST_P(CollectivePlacementTest, ReducesInRankOrder) {
   }
 }
 
-// Sums whose order shows in their bits: 1e8 takes a 1 in, of which nothing is left when it is taken out again.
+// Sums whose bits show their order: 1e8 absorbs a 1, which is lost when 1e8 is subtracted again.
 TEST(CollectivePlacement, SumsAreTakenInRankOrder) {
   const std::vector<float> of_ranks = {1e8F, 1, -1e8F, 1};
   for (const char* op : {"all_reduce", "reduce_scatter"}) {
@@ -165,7 +165,7 @@ TEST(CollectivePlacement, SumsAreTakenInRankOrder) {
       OpCase row = Case(op, {F32({4})}, {{"axis", kCollectiveAxis}, {"kind", std::string(kind)}}).Ranks(4);
       if (row.op == "reduce_scatter") row.attributes.emplace("dim", int64_t{0});
       const Graph graph = *CaseGraph(row);
-      // Element i of rank r: every rotation of the four numbers, with its sum from left to right.
+      // Element i of rank r: every rotation of the four numbers. `sums` has their sums from left to right.
       std::vector<std::vector<Tensor>> inputs;
       for (size_t rank = 0; rank < 4; ++rank) {
         Tensor& x = inputs.emplace_back().emplace_back(TensorType{DType::kF32, {4}});
@@ -186,7 +186,7 @@ TEST(CollectivePlacement, SumsAreTakenInRankOrder) {
   }
 }
 
-// Elements of a block are whole numbers of a 127th of its largest; where one is not finite, all of them are NaN.
+// The elements of a block are multiples of its largest divided by 127. If one is not finite, all of them are NaN.
 TEST(CollectivePlacement, AsInt8BlocksHaveScales) {
   constexpr int64_t kBlock = 256, kCount = 2 * kBlock + 2;
   const OpCase row =
@@ -194,26 +194,26 @@ TEST(CollectivePlacement, AsInt8BlocksHaveScales) {
   std::vector<std::vector<Tensor>> inputs(2);
   for (std::vector<Tensor>& of_rank : inputs) of_rank.emplace_back(row.operands[0].type);
   const std::span<float> first = inputs[0][0].mutable_data<float>(), second = inputs[1][0].mutable_data<float>();
-  first[0] = 127, first[1] = 1.5F, first[2] = -0.25F, first[3] = 2.5F;  // halves go to even numbers
-  second[0] = 254, second[1] = 1.75F;                                   // of which 2 is one
+  first[0] = 127, first[1] = 1.5F, first[2] = -0.25F, first[3] = 2.5F;  // halves are rounded to even
+  second[0] = 254, second[1] = 1.75F;                                   // the unit is 2
   first[kBlock] = 1, second[kBlock + 7] = INFINITY;
   first[2 * kBlock] = 0.5F, second[2 * kBlock] = -0.5F, first[2 * kBlock + 1] = 0.25F;
   const auto results = Interpret(*CaseGraph(row), inputs);
   ASSERT_TRUE(results.ok()) << results.status();
   for (const std::vector<Tensor>& of_rank : *results) {
     const Tensor& sum = of_rank[0];
-    EXPECT_EQ(sum.At(0), 381);  // its scale is 3
-    EXPECT_EQ(sum.At(1), 3);    // of 2 + 2
+    EXPECT_EQ(sum.At(0), 381);  // the unit of the sum is 3
+    EXPECT_EQ(sum.At(1), 3);    // from 2 + 2
     EXPECT_EQ(sum.At(2), 0);
-    EXPECT_EQ(sum.At(3), 3);  // of 2
+    EXPECT_EQ(sum.At(3), 3);  // from 2
     for (int64_t i = 0; i < kBlock; ++i) EXPECT_TRUE(std::isnan(sum.At(kBlock + i))) << i;
     EXPECT_EQ(sum.At(2 * kBlock), 0);
     EXPECT_NEAR(sum.At(2 * kBlock + 1), 0.25, 0.5 / 127);
   }
 }
 
-// Along another axis a collective is an elementwise op or a movement of data: on a mesh {batch=2, data=n} the two
-// halves, put together, are what the collective makes of the whole.
+// Along another axis a collective is an elementwise op or a movement of data: on a mesh {batch=2, data=n}, the results
+// of the two halves together are the result of the whole.
 TEST_P(CollectivePlacementTest, LetsOtherAxesPass) {
   const OpCase row = InDouble(GetParam());
   if (row.operands.empty()) return;
@@ -230,7 +230,7 @@ TEST_P(CollectivePlacementTest, LetsOtherAxesPass) {
     Graph graph;
     graph.set_mesh(Mesh({{other, kHalves}, {kCollectiveAxis, row.ranks}}));
     NodeSpec spec{&GetOp(row.op), {}, row.attributes, "", {}};
-    if (row.op == "parts") std::get<Ints>(spec.attributes["shape"])[0] = row.ranks;  // types are those of the whole
+    if (row.op == "parts") std::get<Ints>(spec.attributes["shape"])[0] = row.ranks;  // types are global
     for (size_t i = 0; i < row.operands.size(); ++i) {
       const Placement own = CollectiveOperandPlacement(row), of_operand = i == 0 ? placement : Placement::Replicated();
       const TensorType type = GlobalType(row.operands[i].type, {{kCollectiveAxis, own}}, graph.mesh());
@@ -238,7 +238,7 @@ TEST_P(CollectivePlacementTest, LetsOtherAxesPass) {
           *graph.AddInput("a" + std::to_string(i), type, false, {{other, of_operand}, {kCollectiveAxis, own}}));
     }
     const absl::StatusOr<Node*> node = graph.Insert(std::move(spec));
-    if (!node.ok()) continue;  // the rule requires the operand replicated, or the ranks cannot share a half evenly
+    if (!node.ok()) continue;  // the rule requires the operand replicated, or the ranks cannot divide a half evenly
     ++compared;
     std::vector<std::vector<Tensor>> rank_inputs;
     for (int64_t half = 0; half < kHalves; ++half) {
@@ -253,7 +253,7 @@ TEST_P(CollectivePlacementTest, LetsOtherAxesPass) {
     for (size_t i = 0; i < (*node)->num_results(); ++i) {
       Value value = (*node)->result(i);
       if (const Placement is = value.placement(other); is.is_partial()) {
-        // Made whole, so that it can be compared.
+        // Reduces the value, so that it can be compared.
         Builder b(graph);
         value = b.AllReduce(value, other, is.reduce());
         ASSERT_TRUE(b.status().ok()) << b.status();
@@ -280,7 +280,7 @@ TEST_P(CollectivePlacementTest, LetsOtherAxesPass) {
 
 INSTANTIATE_TEST_SUITE_P(Rows, CollectivePlacementTest, testing::ValuesIn(CollectiveRows()), CollectiveName);
 
-// Shares of a sum may not be reduced as if they were something else.
+// A partial value with one kind of reduction must not be reduced with another kind.
 TEST(CollectivePlacement, WrongKindIsRefused) {
   for (const char* op : {"all_reduce", "reduce_scatter"}) {
     OpCase row = Case(op, {F32({2})}, {{"axis", kCollectiveAxis}, {"kind", "max"}}).Ranks(2);

@@ -28,18 +28,18 @@ const ConvolutionGeometry kPlainConvolution = {{6, 3, 5, 5}, {6, 3, 3, 3}, {6, 6
 std::vector<ConvolutionGeometry> ConvolutionGeometries() {
   return {
       kPlainConvolution,
-      {{2, 6, 5, 5}, {6, 6, 2, 3}, {2, 6, 4, 3}, {1, 1}, {0, 0}, {0, 0}, {1, 1}},     // channels that ranks share
-      {{6, 2, 7, 6}, {4, 2, 3, 2}, {6, 4, 4, 3}, {2, 3}, {1, 0}, {1, 3}, {1, 2}},     // everything at once
+      {{2, 6, 5, 5}, {6, 6, 2, 3}, {2, 6, 4, 3}, {1, 1}, {0, 0}, {0, 0}, {1, 1}},     // channels that ranks split
+      {{6, 2, 7, 6}, {4, 2, 3, 2}, {6, 4, 4, 3}, {2, 3}, {1, 0}, {1, 3}, {1, 2}},     // everything combined
       {{2, 6, 4, 4}, {6, 2, 3, 3}, {2, 6, 4, 4}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 3},  // groups
       {{6, 4, 4, 4}, {4, 1, 2, 2}, {6, 4, 2, 2}, {2, 2}, {0, 0}, {0, 0}, {1, 1}, 4},  // depthwise
       {{6, 2, 9}, {2, 2, 3}, {6, 2, 4}, {2}, {0}, {2}, {2}},                          // one spatial dimension
       {{6, 1, 3, 4, 3}, {2, 1, 2, 2, 3}, {6, 2, 2, 3, 1}, {1, 1, 1}, {0, 0, 0}, {0, 0, 0}, {1, 1, 1}},  // and three
-      {{1, 1, 6, 6}, {1, 1, 2, 2}, {1, 1, 2, 2}, {4, 4}, {0, 0}, {0, 0}, {1, 1}},  // input that no window sees
-      {{1, 1, 2, 2}, {1, 1, 1, 1}, {1, 1, 8, 8}, {1, 1}, {3, 3}, {3, 3}, {1, 1}},  // windows in the padding alone
+      {{1, 1, 6, 6}, {1, 1, 2, 2}, {1, 1, 2, 2}, {4, 4}, {0, 0}, {0, 0}, {1, 1}},  // input outside of all windows
+      {{1, 1, 2, 2}, {1, 1, 1, 1}, {1, 1, 8, 8}, {1, 1}, {3, 3}, {3, 3}, {1, 1}},  // windows entirely in the padding
   };
 }
 
-// One row for each of the three ops.
+// Adds one row for each of the three ops.
 void AddConvolution(std::vector<OpCase>& rows, const ConvolutionGeometry& g, DType dtype) {
   const CaseOperand x = Typed(dtype, g.x), filter = Typed(dtype, g.filter), dy = Typed(dtype, g.y);
   rows.push_back(Case("convolution", {x, filter}, g.Attributes()));

@@ -8,7 +8,7 @@ namespace {
 AttributeMap Direction(std::string direction) { return {{"direction", std::move(direction)}}; }
 AttributeMap To(DType dtype) { return {{"dtype", dtype}}; }
 
-// Angles of some periods, and numbers where the inverses are defined: each op has a range of its own.
+// Angles over several periods, and numbers in the domains of the inverse functions: each op has its own range.
 void AddTrigonometry(std::vector<OpCase>& rows) {
   struct Range {
     const char* op;
@@ -60,7 +60,7 @@ std::vector<OpCase> UnaryCases() {
     rows.push_back(Case(op, {Tensor::Of<int64_t>({2}, {INT64_MIN, INT64_MAX})}));
   }
   AddTrigonometry(rows);
-  // Values at the kinks and beyond all bounds.
+  // Values at kinks, infinities and NaN.
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   for (const char* op : {"neg",   "abs",  "sign", "exp",   "tanh", "sigmoid", "softsign", "erf",   "relu",
                          "floor", "ceil", "log",  "log1p", "sqrt", "rsqrt",   "round",    "sin",   "cos",
@@ -71,14 +71,15 @@ std::vector<OpCase> UnaryCases() {
   return rows;
 }
 
-// The operands of max, min and the rests of divisions whose gradient is zero where the second is the larger one.
+// The operands of max, min, fmod and remainder whose gradient is zero if the second operand is the larger one.
 std::vector<size_t> ZeroIfAbove(const std::string& op) {
   if (op == "max") return {0};
   if (op == "min" || op == "fmod" || op == "remainder") return {1};
   return {};
 }
 
-// The lowest integer by -1, and powers of and by what is negative, zero, one, and more than there are bits.
+// The lowest integer divided by -1; powers with negative, zero, one and large bases and exponents; shifts by up to all
+// bits.
 template <typename T>
 void AddIntegerCorners(std::vector<OpCase>& rows) {
   const T low = std::numeric_limits<T>::lowest(), high = std::numeric_limits<T>::max();
@@ -105,7 +106,7 @@ void AddIntegerCorners(std::vector<OpCase>& rows) {
       {low, low, minus_one, minus_one, minus_two, minus_one, low});
 }
 
-// Of both signs, of what is infinite, zero or NaN, and of quotients that are whole, tiny or huge.
+// fmod and remainder: operands of both signs, infinite, zero and NaN; quotients that are whole, tiny or huge.
 void AddRests(std::vector<OpCase>& rows) {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   const Shape shape = {16};
@@ -219,7 +220,7 @@ std::vector<OpCase> LogicCases() {
   for (DType from : kAllDTypes) {
     for (DType to : kAllDTypes) {
       if (SizeOf(from) != SizeOf(to) || (to == DType::kBool && from != to)) continue;
-      // What ranks add up to is rounded to 16 bits: the last bit differs from one rank's.
+      // The sum of the ranks' terms is rounded to 16 bits, so its last bit may differ from one rank's.
       const double tolerance = SizeOf(from) == 2 && IsFloat(from) ? 1e-2 : 1e-5;
       rows.push_back(Case("bitcast", {Typed(from, {2, 6}).In(0, from == DType::kBool ? 1 : 3)}, To(to))
                          .Tolerance(1e-6, tolerance));

@@ -1,5 +1,4 @@
-// What ops say of themselves that holds of numbers, of all that are special: f(f(x)), f(x, y) and f(y, x), steps,
-// where f is defined.
+// Checks the traits of elementwise ops on all special numbers: f(f(x)), f(x, y) = f(y, x), steps, and the domain of f.
 
 #include <cmath>
 #include <limits>
@@ -13,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// Every dtype's special values, as far as it has them.
+// The special values that a dtype has.
 Tensor SpecialValues(DType dtype) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const double numbers[] = {0,    -0.0,      1,          -1,   2,     -3, 0.5,  -0.5, 1.5,   -2.5,
@@ -27,7 +26,8 @@ Tensor SpecialValues(DType dtype) {
   return tensor;
 }
 
-// The results of `make` for special values of each dtype that it accepts, next to those values.
+// Calls check with special values of each dtype that `make` accepts, and the results of `make` for them. Returns the
+// number of dtypes.
 template <typename Make, typename Check>
 int ForEachDType(const Make& make, const Check& check) {
   int accepted = 0;
@@ -78,7 +78,7 @@ TEST(ElementwiseTraits, CommutativeOpsTakeTheirOperandsInEitherOrder) {
     SCOPED_TRACE(op->name());
     const int dtypes = ForEachDType(
         [&](Builder& b, Value x) {
-          // Each value meets its neighbour.
+          // Pairs each value with its neighbour.
           const int64_t last = x.shape()[0] - 1;
           const Value rotated = b.Concat({b.Slice(x, {1}, {last + 1}), b.Slice(x, {0}, {1})}, 0);
           return std::vector<Value>{b.Op(op->name(), {x, rotated}), b.Op(op->name(), {rotated, x})};
@@ -93,7 +93,7 @@ TEST(ElementwiseTraits, CommutativeOpsTakeTheirOperandsInEitherOrder) {
   }
 }
 
-// f of operands that are in another order is f in that order.
+// f of reordered operands is f, reordered.
 TEST(ElementwiseTraits, ElementsAreComputedOnTheirOwn) {
   const auto backwards = [](const Tensor& x) {
     Tensor y(x.type());
@@ -145,7 +145,7 @@ TEST(ElementwiseTraits, StepsAreConstantBetweenHalves) {
   EXPECT_GE(ops, 4);
 }
 
-// Inside its domain an op is finite, and a small step of an operand is none of the result.
+// Inside its domain an op is finite, and a small change of an operand changes the result little.
 TEST(ElementwiseTraits, InTheirDomainOpsAreDefinedAndNotSteep) {
   const std::vector<double> numbers = {-3, -1.5, -0.75, -0.25, 0, 0.1, 0.3, 1, 1.3, 2, 2.9};
   const auto check = [](const OpDef& op, std::vector<double> operands) {
@@ -175,7 +175,7 @@ TEST(ElementwiseTraits, InTheirDomainOpsAreDefinedAndNotSteep) {
     ops.insert(name);
   }
   for (const OpDef* op : AllOps())
-    EXPECT_TRUE(ops.contains(op->name()) || !op->has_domain()) << op->name() << " has a domain that nothing tried";
+    EXPECT_TRUE(ops.contains(op->name()) || !op->has_domain()) << op->name() << " has a domain that no case tested";
 }
 
 }  // namespace

@@ -5,7 +5,7 @@ namespace {
 
 constexpr int64_t kHuge = int64_t{1} << 40;
 
-// Indices of a dimension of `extent`, from either end.
+// Indices into a dimension of `extent`, from either end.
 CaseOperand Indices(Shape shape, int64_t extent, DType dtype = DType::kI64) {
   return Typed(dtype, std::move(shape)).In(-static_cast<double>(extent), static_cast<double>(extent - 1));
 }
@@ -30,10 +30,9 @@ void AppendGathers(std::vector<OpCase>& rows) {
   rows.push_back(Case(op, {F32({6, 4}), Indices({}, 6)}, AlongDim(0)));
   for (DType dtype : {DType::kBF16, DType::kF16, DType::kU8, DType::kI16, DType::kI64, DType::kBool})
     rows.push_back(Case(op, {Typed(dtype, {6}).In(0, 1), Indices({6, 2}, 6)}, AlongDim(0)));
-  // Enough for several threads: rows, and elements.
-  rows.push_back(Case(op, {F32({300, 80}), Indices({400}, 300)}, AlongDim(0)).NoGradient("large, and as the others"));
-  rows.push_back(
-      Case(op, {F32({30, 50}), Indices({30, 600}, 50)}, AlongDim(1, 1)).NoGradient("large, and as the others"));
+  // Large enough for several threads, by rows and by elements.
+  rows.push_back(Case(op, {F32({300, 80}), Indices({400}, 300)}, AlongDim(0)).NoGradient("smaller rows cover it"));
+  rows.push_back(Case(op, {F32({30, 50}), Indices({30, 600}, 50)}, AlongDim(1, 1)).NoGradient("smaller rows cover it"));
   rows.push_back(Case(op, {F32({6, 0}), Indices({3}, 6)}, AlongDim(0)).NoGradient("no elements"));
   rows.push_back(Case(op, {F32({0, 4}), I64({0})}, AlongDim(0)).NoGradient("no elements"));
   rows.push_back(Case(op, {F32({6, 4}), F32({2})}, AlongDim(0)).Refused("C1"));
@@ -51,7 +50,7 @@ void AppendGathers(std::vector<OpCase>& rows) {
 void AppendScatterSums(std::vector<OpCase>& rows) {
   const std::string op = "scatter_sum";
   rows.push_back(Case(op, {Indices({6}, 12), F64({6, 6})}, Into(12, 0)));
-  rows.push_back(Case(op, {Indices({6}, 2), F64({6, 6})}, Into(2, 0)));  // several to one place
+  rows.push_back(Case(op, {Indices({6}, 2), F64({6, 6})}, Into(2, 0)));  // several updates of one element
   rows.push_back(Case(op, {Indices({6, 2}, 12, DType::kI32), F32({6, 6, 2, 3})}, Into(12, 1)));
   rows.push_back(Case(op, {Indices({6, 4}, 12), F64({6, 4, 3})}, Into(12, 1, 1)));
   rows.push_back(Case(op, {Indices({6, 6}, 12), F64({6, 2, 6, 2})}, Into(12, 2, 1)));
@@ -65,15 +64,15 @@ void AppendScatterSums(std::vector<OpCase>& rows) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   rows.push_back(
       Case(op, {Tensor::Of<int64_t>({3}, {0, 0, 1}), Tensor::Of<int64_t>({3}, {kMost, kMost, -1})}, Into(2, 0)));
-  // In bf16 step by step 256 + 1 + 1 + ... stays 256.
+  // In bf16, adding one at a time, 256 + 1 + 1 + ... stays 256.
   rows.push_back(Case(op,
                       {Tensor::Of<int64_t>({9}, Ints(9, 0)),
                        Tensor::Of<float>({9}, {256, 1, 1, 1, 1, 1, 1, 1, 1}).Converted(DType::kBF16)},
                       Into(1, 0)));
-  // Enough for several threads: rows, and elements.
-  rows.push_back(Case(op, {Indices({400}, 50), F32({400, 80})}, Into(50, 0)).NoGradient("large, and as the others"));
+  // Large enough for several threads, by rows and by elements.
+  rows.push_back(Case(op, {Indices({400}, 50), F32({400, 80})}, Into(50, 0)).NoGradient("smaller rows cover it"));
   rows.push_back(
-      Case(op, {Indices({30, 600}, 50), F32({30, 600})}, Into(50, 1, 1)).NoGradient("large, and as the others"));
+      Case(op, {Indices({30, 600}, 50), F32({30, 600})}, Into(50, 1, 1)).NoGradient("smaller rows cover it"));
   rows.push_back(Case(op, {I64({0}), F32({0, 4})}, Into(6, 0)).NoGradient("no elements"));
   rows.push_back(Case(op, {I64({0}), F32({0, 4})}, Into(0, 0)).NoGradient("no elements"));
   rows.push_back(Case(op, {F32({2}), F32({2})}, Into(4, 0)).Refused("C1"));
@@ -100,17 +99,17 @@ void AppendScatters(std::vector<OpCase>& rows) {
     rows.push_back(Case(op, {F32({6, 2, 12}), Indices({6, 2, 4}, 12, DType::kI32), F32({6, 2, 4})}, By(kind, 2, 2)));
     rows.push_back(Case(op, {F32({6, 4}), Indices({}, 6), F32({4}).In(2.5, 3)}, By(kind, 0))
                        .ZeroGradient(std::string(kind) == "min" ? std::vector<size_t>{2} : std::vector<size_t>{}));
-    // Several to one place.
+    // Several updates of one element.
     rows.push_back(Case(op, {F64({3, 6}), Tensor::Of<int64_t>({6}, {0, 2, 0, -1, 0, 0}), F64({6, 6})}, By(kind, 0)));
     for (DType dtype : {DType::kBF16, DType::kF16, DType::kU8, DType::kI16, DType::kI64})
       rows.push_back(
           Case(op, {Typed(dtype, {12}).In(1, 3), Indices({6}, 12), Typed(dtype, {6}).In(1, 3)}, By(kind, 0)));
     rows.push_back(Case(op, {F32({60, 300}), Indices({100}, 60), F32({100, 300})}, By(kind, 0))
-                       .NoGradient("large, and as the others"));
+                       .NoGradient("smaller rows cover it"));
     rows.push_back(Case(op, {F32({6, 0}), Indices({3}, 6), F32({3, 0})}, By(kind, 0)).NoGradient("no elements"));
     rows.push_back(Case(op, {F32({6, 2}), I64({0}), F32({0, 2})}, By(kind, 0)).NoGradient("no updates"));
   }
-  // Zeros among the factors: of x, of the updates, of both; one and several.
+  // Zeros among the factors: in x, in the updates, in both; one and several.
   rows.push_back(Case(op,
                       {Tensor::Of<double>({5}, {0, 2, 0, 3, 4}), Tensor::Of<int64_t>({7}, {0, 1, 1, 2, 3, 3, 1}),
                        Tensor::Of<double>({7}, {5, 0, 6, 0, 0, 0, 7})},

@@ -1,4 +1,5 @@
-// A label or an index out of range, which inference cannot see: the message names op, source, position and value.
+// Labels and indices out of range, which type inference cannot see: the message names the op, its source, the position
+// and the value.
 
 #include <gtest/gtest.h>
 

@@ -2,8 +2,8 @@
 
     python make_pytorch_expected.py > pytorch_expected.inc     # with torch 2.13.0
 
-Each entry is a graph in text form in which every op stands by the name and attributes that it has here; the numbers
-come from the corresponding function of torch, and nothing of them from this project.
+Each entry is a graph in text form, with this project's ops and attributes. The numbers come from the corresponding
+function of torch; this project computes none of them.
 """
 
 import math
@@ -16,12 +16,12 @@ DTYPES = {torch.float64: "f64", torch.int64: "i64", torch.bool: "bool"}
 
 
 def random(*shape):
-    """Multiples of 1/8, which are short in decimal and exact in binary; few ties."""
+    """Random multiples of 1/8, which are short in decimal and exact in binary; few ties."""
     return torch.randint(-24, 25, shape).double() / 8
 
 
 def distinct(*shape):
-    """A shuffled range: maxima without ties, so that the first one is the only one."""
+    """A shuffled range, so that maxima have no ties."""
     count = torch.Size(shape).numel()
     return ((torch.randperm(count).double() - count // 2) / 8).reshape(shape)
 
@@ -47,12 +47,14 @@ def attributes(values):
 
 
 def numbers(tensor):
-    """As strtod reads them: -0, nan and inf, too."""
+    """Numbers in a form that strtod reads: also -0, nan and inf."""
     return '"' + " ".join(f"{value:.14g}" for value in tensor.detach().reshape(-1).tolist()) + '"'
 
 
 def emit(name, inputs, lines, results, gradients=()):
-    """inputs and results: name to tensor; results[...] are values %<name> of the lines; gradients: of `loss`, by input."""
+    """Prints one entry. inputs and results map names to tensors; results[...] are the values %<name> of the lines;
+    gradients are those of `loss`, by input.
+    """
     signature = ", ".join(f"%{key}: {typed(value)}" for key, value in inputs.items())
     outputs = ", ".join(f"{key}: {typed(value)}" for key, value in results.items())
     body = "\n".join(f"  {line}" for line in lines)
@@ -66,7 +68,9 @@ def emit(name, inputs, lines, results, gradients=()):
 
 
 def differentiated(name, op, inputs, values, y, wrt):
-    """One op with result y, the loss sum(y * dy) with a random dy, and its gradients with respect to the inputs `wrt`."""
+    """One op with result y, and the loss sum(y * dy) with a random dy. Prints also its gradients with respect to the
+    inputs `wrt`.
+    """
     dy = random(*y.shape)
     loss = (y * dy).sum()
     loss.backward()
@@ -152,7 +156,7 @@ def batch_norm_inference(name, shape):
     inputs = leaves({"x": random(*shape), **per_channel, "variance": random(channels).abs() + 0.5})
     wide = [channels if d == 1 else 1 for d in range(len(shape))]
     x, scale, bias, mean, variance = [v if v.dim() > 1 else v.view(wide) for v in inputs.values()]
-    # By the formula: F.batch_norm gives no gradient to the running statistics.
+    # By the formula, because F.batch_norm gives no gradient with respect to the running statistics.
     y = (x - mean) / torch.sqrt(variance + 1e-3) * scale + bias
     given = {key: value.detach() for key, value in inputs.items()}
     theirs = F.batch_norm(given["x"], given["mean"], given["variance"], given["scale"], given["bias"], eps=1e-3)
@@ -187,7 +191,8 @@ def softmaxes():
 
 
 def attention(name, q, k, v, mask=None, causal=False, softcap=None):
-    """By F.scaled_dot_product_attention; the logarithm of the sum, and a softcap, which that has not, by the formula."""
+    """By F.scaled_dot_product_attention. It gives no log-sum-exp and has no softcap; those are computed by the formula.
+    """
     inputs = {"q": random(*q), "k": random(*k), "v": random(*v)}
     inputs = {**leaves(inputs), **({} if mask is None else {"mask": mask})}
     if mask is not None and mask.is_floating_point():
@@ -214,7 +219,7 @@ def attention(name, q, k, v, mask=None, causal=False, softcap=None):
             inputs["q"], inputs["k"], inputs["v"], mask, is_causal=causal, enable_gqa=group > 1
         )
     dy, weights = random(*y.shape), random(*log_sum_exp.shape)
-    # Of a query that sees no key the logarithm is minus infinity, and would make the loss NaN.
+    # For a query that sees no key, the log-sum-exp is minus infinity and would make the loss NaN.
     loss = (y * dy).sum()
     has_weights = bool(log_sum_exp.isfinite().all())
     if has_weights:
@@ -256,7 +261,8 @@ def attentions():
     attention("softcap", (2, 3, 2), (2, 4, 2), (2, 4, 3), random(2, 1, 4), softcap=2.0)
 
 
-# The states of an optimizer op, and what torch calls them; and the ops that count steps.
+# The states of each optimizer op, and torch's names for them. COUNTS_STEPS has the ops with an operand that counts
+# steps.
 OPTIMIZER_STATES = {
     "sgd": {},
     "sgd_momentum": {"v": "momentum_buffer"},
@@ -279,7 +285,8 @@ OPTIMIZER_STATES = {
     "muon": {"m": "momentum_buffer"},
 }
 COUNTS_STEPS = {"adam", "adagrad", "adamax", "radam", "rprop", "nadam", "lamb", "adafactor", "adafactor_vector"}
-# Pairs of torch's that are two options here, and other names; and what the op's name says.
+# Our names for torch's options: some of torch's are pairs, which are two options here; `centered` is expressed by the
+# op's name.
 SPELLINGS = {
     "betas": ("beta1", "beta2"), "eps": ("epsilon",), "etas": ("shrinkage", "growth"), "step_sizes": ("smallest", "largest"),
     "ns_coefficients": ("ns_a", "ns_b", "ns_c"), "centered": (),
@@ -287,7 +294,9 @@ SPELLINGS = {
 
 
 class Lion(torch.optim.Optimizer):
-    """As Chen et al., "Symbolic discovery of optimization algorithms", 2023, publish it for PyTorch; torch has none."""
+    """Lion, as Chen et al., "Symbolic discovery of optimization algorithms", 2023, publish it for PyTorch. torch has
+    none.
+    """
 
     def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
@@ -307,8 +316,9 @@ class Lion(torch.optim.Optimizer):
 
 
 class Lamb(torch.optim.Optimizer):
-    """As You et al., "Large batch optimization for deep learning", 2020, and NVIDIA's FusedLAMB, which adapts all variables
-    and clips nothing; torch has none. timm 1.0.20's Lamb gives the same numbers, with always_adapt and no max_grad_norm.
+    """LAMB, as in You et al., "Large batch optimization for deep learning", 2020, and NVIDIA's FusedLAMB, which adapts
+    all variables and does not clip. torch has none. timm 1.0.20's Lamb gives the same numbers with always_adapt and
+    without max_grad_norm.
     """
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01):
@@ -334,8 +344,8 @@ class Lamb(torch.optim.Optimizer):
 
 
 class Lars(torch.optim.Optimizer):
-    """As You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017, with torch's momentum; torch has
-    none. timm 1.0.20's Lars gives the same numbers, with always_adapt.
+    """LARS, as in You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017, with torch's
+    momentum. torch has none. timm 1.0.20's Lars gives the same numbers with always_adapt.
     """
 
     def __init__(self, params, lr, momentum=0.9, nesterov=False, weight_decay=0.0, trust_coefficient=0.001, eps=1e-8):
@@ -358,7 +368,7 @@ class Lars(torch.optim.Optimizer):
 
 
 class Muon(torch.optim.Muon):
-    """torch's, whose products it computes in bf16, in the dtype of the variable."""
+    """torch's Muon, with its products in the dtype of the variable instead of bf16."""
 
     def step(self):
         in_bf16 = torch.Tensor.bfloat16
@@ -370,7 +380,7 @@ class Muon(torch.optim.Muon):
 
 
 def long_optimizer_choices():
-    """As optimizer_choices, with the variable's shape."""
+    """Like optimizer_choices, with the shape of the variable added."""
     adam = {"weight_decay": 0.05, "betas": (0.8, 0.99), "eps": 1e-3}
     centered = {"centered": True, "alpha": 0.9, "eps": 1e-3, "weight_decay": 0.05}
     lars = {"momentum": 0.8, "weight_decay": 0.05, "trust_coefficient": 0.25}
@@ -403,7 +413,7 @@ def long_optimizer_choices():
 
 
 def long_optimizers():
-    """Twenty steps, also with a learning rate that is another one at each; and where gradients or variables are zero."""
+    """Twenty steps, some with a new learning rate in each, and some with gradients or variables that are zero."""
     for name, make, op, values, shape in long_optimizer_choices():
         w, gradients = random(*shape), [random(*shape) for _ in range(20)]
         optimizer_steps(f"20 steps of {name}", make, op, values, w, gradients)
@@ -429,7 +439,7 @@ def long_optimizers():
 
 
 def optimizer_choices():
-    """A name, torch's class, the op here, and torch's options."""
+    """For each entry a name, torch's class, our op, and torch's options."""
     adam = {"weight_decay": 0.05, "betas": (0.8, 0.99), "eps": 1e-3}
     rmsprop = {"alpha": 0.9, "eps": 1e-3, "weight_decay": 0.05}
     adagrad = {"lr_decay": 0.25, "eps": 1e-3, "weight_decay": 0.05}
@@ -467,7 +477,7 @@ def optimizer_choices():
 
 
 def optimizers():
-    """Some steps of each optimizer with given gradients: three, and of RAdam as many as it takes to adapt."""
+    """Three steps of each optimizer with given gradients; of RAdam as many as it needs to begin adapting."""
     for name, make, op, values in optimizer_choices():
         steps = 8 if op == "radam" else 3
         w, gradients = random(6), [random(6) for _ in range(steps)]
@@ -475,7 +485,7 @@ def optimizers():
 
 
 def our_options(make, op, values):
-    """Those of the op for torch's, but for the learning rate."""
+    """Returns our options for those of torch, except for the learning rate."""
     ours = dict(values)
     if op.startswith("adafactor") and "eps" in ours:
         ours["epsilon1"], ours["epsilon2"] = ours.pop("eps")
@@ -489,10 +499,12 @@ def our_options(make, op, values):
 
 
 def optimizer_steps(name, make, op, values, w, gradients, rates=None):
-    """The states start as zeros; the first results are the variable after each step, or after some of many."""
+    """Prints an entry. States start as zeros. The first results are the variable after each step, or after steps 1, 2
+    and 20 if there are many.
+    """
     ours = our_options(make, op, values)
     variable = torch.nn.Parameter(w.clone())
-    torch.set_default_dtype(torch.float64)  # which is that of scalars that torch keeps
+    torch.set_default_dtype(torch.float64)  # torch keeps its scalars in this dtype
     optimizer = make([variable], lr=0.125, **values)
     states = OPTIMIZER_STATES[op]
     inputs = {"w0": w, **{f"g{i + 1}": g for i, g in enumerate(gradients)}}
@@ -520,7 +532,8 @@ def optimizer_steps(name, make, op, values, w, gradients, rates=None):
         if step in (1, 2, 20) or len(gradients) < 10:
             results[f"w{step}"] = variable.detach().clone()
     torch.set_default_dtype(torch.float32)
-    # torch's Adagrad starts its sum at the initial value, which ours leaves out; of a product ours has what it lacks to 1.
+    # torch's Adagrad includes the initial value in its sum; ours does not. Where torch keeps a product, ours keeps 1
+    # minus it.
     outside = {"sum": lambda x: x - ours.get("initial_accumulator_value", 0), "missing": lambda x: 1 - x}
     results.update({f"{s}{len(gradients)}": outside.get(s, lambda x: x)(kept[key]) for s, key in states.items()})
     emit(name, inputs, lines, results)
@@ -530,11 +543,11 @@ SPECIAL = [NAN, INF, -INF, 0.0, -0.0, 1e-310, -1e-310, 1.5, -2.0]
 
 
 def special_values():
-    """NaN, infinities, zeros of both signs and denormals: where they go, op by op. The names begin with "special".
+    """Special values op by op: NaN, infinities, zeros of both signs and denormals. The names begin with "special".
 
-    Left out: sign(NaN), which is NaN here and 0 there; the gradient of a window with several NaN, which goes to the first here
-    and to the last there; and gradients of -0.0, of which the first step with momentum keeps the sign there, while here they are
-    added to a momentum of zero.
+    Left out: sign(NaN), which is NaN here and 0 in torch; the gradient of a window with several NaN, which goes to the
+    first here and to the last in torch; and gradients of -0.0, whose sign the first step with momentum keeps in torch,
+    while here they are added to a momentum of zero.
     """
     x = torch.tensor(SPECIAL, dtype=torch.float64)
     for op, function in [
@@ -551,7 +564,7 @@ def special_values():
         ("add", torch.add), ("sub", torch.sub), ("mul", torch.mul), ("div", torch.div), ("max", torch.maximum),
         ("min", torch.minimum), ("pow", torch.pow),
     ]:  # fmt: skip
-        # Of zeros of different signs either is the larger: they are left out.
+        # Left out: zeros of different signs, either of which may count as the larger.
         keep = ~((left == 0) & (right == 0)) if op in ("max", "min") else torch.ones_like(left).bool()
         a, b = left[keep], right[keep]
         emit(f"special {op}", {"x": a, "y": b}, [f"%z = {op} %x, %y : {typed(a)}"], {"z": function(a, b)})
@@ -579,7 +592,7 @@ def special_values():
     elementwise = [each[:4] for each in long_optimizer_choices() if each[2].startswith(("rmsprop", "nadam"))]
     for name, make, op, values in optimizer_choices() + elementwise:
         if op in ("rprop", "lion"):
-            continue  # torch takes NaN's sign for 0: nobody would see that a gradient is no number
+            continue  # torch treats the sign of NaN as 0, so it hides a gradient that is NaN
         keep = ~((right == 0) & right.signbit())
         optimizer_steps(f"special {name}", make, op, values, left[keep], [right[keep]])
     values = {"window": [2, 2], "stride": [2, 2], "padding_low": [1, 1], "padding_high": [1, 1]}
@@ -608,9 +621,9 @@ def write(maker, parts):
     print(f"// Made by {maker} with torch {torch.__version__}; not edited by hand.")
     print("// clang-format off")
     for part in parts:
-        torch.manual_seed(7)  # so that a new row changes no part but its own
+        torch.manual_seed(7)  # so that a new row changes only its own part
         part()
-    print("    // clang-format on")  # where `make format` puts it
+    print("    // clang-format on")  # at the indentation that `make format` gives it
 
 
 if __name__ == "__main__":

@@ -1,20 +1,21 @@
-"""Writes pytorch_losses.inc: losses of results, their inputs, and the f64 values and gradients that PyTorch computes.
+"""Writes pytorch_losses.inc: losses of given predictions and inputs, with the f64 values and gradients that PyTorch
+computes.
 
     python make_pytorch_losses.py > pytorch_losses.inc     # with torch 2.13.0
 
-The batch is 6, which 1, 2 and 3 ranks share. The numbers come from the corresponding function of torch.
+The batch is 6, which divides among 1, 2 and 3 ranks. The numbers come from the corresponding function of torch.
 """
 
 import torch
 import torch.nn.functional as F
 from make_pytorch_expected import INF, random, typed, write
 
-# Rows of weight 0 are padding: rank 0 of 3 has nothing else. Elements of weight 0 differ between the ranks.
+# Rows of weight 0 are padding; rank 0 of 3 has no other rows. The number of elements of weight 0 differs between ranks.
 SAMPLE_WEIGHTS = torch.tensor([0, 0, 1, 0.5, 2, 0]).double()
 
 
 def elements():
-    """Of tensors of one shape: at kinks, at ties, and far away."""
+    """Losses of tensors of equal shapes: at kinks, at ties, and far from the target."""
     below, above = [-40, -3, -0.5, 0, 0.5, 2], [1, 3, 40, 0, 0, -1]
     z = torch.tensor([below, above]).double().T.contiguous()
     probabilities = torch.tensor([[0, 1, 0.25, 0, 1, 0], [1, 0, 0.75, 1, 0.5, 0.5]]).double().T.contiguous()
@@ -35,7 +36,7 @@ def elements():
         ("binary_cross_entropy_with_logits", probabilities, {"pos_weight": [0.5, 4.0]}, binary_cross_entropy),
     ]:
         loss_rows(name, {"z": z}, {"target": target}, options, function)
-    # Of images the mean is over all positions, and a weight of a sample is that of each of its elements.
+    # For images the mean is over all positions, and the weight of a sample applies to each of its elements.
     image, of_image = random(6, 2, 3), probabilities[:, :, None].expand(6, 2, 3).contiguous()
     loss_rows("l1", {"z": image}, {"target": of_image}, {}, F.l1_loss)
     weights = {"pos_weight": [0.5, 4.0]}
@@ -51,7 +52,7 @@ def binary_cross_entropy(z, target, pos_weight, reduction):
 
 
 def divergences():
-    """Also of probabilities that are 0."""
+    """Also for probabilities that are 0."""
     log_q = F.log_softmax(random(6, 3, 2), 1).detach()
     p = F.softmax(random(6, 3, 2), 1)
     p[1, 2, 0] = p[4, 0, 1] = 0
@@ -76,7 +77,7 @@ def divergences():
 
 
 def labels_and_probabilities():
-    """Each rank has another number of labels that are ignored; rank 0 of 3 may have no other."""
+    """The number of ignored labels differs between ranks; rank 0 of 3 may have only ignored labels."""
     weights = [0.5, 2.0, 1.0, 0.25]
     for shape in [(6, 4), (6, 4, 2)]:
         z, labels = random(*shape), torch.randint(0, 4, (6, *shape[2:]))
@@ -106,7 +107,7 @@ def labels_and_probabilities():
     labels = torch.tensor([1, 3, 0, 2, 2, 1])
     loss_rows("softmax_cross_entropy", {"z": large}, {"target": labels}, {"class_weights": weights}, cross_entropy,
               counts_of_labels)  # fmt: skip
-    labels[1] = 2  # of probability 0, but ignored
+    labels[1] = 2  # its probability is 0, but it is ignored
     labels[5] = large[5].argmin()
     row = {"ignore_index": 2, "class_weights": weights}
     loss_rows("softmax_cross_entropy", {"z": large}, {"target": labels}, row, cross_entropy, counts_of_labels)
@@ -137,7 +138,7 @@ def counts_of_labels(target, class_weights=None, ignore_index=None, **options):
 
 
 def embeddings():
-    """Of several results."""
+    """Losses of several predictions."""
     signs = torch.tensor([1, -1, -1, 1, 1, -1]).double()
     rows = {"x1": random(6, 5), "x2": random(6, 5)}
     rows["x2"][1] = rows["x1"][1] * 2
@@ -152,8 +153,9 @@ def embeddings():
 
 
 def sequences():
-    """PyTorch's gradient of ctc_loss is one behind a log_softmax. Samples without labels, of other lengths, with labels
-    that repeat, between which there has to be a blank; -1 pads."""
+    """PyTorch's gradient of ctc_loss is the one behind a log_softmax. Samples without labels, of other lengths, and
+    with repeated labels, which need a blank between them; -1 pads.
+    """
     z = random(6, 5, 4)
     target = torch.tensor([[1, 2, 3], [2, 2, -1], [-1, -1, -1], [3, 1, 3], [1, -1, -1], [2, 3, 3]])
     lengths = {"input_lengths": torch.tensor([5, 4, 3, 5, 1, 4]), "target_lengths": torch.tensor([3, 2, 0, 3, 1, 3])}
@@ -164,7 +166,7 @@ def sequences():
     other = torch.where(target == 2, 0, target)
     loss_rows("ctc", {"z": z}, {"target": other, **lengths}, options, ctc, log_softmax=True)
     options = {"max_target_length": 3, "zero_infinity": True}
-    short = {**lengths, "input_lengths": torch.tensor([5, 2, 3, 5, 0, 3])}  # of samples 1, 4 and 5 too short
+    short = {**lengths, "input_lengths": torch.tensor([5, 2, 3, 5, 0, 3])}  # too short for samples 1, 4 and 5
     loss_rows("ctc", {"z": z}, {"target": target, **short}, options, ctc, log_softmax=True)
 
 
@@ -172,7 +174,7 @@ def ctc(z, target, input_lengths, target_lengths, reduction, max_target_length=N
     given = (z.transpose(0, 1), target.clamp_min(0), input_lengths, target_lengths)
     if reduction != "none":
         return F.ctc_loss(*given, reduction=reduction, **options)
-    return F.ctc_loss(*given, reduction="none", **options) / target_lengths.clamp_min(1)  # as its mean takes them
+    return F.ctc_loss(*given, reduction="none", **options) / target_lengths.clamp_min(1)  # as in ctc_loss's own mean
 
 
 def leaf(tensor):
@@ -180,15 +182,16 @@ def leaf(tensor):
 
 
 def loss_rows(name, predictions, inputs, options, function, counts=None, log_softmax=False):
-    """function(*predictions, *inputs, reduction=..., **options) is torch's. counts(*inputs, **options) says what each
-    element counts in the mean, where that is not 1."""
+    """Writes the rows of a loss. function(*predictions, *inputs, reduction=..., **options) is torch's function.
+    counts(*inputs, **options) returns the weight of each element in the mean, if it is not 1.
+    """
     for reduction in ["mean", "sum"]:
         chosen = options if reduction == "mean" else {**options, "reduction": reduction}
         loss_row(name, predictions, inputs, chosen,
                  lambda *tensors, reduction=reduction: function(*tensors, reduction=reduction, **options), log_softmax)  # fmt: skip
 
     def weighted(*tensors, is_mean=True):
-        """Without the elements of weight 0: nothing of them may reach the sums."""
+        """Leaves out the elements of weight 0, of which nothing may reach the sums."""
         *given, weight = tensors
         unreduced = function(*given, reduction="none", **options)
         element = weight if weight.dim() == unreduced.dim() else weight.reshape(-1, *[1] * (unreduced.dim() - 1))
@@ -206,13 +209,13 @@ def loss_rows(name, predictions, inputs, options, function, counts=None, log_sof
         chosen = {**options, option: "weight"}
         loss_row(name, predictions, {**inputs, "weight": weight}, chosen, weighted, log_softmax)
     if name == "ctc":
-        return  # of which the elements of a sum are others than those of a mean
+        return  # the elements of its sum differ from those of its mean
     chosen = {**options, "sample_weight": "weight", "reduction": "sum"}
     loss_row(name, predictions, {**inputs, "weight": SAMPLE_WEIGHTS}, chosen, lambda *t: weighted(*t, is_mean=False))
 
 
 def loss_row(name, predictions, inputs, options, function, log_softmax=False, note=""):
-    """With log_softmax the predictions are that of the leaves, along the last dimension."""
+    """Writes one row. With log_softmax, the predictions are the log_softmax of the leaves along the last dimension."""
     leaves = {key: leaf(value) for key, value in predictions.items()}
     values = [F.log_softmax(value, -1) if log_softmax else value for value in leaves.values()]
     loss = function(*values, *inputs.values())
@@ -240,13 +243,15 @@ def loss_row(name, predictions, inputs, options, function, log_softmax=False, no
 
 
 def texts(tensors):
-    """A tensor is a line, which pytorch_loss_test.cc reads: as initializers so many numbers take minutes to compile."""
+    """One line for each tensor, which pytorch_loss_test.cc parses: as initializers so many numbers take minutes to
+    compile.
+    """
     lines = (" ".join(f"{number:.14g}" for number in tensor.detach().reshape(-1).tolist()) for tensor in tensors)
     return "\n  ".join(f'"{line}\\n"' for line in lines)
 
 
 def option(value):
-    """As the text of a pass has it."""
+    """The value in the text form of pass options."""
     if isinstance(value, list):
         return "|".join(map(repr, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -15,7 +15,7 @@ std::vector<OpCase> MatMulCases() {
     }
   }
   rows.push_back(Case("matmul", {F32({6, 12}), F32({12, 6})}));
-  // Rows in several dimensions, and the sum of the products of a batch.
+  // Rows in several dimensions, and a sum over the products of a batch.
   rows.push_back(Case("matmul", {F64({6, 12, 4}), F64({4, 6})}));
   rows.push_back(Case("matmul", {F32({2, 6, 1, 6}), F32({2, 6})}, {{"transpose_b", true}}));
   rows.push_back(Case("matmul", {BF16({2, 3, 2}), BF16({2, 1})}));
@@ -26,7 +26,7 @@ std::vector<OpCase> MatMulCases() {
   rows.push_back(Case("matmul", {I32({2, 2, 3}), I32({2, 2, 2})}, sum));
   rows.push_back(Case("matmul", {F32({4, 3}), F32({4, 2})}, sum));
   rows.push_back(Case("matmul", {BF16({2, 3}), BF16({3, 1})}));
-  // Sums that are not rounded to 16 bits; nothing else has to be.
+  // Sums that are not rounded to 16 bits; no other dtype needs this.
   const AttributeMap wide = {{"wide_result", true}};
   rows.push_back(Case("matmul", {BF16({6, 4}), BF16({4, 6})}, wide));
   rows.push_back(Case("matmul", {F16({2, 3, 4}), F16({2, 4, 3})}, wide));

@@ -31,7 +31,7 @@ AttributeMap Groups(int64_t groups) { return {{"epsilon", 1e-3}, {"groups", grou
 
 using ChangeRow = void (*)(std::vector<CaseOperand>&);
 
-// A negative row for each op with an epsilon.
+// Adds a negative row for each op with an epsilon.
 void AddRefusedNormalization(std::vector<OpCase>& rows, const char* constraint, ChangeRow change,
                              const AttributeMap& attributes = kEpsilon) {
   const Shape x = {2, 3, 4};
@@ -55,7 +55,7 @@ std::vector<OpCase> NormalizationCases() {
       rows.push_back(Case("unbiased_variance", Unbiased(dtype, x)));
     }
   }
-  // Groups of several samples: the variance of two or three numbers may be so small that every rounding shows.
+  // Groups of several samples. The variance of only two or three numbers may be so small that every rounding shows.
   for (const Shape& x : {Shape{6, 3, 2, 2}, Shape{24, 5}}) {
     for (int64_t groups : {2, 3}) {
       rows.push_back(Case("batch_norm_training", Training(DType::kF32, x), Groups(groups)).GradientOf({0}));

@@ -1,14 +1,14 @@
-// One table of op cases. A row names an op, its operands and its attributes, and op_case_test.cc derives from it, with
-// no further code: text round trip, inferred against evaluated types, the gradient against central differences, the
-// placement rule against the N-rank interpreter. Backends' tests and speed runs read the same rows.
+// One table of op cases. A row names an op, its operands and its attributes. op_case_test.cc derives from it, without
+// further code: the text round trip, inferred against evaluated types, the gradient against central differences, and
+// the placement rule against the N-rank interpreter. The tests of backends and speed runs read the same rows.
 //
 //   Case("matmul", {F32({2, 3}), F32({3, 4})}),
 //   Case("log", {F64({5}).In(0.1, 3)}),
 //   Case("max_pool", {F32({1, 2, 4, 4})}, {{"window", Ints{2, 2}}}).NoGradient("why it is not compared"),
 //   Case("matmul", {F32({2, 3}), F64({3, 4})}).Refused("C1"),  // a negative row: inference names that constraint
 //
-// Of each op there must be a row whose gradient is compared (if it has one), one without elements, and a negative row
-// for each constraint. The placement test runs rows on 2 and 3 ranks and splits what they divide: extents of 6.
+// Each op needs a row whose gradient is compared (if it has one), a row without elements, and a negative row for each
+// constraint. The placement test runs rows on 2 and 3 ranks and splits extents that divide, so use extents of 6.
 
 #pragma once
 
@@ -25,7 +25,7 @@ namespace lockstep {
 
 using Ints = std::vector<int64_t>;
 
-// One operand: a type, and where its elements come from: uniformly from [low, high], or given.
+// One operand: a type, and its elements, either drawn uniformly from [low, high] or given.
 struct CaseOperand {
   TensorType type;
   double low = -2, high = 2;
@@ -54,11 +54,11 @@ struct OpCase {
   std::vector<CaseOperand> operands;
   AttributeMap attributes;
   int64_t ranks = 0;                  // the size of the mesh axis `data`; 0: no mesh, for ops that are no collectives
-  std::string refused;                // "C1": inference (or evaluation, if it is about values) must refuse, naming that
-  std::string no_gradient;            // why this row's gradient is not compared; an op without one needs no reason here
-  std::vector<size_t> gradient_of;    // the results whose gradient is compared; none named: all of float dtypes
-  std::vector<size_t> zero_gradient;  // operands whose gradient is zero by nature in this row
-  bool is_large = false;  // for the blocks of kernels: tests of rules, which smaller rows are for, leave it out
+  std::string refused;                // "C1": the constraint that inference (for values, evaluation) must refuse by
+  std::string no_gradient;            // reason why this row's gradient is not compared; not needed if the op has none
+  std::vector<size_t> gradient_of;    // the results whose gradient is compared; empty: all of float dtypes
+  std::vector<size_t> zero_gradient;  // operands whose gradient is always zero in this row
+  bool is_large = false;  // for kernels that work in blocks; tests of rules, which have smaller rows, skip it
   double gradient_tolerance = 1e-6;   // relative to the largest gradient, in f64
   double placement_tolerance = 1e-5;  // relative to the largest result, N ranks against one, in f64
 
@@ -72,7 +72,7 @@ struct OpCase {
     return gradient_tolerance = gradient, placement_tolerance = placement, std::move(*this);
   }
 
-  // "matmul f32[2,3], f32[3,4] {transpose_a=true}"
+  // Returns a text such as "matmul f32[2,3], f32[3,4] {transpose_a=true}".
   std::string ToString() const;
 };
 
@@ -86,7 +86,7 @@ inline OpCase Case(std::string op, std::vector<CaseOperand> operands, AttributeM
   return row;
 }
 
-// One family a file: test/op_cases/<family>_cases.cc.
+// One family per file: test/op_cases/<family>_cases.cc.
 std::vector<OpCase> ElementwiseCases();
 std::vector<OpCase> RandomCases();
 std::vector<OpCase> ShapeCases();
@@ -103,17 +103,17 @@ std::vector<OpCase> NormalizationCases();
 std::vector<OpCase> SoftmaxCases();
 std::vector<OpCase> AttentionCases();
 std::vector<OpCase> OptimizerCases();
-// Of an optimizer op: the place of the gradient among its operands. What comes after it are options.
+// The index of the gradient among the operands of an optimizer op. Operands after it are options.
 inline size_t GradientOf(const OpDef& op) { return op.operand_names().size() - 1; }
 
-// All of them, in that order; of which those that are accepted, or refused.
+// All cases, in that order; below, the accepted ones and the refused ones.
 const std::vector<OpCase>& AllOpCases();
 std::vector<OpCase> AcceptedOpCases();
 std::vector<OpCase> RefusedOpCases();
-// Of each op's rows the first and each third after it; in `make test-everything` all.
+// The first row of each op and every third row after it; in `make test-everything` all rows.
 std::vector<OpCase> SomeOf(const std::vector<OpCase>& rows);
 
-// The operands' values, the same at each call; the random ones depend on `seed`.
+// The operands' values, the same at each call. Random ones depend on `seed`.
 std::vector<Tensor> CaseInputs(const OpCase& row, uint64_t seed = 1);
 
 }  // namespace lockstep

@@ -10,12 +10,12 @@ namespace {
 
 int64_t IntOf(const OpCase& row, std::string_view name) { return std::get<int64_t>(row.attributes.find(name)->second); }
 
-// Of an all_to_all: whether it moves a split from one dimension to another.
+// True if the row is an all_to_all that moves a split from one dimension to another.
 bool MovesSplit(const OpCase& row) {
   return row.op == "all_to_all" && IntOf(row, "split_dim") != IntOf(row, "concat_dim");
 }
 
-// Where a collective leaves its results.
+// The placements of a collective's results along its axis.
 PlacementMap ResultPlacements(const OpCase& row) {
   Placement placement = Placement::Replicated();
   if (row.op == "reduce_scatter" || row.op == "shard" || row.op == "collective_scatter")
@@ -62,7 +62,7 @@ absl::StatusOr<Graph> CaseGraphOn(const OpCase& row, const Mesh& mesh) {
                      graph.AddInput("a" + std::to_string(i), row.operands[i].type, false, std::move(placements)));
     spec.operands.push_back(input);
   }
-  // What no operand tells is the same along the other axes.
+  // Results that do not depend on operands have the same placement along the other axes.
   PlacementMap results = ResultPlacements(row);
   if (!row.operands.empty()) results = with_other_axes(std::move(results));
   if (row.ranks > 0) spec.placements.resize(std::max<size_t>(row.operands.size(), 1), results);
@@ -74,7 +74,7 @@ absl::StatusOr<Graph> CaseGraphOn(const OpCase& row, const Mesh& mesh) {
 
 OpCase InDouble(const OpCase& row) {
   OpCase result = row;
-  if (row.op == "bitcast") return result;  // whose row is about the widths of its dtypes
+  if (row.op == "bitcast") return result;  // the row depends on the widths of its dtypes
   for (CaseOperand& operand : result.operands) {
     if (!IsFloat(operand.type.dtype)) continue;
     operand.type.dtype = DType::kF64;
@@ -83,7 +83,7 @@ OpCase InDouble(const OpCase& row) {
   for (auto& [name, value] : result.attributes) {
     if (std::holds_alternative<DType>(value) && IsFloat(std::get<DType>(value))) value = DType::kF64;
   }
-  result.attributes.erase("wire");  // which is of f32 alone
+  result.attributes.erase("wire");  // only for f32
   return result;
 }
 

@@ -8,31 +8,31 @@
 
 namespace lockstep {
 
-// graph @case(%a0: ..., %a1: ...) -> (r0: ..., ...) with the one node; that of a collective is local, on the row's
-// mesh. The error is the op's.
+// The graph @case(%a0: ..., %a1: ...) -> (r0: ..., ...) with one node. The graph of a collective is local, on the row's
+// mesh. Returns the op's error if it refuses.
 absl::StatusOr<Graph> CaseGraph(const OpCase& row);
 
-// That of a collective, on a mesh with more axes than its own: its operands and results differ along those.
+// The graph of a collective on a mesh with more axes than its own, along which operands and results are local.
 absl::StatusOr<Graph> CaseGraphOn(const OpCase& row, const Mesh& mesh);
 
-// Where a row of a collective has its operands: where the op takes them from, or different on all ranks if it takes
-// that.
+// The placement of a collective's operands in a row: the one that the op requires, or local if the op accepts that.
 Placement CollectiveOperandPlacement(const OpCase& row);
 
-// The row with every float dtype, of operands and attributes, replaced by f64, and without a wire: what gradients are
-// compared in.
+// The row with every float dtype of operands and attributes replaced by f64, and without a wire. Gradients are compared
+// in this form.
 OpCase InDouble(const OpCase& row);
 
-// Whether op_case_test compares this row's gradient with differences.
+// True if op_case_test compares this row's gradient with differences.
 bool GradientIsCompared(const OpCase& row);
 
-// The inputs of every rank, different on each.
+// The inputs of every rank, different on each rank.
 std::vector<std::vector<Tensor>> RankInputs(const OpCase& row);
 
-// The elementwise ops without attributes that take `operands` floats: for tests that cover all of them.
+// The elementwise ops without attributes that take `operands` floats, for tests that cover all of them.
 std::vector<std::string> ElementwiseOpsOfFloats(size_t operands);
 
-// max |a - b| over max(1, max |b|), in double; infinite if types, or the places of NaN or infinities, differ.
+// Returns max |a - b| / max(1, max |b|), in double; infinity if the types, or the positions of NaN or infinities,
+// differ.
 double RelativeDifference(const Tensor& a, const Tensor& b);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Everything that one row of the table yields, but for placement (op_placement_test.cc).
+// All tests that are derived from a row of the table, except those of placement (op_placement_test.cc).
 
 #include <algorithm>
 #include <cmath>
@@ -68,7 +68,7 @@ class RefusedOpCaseTest : public testing::TestWithParam<OpCase> {};
 
 TEST_P(RefusedOpCaseTest, NamesTheConstraint) {
   const absl::StatusOr<Graph> graph = CaseGraph(GetParam());
-  // Constraints on values, such as the range of a label, are seen by the evaluation.
+  // Constraints on values, such as the range of a label, are checked by the evaluation.
   const absl::Status status = graph.ok() ? Interpret(*graph, RankInputs(GetParam())).status() : graph.status();
   ASSERT_FALSE(status.ok()) << GetParam().ToString() << " was accepted";
   const std::string expected = GetParam().op + " (" + GetParam().refused + "): ";
@@ -79,12 +79,12 @@ INSTANTIATE_TEST_SUITE_P(Rows, RefusedOpCaseTest, testing::ValuesIn(RefusedOpCas
 
 // --- Gradients -------------------------------------------------------------------------------------------------------
 
-// graph(operands, cotangents) -> loss and the gradients of the float operands, where the loss is the sum of all float
-// results, weighted by cotangents of their types. On several ranks each has its loss, and the gradients are those of
-// the sum of the losses.
+// graph(operands, cotangents) -> the loss and the gradients of the float operands. The loss is the sum of all float
+// results, weighted by cotangents of their types. On several ranks each has its own loss, and the gradients are those
+// of the sum of the losses.
 struct GradientGraph {
   Graph graph;
-  std::vector<size_t> operands;  // which have a gradient result, in order
+  std::vector<size_t> operands;  // indices of those with a gradient result, in order
   std::vector<TensorType> cotangents;
 };
 
@@ -171,7 +171,7 @@ TEST_P(GradientTest, AgreesWithCentralDifferencesAndIsNotZero) {
       }
     }
     EXPECT_LE(worst, row.gradient_tolerance * std::max(1.0, largest)) << row.ToString() << ", operand " << operand;
-    if (UnderSanitizer()) continue;  // what is not zero may be among the others
+    if (UnderSanitizer()) continue;  // the row with a nonzero gradient may be one that was left out
     const bool zero = std::find(row.zero_gradient.begin(), row.zero_gradient.end(), operand) != row.zero_gradient.end();
     if (zero) EXPECT_LE(largest, row.gradient_tolerance) << row.ToString() << ", operand " << operand;
     else EXPECT_GT(largest, 1e-3) << row.ToString() << ", operand " << operand << ": the gradient is all zero";

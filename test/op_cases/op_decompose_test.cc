@@ -1,4 +1,4 @@
-// What a decomposition computes, for every row of an op that has one, against the op's reference meaning.
+// Compares decompositions with the reference meaning, for every row of an op that has one.
 
 #include <set>
 
@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-// Relative to the largest result. Floats of 16 bits are rounded between the parts of some ops.
+// The tolerance relative to the largest result. 16-bit floats are rounded between the parts of some ops.
 double ToleranceOf(const OpCase& row) {
   double tolerance = 1e-5;
   for (const CaseOperand& operand : row.operands) {

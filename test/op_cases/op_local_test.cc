@@ -1,5 +1,5 @@
-// Local values: what a rank has to itself has on each rank the shape of the whole. Wherever the other operands are, an
-// op of a local value computes on each rank what one rank would with that rank's own value.
+// Local values: on each rank, a local value has the shape of the whole. For any placement of the other operands, an op
+// of a local value computes on each rank what one rank would with that rank's own value.
 
 #include <algorithm>
 
@@ -20,7 +20,7 @@ const std::string kLocalAxis(kDataAxis);
 
 Mesh TwoLocalRanks() { return Mesh({{kLocalAxis, kLocalRanks}}); }
 
-// What `rank` has of a local operand: rank 0 the row's, the other one its elements in the opposite order.
+// The value of a local operand on `rank`: on rank 0 that of the row, on the other rank its elements in reverse order.
 Tensor OwnOf(const Tensor& whole, int64_t rank) {
   Tensor own = whole;
   if (rank == 0) return own;
@@ -32,7 +32,7 @@ Tensor OwnOf(const Tensor& whole, int64_t rank) {
   return own;
 }
 
-// What `rank` holds of an operand. Of a sum rank 0 holds everything.
+// The part of an operand on `rank`. Of a partial sum, rank 0 has everything.
 Tensor OnRank(const Tensor& whole, const Placement& placement, int64_t rank) {
   if (placement.is_local()) return OwnOf(whole, rank);
   if (placement.is_partial()) return rank == 0 ? whole : Tensor(whole.type());
@@ -48,7 +48,7 @@ std::vector<Placement> PlacementsBeside(const TensorType& type) {
   return placements;
 }
 
-// One operand local, at most one of the others anywhere else than on all ranks.
+// One operand is local; at most one of the others is not replicated.
 std::vector<std::vector<Placement>> PlacementsWithALocal(const OpCase& row) {
   std::vector<std::vector<Placement>> all;
   for (size_t local = 0; local < row.operands.size(); ++local) {

@@ -1,6 +1,6 @@
-// No placement rule makes the ranks communicate where they need not. A rule that makes everything whole is right, and
-// no test of meanings sees what it costs. Where a rule wants a slice or a share moved, each rank evaluates the op on
-// what it has; if the results are slices or shares of those of one rank, the move was for nothing.
+// No placement rule makes ranks communicate without need. A rule that requires replicated operands everywhere is
+// correct, and no test of meanings sees its cost. Where a rule moves an operand, each rank here evaluates the op on its
+// own part; if the results are parts of the one-rank results, the move was needless.
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +22,7 @@ const std::string kAxis(kDataAxis);
 
 Mesh TwoRanks() { return Mesh({{kAxis, kRanks}}); }
 
-// What `rank` holds of operand i, which is `whole`. Shares have nothing in common, so that nothing fits by chance.
+// The part of operand i, `whole`, on `rank`. Terms of a sum are unrelated numbers, so that nothing fits by chance.
 Tensor PartOnRank(const Tensor& whole, size_t i, const Placement& placement, int64_t rank) {
   if (!placement.is_partial()) return LocalPart(whole, {{kAxis, placement}}, TwoRanks(), rank);
   Tensor share = whole;
@@ -34,7 +34,7 @@ Tensor PartOnRank(const Tensor& whole, size_t i, const Placement& placement, int
   return share;
 }
 
-// Whether `of_ranks` are, placed so, together `whole`.
+// True if `of_ranks`, with this placement, together are `whole`.
 bool Are(const std::vector<Tensor>& of_ranks, const Placement& placement, const Tensor& whole) {
   constexpr double kClose = 1e-9;
   if (!placement.is_partial()) {
@@ -60,15 +60,15 @@ std::vector<Placement> SplitsOf(const TensorType& type) {
   return splits;
 }
 
-// A row with what one rank computes.
+// A row with the results of one rank.
 struct Whole {
   OpCase row;
   Graph graph;
   std::vector<Tensor> inputs, results;
 };
 
-// What the ranks compute of their parts of the operands, [rank][result], with the attributes of a result that is placed
-// so; nothing if the op refuses them.
+// The results of the op on the ranks' parts of the operands, [rank][result], with the attributes of a result with
+// placement `result`; empty if the op refuses them.
 std::vector<std::vector<Tensor>> OfParts(const Whole& whole, const std::vector<Placement>& operands,
                                          const Placement& result) {
   AttributeMap attributes = whole.row.attributes;
@@ -96,8 +96,8 @@ std::vector<std::vector<Tensor>> OfParts(const Whole& whole, const std::vector<P
   return results;
 }
 
-// Where the results of the op are if each rank evaluates it on what it has; "" if they are no parts of the whole. What
-// is the same on both ranks does not depend on what was shared, and says nothing.
+// The placements of the op's results if each rank evaluates it on its own part, as text; "" if they are not parts of
+// the whole. Results that are equal on both ranks do not depend on the parts, so they are not considered.
 std::string ResultsOfParts(const Whole& whole, const std::vector<Placement>& operands) {
   std::vector<std::vector<Placement>> candidates;
   for (const Tensor& result : whole.results) {
@@ -120,7 +120,7 @@ std::string ResultsOfParts(const Whole& whole, const std::vector<Placement>& ope
   return "";
 }
 
-// All ways to place the operands, each as one of its options.
+// All combinations that choose one option for each operand.
 std::vector<std::vector<Placement>> Products(const std::vector<std::vector<Placement>>& options) {
   std::vector<std::vector<Placement>> all = {{}};
   for (const std::vector<Placement>& of_one : options) {
@@ -139,35 +139,35 @@ std::string ToString(const std::vector<Placement>& placements) {
   return text;
 }
 
-// What rules move although they need not.
+// True for the moves that rules make without need.
 bool MayMove(const OpCase& row, size_t operand, const Placement& placement) {
   const std::string& op = row.op;
   const bool has_windows = op.starts_with("convolution") || op.find("_pool") != std::string::npos;
-  // It is linear in the gradient, of which its rule makes no use.
+  // The op is linear in the gradient; its rule does not use this.
   if (op == "max_pool_grad" && placement.is_partial()) return operand == 1;
-  // No two windows of these rows happen to overlap; where they do, neighbours' elements would have to be fetched.
+  // In these rows windows happen not to overlap. If they did, elements of neighbours would be needed.
   if (has_windows) return placement.is_split() && placement.dim() >= 2;
-  // That a stride meets as many elements on each rank is chance.
+  // A stride reaches equally many elements on each rank only by chance.
   if (op == "slice") return placement.is_split();
-  // What has a value per channel is small, and so are the sums that shares of a gradient come to later.
+  // Values per channel are small, and so are the sums to which terms of a gradient are later reduced.
   if (op.starts_with("batch_norm")) return placement.is_partial() || (placement.is_split(0) && operand > 0);
-  // Of one operand there is nothing to put together, and over no dimension nothing to reduce.
+  // With one operand there is nothing to concatenate, and over no dimension nothing to reduce.
   if (op == "concat") return row.operands.size() == 1;
   if (GetOp(op).reduction()) return std::get<Ints>(row.attributes.at("dims")).empty();
-  // A share is reduced while it is small.
+  // A partial value is reduced while it is small.
   if (op == "broadcast") return placement.is_partial();
-  // Linear between these dtypes, and not where it rounds.
+  // Linear between these dtypes, but not where it rounds.
   if (op == "convert") return placement.is_partial();
-  // Of its own dtype it does nothing, which is simplified away.
+  // To its own dtype it does nothing and is simplified away.
   if (op == "bitcast") return placement.is_partial();
-  // The identity until it is trained; what is trained drops sums, and no shares.
+  // The identity before training mode. In training it drops elements of the sum, not of terms.
   if (op == "dropout") return placement.is_partial();
-  // The rule checks what its body says, and this one says that all is whole: where it is to be, distribute decides.
+  // The rule checks the body's placements, and this body's are all replicated; distribute decides about better ones.
   if (op == "scan") return true;
   return false;
 }
 
-// "split(0), replicated: ..." if the rule moves operands that are placed so, and need not; else "".
+// Returns "split(0), replicated: ..." if the rule moves operands with these placements without need; else "".
 std::string NeedlessMove(const Whole& whole, const std::vector<Placement>& placements) {
   const Node& node = whole.graph.nodes().front();
   std::vector<TensorType> types;
@@ -176,7 +176,7 @@ std::string NeedlessMove(const Whole& whole, const std::vector<Placement>& place
   const PlacementRuling ruling = AskPlacementRule({node.op(), node.attributes(), node.operands(), types},
                                                   mesh.axes()[0], std::nullopt, placements);
   bool moves = false;
-  std::vector<std::vector<Placement>> options;  // where the operands can be without communication
+  std::vector<std::vector<Placement>> options;  // placements of each operand that need no communication
   for (size_t i = 0; i < placements.size(); ++i) {
     const Placement& is = placements[i];
     moves |= !is.is_replicated() && ruling.required[i] != is && !MayMove(whole.row, i, is);
@@ -188,13 +188,13 @@ std::string NeedlessMove(const Whole& whole, const std::vector<Placement>& place
   for (const std::vector<Placement>& as : Products(options)) {
     const std::string results = ResultsOfParts(whole, as);
     if (results.empty()) continue;
-    return ToString(placements) + ": the rule wants " + ToString(ruling.required) + ", but of " + ToString(as) +
-           " each rank makes its part of " + results;
+    return ToString(placements) + ": the rule requires " + ToString(ruling.required) + ", but from " + ToString(as) +
+           " each rank computes its part of " + results;
   }
   return "";
 }
 
-// Where the operands may be, all ways. Of an optimizer the variables are where the first one is, and no shares.
+// All placements of the operands. An optimizer's variables are placed like the first one, and not partial.
 std::vector<std::vector<Placement>> PlacementsOf(const OpCase& row) {
   const bool is_optimizer = GetOp(row.op).has_trait(kOptimizer);
   std::vector<std::vector<Placement>> options;
@@ -217,10 +217,10 @@ std::vector<std::vector<Placement>> PlacementsOf(const OpCase& row) {
   return all;
 }
 
-// Of nothing, and of a single element, everything is a part by chance.
+// Without elements, or with a single one, everything is a part by chance.
 bool HasElements(const OpCase& row) {
   const auto is_whole = [&](const CaseOperand& operand) {
-    if (operand.type.shape.rank() == 0) return GetOp(row.op).has_trait(kOptimizer);  // the number of steps
+    if (operand.type.shape.rank() == 0) return GetOp(row.op).has_trait(kOptimizer);  // number of steps
     const std::vector<int64_t> dims = operand.type.shape.dims();
     return std::none_of(dims.begin(), dims.end(), [](int64_t extent) { return extent <= 1; });
   };

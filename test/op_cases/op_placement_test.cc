@@ -1,6 +1,6 @@
-// Every op's placement rule against the N-rank interpreter: wherever the operands are, what the distribute pass makes
-// of the op computes what one rank would. Each row of the table runs on 2 and 3 ranks with its operands replicated,
-// split along each dimension that divides, and partial in each way, in all combinations.
+// Every op's placement rule against the N-rank interpreter: for any placement of the operands, the distributed op
+// computes what one rank would. Each row of the table runs on 2 and 3 ranks with its operands replicated, split along
+// each dimension that divides, and partial with each reduction, in all combinations.
 
 #include <algorithm>
 #include <set>
@@ -22,7 +22,7 @@ const std::string kPlacedAxis(kDataAxis);
 
 constexpr size_t kMostCombinations = 256;
 
-// All combinations, but if there are more than `most`, every k-th.
+// All combinations; if there are more than `most`, every k-th.
 std::vector<std::vector<Placement>> Combinations(const OpCase& row, int64_t ranks, size_t most) {
   std::vector<std::vector<Placement>> all = {{}};
   for (const CaseOperand& operand : row.operands) {
@@ -60,14 +60,15 @@ std::string PlacementName(const testing::TestParamInfo<OpCase>& info) {
 
 class PlacementTest : public testing::TestWithParam<OpCase> {};
 
-// Of an optimizer only the gradient, and options after it, may be partial: the others are variables.
+// True if a variable of an optimizer is partial. Only the gradient and the options after it may be.
 bool HoldsPartialVariable(const OpCase& row, const std::vector<Placement>& placements) {
   if (!GetOp(row.op).has_trait(kOptimizer)) return false;
   const auto gradient = static_cast<std::ptrdiff_t>(GradientOf(GetOp(row.op)));
   return std::any_of(placements.begin(), placements.begin() + gradient, [](const auto& p) { return p.is_partial(); });
 }
 
-// Distributes the row's graph with its operands placed so, and compares what the ranks hold with the one-rank results.
+// Distributes the row's graph with these placements of the operands, and compares the ranks' results with the one-rank
+// results.
 void ExpectOneRankResults(const OpCase& row, const std::vector<Placement>& placements, int64_t ranks) {
   SCOPED_TRACE(row.ToString() + " of " + ListOf(placements) + " on " + std::to_string(ranks) + " ranks");
   absl::StatusOr<Graph> graph = CaseGraph(row);
@@ -110,7 +111,7 @@ void ExpectOneRankResults(const OpCase& row, const std::vector<Placement>& place
 }
 
 TEST_P(PlacementTest, RanksComputeWhatOneRankDoes) {
-  // Shares and their sums are rounded: in f64 only mistakes show.
+  // In f32, terms and their sums are rounded; in f64 only mistakes show.
   const OpCase row = InDouble(GetParam());
   for (int64_t ranks : {2, 3}) {
     for (const std::vector<Placement>& placements :
@@ -121,7 +122,7 @@ TEST_P(PlacementTest, RanksComputeWhatOneRankDoes) {
   }
 }
 
-// A consumer that wants the result split gets each rank's slice, computed alone or cut out of the whole.
+// A consumer that needs the result split gets each rank's slice, either computed alone or cut from the whole.
 TEST_P(PlacementTest, ResultsCanBeHadSplit) {
   const OpCase row = InDouble(GetParam());
   const absl::StatusOr<Graph> one_rank = CaseGraph(row);
@@ -154,8 +155,8 @@ TEST_P(PlacementTest, ResultsCanBeHadSplit) {
 
 INSTANTIATE_TEST_SUITE_P(Rows, PlacementTest, testing::ValuesIn(PlaceableRows()), PlacementName);
 
-// Whether the op works on slices once the row's graph is distributed with its operands placed so: whether some node of
-// the op has a smaller operand or result than the row; or, if it was taken apart, whether a result is smaller.
+// True if the op works on slices after the row's graph is distributed with these placements: if some node of the op has
+// a smaller operand or result than the row, or, after decomposition, if a result is smaller.
 bool WorksOnSlices(const OpCase& row, const Graph& whole, const Graph& local) {
   const Node& before = whole.nodes().front();
   const bool is_there =
@@ -175,11 +176,11 @@ bool WorksOnSlices(const OpCase& row, const Graph& whole, const Graph& local) {
   return false;
 }
 
-// A rule that splits is tested only where its row's sizes can be shared: otherwise the op is computed whole, which
-// hides a wrong rule.
+// A rule with splits is tested only if the row's extents divide; otherwise the op is computed whole, which hides a
+// wrong rule.
 TEST(Placement, EveryRuleThatSplitsIsUsedWithASplit) {
   if (UnderSanitizer()) GTEST_SKIP() << "is about the rows, not about memory";
-  // What has no split of its own; servers keep whole variables.
+  // Ops without a split of their own. Servers keep whole variables.
   const std::set<std::string> whole = {"constant", "pull"};
   std::set<std::string> ops, used;
   for (const OpCase& row : PlaceableRows()) {
@@ -200,7 +201,7 @@ TEST(Placement, EveryRuleThatSplitsIsUsedWithASplit) {
         ASSERT_TRUE(local.ok()) << local.status();
         if (WorksOnSlices(row, *graph, *local)) used.insert(row.op);
       }
-      for (size_t i = 0; i < graph->results().size(); ++i) {  // or where a consumer wants a slice: iota
+      for (size_t i = 0; i < graph->results().size(); ++i) {  // or where a consumer needs a slice: iota
         const Shape& shape = graph->results()[i].value.shape();
         if (shape.rank() == 0 || shape[0] % ranks != 0) continue;
         Graph distributed = graph->Clone();
@@ -216,7 +217,7 @@ TEST(Placement, EveryRuleThatSplitsIsUsedWithASplit) {
   for (const std::string& op : ops) EXPECT_NE(used.contains(op), whole.contains(op)) << op;
 }
 
-// With `statistics=rank`, n ranks compute what one rank does with n groups of the batch.
+// With `statistics=rank`, n ranks compute what one rank computes with n groups of the batch.
 TEST(BatchNorm, StatisticsOfRanksAreThoseOfGroups) {
   int compared = 0;
   for (const OpCase& row : AllOpCases()) {
@@ -258,8 +259,8 @@ TEST(BatchNorm, StatisticsOfRanksAreThoseOfGroups) {
   EXPECT_GE(compared, 16);
 }
 
-// Along an axis that splits the planes statistics are of whole planes, and the axis that splits the batch still makes
-// its groups, whichever of the two comes first.
+// If an axis splits the planes, statistics are those of whole planes, and the axis that splits the batch still
+// determines the groups, in either order of the axes.
 TEST(BatchNorm, StatisticsOfRanksDoNotDependOnTheOrderOfAxes) {
   constexpr std::string_view kText = R"(
 graph @n(%x: f64[4,2,6] split(0) split(2, model), %scale: f64[2], %bias: f64[2]) -> (y: f64[4,2,6], m: f64[2]) {

@@ -1,5 +1,5 @@
-// What ops say of themselves (core/op_traits.h, and the index functions of core/op_def.h) against what they do: their
-// reference meanings on the rows of the table.
+// Checks the traits of ops (core/op_traits.h) and the index functions of core/op_def.h against the ops' reference
+// meanings on the rows of the table.
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@ TEST(OpTraits, EveryOpSaysWhatItDoes) {
     SCOPED_TRACE(op->name());
     const auto count = std::count_if(std::begin(kWhatAnOpDoes), std::end(kWhatAnOpDoes),
                                      [&](OpTrait trait) { return op->has_trait(trait); });
-    EXPECT_GE(count, 1) << "the block says nothing of what the op does: see core/op_traits.h";
+    EXPECT_GE(count, 1) << "the block declares no trait that says what the op does: see core/op_traits.h";
     if (op->has_trait(kOpaque)) {
       EXPECT_EQ(count, 1);
     }
@@ -44,9 +44,9 @@ TEST(OpTraits, EveryOpSaysWhatItDoes) {
       EXPECT_TRUE(op->has_trait(kElementwise));
     }
     if (op->f32_ulps() > 0) {
-      EXPECT_TRUE(op->has_trait(kElementwise)) << "nobody holds kernels of other ops to so many units";
+      EXPECT_TRUE(op->has_trait(kElementwise)) << "only kernels of elementwise ops are checked against this limit";
     }
-    // A step that an optimizer counts is at least 1.
+    // The step count of an optimizer must be at least 1, which its block states as a constraint on data.
     const bool is_on_data = std::any_of(op->constraints().begin(), op->constraints().end(),
                                         [](const auto& each) { return each.text.starts_with("when it runs: "); });
     EXPECT_EQ(op->has_trait(kRefuses), op->refusal() || (is_on_data && !op->has_trait(kOptimizer)));
@@ -64,7 +64,7 @@ TEST(OpTraits, EveryOpSaysWhatItDoes) {
   }
 }
 
-// A program asks a collective's node for what its kind needs.
+// Programs read the attributes of a collective's kind from its node.
 TEST(OpTraits, CollectivesHaveTheAttributesOfTheirKind) {
   for (const OpDef* op : AllOps()) {
     if (!op->collective()) continue;
@@ -83,10 +83,10 @@ TEST(OpTraits, CollectivesHaveTheAttributesOfTheirKind) {
 
 // --- On rows ---------------------------------------------------------------------------------------------------------
 
-// A row's one node, and what it makes of inputs.
+// The node of a row, with inputs and their results.
 struct Evaluated {
   Graph graph;
-  std::vector<std::vector<Tensor>> inputs, results;  // of each rank
+  std::vector<std::vector<Tensor>> inputs, results;  // by rank
   const Node& node() const { return graph.nodes().front(); }
 };
 
@@ -98,8 +98,8 @@ absl::StatusOr<Evaluated> Evaluate(const OpCase& row) {
   return evaluated;
 }
 
-// Calls check(op, evaluated) for the accepted rows of the ops that `holds` is true of, and says how many of those had
-// a row with elements: a check that nothing ran is none.
+// Calls check(op, evaluated) for the accepted rows of the ops for which `holds` returns true. Returns the number of
+// these ops that had a row with elements, because a check without rows checks nothing.
 template <typename Holds, typename Check>
 void ForRowsOf(const Holds& holds, const Check& check) {
   std::set<std::string> wanted, seen;
@@ -139,7 +139,7 @@ TEST(OpTraits, MoversMoveAsTheirMapSays) {
               const IndexMap map = IndexMapOf(row.node());
               const Tensor &x = row.inputs[0][0], &y = row.results[0][0];
               ASSERT_EQ(map.size(), static_cast<size_t>(x.shape().rank()));
-              // The position of each element, moved by the map; then the elements themselves.
+              // Moves the position of each element by the map; then the elements themselves.
               for (int64_t at = 0; at < y.num_elements(); ++at) {
                 int64_t from = 0;
                 for (size_t d = 0; d < map.size(); ++d) {
@@ -160,7 +160,7 @@ TEST(OpTraits, WhatKeepsTheOrderIsTheSameMemory) {
   });
 }
 
-// `wide_result` rounds a sum of products once: another rule than kLow would round around it. Optimizers are f32.
+// `wide_result` rounds a sum of products once: any rule other than kLow would round twice. Optimizers are f32.
 TEST(OpTraits, PrecisionsOfSumsThatRoundOnceAndOfOptimizers) {
   for (const OpDef* op : AllOps()) {
     if (op->FindAttribute("wide_result") != nullptr) {
@@ -202,7 +202,7 @@ TEST(OpTraits, GeneratorsCountAsTheySay) {
             });
 }
 
-// In T, of which integers wrap around.
+// Computes in T; integers wrap around.
 template <typename T>
 T Combined(ReduceKind kind, T a, T b) {
   switch (kind) {
@@ -212,11 +212,11 @@ T Combined(ReduceKind kind, T a, T b) {
     case ReduceKind::kMax: return std::max(a, b);
     case ReduceKind::kMean: break;
   }
-  ADD_FAILURE() << "a mean is no reduction";
+  ADD_FAILURE() << "a mean was accepted as a reduction";
   return a;
 }
 
-// x reduced over dims.
+// Returns x reduced over dims.
 template <typename T>
 std::vector<T> Reduced(ReduceKind kind, const Tensor& x, const std::vector<int64_t>& dims, int64_t count) {
   std::vector<T> reduced(static_cast<size_t>(count));
@@ -238,7 +238,7 @@ std::vector<T> Reduced(ReduceKind kind, const Tensor& x, const std::vector<int64
 TEST(OpTraits, ReductionsCombineAsTheirKindSays) {
   ForRowsOf(Has(kReduction), [](const OpDef& op, const Evaluated& row) {
     const Tensor &x = row.inputs[0][0], &y = row.results[0][0];
-    if (x.num_elements() == 0) return;  // what nothing is reduced to, the op's documentation says
+    if (x.num_elements() == 0) return;  // the op's documentation defines a reduction of nothing
     const auto& dims = row.node().attr<std::vector<int64_t>>("dims");
     ASSERT_EQ(y.shape(), x.shape().Without(dims));
     const auto check = [&](const auto& expected, double tolerance) {
@@ -316,14 +316,14 @@ TEST(OpTraits, AlongOneRankResultsAreOperands) {
     if (!wanted.contains(row.op)) continue;
     row.ranks = 1;
     const absl::StatusOr<Evaluated> evaluated = Evaluate(row);
-    if (!evaluated.ok()) continue;  // a broadcast from a rank that is not there
+    if (!evaluated.ok()) continue;  // a broadcast from a rank that does not exist
     seen.insert(row.op);
     EXPECT_EQ(evaluated->results, evaluated->inputs) << row.ToString();
   }
   EXPECT_EQ(seen, wanted);
 }
 
-// The op itself need not look: what its block says is in the way of every node.
+// Ops need not check ranges themselves: every node is checked against the ranges in the op's block.
 TEST(OpTraits, RangesOfAttributesHoldOfEveryOp) {
   const OpDef op = OpDef("scaled")
                        .Operand("x")
@@ -380,7 +380,7 @@ TEST(OpTraits, OptimizersResultsAreNextValuesOfTheLeadingOperands) {
   });
 }
 
-// A state is never negative if its block says so, and is negative sometimes if not.
+// A state is never negative if its block says so, and otherwise is negative in some row.
 TEST(OpTraits, OptimizersStatesAreNeverNegativeOrAreSometimes) {
   std::set<std::string> never, states, negative;
   for (const OpDef* op : AllOps()) {
@@ -391,7 +391,7 @@ TEST(OpTraits, OptimizersStatesAreNeverNegativeOrAreSometimes) {
   }
   ForRowsOf(Has(kOptimizer), [&](const OpDef& op, const Evaluated& row) {
     for (size_t i = 0; i < op.optimizer().states.size(); ++i) {
-      const Tensor& next = row.results[0][1 + i];  // after the variable
+      const Tensor& next = row.results[0][1 + i];  // results after the variable
       for (int64_t at = 0; at < next.num_elements(); ++at) {
         if (next.At(at) < 0) negative.insert(op.name() + " " + op.optimizer().states[i].operand);
       }

@@ -1,5 +1,5 @@
-// Rows for every optimizer, from its block: options at their defaults and elsewhere, dtypes, and what must be refused.
-// A new optimizer has them by being listed.
+// Rows for every optimizer, made from its block: options at and off their defaults, dtypes, and refusals. A new
+// optimizer in the list has them automatically.
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Where elements of an operand are drawn from. A mean of squares is at least the square of the mean.
+// The range of an operand's random elements. A mean of squares is at least the square of the mean.
 CaseOperand Drawn(const OpDef& op, const std::string& name, const TensorType& type) {
   const std::vector<std::string>& names = op.operand_names();
   const bool has_mean = std::find(names.begin(), names.end(), "mean") != names.end();
@@ -40,7 +40,7 @@ std::vector<CaseOperand> Operands(const OpDef& op, DType dtype, const Shape& sha
   return operands;
 }
 
-// The shape, or one of as many elements that the op updates.
+// Returns the shape, or one with as many elements that the op can update.
 Shape Fitting(const OpDef& op, const Shape& shape) {
   const VariableRanks& ranks = op.optimizer().ranks;
   if (ranks.Contain(shape.rank())) return shape;
@@ -49,7 +49,7 @@ Shape Fitting(const OpDef& op, const Shape& shape) {
   return count % 6 == 0 ? Shape({count / 6, 6}) : Shape({count, 1});
 }
 
-// What must be given, and `changed`.
+// The required attributes, and those of `changed`.
 AttributeMap Attributes(const OpDef& op, AttributeMap changed = {}) {
   for (const OpDef::AttributeDef& attribute : op.attribute_defs()) {
     if (attribute.required) changed.emplace(attribute.name, attribute.name == "learning_rate" ? 0.1 : 0.9);
@@ -57,7 +57,7 @@ AttributeMap Attributes(const OpDef& op, AttributeMap changed = {}) {
   return changed;
 }
 
-// Every number that may be an operand is one.
+// Every option that may be an operand is one.
 void AppendWithOperands(const OpDef& op, DType dtype, std::vector<OpCase>& rows) {
   std::vector<CaseOperand> operands = Operands(op, dtype, Fitting(op, {6}));
   AttributeMap attributes = Attributes(op);
@@ -69,7 +69,7 @@ void AppendWithOperands(const OpDef& op, DType dtype, std::vector<OpCase>& rows)
   rows.push_back(Case(op.name(), std::move(operands), std::move(attributes)));
 }
 
-// A value that is allowed, and not the default.
+// Returns an allowed value other than the default.
 Attribute Elsewhere(const OpDef::AttributeDef& attribute) {
   if (const bool* const flag = std::get_if<bool>(&attribute.example)) return !*flag;
   if (const auto* const number = std::get_if<int64_t>(&attribute.example)) return *number + 1;
@@ -77,10 +77,10 @@ Attribute Elsewhere(const OpDef::AttributeDef& attribute) {
   const NumberRange range = attribute.range.value_or(AtLeast(0));
   if (std::isfinite(range.low)) return range.low + 0.25;
   if (std::isfinite(range.high)) return range.high - 0.25;
-  return std::get<double>(attribute.example) + 1.0 / 64;  // coefficients of an iteration, which others let diverge
+  return std::get<double>(attribute.example) + 1.0 / 64;  // coefficients whose iteration diverges with most others
 }
 
-// Every attribute elsewhere than at its default.
+// Every attribute differs from its default.
 void AppendAccepted(const OpDef& op, std::vector<OpCase>& rows) {
   const Shape matrix = Fitting(op, {6, 2}), vector = Fitting(op, {12}), small = Fitting(op, {6});
   std::vector<AttributeMap> decays = {AttributeMap()};
@@ -103,7 +103,7 @@ void AppendAccepted(const OpDef& op, std::vector<OpCase>& rows) {
   rows.push_back(Case(op.name(), Operands(op, DType::kF32, Fitting(op, {2, 0})), Attributes(op)));
 }
 
-// Of each attribute what is outside of its range, or is no choice.
+// For each attribute, values outside its range or choices.
 void AppendRefusedAttributes(const OpDef& op, std::vector<OpCase>& rows) {
   const std::vector<CaseOperand> good = Operands(op, DType::kF32, Fitting(op, {6}));
   const auto refuse = [&](const std::string& name, Attribute value, const std::string& constraint) {
@@ -133,7 +133,7 @@ void AppendRefused(const OpDef& op, std::vector<OpCase>& rows) {
   const std::vector<CaseOperand> good = Operands(op, DType::kF32, shape);
   refuse(Operands(op, DType::kI32, shape), {}, "C1");
   if (const VariableRanks& ranks = op.optimizer().ranks; ranks != VariableRanks()) {
-    // A state of rows has no type beside a vector.
+    // A state of rows has no type for a vector.
     const Shape wrong = ranks.Contain(1) ? Shape({6, 2}) : Shape({6});
     refuse(std::vector<CaseOperand>(good.size(), F32(wrong)), {}, "rank");
   }

@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// A share of a reduction of floats whose whole is `value`: `mine` on one rank, the other one on those that remain.
+// A term of a reduction of floats to `value`. `mine` is true for one rank; `others` is the number of the other ranks.
 double FloatShare(ReduceKind kind, double value, bool mine, double others) {
   switch (kind) {
     case ReduceKind::kSum: return mine ? value - others : 1.0;
@@ -24,7 +24,7 @@ double FloatShare(ReduceKind kind, double value, bool mine, double others) {
   return 0;
 }
 
-// The same of integers. Sums and products wrap around; of a mean the sum has a remainder, which its truncation drops.
+// The same for integers. Sums and products wrap around. The sum under a mean has a remainder, which truncation drops.
 template <typename T>
 T IntegerShare(ReduceKind kind, T value, bool mine, int64_t others) {
   using Limits = std::numeric_limits<T>;
@@ -53,7 +53,7 @@ bool CanBePartial(const CaseOperand& operand, ReduceKind kind) {
   if (operand.type.dtype == DType::kBool) return false;
   if (!operand.value) return true;
   if (IsFloat(operand.type.dtype)) return AllBelow(*operand.value, std::numeric_limits<double>::infinity());
-  // The sum under a mean of 64-bit integers has 64 bits.
+  // The sum under a mean of 64-bit integers must fit in 64 bits.
   return kind != ReduceKind::kMean || AllBelow(*operand.value, 0x1p60);
 }
 
@@ -79,7 +79,7 @@ Tensor OnRank(const Tensor& whole, const Placement& placement, int64_t rank, int
     using T = typename decltype(tag)::type;
     int64_t at = 0;
     for (T& element : share.mutable_data<T>()) {
-      const bool mine = at++ % ranks == rank;  // who holds what the others add nothing to
+      const bool mine = at++ % ranks == rank;  // for one rank of each element
       if constexpr (std::is_same_v<T, bool>) continue;
       else if constexpr (std::is_integral_v<T>) element = IntegerShare(placement.reduce(), element, mine, ranks - 1);
       else

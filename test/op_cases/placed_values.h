@@ -1,4 +1,4 @@
-// For tests of placements: what a rank holds of a value that is placed somehow, and where a value may be.
+// For tests of placements: the part of a placed value on a rank, and the possible placements of a value.
 
 #pragma once
 
@@ -12,17 +12,18 @@
 
 namespace lockstep {
 
-// The part of `rank`, of `ranks`, along a dimension that they can share evenly.
+// The part of `rank` along a dimension that `ranks` divides.
 Tensor SliceOf(const Tensor& whole, int64_t dim, int64_t rank, int64_t ranks);
 
-// What `rank` holds of `whole`. Shares of a reduction are different on all ranks where the dtype allows.
+// The part of `whole` on `rank`. Terms of a reduction differ between ranks if the dtype allows.
 Tensor OnRank(const Tensor& whole, const Placement& placement, int64_t rank, int64_t ranks);
 
-// The placements that an operand can have along an axis of `ranks`. Infinities and NaN are no sum of shares; bool has
+// The placements that an operand can have along an axis of `ranks`. Infinities and NaN are not sums of terms; bool has
 // no sums.
 std::vector<Placement> PlacementsOf(const CaseOperand& operand, int64_t ranks);
 
-// The local form of a placed graph, if both are valid and the one gives the other back.
+// Returns the local form of a placed graph. Checks that both are valid and that the placed graph can be recovered from
+// the local one.
 absl::StatusOr<Graph> VerifiedLocal(const Graph& placed);
 
 }  // namespace lockstep

@@ -29,12 +29,12 @@ struct Geometry {
 
 const Geometry kPlain = {{6, 2, 4, 4}, {6, 2, 2, 2}, {2, 2}, {2, 2}, {0, 0}, {0, 0}, {1, 1}};
 
-// Without dilation, for all four ops.
+// Geometries without dilation, for all four ops.
 std::vector<Geometry> Geometries() {
   return {
       kPlain,
       {{1, 6, 5, 4}, {1, 6, 3, 4}, {3, 2}, {1, 1}, {0, 0}, {0, 1}, {1, 1}},  // overlapping windows, channels that ranks
-                                                                             // share
+                                                                             // split
       {{6, 1, 6, 5}, {6, 1, 3, 3}, {3, 2}, {2, 2}, {1, 1}, {0, 0}, {1, 1}},  // low padding
       {{2, 1, 7}, {2, 1, 3}, {2}, {3}, {1}, {1}, {1}},                       // one spatial dimension; elements left out
       {{2, 1, 3, 4, 2}, {2, 1, 2, 2, 1}, {2, 2, 2}, {1, 2, 2}, {0, 0, 0}, {0, 0, 0}, {1, 1, 1}},  // and three
@@ -75,7 +75,7 @@ std::vector<OpCase> PoolingCases() {
   rows.push_back(Case("max_pool_grad", {F32(empty.x), F32(empty.y)}, empty.Max()).NoGradient("no elements"));
   rows.push_back(Case("avg_pool", {F32(empty.x)}, empty.Average(true)).NoGradient("no elements"));
   rows.push_back(Case("avg_pool_grad", {F32(empty.y)}, empty.AverageGrad(true)).NoGradient("no elements"));
-  // Whose taps lie on both sides of x: a maximum of nothing.
+  // All taps are outside of x: a maximum of nothing.
   const Geometry around = {{2, 6, 1}, {2, 6, 2}, {2}, {1}, {2}, {2}, {3}};
   rows.push_back(Case("max_pool", {F32(around.x)}, around.Max()).NoGradient("infinite"));
   rows.push_back(Case("max_pool_grad", {F32(around.x), F32(around.y)}, around.Max()).NoGradient("all zero"));

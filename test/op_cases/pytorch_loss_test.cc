@@ -1,7 +1,6 @@
-// Losses and their gradients against an independent oracle: the numbers that PyTorch computes in f64 of the whole
-// batch. Each row on one rank, on two and three, which share the batch, and in micro-batches, one after the other: they
-// must compute what one rank does of the whole.
-// pytorch_losses.inc holds the rows, made by make_pytorch_losses.py.
+// Losses and their gradients against an independent oracle: PyTorch's f64 numbers for the whole batch. Each row runs on
+// one rank, on two and three, which divide the batch, and in micro-batches, one after the other; all must compute what
+// one rank does with the whole. pytorch_losses.inc has the rows, made by make_pytorch_losses.py.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +26,7 @@ namespace {
 using Names = std::vector<std::string>;
 using LossNumbers = std::vector<double>;
 
-// Texts alone, as tables of so many numbers take minutes to compile.
+// All members are texts, because tables of so many numbers take minutes to compile.
 struct LossCase {
   const char* name;
   const char* graph;
@@ -68,7 +67,7 @@ std::vector<LossNumbers> Lines(std::string_view text) {
   return lines;
 }
 
-// The value of an option from its text, of the type that the loss says.
+// Parses the value of an option, of the type that the loss declares.
 Attribute ValueOf(const passes::Loss& loss, const std::string& option, const std::string& text) {
   for (const passes::OptionDef& def : loss.options) {
     if (def.name != option) continue;
@@ -79,7 +78,7 @@ Attribute ValueOf(const passes::Loss& loss, const std::string& option, const std
     if (def.is_list()) return Tensor::Of(Shape({static_cast<int64_t>(numbers.size())}), numbers);
     return numbers[0];
   }
-  return text;  // which the loss refuses
+  return text;  // the loss then refuses it
 }
 
 passes::LossSpec SpecOf(const LossCase& row) {
@@ -92,7 +91,7 @@ passes::LossSpec SpecOf(const LossCase& row) {
   return spec;
 }
 
-// With the results `loss` and its gradients.
+// The graph with the results `loss` and its gradients.
 absl::StatusOr<Graph> LossGraph(const LossCase& row) {
   ASSIGN_OR_RETURN(Graph graph, ParseGraph(row.graph));
   ASSIGN_OR_RETURN(const Value loss, passes::AddLoss(graph, SpecOf(row)));
@@ -106,7 +105,7 @@ Tensor LossTensor(const TensorType& type, const LossNumbers& numbers) {
   return Tensor::Of(type.shape, numbers).Converted(type.dtype);
 }
 
-// What each rank has of the results.
+// The results on each rank.
 absl::StatusOr<std::vector<std::vector<Tensor>>> RunOnRanks(const Graph& graph, const std::vector<Tensor>& inputs,
                                                             int64_t ranks) {
   ASSIGN_OR_RETURN(Graph placed, passes::DistributeGraph(graph, Mesh({{"data", ranks}})));
@@ -130,7 +129,7 @@ void ExpectLoss(const Tensor& found, const double* expected, double largest, con
   }
 }
 
-// Results that are as large as expected are whole on each rank; the others are its slice of the batch.
+// A result as large as the expected one is whole on each rank; others are the rank's slice of the batch.
 void ExpectResults(const LossCase& row, const std::vector<std::vector<Tensor>>& results) {
   const std::vector<LossNumbers> all_expected = Lines(row.expected);
   const Names wrt = Parts(row.wrt, ", ");
@@ -184,7 +183,7 @@ TEST(PyTorchLossTest, LossesAndGradientsOnOneTwoAndThreeRanks) {
   }
 }
 
-// Whatever a loss divides by, it is that of the whole batch.
+// The divisor of a loss is that of the whole batch.
 TEST(PyTorchLossTest, LossesAndGradientsOfMicroBatches) {
   for (size_t i = 0; i < std::size(kCases); i += Stride()) {
     const LossCase& row = kCases[i];

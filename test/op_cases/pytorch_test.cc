@@ -1,5 +1,5 @@
-// Reference meanings, gradients and decompositions against an independent oracle: the numbers that PyTorch computes in
-// f64. pytorch_expected.inc holds them, made by make_pytorch_expected.py.
+// Reference meanings, gradients and decompositions against an independent oracle: PyTorch's f64 numbers.
+// pytorch_expected.inc has them, made by make_pytorch_expected.py.
 
 #include <gtest/gtest.h>
 
@@ -19,11 +19,11 @@ namespace {
 
 using Numbers = std::vector<double>;
 
-// Numbers are texts, as tables of so many take minutes to compile.
+// Numbers are texts, because tables of so many take minutes to compile.
 struct PyTorchCase {
   const char* name;
   const char* graph;
-  std::vector<std::string> wrt;       // add the gradients of `loss` with respect to these
+  std::vector<std::string> wrt;       // adds the gradients of `loss` with respect to these
   std::vector<const char*> inputs;    // in order of the graph's inputs
   std::vector<const char*> expected;  // the graph's results, then the gradients
 };
@@ -35,7 +35,7 @@ const std::vector<PyTorchCase>& Cases() {
   return cases;
 }
 
-// nan, inf and -0 are numbers, too.
+// Reads also nan, inf and -0.
 Numbers NumbersOf(const char* text) {
   Numbers numbers;
   char* end = nullptr;
@@ -43,7 +43,7 @@ Numbers NumbersOf(const char* text) {
     numbers.push_back(number);
     text = end;
   }
-  EXPECT_STREQ(text, "") << "is no number";
+  EXPECT_STREQ(text, "") << "is not a number";
   return numbers;
 }
 
@@ -58,7 +58,7 @@ absl::StatusOr<Graph> GraphOf(const PyTorchCase& row) {
   return graph;
 }
 
-// Puts simpler ops in the place of each op that has a decomposition; returns the names of those.
+// Replaces each op that has a decomposition by simpler ops. Returns the names of the replaced ops.
 absl::StatusOr<std::set<std::string>> DecomposeAll(Graph& graph) {
   std::set<std::string> decomposed;
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
@@ -75,14 +75,14 @@ absl::StatusOr<std::set<std::string>> DecomposeAll(Graph& graph) {
   return decomposed;
 }
 
-// NaN is NaN, and infinities and zeros have the same sign.
+// Two NaN are the same; infinities and zeros must have the same sign.
 bool IsSame(double ours, double theirs, double tolerance) {
   if (std::isnan(ours) || std::isnan(theirs)) return std::isnan(ours) && std::isnan(theirs);
   if (ours == 0 && theirs == 0 && std::signbit(ours) != std::signbit(theirs)) return false;
   return ours == theirs || std::abs(ours - theirs) <= tolerance;
 }
 
-// To `tolerance` of the largest number of each result.
+// The tolerance is relative to the largest number of each result.
 void ExpectNumbers(const Graph& graph, const PyTorchCase& row, double tolerance = 1e-11) {
   ASSERT_EQ(graph.inputs().size(), row.inputs.size());
   std::vector<Tensor> inputs;
@@ -137,7 +137,7 @@ TEST(PyTorchTest, Decompositions) {
   }
 }
 
-// The graph with tensors of f32; scalars, such as a learning rate, stay f64.
+// The graph with f32 tensors; scalars, such as a learning rate, stay f64.
 std::string InF32(std::string text) {
   for (size_t at = text.find("f64["); at != std::string::npos; at = text.find("f64[", at + 1)) {
     if (text[at + 4] != ']') text.replace(at, 3, "f32");
@@ -145,7 +145,7 @@ std::string InF32(std::string text) {
   return text;
 }
 
-// Rounding of many steps adds up, here of the decompositions, which is what backends compute.
+// The rounding of many steps adds up, here in the decompositions, which is what backends compute.
 TEST(PyTorchTest, ManyStepsOfOptimizersInF32) {
   std::set<std::string> all;
   for (const PyTorchCase& row : Cases()) {
@@ -162,8 +162,8 @@ TEST(PyTorchTest, ManyStepsOfOptimizersInF32) {
   EXPECT_GE(all.size(), 8u);
 }
 
-// torch.finfo(dtype).eps, of the variable's dtype: not of the one that is computed with, nor of f64, in which ops are
-// evaluated. A gradient of a quarter of it is divided by it, and not by its own root of squares.
+// The least root is torch.finfo(dtype).eps of the variable's dtype, neither of the dtype of computation nor of f64, in
+// which ops are evaluated. A gradient of a quarter of it is divided by it, not by the root of its own squares.
 TEST(PyTorchTest, TheLeastRootOfAdafactorIsTheEpsilonOfTheDtype) {
   const std::map<std::string, int> exponents = {{"f64", -52}, {"f32", -23}, {"f16", -10}, {"bf16", -7}};
   for (const auto& [dtype, exponent] : exponents) {
@@ -187,14 +187,13 @@ TEST(PyTorchTest, TheLeastRootOfAdafactorIsTheEpsilonOfTheDtype) {
   }
 }
 
-// A case in which a smallest value, a zero or a condition of the formula decides, which numbers of usual size never
-// show.
+// A case in which a least value, a zero or a condition of the formula decides; numbers of usual size never reach it.
 struct Edge {
   const char* what;
   std::string op, attributes;
-  std::vector<std::string> types;  // of w, the states, the step, g
-  Numbers operands;                // each element of an operand
-  double expected;                 // each of the next w
+  std::vector<std::string> types;  // types of w, the states, the step, g
+  Numbers operands;                // one number for all elements of each operand
+  double expected;                 // each element of the new w
 };
 
 std::vector<Edge> Edges() {
@@ -278,8 +277,8 @@ TEST(PyTorchTest, OptimizersAtTheirEdges) {
   }
 }
 
-// What the table must not lose by accident when it is made anew.
-// Optimizers have no other oracle: whatever is in their list must be in the table.
+// Entries that the table must not lose when it is generated again. Optimizers have no other oracle, so every listed
+// optimizer must be in the table.
 TEST(PyTorchTest, TableCoversTheOps) {
   std::set<std::string> ops = {"convolution",
                                "max_pool",

@@ -28,7 +28,7 @@ std::vector<OpCase> RandomCases() {
   rows.push_back(Case("random_bits", {I64({2}), I64({2}), I64({2})}, Draw(0, 4)).Refused("C4"));
   rows.push_back(Case("random_bits", {I64({2}), I64({2}), I64({2})}, Draw(0, -1)).Refused("C4"));
 
-  // Of a form that drops nothing yet, the ratio has no effect.
+  // Before training mode a dropout drops nothing, so the ratio has no effect.
   const auto ratio = [](DType dtype) { return Typed(dtype, {}).In(0.1, 0.9); };
   rows.push_back(Case("dropout", {F64({2, 3}), ratio(DType::kF64)}).ZeroGradient({1}));
   rows.push_back(Case("dropout", {F32({6, 2, 1}), ratio(DType::kF32)}, {{"seed", int64_t{5}}}).ZeroGradient({1}));

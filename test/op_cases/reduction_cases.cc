@@ -25,10 +25,10 @@ void AppendCumulatives(const std::string& op, std::vector<OpCase>& rows) {
   rows.push_back(Case(op, {Tensor::Of<int8_t>({4}, {100, 100, -128, 1})}, AlongDims(0)));
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   rows.push_back(Case(op, {Tensor::Of<int64_t>({4}, {kMost, kMost, 3, -1})}, AlongDims(0, false, true)));
-  // Enough for several threads, and more columns than a kernel may take at once.
-  rows.push_back(Case(op, {F32({2, 150, 130}).In(0.9, 1.1)}, AlongDims(1)).NoGradient("large, and as the others"));
+  // Large enough for several threads, with more columns than a kernel may process at once.
+  rows.push_back(Case(op, {F32({2, 150, 130}).In(0.9, 1.1)}, AlongDims(1)).NoGradient("smaller rows cover it"));
   rows.push_back(
-      Case(op, {F32({390, 100}).In(0.9, 1.1)}, AlongDims(1, true, true)).NoGradient("large, and as the others"));
+      Case(op, {F32({390, 100}).In(0.9, 1.1)}, AlongDims(1, true, true)).NoGradient("smaller rows cover it"));
   for (int64_t dim : {0, 1}) rows.push_back(Case(op, {F32({6, 0})}, AlongDims(dim)).NoGradient("no elements"));
   for (int64_t dim : {-1, 2}) rows.push_back(Case(op, {F32({2, 3})}, AlongDims(dim)).Refused("C1"));
   rows.push_back(Case(op, {F32({})}, AlongDims(0)).Refused("C1"));
@@ -66,7 +66,7 @@ void AppendTopKs(std::vector<OpCase>& rows) {
     rows.push_back(Case(op, {U8({6, 8})}, first(8, 1)));
     rows.push_back(Case(op, {Tensor::Of<uint64_t>({3}, {1, ~uint64_t{0}, ~uint64_t{0} - 1})}, first(3, 0)));
     rows.push_back(Case(op, {Tensor::Of<float>({6}, {1, 3, 1, 3, 2, 1})}, first(5, 0)).NoGradient("ties"));
-    rows.push_back(Case(op, {F32({50, 200})}, first(10, 1)).NoGradient("large, and as the others"));
+    rows.push_back(Case(op, {F32({50, 200})}, first(10, 1)).NoGradient("smaller rows cover it"));
     rows.push_back(Case(op, {F32({6, 1})}, first(0, 1)).NoGradient("no elements"));
     rows.push_back(Case(op, {F32({6, 0})}, first(0, 1)).NoGradient("no elements"));
     rows.push_back(Case(op, {F32({0, 3})}, first(2, 1)).NoGradient("no elements"));
@@ -106,7 +106,7 @@ std::vector<OpCase> ReductionCases() {
   AppendTopKs(rows);
 
   for (const char* op : {"cumulative_sum", "cumulative_prod"}) AppendCumulatives(op, rows);
-  // In f32 step by step 2^25 + 1 + 1 + ... stays 2^25.
+  // In f32, adding one at a time, 2^25 + 1 + 1 + ... stays 2^25.
   rows.push_back(Case("cumulative_sum", {Tensor::Of<float>({6}, {0x1p25f, 1, 1, 1, 1, 1})}, AlongDims(0))
                      .NoGradient("differences vanish"));
   // No zero, one, and several among the factors.

@@ -16,7 +16,7 @@ AttributeMap Loop(std::string_view body, int64_t length, int64_t carried, int64_
           {"reverse", reverse}};
 }
 
-// h' = tanh(x + h w), which is stacked too; and the sum of the squares of h.
+// h' = tanh(x + h w), which is also stacked, and the sum of the squares of h.
 constexpr std::string_view kRecurrence = R"(
 graph @recurrence(%h: f64[6,3], %x: f64[6,3], %w: f64[3,3]) -> (next: f64[6,3], y: f64[6,3], s: f64[3]) {
   %0 = matmul %h, %w : f64[6,3]
@@ -27,7 +27,7 @@ graph @recurrence(%h: f64[6,3], %x: f64[6,3], %w: f64[3,3]) -> (next: f64[6,3], 
   return %next, %next, %s
 })";
 
-// Two carried values, of which one is not a float, and a weight that is used twice.
+// Two carried values, one of them not a float, and a weight that is used twice.
 constexpr std::string_view kTwoCarried = R"(
 graph @two(%a: f64[2,6], %i: i64[], %x: f64[2,6], %y: f64[2,6], %w: f64[6,6]) ->
     (a: f64[2,6], i: i64[], old: f64[2,6], turn: i64[]) {
@@ -41,7 +41,7 @@ graph @two(%a: f64[2,6], %i: i64[], %x: f64[2,6], %y: f64[2,6], %w: f64[6,6]) ->
   return %a.next, %i.next, %a, %i
 })";
 
-// Nothing is carried: a map, whose sum is a weight's gradient.
+// No carried value: a map, whose sum is a weight's gradient.
 constexpr std::string_view kMap = R"(
 graph @map(%x: f64[6,2], %y: f64[6,3], %w: f64[2,3]) -> (z: f64[6,3], dw: f64[2,3]) {
   %0 = matmul %x, %w : f64[6,3]
@@ -50,14 +50,14 @@ graph @map(%x: f64[6,2], %y: f64[6,3], %w: f64[2,3]) -> (z: f64[6,3], dw: f64[2,
   return %z, %dw
 })";
 
-// A power: nothing is scanned.
+// A power: no scanned operand.
 constexpr std::string_view kPower = R"(
 graph @power(%p: f64[6], %x: f64[6]) -> (p: f64[6]) {
   %0 = mul %p, %x : f64[6]
   return %0
 })";
 
-// The carried value is a constant of the loop, and another is swapped in.
+// Two carried values are swapped in each iteration, and a third never changes.
 constexpr std::string_view kSwap = R"(
 graph @swap(%a: f64[6], %b: f64[6], %c: f64[6]) -> (b: f64[6], a: f64[6], c: f64[6], s: f64[6]) {
   %s = mul %a, %c : f64[6]
@@ -77,8 +77,8 @@ graph @outer(%h: f64[6], %x: f64[3,6], %w: f64[6]) -> (h: f64[6], ys: f64[3,6]) 
   return %last, %ys
 })";
 
-// Products that need no other iteration: before the loop, after it, and as sums; one of them is carried on, stacked
-// twice and summed.
+// Products that do not depend on other iterations: before the loop, after it, and as sums. One of them is carried,
+// stacked twice and summed.
 constexpr std::string_view kProducts = R"(
 graph @products(%a: f64[6,4], %x: f64[6,3], %w: f64[3,4]) ->
     (p: f64[6,4], p1: f64[6,4], p2: f64[6,4], q: f64[6,3], s: f64[6,4], dw: f64[3,4], same: f64[3,4]) {
@@ -88,7 +88,8 @@ graph @products(%a: f64[6,4], %x: f64[6,3], %w: f64[3,4]) ->
   return %p, %p, %p, %q, %p, %dw, %dw
 })";
 
-// A carried value that is stacked as it comes and as it goes, another that is the same, and sums of two dtypes.
+// A carried value that is stacked before and after its update, another carried value equal to it, and sums of two
+// dtypes.
 constexpr std::string_view kTwice = R"(
 graph @twice(%a: f64[6], %b: f64[6], %c: f64[6], %x: f64[6]) ->
     (b: f64[6], v: f64[6], same: f64[6], old: f64[6], new: f64[6], x: f64[6], s: bf16[6], n: i64[]) {
@@ -99,8 +100,8 @@ graph @twice(%a: f64[6], %b: f64[6], %c: f64[6], %x: f64[6]) ->
   return %b, %v, %v, %a, %v, %x, %s, %n
 })";
 
-// Products that are no rows of one large product: of transposed rows, of batches, of rows in several dimensions, and
-// sums of such. One is stacked twice.
+// Products that are not rows of one large product: of transposed rows, of batches, of rows in several dimensions, and
+// sums of those. One is stacked twice.
 constexpr std::string_view kKeptProducts = R"(
 graph @kept(%x: f64[3,6], %y: f64[2,6,3], %z: f64[4,3], %w: f64[3,4], %u: f64[2,3,4]) ->
     (t: f64[6,4], t2: f64[6,4], b: f64[2,6,4], r: f64[2,6,4], s: f64[6,4], s2: f64[2,3,3], s3: f64[3,3]) {

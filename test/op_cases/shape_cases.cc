@@ -164,7 +164,7 @@ std::vector<OpCase> ShapeCases() {
       Case("slice", {F64({9})}, SliceOf({1}, {8}, {3})),
       Case("slice", {F64({7, 8})}, SliceOf({0, 1}, {7, 8}, {2, 4})),
       Case("slice", {F32({6, 4})}, SliceOf({0, 3}, {6, 4}, {1, 2})),
-      // Among 3 ranks every fifth element of 4 are as many as every fifth of 12, and others.
+      // On 3 ranks, every fifth element of 4 gives as many elements as every fifth of 12, but other ones.
       Case("slice", {F64({12})}, SliceOf({0}, {12}, {5})),
       Case("slice", {F64({6, 12})}, SliceOf({0, 0}, {6, 12}, {1, 5})),
       Case("slice", {F32({})}, SliceOf({}, {}, {})),

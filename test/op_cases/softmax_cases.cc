@@ -27,12 +27,12 @@ std::vector<OpCase> SoftmaxCases() {
   rows.push_back(Case(op, {F32({12, 10}), Labels(DType::kI32, {12}, 10)}, scale).GradientOf({0}));
   rows.push_back(Case(op, {BF16({6, 4}), Labels(DType::kI64, {6}, 4)}, scale).GradientOf({0}));
   rows.push_back(Case(op, {F32({6, 3, 2, 6}), Labels(DType::kI64, {6, 2, 6}, 3)}, scale).GradientOf({0}));
-  // More places than go side by side, and a rest.
+  // More positions than are computed side by side, and a remainder.
   rows.push_back(Case(op, {F32({2, 3, 6, 6}), Labels(DType::kI64, {2, 6, 6}, 3)}, scale).GradientOf({0}));
-  // Sizes all alike, so that labels could be split along another dimension than logits and still fit.
+  // All extents are equal, so that labels could be split along another dimension than logits and still fit.
   rows.push_back(Case(op, {F64({6, 6, 6, 6}), Labels(DType::kI64, {6, 6, 6}, 6)}, scale)
                      .GradientOf({0})
-                     .NoGradient("as the others"));
+                     .NoGradient("other rows cover it"));
   rows.push_back(Case(op, {F32({0, 4}), I64({0})}, scale).NoGradient("no elements"));
   rows.push_back(Case(op, {F32({6, 4, 0}), I64({6, 0})}, scale).NoGradient("no elements"));
   rows.push_back(Case(op, {I32({6, 4}), I64({6})}, scale).Refused("C1"));

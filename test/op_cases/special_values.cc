@@ -48,12 +48,10 @@ struct ExemptionRow {
   std::string_view reason;
 };
 
-constexpr std::string_view kPadding =
-    "whether a tap over padding is multiplied with zero or left out depends on oneDNN's kernel";
-constexpr std::string_view kBF16 =
-    "the processor's instructions for bf16 take denormals for zero, and oneDNN uses them";
+constexpr std::string_view kPadding = "some of oneDNN's kernels multiply taps over padding with zero, others skip them";
+constexpr std::string_view kBF16 = "the processor's bf16 instructions treat denormals as zero, and oneDNN uses them";
 constexpr std::string_view kPairs = "oneDNN multiplies pairs of bf16, the last with a zero, and NaN times zero is NaN";
-constexpr std::string_view kHidden = "a block multiplies what no query sees with zeros, and NaN times zero is NaN";
+constexpr std::string_view kHidden = "a block multiplies hidden elements with zeros, and NaN times zero is NaN";
 
 constexpr ExemptionRow kExemptions[] = {
     {"convolution", DType::kF32, Exemption::kTapsOverZeros, kPadding},
@@ -84,14 +82,14 @@ constexpr ExemptionRow kExemptions[] = {
     {"attention_mask_grad", DType::kF16, Exemption::kMaySpread, kHidden},
 };
 
-// Where the sign of a zero is part of an op's meaning, as it is for PyTorch: what is computed element by element, or
-// copied. The zero that a sum gives has no sign that one could count on.
+// True if the sign of a zero is part of the op's meaning, as in PyTorch: for results that are computed elementwise or
+// copied. The sign of a sum that is zero is not defined.
 bool DefinesZeroSigns(const OpCase& row) {
   const OpDef& op = GetOp(row.op);
   return op.has_trait(kElementwise) || op.has_trait(kMovement);
 }
 
-// Puts special values among the elements of `tensor`: about one in seven, and one at least.
+// Replaces about one in seven elements of `tensor`, and at least one, by special values.
 void Strew(std::span<const Special> specials, std::mt19937_64& random, Tensor& tensor) {
   DispatchDType(tensor.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -117,7 +115,7 @@ std::vector<SpecialInputs> SpecialRankInputs(const OpCase& row) {
   const OpDef& op = GetOp(row.op);
   const auto is_strewn = [&](size_t i) {
     const TensorType& type = row.operands[i].type;
-    const bool is_setting = !op.is_variadic() && i >= op.operand_names().size();  // which is in its range
+    const bool is_setting = !op.is_variadic() && i >= op.operand_names().size();  // it must stay in its range
     return IsFloat(type.dtype) && type.num_elements() > 0 && !is_setting;
   };
   std::vector<SpecialInputs> all;
@@ -146,7 +144,7 @@ std::vector<SpecialInputs> SpecialRankInputs(const OpCase& row) {
 
 std::string SpecialDifference(const OpCase& row, const Tensor& actual, std::span<const Tensor> expected,
                               double tolerance) {
-  std::vector<double> largest;  // of each
+  std::vector<double> largest;  // by tensor
   for (const Tensor& one : expected) {
     if (actual.type() != one.type()) return actual.type().ToString() + " against " + one.type().ToString();
     double& most = largest.emplace_back(0);
@@ -159,7 +157,7 @@ std::string SpecialDifference(const OpCase& row, const Tensor& actual, std::span
   const auto is_as_expected = [&](double a, double e, double most) {
     if (std::isnan(a) && (std::isnan(e) || may_spread)) return true;
     const bool sign_differs = zero_signs && e == 0 && a == 0 && std::signbit(a) != std::signbit(e);
-    // The lowest bits of a denormal are roundings; that it is there is none.
+    // The lowest bits of a denormal may be rounding errors, but a flush to zero is an error.
     const bool is_flushed = a == 0 && e != 0 && std::abs(e) < normal && std::abs(e) > normal / 256;
     const bool is_close = a == e || std::abs(a - e) <= tolerance * most;
     return is_close && !sign_differs && !is_flushed;

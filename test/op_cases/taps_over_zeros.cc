@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-using Three = std::array<int64_t, 3>;  // of the spatial dimensions; those that are missing are the first
+using Three = std::array<int64_t, 3>;  // one entry for each spatial dimension; missing dimensions come first
 
 Three SpaceOf(const Shape& shape) {
   Three space = {1, 1, 1};
@@ -36,8 +36,8 @@ struct Form {
   Three stride, padding, dilation;
   bool of_input;  // the result is x
 
-  // The element of x under a tap at a position of y; if the result is x, the element of y that has this one of x under
-  // the tap. None if it is a zero.
+  // The position of x under a tap at a position of y. If the result is x: the position of y that has this position of x
+  // under the tap. Empty if it is a zero.
   std::optional<int64_t> Under(int64_t position, int64_t tap) const {
     const Three extents = SpaceOf(of_input ? y : x);
     const Three p = At(position, SpaceOf(of_input ? x : y)), k = At(tap, SpaceOf(filter));
@@ -75,13 +75,13 @@ OverZeros ComputeOverZeros(const OpCase& row, const std::vector<Tensor>& operand
                      SpaceOf(row, "padding_low", 0),
                      SpaceOf(row, "dilation", 1),
                      of_input};
-  const int64_t filters = form.filter[0], channels = form.filter[1];  // channels of a group
+  const int64_t filters = form.filter[0], channels = form.filter[1];  // channels of one group
   const int64_t taps = CountOf(SpaceOf(form.filter)), of_x = CountOf(SpaceOf(form.x)), of_y = CountOf(SpaceOf(form.y));
   const int64_t per_group = filters / (form.x[1] / channels);
   Tensor left_out({DType::kF64, r}), multiplied = left_out;
   double *const without = left_out.mutable_data<double>().data(), *const with =
                                                                       multiplied.mutable_data<double>().data();
-  // Adds what one tap gives for one position of y, or of x if that is the result.
+  // Adds the product of one tap at one position of y, or of x if that is the result.
   const auto add = [&](int64_t n, int64_t o, int64_t c, int64_t tap, int64_t position) {
     const std::optional<int64_t> under = form.Under(position, tap);
     const int64_t in_filter = (o * channels + c) * taps + tap;
@@ -89,7 +89,7 @@ OverZeros ComputeOverZeros(const OpCase& row, const std::vector<Tensor>& operand
         (n * form.x[1] + o / per_group * channels + c) * of_x + (of_input ? position : under.value_or(0));
     const int64_t in_y = (n * filters + o) * of_y + (of_input ? under.value_or(0) : position);
     const int64_t result = of_input ? in_x : of_filter ? in_filter : in_y;
-    // The factor that may be a zero is dy for the gradient of the input, and else x.
+    // The factor that may be a zero is dy for the gradient of the input, and x otherwise.
     const double moving = !under ? 0 : of_input ? operands[1].At(in_y) : operands[0].At(in_x);
     const double other = of_input ? operands[0].At(in_filter) : operands[1].At(of_filter ? in_y : in_filter);
     if (under) without[result] += moving * other;

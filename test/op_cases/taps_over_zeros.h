@@ -1,7 +1,8 @@
-// What a convolution and its gradients may make of infinities and NaN. Each is a sum of products over the taps of the
-// filter; some taps lie over zeros that are no elements: of the padding, and, where the gradient of the input is seen
-// as a convolution of dy, beside dy and between its elements. Kernels leave these taps out, or multiply with the zeros,
-// which gives NaN where the other factor is infinite or NaN; which of the two depends on the library's engine.
+// Possible results of a convolution and its gradients for infinities and NaN. Each is a sum of products over the taps
+// of the filter. Some taps lie over zeros that are not elements: zeros of the padding and, if the gradient of the input
+// is computed as a convolution of dy, zeros beside dy and between its elements. A kernel leaves these taps out, or
+// multiplies with the zeros, which gives NaN where the other factor is infinite or NaN; which one depends on the
+// library's engine.
 
 #pragma once
 
@@ -11,11 +12,11 @@
 
 namespace lockstep {
 
-// Whether the row's op is a convolution or a gradient of one.
+// Returns true if the row's op is a convolution or a gradient of one.
 bool HasTaps(const OpCase& row);
 
-// The results, of the result's type: with all taps over zeros left out, and with all multiplied. They differ where the
-// second is NaN because of such taps; any kernel's element is that of one of the two. Slow and plain; requires HasTaps
+// The results, in the result's type: with all taps over zeros left out, and with all multiplied. They differ where the
+// second is NaN because of such taps; each element of any kernel equals that of one of the two. Slow. Requires HasTaps
 // and elements.
 struct OverZeros {
   Tensor left_out, multiplied;

@@ -1,5 +1,5 @@
-// What may come of taps over zeros, against the interpreter, which multiplies with the zeros of padding and leaves out
-// those of dy; and that nothing else is accepted.
+// Compares the results for taps over zeros with the interpreter, which multiplies with the zeros of padding and leaves
+// out those of dy. No other results are accepted.
 
 #include "test/op_cases/taps_over_zeros.h"
 
@@ -57,7 +57,7 @@ TEST(TapsOverZeros, OrdinaryNumbersHaveOneResult) {
   }
 }
 
-// A filter of an infinity and 1 over [2, 3] and one zero before it.
+// A filter of infinity and 1 over [2, 3] with one zero before it.
 TEST(TapsOverZeros, NothingElseIsAccepted) {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   const OpCase row =

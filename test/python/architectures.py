@@ -1,9 +1,11 @@
-"""What architectures compute in PyTorch, and what their exported files compute here: two steps of SGD from the same weights.
+"""Two steps of SGD of popular architectures, in PyTorch and here from their exported files, with the same initial
+weights.
 
     python test/python/architectures.py [NAME...]   # writes test/models/architectures/ anew; torch, onnxscript, transformers
 
-For each architecture of examples/models the folder has its ONNX files, without what no importer reads, and PyTorch's numbers in f64,
-with what PyTorch loses in f32: the yardstick, since a network with batch normalisation over few values magnifies every rounding.
+For each architecture of examples/models the folder has its ONNX files, without metadata that no importer reads, and
+PyTorch's numbers in f64. It also has the errors of PyTorch's f32, which set the tolerance: a network with batch
+normalisation over few values amplifies every rounding.
 """
 
 from __future__ import annotations
@@ -23,19 +25,21 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "test/models/architectures"
 HOW = ("export", "optimized", "torchscript")
-# What the older exporter is asked for too: one of each kind that it exports.
+# Architectures that the older exporter exports too: one of each kind that it can export.
 BY_THE_OLDER = ("resnet", "vgg_bn", "unet_bilinear", "vit", "bert", "swin", "t5", "llama", "lstm_stacked_both_ways")
-RATE = 1.0  # a step of the gradient itself: its errors are not lost beside the weights
+RATE = 1.0  # subtracts the gradient itself, so that its errors show beside the weights
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Two steps: the loss of each, and every parameter after the first. Beside them what PyTorch loses in f32."""
+    """The results of two steps: the loss of each, and every parameter after the first, with the errors of PyTorch's
+    f32.
+    """
 
     losses: list[float]
     loss_errors: list[float]
     parameters: dict[str, np.ndarray]
-    parameter_errors: dict[str, float]  # the largest of an element
+    parameter_errors: dict[str, float]  # the largest error of an element
 
 
 def names() -> list[str]:
@@ -43,7 +47,7 @@ def names() -> list[str]:
 
 
 def files() -> list[str]:
-    """ "<name>.<how>" of all exported files."""
+    """The exported files, as "<name>.<how>"."""
     return sorted(path.name.removesuffix(".onnx.gz") for path in FOLDER.glob("*.onnx.gz"))
 
 
@@ -52,7 +56,9 @@ def model_bytes(file: str) -> bytes:
 
 
 def read(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray], np.ndarray, Numbers]:
-    """What to run (loss, inputs that are no batch), the inputs, the labels or targets, and PyTorch's numbers."""
+    """Returns the program's description (loss, inputs without a batch), the inputs, the labels or targets, and
+    PyTorch's numbers.
+    """
     with np.load(FOLDER / f"{name}.npz") as stored:
         arrays = dict(stored)
     about = json.loads(str(arrays["about"]))
@@ -61,7 +67,7 @@ def read(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray], np.ndarray, 
     return about, of("input/"), arrays["label"], numbers
 
 
-# --- PyTorch's side; only this part needs torch. ---------------------------------------------------------------------
+# --- PyTorch's side. Only this part needs torch. --------------------------------------------------------------------
 
 
 def examples() -> Any:
@@ -114,7 +120,7 @@ def _in(value: Any, dtype: Any, channels_last: bool) -> Any:
 
 
 def pytorch(made: Any) -> Numbers:
-    """Computes an example in f64, and in f32 in both memory formats, of which the better one counts."""
+    """Computes an example in f64, and in f32 in both memory formats, of which the smaller error counts."""
     import torch
 
     losses, parameters = _steps(made, torch.float64, False)
@@ -133,7 +139,7 @@ def pytorch(made: Any) -> Numbers:
 
 
 def exported(made: Any, how: str) -> Any:
-    """The example's ONNX file, without names of places in PyTorch's source, which are most of it."""
+    """The example's ONNX file, without the locations in PyTorch's source, which are most of it."""
     import onnx
 
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
@@ -184,7 +190,7 @@ def write(name: str) -> None:
             print(f"{name}: {how}: {type(error).__name__}: {str(error).strip().splitlines()[0]}")
             continue
         if lost := _normalisations(made) - sum(node.op_type == "BatchNormalization" for node in model.graph.node):
-            # The exporter multiplies them into the convolutions before, in modules in training mode too.
+            # The exporter folds them into the preceding convolutions, even in training mode.
             print(f"{name}: {how}: without {lost} batch normalisations, so it cannot train as it does in PyTorch")
             continue
         if how == "optimized" and _shares_parameters(made):

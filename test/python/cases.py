@@ -12,9 +12,9 @@ from made_once import made_once
 
 ROOT = Path(__file__).resolve().parents[2]
 FASHION_MNIST = "/usr/share/datasets/fashion-mnist"
-BATCH = 96  # which 1, 2, 3 and 4 ranks share evenly
+BATCH = 96  # divides among 1, 2, 3 and 4 ranks
 STEPS = 50
-HAS_AVX512 = "avx512f" in Path("/proc/cpuinfo").read_text()  # libraries have other kernels without
+HAS_AVX512 = "avx512f" in Path("/proc/cpuinfo").read_text()  # without it libraries use other kernels
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Case:
 
     @made_once
     def data(self) -> tuple[np.ndarray, np.ndarray]:
-        """Samples and labels of STEPS batches, which cannot be written to."""
+        """Samples and labels of STEPS batches, read-only."""
         count = BATCH * STEPS
         if self.name == "lenet":
             images, labels = ls.data.mnist(FASHION_MNIST)
@@ -34,7 +34,7 @@ class Case:
         random = np.random.Generator(np.random.PCG64(5))
         shape, classes = {"mlp": ((12,), 5), "convnet_bn": ((3, 8, 8), 4)}[self.name]
         x = random.standard_normal((count, *shape)).astype(np.float32)
-        # Labels that can be learnt: the largest of a few fixed linear functions.
+        # Labels that can be learnt: the index of the largest of a few fixed linear functions.
         weights = random.standard_normal((int(np.prod(shape)), classes)).astype(np.float32)
         return x, (x.reshape(count, -1) @ weights).argmax(axis=1).astype(np.int64)
 
@@ -51,7 +51,8 @@ CASES = [
 ]
 
 
-# The first layer's outputs, the second one's inputs: what lies between them is split along "model" too.
+# Splits the first layer's outputs and the second layer's inputs, so the activations between them are split along
+# "model" too.
 MLP_SPLIT = {"fc1.weight": {"model": 0}, "fc1.bias": {"model": 0}, "fc2.weight": {"model": 1}}
 
 
@@ -65,7 +66,7 @@ def train(
     wire: str | None = None,
     factors: bool | float | None = None,
 ) -> tuple[list[float], ls.Executable]:
-    """Trains on this rank; returns the losses and the executable with its state."""
+    """Trains on this rank. Returns the losses, and the executable with its states."""
     model = ls.load_onnx(case.model, dims={"batch": BATCH})
     step = ls.train_step(model, loss=ls.loss.softmax_cross_entropy("logits", "label"), optimizer=case.optimizer)
     exe = ls.compile(step, world=world, mesh=mesh, split=split, threads=threads, wire=wire, factors=factors)

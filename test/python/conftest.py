@@ -1,4 +1,4 @@
-"""Which of the tests of this folder run: in `make test-everything` all, else a share of those that are alike."""
+"""Selects the tests of this folder that run: in `make test-everything` all, else some of those that are similar."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections import defaultdict
 
 import pytest
 
-NUMBERS_OF_RANKS = ("n", "ranks")  # parameters
+NUMBERS_OF_RANKS = ("n", "ranks")  # names of parameters
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "everything: a case like others that run; left to `make test-everything`")
+    config.addinivalue_line("markers", "everything: a case similar to others; only `make test-everything` runs it")
 
 
 def ranks_of(item: pytest.Item) -> tuple[str, int] | None:
-    """The test that an item is a case of, and the number of ranks that it is for; None if it has none."""
+    """Returns the test that an item is a case of, and its number of ranks; None if it has no such parameter."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     for name in NUMBERS_OF_RANKS:
         number = parameters.get(name)
@@ -25,7 +25,9 @@ def ranks_of(item: pytest.Item) -> tuple[str, int] | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of several numbers of ranks a test is for one: three, which share nothing evenly, else two."""
+    """Runs a test that has cases for several numbers of ranks for one only: three, because few sizes divide by it, else
+    two.
+    """
     if "LOCKSTEP_TEST_EVERYTHING" in os.environ:
         return
     numbers: dict[str, set[int]] = defaultdict(set)

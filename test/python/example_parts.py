@@ -1,4 +1,4 @@
-"""Files below examples/ as modules."""
+"""Imports files below examples/ as modules."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from types import ModuleType
 
 from cases import ROOT
 
-sys.path.append(str(ROOT / "examples"))  # where a model.py finds onnx_layers
+sys.path.append(str(ROOT / "examples"))  # model.py files import onnx_layers from there
 
 
 def part(name: str) -> ModuleType:
-    """The module of a file; two may have the same name."""
+    """The module of a file. Several files may have the same name."""
     spec = importlib.util.spec_from_file_location(name.replace("/", "_"), ROOT / f"examples/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

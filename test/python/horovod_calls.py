@@ -1,4 +1,6 @@
-"""Cases of mpi_horovod.py: calls on tensors and objects, against what NumPy's and torch's own functions give of all ranks' tensors."""
+"""Cases of mpi_horovod.py: calls on tensors and objects, compared with NumPy's or torch's functions of all ranks'
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def who_this_is() -> None:
     assert hvd.is_homogeneous() == (len({hosts.count(host) for host in hosts}) == 1)
     assert hvd.mpi_built() and hvd.mpi_enabled() and not hvd.nccl_built() and not hvd.gloo_enabled()
     assert hvd.HorovodInternalError is Error
-    hvd.init()  # does nothing
+    hvd.init()  # a second call has no effect
     assert hvd.global_process_set.size() == SIZE and hvd.global_process_set.rank() == RANK
 
 
@@ -40,11 +42,11 @@ def reductions() -> None:
         ):
             found = hvd.allreduce(of(RANK, 3, 4, dtype=dtype), op=op, name=f"{dtype} {op}")
             same(found, expected.to(dtype), {torch.float16: 1e-3, torch.bfloat16: 1e-2}.get(dtype, 1e-6))
-    sizes = hvd.allgather_object(hvd.local_size())  # of the ranks' hosts
-    for dtype in (torch.float16, torch.bfloat16):  # added in f32, and rounded once
+    sizes = hvd.allgather_object(hvd.local_size())  # numbers of ranks on the ranks' hosts
+    for dtype in (torch.float16, torch.bfloat16):  # summed in f32, and rounded once
         if dtype == torch.bfloat16 and 1 < max(sizes) < SIZE:
-            continue  # hosts of several ranks send bf16 of their sums
-        even = 2 / torch.finfo(dtype).eps  # from here on 1 is half of what two numbers differ by
+            continue  # hosts with several ranks send their sums rounded to bf16
+        even = 2 / torch.finfo(dtype).eps  # from here on the distance between two numbers is 2
         found = hvd.allreduce(torch.tensor([even if RANK == 0 else 1.0], dtype=dtype), op=hvd.Sum)
         assert torch.equal(found, torch.tensor([even + SIZE - 1]).to(dtype))
     mean = sum(of(rank, 6) for rank in RANKS) / SIZE
@@ -95,7 +97,7 @@ def many_in_flight_in_any_order() -> None:
 def gathers_and_broadcasts() -> None:
     for dtype in (*DTYPES, torch.bool):
         same(hvd.allgather(of(RANK, 2, 3, dtype=dtype)), torch.cat([of(rank, 2, 3, dtype=dtype) for rank in RANKS]))
-        uneven = [of(rank, 2 * (rank % 2), 3, dtype=dtype) for rank in RANKS]  # rank 0 has none
+        uneven = [of(rank, 2 * (rank % 2), 3, dtype=dtype) for rank in RANKS]  # rank 0 has no rows
         same(hvd.allgather(uneven[RANK]), torch.cat(uneven))
         for root in RANKS:
             same(hvd.broadcast(of(RANK, 5, dtype=dtype), root), of(root, 5, dtype=dtype))
@@ -117,7 +119,7 @@ def exchanges() -> None:
         hvd.alltoall(of(RANK, SIZE * 2, 3)),
         torch.cat([of(rank, SIZE * 2, 3)[2 * RANK : 2 * RANK + 2] for rank in RANKS]),
     )
-    counts = [(RANK + to) % 3 for to in RANKS]  # rows for each
+    counts = [(RANK + to) % 3 for to in RANKS]  # numbers of rows for each rank
     found, received = hvd.alltoall(of(RANK, sum(counts), 2), torch.tensor(counts))
     assert received.tolist() == [(rank + RANK) % 3 for rank in RANKS]
     expected = []
@@ -155,7 +157,7 @@ def gradients_pass_through() -> None:
         gradient(hvd.alltoall, SIZE * 2),
         torch.cat([of(rank, SIZE * 2, 2)[2 * RANK : 2 * RANK + 2] for rank in RANKS]),
     )
-    # Each pair of ranks has another number of rows.
+    # Each pair of ranks exchanges another number of rows.
     shares = {rank: [rank + other + 1 for other in RANKS] for rank in RANKS}
     back = [of(rank, sum(shares[rank]), 2).split(shares[rank])[RANK] for rank in RANKS]
     same(gradient(lambda x: hvd.alltoall(x, shares[RANK])[0], sum(shares[RANK])), torch.cat(back))

@@ -1,4 +1,6 @@
-"""What the cases of mpi_horovod.py share: this rank, tensors that every rank knows of the others, a network and its batches."""
+"""Code shared by the cases of mpi_horovod.py: this rank, tensors of which every rank knows those of the others, a
+network and its batches.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from lockstep import Error
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
 RANKS = range(SIZE)
-CASES: list[Callable[[], None]] = []  # functions that raise unless all is right
+CASES: list[Callable[[], None]] = []  # functions that raise on a failure
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8)
 ROWS = 12 * SIZE
 torch.manual_seed(5)
@@ -26,7 +28,7 @@ def case(function: Callable[[], None]) -> Callable[[], None]:
 
 
 def of(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A rank's tensor, of small whole numbers, whose sums are exact."""
+    """The tensor of a rank, of small whole numbers, whose sums are exact."""
     count = torch.Size(shape).numel()
     return ((torch.arange(count) * 5 + rank * 3) % 7 + 1).reshape(shape).to(dtype)
 
@@ -36,7 +38,7 @@ def same(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 0) -> N
 
 
 def same_on_all(tensors: Any) -> None:
-    """To the last bit."""
+    """Asserts that the tensors are bitwise equal on all ranks."""
     for tensor in tensors:
         everyones = hvd.allgather(tensor.detach().reshape(1, -1))
         assert all(torch.equal(each, everyones[0]) for each in everyones)
@@ -48,7 +50,7 @@ def errs(text: str, call: Callable[[], Any]) -> None:
     except Error as error:
         assert text in str(error), f"{text!r} is not in {str(error)!r}"
         return
-    raise AssertionError(f"no Error, which should have {text!r}")
+    raise AssertionError(f"no Error was raised, expected one with {text!r}")
 
 
 def network(seed: int = 0) -> torch.nn.Sequential:
@@ -61,7 +63,7 @@ def mine(whole: torch.Tensor) -> torch.Tensor:
 
 
 def train(module: Any, optimizer: Any, share: Callable[[torch.Tensor], torch.Tensor], passes: int = 1) -> None:
-    """Five steps of mean squared error, each of so many backward passes, over parts of the batch."""
+    """Five steps with mean squared error. Each has `passes` backward passes, each over a part of the batch."""
     for x, y in zip(X, Y, strict=True):
         optimizer.zero_grad()
         for part in range(passes):

@@ -1,4 +1,6 @@
-"""Cases of mpi_horovod.py: training, against one process that has the whole batch, and DistributedDataParallel."""
+"""Cases of mpi_horovod.py: training, compared with one process that has the whole batch, and with
+DistributedDataParallel.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def training_is_that_of_the_whole_batch() -> None:
         check_like_whole_batch(module, tolerance)
     module = network()
     groups = [[module[0].weight, module[3].bias], [module[2].weight]]
-    optimizer = hvd.DistributedOptimizer(sgd(module), op=hvd.Sum, groups=groups)  # without names
+    optimizer = hvd.DistributedOptimizer(sgd(module), op=hvd.Sum, groups=groups)  # without named parameters
     for group in optimizer.param_groups:
         group["lr"] /= SIZE
     train(module, optimizer, mine)
@@ -141,17 +143,17 @@ def closures_schedules_and_states() -> None:
 
         assert optimizer.step(closure) > 0
         schedule.step()
-        if i == 2:  # as of a checkpoint
+        if i == 2:  # as when loading a checkpoint
             optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert len(calls) == 5
     check_like_whole_batch(module)
     module(mine(X[0])).sum().backward()
     optimizer.load_state_dict(optimizer.state_dict())
-    optimizer.zero_grad()  # no gradient is lost by it: the states were loaded after the backward pass
+    optimizer.zero_grad()  # this must not lose a gradient: the states were loaded after the backward pass
 
 
 class Grows(torch.nn.Module):
-    """Layers of which the second is frozen at first, and the third comes later."""
+    """Three layers. The second is frozen at first, and the third is added to the optimizer later."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,7 +230,7 @@ def a_scheduler_made_before_goes_on() -> None:
 
 @case
 def replicas_that_differ_are_told() -> None:
-    module = network(seed=RANK)  # and no broadcast_parameters
+    module = network(seed=RANK)  # and without broadcast_parameters
     optimizer = hvd.DistributedOptimizer(sgd(module), module.named_parameters())
     if SIZE > 1:
         errs("0.weight of rank 1 differs from that of rank 0 in step 1", lambda: train(module, optimizer, mine))
@@ -246,13 +248,13 @@ def replicas_that_differ_are_told() -> None:
     steps(2)
     if SIZE > 1:
         with torch.no_grad():
-            module[2].bias[RANK] += 1  # on each rank another
+            module[2].bias[RANK] += 1  # another element on each rank
         steps(510)
         errs("2.bias of rank 1 differs from that of rank 0 in step 513", lambda: steps(1))
 
 
 class Branches(torch.nn.Module):
-    """Which of two layers is used, and in which order, differs between ranks."""
+    """Two layers whose use and order differ between ranks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -337,7 +339,7 @@ def ranks_that_have_no_more_data() -> None:
         if RANK == SIZE - 1:
             same(found, expected, 1e-5)
     hvd.broadcast_parameters(module.state_dict(), SIZE - 1)
-    same_on_all(module.parameters())  # and calls go on
+    same_on_all(module.parameters())  # and further calls work
     optimizer.zero_grad()
     module(mine(X[0])).sum().backward()
     if SIZE > 1:
@@ -415,7 +417,7 @@ def a_job_of_another_size_goes_on_from_its_file() -> None:
     path = Path(folder) / "state.pt"
 
     def attempt(number: int) -> tuple[int, list[int]]:
-        """Where an attempt begins, and where it was when the callback was called."""
+        """Returns the epoch at which an attempt begins, and the epochs at which the callback was called."""
         os.environ["LOCKSTEP_ATTEMPT"] = str(number)
         state, resets = hvd.elastic.ObjectState(epoch=0), []
         state.register_reset_callbacks([lambda: resets.append(state.epoch)])
@@ -436,7 +438,7 @@ def a_job_of_another_size_goes_on_from_its_file() -> None:
         if RANK == 0:
             torch.save(torch.load(path, weights_only=False) | {"size": SIZE + 1}, path)
         assert attempt(2) == (6, [6])
-        assert attempt(0) == (0, []), "the file is of a job before"
+        assert attempt(0) == (0, []), "the file is from an earlier job"
     finally:
         del os.environ["LOCKSTEP_ELASTIC_STATE"], os.environ["LOCKSTEP_ATTEMPT"]
     hvd.barrier()

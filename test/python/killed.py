@@ -1,4 +1,4 @@
-"""Runs a program that is killed, as by kill -9, as soon as a folder has a file of this name or a later one.
+"""Runs a program and kills it with SIGKILL as soon as a folder contains a file of this name or a later one.
 
 python killed.py <folder> <file> <program> [arguments]
 """

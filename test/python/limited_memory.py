@@ -1,6 +1,6 @@
-"""A rank whose address space may grow by so many bytes and no more: test_placements.test_a_process_without_room.
+"""A rank whose address space may grow only by a number of bytes, for test_placements.test_a_process_without_room.
 
-Arguments: the folder of plan.toml, in which rank.json is written; the bytes; "alone" for a rank without others.
+Arguments: the folder with plan.toml, in which rank.json is written; the bytes; "alone" for a rank without others.
 """
 
 import json
@@ -22,7 +22,7 @@ graph @wide(%x: f32[{ROWS},{WIDTH}] split(0), state %w1: f32[{WIDTH},{WIDTH}], s
   %z = matmul %r2, %w3 : f32[{ROWS},4]
   return %z
 }}
-"""  # states that start at zero, so that no rank reads a file of all of them
+"""  # states that start at zero, so that no rank reads a file of all states
 
 
 def wide_step() -> ls.Graph:

@@ -1,7 +1,8 @@
-"""A rank whose memory is limited: test_pipeline.test_a_model_whose_states_exceed_a_ranks_limit.
+"""A rank with limited memory, for test_pipeline.test_a_model_whose_states_exceed_a_ranks_limit.
 
-Arguments: the folder in which rank.json is written; the bytes of values that it may hold; the bytes by which its address space may grow;
-"stages" for a rank of several, "memory_limit" and "process" for one alone, which has the first limit too, or the second one only.
+Arguments: the folder in which rank.json is written; the bytes of values that the rank may hold; the bytes by which its
+address space may grow; "stages" for one of several ranks, or "memory_limit" or "process" for a single rank, under the
+first limit too or under the second only.
 """
 
 import json
@@ -18,7 +19,7 @@ LAYERS, WIDTH, ROWS, MICRO_BATCHES, STEPS = 8, 1024, 16, 4, 4
 
 
 def step_of_layers() -> ls.Graph:
-    """Weights that start at zero, so that no rank reads a file of all of them."""
+    """Weights start at zero, so that no rank reads a file of all of them."""
     weights = ", ".join(f"state %w{i}: f32[{WIDTH},{WIDTH}]" for i in range(LAYERS))
     lines = []
     for i in range(LAYERS):
@@ -34,13 +35,13 @@ def step_of_layers() -> ls.Graph:
 class Learnt:
     size: int
     losses: list[float]
-    weights: list[str]  # that this rank has
+    weights: list[str]  # of this rank
     states: int  # bytes
     values: int  # bytes, states included
 
 
 def learn(world: ls.Communicator, step: ls.Graph, **options: object) -> Learnt:
-    """Each rank draws the weights that it has."""
+    """Each rank draws the weights of its own stage."""
     exe = ls.compile(step, world=world, threads=1, **options)
     weights = [name for name in exe.state if "/" not in name]
     for name in weights:

@@ -10,11 +10,11 @@ import numpy as np
 
 
 def made_once(make: Callable[[Any], tuple[np.ndarray, ...]]) -> Callable[[Any], tuple[np.ndarray, ...]]:
-    """Wraps a method that makes arrays: of each object they are made once, and cannot be written to."""
+    """Wraps a method that makes arrays: they are made once for each object, and are read-only."""
 
     @functools.cache
     def made(self: Any) -> tuple[np.ndarray, ...]:
-        arrays = tuple(np.array(array) for array in make(self))  # copies: slices of a whole data set would keep it
+        arrays = tuple(np.array(array) for array in make(self))  # slices would keep all data in memory
         for array in arrays:
             array.flags.writeable = False
         return arrays

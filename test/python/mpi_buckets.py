@@ -1,7 +1,7 @@
-"""A rank of the job of test_buckets.py: trains a LeNet, and again with buckets chosen by what the first run took.
+"""A rank of the job of test_buckets.py: trains a LeNet, then again with buckets chosen from the times of the first run.
 
-Rank 0 writes a line of JSON, by rank: the collectives of both programs, their losses, and the medians of milliseconds of a step, of
-calls that alternate between the two.
+Rank 0 writes a line of JSON, by rank: the collectives of both programs, their losses, and the median milliseconds of a
+step, measured in calls that alternate between the two programs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""One rank of test_checkpoint_ranks.py: does what the first argument says, and writes <folder>/<rank>.json with what came of it."""
+"""One rank of test_checkpoint_ranks.py: runs the mode of the first argument, and writes the outcome to
+<folder>/<rank>.json.
+"""
 
 import ctypes
 import json
@@ -26,7 +28,7 @@ def attempt(body: object) -> str:
     return ""
 
 
-if mode == "train":  # and save at half of it
+if mode == "train":  # saves halfway
     run(exe, 0, 3)
     exe.save(path, step=3, metadata={"note": "half"}, background=True)
     run(exe, 3, 6)
@@ -34,7 +36,7 @@ if mode == "train":  # and save at half of it
 elif mode == "resume":
     report["metadata"] = exe.load(path)
     run(exe, 3, 6)
-elif mode == "full":  # a disk that takes no more
+elif mode == "full":  # a full disk
     if world.rank == 0:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
     report["errors"] = [
@@ -45,18 +47,18 @@ elif mode == "forbidden":  # a folder in which rank 0 may not write
     write, libc = atomic.write, ctypes.CDLL(None)
 
     def as_nobody(*arguments: object) -> None:
-        # Of the thread that writes alone, and its peers may still open the process' shared memory (PR_SET_DUMPABLE).
+        # Only for the writing thread, and so that peers may still open the process' shared memory (PR_SET_DUMPABLE).
         libc.setfsuid(65534)
         libc.prctl(4, 1)
         write(*arguments)  # type: ignore[arg-type]
 
     atomic.write = as_nobody
     report["errors"] = [attempt(lambda: exe.save(path))]
-elif mode == "hidden":  # rank 1 is elsewhere, where the relative path is no file
+elif mode == "hidden":  # rank 1 is in another folder, where the relative path does not exist
     if world.rank == 1:
         os.chdir("/")
     report["errors"] = [attempt(lambda: exe.load(os.path.basename(path)))]
-run(exe, 6, 7)  # it goes on
+run(exe, 6, 7)  # training continues
 exe.check_replicas()
 report["digests"] = digests_of(exe)
 (folder / f"{world.rank}.json").write_text(json.dumps(report))

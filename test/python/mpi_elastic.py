@@ -1,9 +1,10 @@
 """A rank of the jobs of test_elastic.py, which `lockstep elastic` starts: mpi_elastic.py FOLDER [FAULT…].
 
-Trains for STEPS steps with a checkpoint after every SAVE_EVERY. Each rank appends what it trains to FOLDER/<rank>.trained, a line for each
-step: attempt, step, numbers of the samples; at the end it writes FOLDER/<rank>.json.
+Trains for STEPS steps, with a checkpoint after every SAVE_EVERY. For each step, a rank appends a line to
+FOLDER/<rank>.trained: the attempt, the step, and the numbers of the samples. At the end it writes FOLDER/<rank>.json.
 
-FAULT is "die ATTEMPT RANK STEP", a kill -9; "raise ATTEMPT RANK STEP"; or "wait ATTEMPT RANK STEP", which makes the file FOLDER/waits.
+FAULT is "die ATTEMPT RANK STEP", a kill -9; "raise ATTEMPT RANK STEP"; or "wait ATTEMPT RANK STEP", which makes the
+file FOLDER/waits.
 """
 
 import json

@@ -1,6 +1,8 @@
-"""One rank of test_rank_errors: all train for two steps, then rank 1 does what the argument says while the others train on.
+"""One rank of test_rank_errors: all train for two steps, then rank 1 fails in the way of the argument while the others
+continue.
 
-Writes <folder>/<rank>.json with the seconds from then until this rank's Error, and its message; and <folder>/failed-at, the time.
+Writes <folder>/<rank>.json with the seconds from then until this rank's Error, and its message; and <folder>/failed-at,
+the time.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""One rank of test_processes: forks in the midst of a job, lets the child end as argv[1] says, and works on with the others."""
+"""One rank of test_processes: forks during a job, ends the child as argv[1] says, and continues with the others."""
 
 import multiprocessing
 import os
@@ -17,7 +17,7 @@ def in_child() -> None:
     except ls.Error as error:
         assert "forked" in str(error), error
     else:
-        raise AssertionError("a child takes part in a collective")
+        raise AssertionError("a child process took part in a collective")
 
 
 if mode == "multiprocessing":
@@ -34,7 +34,7 @@ else:
         if mode == "abort":
             world.abort("of the child alone")
         del world
-        sys.exit(0)  # with all that happens at a normal end
+        sys.exit(0)  # runs everything that happens at a normal exit
     status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 assert status == (1 if mode == "raise" else 0), status

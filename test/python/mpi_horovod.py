@@ -1,8 +1,8 @@
-"""One rank of test_horovod_torch: all cases of lockstep.horovod.torch.
+"""One rank of test_horovod_torch: runs all cases of lockstep.horovod.torch.
 
     mpi_horovod.py FOLDER
 
-Writes <folder>/<rank>: the number of ranks, and the cases that were right.
+Writes the number of ranks and the cases that passed to <folder>/<rank>.
 """
 
 from __future__ import annotations

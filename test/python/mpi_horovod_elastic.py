@@ -1,4 +1,5 @@
-"""One rank of test_horovod_torch under `lockstep elastic`: trains eight epochs, committing each; `die`: rank 1 dies once, in epoch 5.
+"""One rank of test_horovod_torch under `lockstep elastic`: trains eight epochs and commits each. With `die`, rank 1
+dies once, in epoch 5.
 
 mpi_horovod_elastic.py FOLDER [die]
 """

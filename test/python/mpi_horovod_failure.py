@@ -1,8 +1,8 @@
-"""One rank of test_horovod_torch: ranks that do not call the same, or of which one dies.
+"""One rank of test_horovod_torch: ranks that make different calls, or one of which dies.
 
     mpi_horovod_failure.py FOLDER MODE …
 
-Runs each mode in a job of its own, and writes <folder>/<mode>.<rank>, the message of this rank's Error.
+Runs each mode in a job of its own, and writes the message of this rank's Error to <folder>/<mode>.<rank>.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ for mode in sys.argv[2:]:
         (Path(sys.argv[1]) / f"{mode}.{rank}").write_text(str(error))
     hvd.shutdown()
 
-# A job that has failed waits two seconds for a rank at its end, and a rank may be later.
+# At the end of a failed job, the others wait two seconds for a rank, and a rank may be later than that.
 end = time.monotonic() + 60
 while (
     mode != "dead"

@@ -1,7 +1,9 @@
-"""Whether Kubernetes would accept what `lockstep launch --launcher kubernetes` writes: mpi_job_schema.py CRD < MANIFEST. By hand.
+"""Checks that Kubernetes would accept the output of `lockstep launch --launcher kubernetes`: mpi_job_schema.py CRD <
+MANIFEST. Run by hand.
 
-CRD is manifests/base/kubeflow.org_mpijobs.yaml of Kubeflow's mpi-operator. What the schema does not name is refused, as by `kubeconform -strict`.
-Needs PyYAML and jsonschema, which Lockstep does not: `python -m venv /tmp/schema && /tmp/schema/bin/pip install pyyaml jsonschema`.
+CRD is manifests/base/kubeflow.org_mpijobs.yaml of Kubeflow's mpi-operator. Properties that the schema does not name are
+refused, as by `kubeconform -strict`. Needs PyYAML and jsonschema, which Lockstep does not: `python -m venv /tmp/schema
+&& /tmp/schema/bin/pip install pyyaml jsonschema`.
 """
 
 import sys
@@ -13,7 +15,9 @@ import yaml
 
 
 def strict(schema: Any) -> Any:
-    """The schema, in which objects have no other properties than those that it names, and in JSON Schema's words for what Kubernetes has its own."""
+    """Returns the schema with Kubernetes' extensions in JSON Schema's terms. Objects may only have the properties that
+    it names.
+    """
     if isinstance(schema, list):
         return [strict(each) for each in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,6 @@
-"""One rank of test_kv_ranks.py, under mpirun: what the first argument says. Writes <folder>/<rank>.npz, or <rank>.txt of an Error."""
+"""One rank of test_kv_ranks.py, under mpirun: runs the mode of the first argument. Writes <folder>/<rank>.npz, or the
+message of an Error to <rank>.txt.
+"""
 
 import os
 import sys
@@ -8,7 +10,7 @@ import numpy as np
 
 import lockstep as ls
 
-SHAPES = {"fc.weight": (700, 500), "fc.bias": (500,), "embedding": (3000, 2000), "scale": ()}  # 24 MB are one key
+SHAPES = {"fc.weight": (700, 500), "fc.bias": (500,), "embedding": (3000, 2000), "scale": ()}  # one key has 24 MB
 
 
 def gradient(rank: int, step: int, key: str) -> np.ndarray:
@@ -17,7 +19,9 @@ def gradient(rank: int, step: int, key: str) -> np.ndarray:
 
 
 def train(store: ls.kv.KVStore) -> dict[str, np.ndarray]:
-    """Three steps of Adam, by lists and key by key, from other values on each rank, of which rank 0's count."""
+    """Three steps of Adam, with lists of keys and key by key. Initial values differ between ranks; those of rank 0
+    count.
+    """
     keys = list(SHAPES)
     store.init(keys, [np.full(shape, 1 + store.rank, np.float32) for shape in SHAPES.values()])
     store.set_optimizer(ls.optim.Adam(0.01), rescale_grad=1 / store.num_workers)
@@ -41,7 +45,7 @@ def main(mode: str, folder: Path) -> None:
         weights = train(store)
         store.save_optimizer_states(folder / "states")
         np.savez(folder / f"{world.rank}.npz", ranks=world.size, **weights)
-    elif mode == "leave":  # with a push that nobody has pulled
+    elif mode == "leave":  # with a push that no rank has pulled
         store.init("w", np.zeros(5_000_000, np.float32))
         store.push("w", np.ones(5_000_000, np.float32))
         np.savez(folder / f"{world.rank}.npz", ranks=world.size)

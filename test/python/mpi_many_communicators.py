@@ -1,4 +1,4 @@
-"""One rank of test_processes: makes and destroys communicators, and prints what they left; then raises."""
+"""One rank of test_processes: creates and destroys communicators, checks that they leave nothing, then raises."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ for _ in range(int(sys.argv[1])):
 after = facts()
 assert before["descriptors"] == after["descriptors"], (before, after)
 assert before["threads"] == after["threads"], (before, after)
-assert after["mappings"] - before["mappings"] < 50, (before, after)  # the heap may grow by pieces
+assert after["mappings"] - before["mappings"] < 50, (before, after)  # the heap may grow in pieces
 world = ls.Communicator.mpi()
 print(f"rank {world.rank} of {world.size} made {sys.argv[1]}", flush=True)
 raise ValueError("at the end")

@@ -1,4 +1,6 @@
-"""One rank of test_mesh.test_split_weights_over_mpi: writes its losses and digests of its states to <folder>/<rank>.json."""
+"""One rank of test_mesh.test_split_weights_over_mpi: writes its losses and digests of its states to
+<folder>/<rank>.json.
+"""
 
 import json
 import sys

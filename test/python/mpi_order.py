@@ -1,4 +1,4 @@
-"""One rank of test_order: trains with additions in an order, and writes a digest of its states to <folder>/<rank>.
+"""One rank of test_order: trains with a given order of additions, and writes a digest of its states to <folder>/<rank>.
 
 mpi_order.py FOLDER ORDER
 """

@@ -1,5 +1,5 @@
-"""One rank of test_pipeline_hosts: trains a stage of an LSTM, and writes what it met, and what its host sent meanwhile, to
-<folder>/<rank>.json.
+"""One rank of test_pipeline_hosts: trains a stage of an LSTM, and writes its results and the bytes that its host sent
+to <folder>/<rank>.json.
 
     mpi_pipeline_hosts.py FOLDER '{"stage": 2}'
 """
@@ -22,7 +22,7 @@ TOKENS = np.random.Generator(np.random.PCG64(3)).integers(256, size=(STEPS, BATC
 
 
 def step() -> ls.Graph:
-    """With what is of all stages at once: a norm of all gradients, and draws of one seed."""
+    """A step with computations over all stages: the norm of all gradients, and draws from one seed."""
     network = part("pipeline/model").lstm(layers=3, width=WIDTH, length=LENGTH, dropout=0.2)
     model = ls.load_onnx(network, dims={"batch": BATCH})
     loss, optimizer = ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.AdamW(0.02)
@@ -30,7 +30,9 @@ def step() -> ls.Graph:
 
 
 def given(exe: ls.Executable) -> dict[str, int]:
-    """By the stages from and to which it goes, "0 to 1": the bytes of a step of one pipeline, as the printed plan says."""
+    """The bytes of a step of one pipeline according to the printed plan, by the stages between which they travel, "0 to
+    1".
+    """
     sizes, found = {"f32": 4, "i64": 8}, dict[str, int]()
     for line in exe.collectives:
         if match := re.match(r"\w+ (f32|i64)\[(\d+)\] (\d to \d) along stage", line):
@@ -42,7 +44,9 @@ def given(exe: ls.Executable) -> dict[str, int]:
 def learn(
     world: ls.Communicator, graph: ls.Graph, mesh: dict[str, int] | None, sent: Path | None = None
 ) -> dict[str, Any]:
-    """What a rank met; neighbours are replicas of one stage. `sent` has the bytes that its host has sent so far."""
+    """Trains and returns the results of this rank. Neighbouring ranks are replicas of one stage. `sent` is a file with
+    the number of bytes that its host has sent.
+    """
     exe = ls.compile(graph, world=world, mesh=mesh, threads=1)
     replicas = world.size // 2 if mesh else 1
     tokens = np.split(TOKENS, replicas, axis=1)[world.rank % replicas]

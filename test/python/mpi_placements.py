@@ -1,4 +1,6 @@
-"""One rank of test_placements.test_a_transformer_over_mpi: writes its losses, and shapes of its states, to <folder>/<rank>.json."""
+"""One rank of test_placements.test_a_transformer_over_mpi: writes its losses, and shapes of its states, to
+<folder>/<rank>.json.
+"""
 
 import json
 import sys

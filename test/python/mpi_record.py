@@ -1,8 +1,8 @@
-"""A rank of the jobs that test_record.py looks at: mpi_record.py MODE CALLS.
+"""A rank of the jobs that test_record.py watches: mpi_record.py MODE CALLS.
 
-Each call multiplies large matrices, which takes a while, and adds up the result over the ranks. In mode "stop" rank 1 is stopped
-in the second call, when it multiplies; in mode "kill" it is killed there; in mode "slow" it is stopped there in each call
-until rank 0 has waited for it; in mode "run" nothing happens.
+Each call multiplies large matrices, which takes a while, and adds up the result over the ranks. In mode "stop" rank 1
+is stopped in the product of the second call; in mode "kill" it is killed there; in mode "slow" it is stopped in the
+product of each call until rank 0 has waited for it; in mode "run" nothing happens.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ graph @work(%x: f32[2,{SIZE},{SIZE}] split(0), state %w: f32[2,{SIZE},{SIZE}]) -
 
 
 def own_line() -> str:
-    """What this process does, as its record says."""
+    """The line of `lockstep status` about this process."""
     status = _lockstep._status(str(os.getpid()))
     return next((line for line in status.splitlines() if f"process {os.getpid()} " in line), "")
 
 
 def is_in_layer(call: int) -> bool:
-    """Whether this process is in that call's product of matrices."""
+    """True while this process computes that call's matrix product."""
     line = own_line()
     return f"call {call} of @work" in line and LAYER in line
 
@@ -49,7 +49,7 @@ def signal_in_layer(number: signal.Signals, calls: range) -> None:
 
 
 def wake(process: int) -> None:
-    """Whenever this process has waited for the other one for a moment, however quick the machine is."""
+    """Wakes the other process each time this one has waited for it for a moment, however fast the machine is."""
     while True:
         time.sleep(0.02)
         if "  waits " in own_line():

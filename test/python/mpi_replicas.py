@@ -1,6 +1,7 @@
-"""One rank of test_replicas.py: trains for two steps, then the last rank does what the argument says while the others train on.
+"""One rank of test_replicas.py: trains for two steps, then the last rank fails in the way of the argument while the
+others continue.
 
-Writes <folder>/<rank>.txt with the message of this rank's Error, or "none".
+Writes the message of this rank's Error, or "none", to <folder>/<rank>.txt.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""One worker of test_servers: does what the first argument says on the job's servers, and writes <folder>/<rank>.json.
+"""One worker of test_servers: runs the mode of the first argument on the job's servers, and writes
+<folder>/<rank>.json.
 
 mpi_servers.py MODE FOLDER
 """
@@ -42,7 +43,7 @@ def store_with(optimizer: ls.optim.Optimizer | None) -> ls.kv.KVStore:
 
 
 def sequential() -> None:
-    """What one worker trains is what a local store does, bit by bit."""
+    """One worker's training gives the weights of a local store, bit by bit."""
     for optimizer in (ls.optim.SGD(0.1), ls.optim.SGD(0.1, momentum=0.9, weight_decay=0.01), ls.optim.Adam(0.01)):
         name = f"{type(optimizer).__name__}{getattr(optimizer, 'momentum', '')}"
         local, store = ls.kv.create("local"), ls.kv.create("dist_async", world)
@@ -64,7 +65,7 @@ def sequential() -> None:
                 place[...] = each
             store.push(keys, places if step % 2 else gradients)
             store.pull(keys, out=outs)
-            assert all(map(np.array_equal, weights, before)), step  # nobody has asked for these
+            assert all(map(np.array_equal, weights, before)), step  # only a pull into them changes them
             store.pull(keys, out=weights)
             for key, out, weight in zip(keys, outs, weights, strict=True):
                 assert np.array_equal(local.pull(key), out), (key, step)
@@ -76,7 +77,7 @@ def sequential() -> None:
 
 
 def states() -> None:
-    """What an optimizer keeps goes to a file and comes back."""
+    """The states of an optimizer are saved to a file and loaded."""
     store = store_with(ls.optim.SGD(0.1, momentum=0.9))
     store.push(KEYS, [np.ones(shape, np.float32) for shape in SHAPES])
     path = str(folder / "states")
@@ -87,7 +88,7 @@ def states() -> None:
     before = [store.pull(key) for key in KEYS]
     store.barrier()
     store.load_optimizer_states(path)
-    store.push(KEYS, [np.zeros(shape, np.float32) for shape in SHAPES])  # moves by the momentum of the file
+    store.push(KEYS, [np.zeros(shape, np.float32) for shape in SHAPES])  # the weights move by the momentum of the file
     store.barrier()
     after = [store.pull(key) for key in KEYS]
     report["moved"] = [
@@ -96,7 +97,7 @@ def states() -> None:
 
 
 def lost() -> None:
-    """All pushes of all workers arrive: integers, whose sum is exact."""
+    """All pushes of all workers arrive: whole numbers, whose sum is exact."""
     store = store_with(ls.optim.SGD(1.0))
     for step in range(40):
         store.push(KEYS, [np.full(shape, 2.0 * (1 + world.rank), np.float32) for shape in SHAPES])
@@ -138,11 +139,11 @@ def errors() -> None:
     caught(lambda: store.init("small", np.zeros(3, np.float32)))
     report["errors"], messages = messages, []
 
-    # What workers differ in, or one meets alone, all hear of.
+    # All workers get an error if their calls differ, or if only one of them fails.
     value = np.zeros(3, np.float32)
     caught(lambda: store.init(["first", f"of {world.rank}"], [value, value]))
     caught(lambda: store.init("typed", value if world.rank == 0 else value.astype(np.float64)))
-    caught(lambda: ls.kv.create("dist_async", world).init("small", value))  # which another store has on the servers
+    caught(lambda: ls.kv.create("dist_async", world).init("small", value))  # another store on the servers has this key
     caught(lambda: store.set_optimizer("none" if world.rank == 0 else ls.optim.SGD(0.1)))  # type: ignore[arg-type]
     caught(lambda: store.set_optimizer(ls.optim.SGD(0.1 + world.rank)))
     caught(lambda: store.set(learning_rate=0.5 * (1 + world.rank)))
@@ -156,7 +157,7 @@ def errors() -> None:
     assert np.allclose(moved, 0.5 * world.size, atol=1e-5), moved
     report["of one"], messages = messages, []
 
-    # Keys that servers name: whole numbers, and texts that look like such.
+    # Keys whose names servers must keep apart: whole numbers, and texts that look like numbers.
     for key in (1, "1"):
         ls.kv.create("dist_async", world).init(key, value)
         caught(lambda key=key: ls.kv.create("dist_async", world).init(key, value))
@@ -164,7 +165,7 @@ def errors() -> None:
 
 
 def fault() -> None:
-    """Trains until somebody is disturbed; the message says who."""
+    """Trains until a process is disturbed. The message names it."""
     store = store_with(ls.optim.SGD(0.01))
     out = np.empty(SHAPES[0], np.float32)
     report["steps"] = 0
@@ -196,7 +197,7 @@ def fault() -> None:
 
 
 def idle() -> None:
-    """Ends when it is told to, and has used no server."""
+    """Ends when it is told to, without using a server."""
     (folder / f"{world.rank}.started").write_text(str(os.getpid()))
     while not (folder / "go").exists():
         time.sleep(0.05)

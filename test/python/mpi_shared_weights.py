@@ -1,8 +1,10 @@
-"""One rank of test_shared_weights: trains a wide network, with one copy of the weights on the host unless the mode is `plain`.
+"""One rank of test_shared_weights: trains a wide network, with one copy of the weights on the host unless the mode is
+`plain`.
 
-Writes <folder>/<mode>.<rank>.json with the losses, a hash of the weights, the bytes that exe.memory says this rank holds, and those of the
-process (its proportional set size); and <mode>.<rank>.shm with the files of /dev/shm that it has mapped. In the modes `kill`, `stop` and `raise` rank 1 does that after two steps, and the others
-write <folder>/<mode>.<rank>.txt with their Error.
+Writes <folder>/<mode>.<rank>.json with the losses, a hash of the weights, the rank's bytes according to exe.memory, and
+those of the process (its proportional set size); and <mode>.<rank>.shm with the files of /dev/shm that it has mapped.
+In the modes `kill`, `stop` and `raise` rank 1 does that after two steps, and the others write their Error to
+<folder>/<mode>.<rank>.txt.
 """
 
 import gc
@@ -43,7 +45,7 @@ graph @wide(%x: f32[{rows},{WIDTH}] split(0), state %w1: f32[{WIDTH},{WIDTH}], s
 def pss() -> int:
     gc.collect()
     text = Path("/proc/self/smaps_rollup").read_text()
-    # Not of files, such as libraries: how many share those depends on what else runs.
+    # Without files such as libraries: the number of processes that share those depends on what else runs.
     return 1024 * sum(int(size) for size in re.findall(r"^Pss_(?:Anon|Shmem): *(\d+) kB", text, re.MULTILINE))
 
 

@@ -1,8 +1,9 @@
-"""A rank of test_stages.test_a_stage_that_is_gone_is_named: two stages, of which the second one is killed or stopped before its second call.
+"""A rank of test_stages.test_a_stage_that_is_gone_is_named: two stages. The second is killed or stopped before its
+second call.
 
     mpi_stage_fails.py FOLDER kill|stop
 
-The first one writes what its call then says to <folder>/message.
+The first stage writes the error message of its call to <folder>/message.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""One rank of test_stages.test_a_transformer_over_mpi: writes what it met to <folder>/<rank>.json, and a checkpoint there."""
+"""One rank of test_stages.test_a_transformer_over_mpi: writes its results to <folder>/<rank>.json, and a checkpoint."""
 
 import json
 import sys

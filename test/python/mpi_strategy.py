@@ -1,4 +1,5 @@
-"""One worker of test_strategy: trains with strategy="parameter_server" on the job's servers, and writes <folder>/<rank>.json.
+"""One worker of test_strategy: trains with strategy="parameter_server" on the job's servers, and writes
+<folder>/<rank>.json.
 
 mpi_strategy.py FOLDER
 """
@@ -56,7 +57,7 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
 
 
 def synchronous() -> None:
-    """The bits of all_reduce, also when one goes on from the other's file, and with a schedule."""
+    """Servers give the bits of all_reduce, also after one loads the other's file, and with a schedule."""
     step = step_of(BATCH, ls.optim.Adam(ls.schedule.cosine(0.05, steps=2 * STEPS)))
     reduced = ls.compile(step, world=world)
     served = ls.compile(step, world=world, strategy="parameter_server", bigarray_bound=40)
@@ -95,7 +96,7 @@ def synchronous() -> None:
 
 
 def asynchronous() -> None:
-    """Each worker's step is its own; what is read is what the servers have."""
+    """Each worker steps on its own, and reads the servers' current states."""
     exe = ls.compile(
         step_of(BATCH, ls.optim.SGD(0.1, momentum=0.9)),
         world=world,
@@ -105,11 +106,11 @@ def asynchronous() -> None:
     )
     begin(exe)
     first = train(exe, range(1), BATCH)
-    steps = 20 if world.rank == 0 else 22  # within the bound of each other
+    steps = 20 if world.rank == 0 else 22  # within the staleness bound
     losses = [train(exe, range(1), BATCH) for _ in range(steps)]
     assert losses[-1] < first
     path = folder / "asynchronous.safetensors"
-    exe.save(path)  # where all workers meet
+    exe.save(path)  # all workers meet in it
     now = states_of(exe)
     exe.load(path)
     assert same(now, states_of(exe))
@@ -123,11 +124,11 @@ def asynchronous() -> None:
         exe(x=np.zeros((1, 1), np.float32), label=np.zeros(1, np.int64))
     except ls.Error as error:
         report["error"] = str(error)
-    exe.save(path)  # which the error of a call has not ended
+    exe.save(path)  # the error of a call leaves it usable
 
 
 def trainer() -> None:
-    """The numbers and bits of a Trainer without servers, whose file one with them goes on from; of full batches."""
+    """A Trainer with servers gives the numbers and bits of one without, and can load its file. With full batches only."""
     rows = 3 * BATCH + 5
     data = np.random.default_rng(7).normal(size=(rows, 6)).astype(np.float32), np.arange(rows) % 4
 
@@ -166,7 +167,7 @@ def trainer() -> None:
 
 
 def document() -> None:
-    """The code of docs/parameter_servers.md."""
+    """Runs the code of docs/parameter_servers.md."""
     text = (Path(__file__).parents[2] / "docs/parameter_servers.md").read_text()
     blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
     assert blocks

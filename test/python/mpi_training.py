@@ -1,9 +1,10 @@
-"""One rank of test_training, test_wire and test_factors: writes its losses and a digest of the states that ranks have in common to
-<folder>/<rank>.json.
+"""One rank of test_training, test_wire and test_factors: writes its losses and a digest of the states common to all
+ranks.
 
 mpi_training.py FOLDER [f32 | bf16 | int8 | rank]
 
-"f32", "bf16" and "int8": every gradient is reduced, and travels so. "rank": reductions are in the order of ranks.
+The file is <folder>/<rank>.json. With "f32", "bf16" and "int8" every gradient is reduced, and that is its wire. With
+"rank" reductions are in the order of ranks.
 """
 
 import hashlib

@@ -1,7 +1,9 @@
-"""One rank of test_uneven_models: a step of each network for each of the shares, from the same weights. The first rank writes losses and
-new states to <folder>/<name>.<number>.npz.
+"""One rank of test_uneven_models: a step of each network for each division of rows among the ranks, from the same
+weights.
 
 mpi_uneven.py FOLDER NAME...
+
+Rank 0 writes the loss and the new states to <folder>/<name>.<number>.npz.
 """
 
 import sys

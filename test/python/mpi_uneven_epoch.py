@@ -1,7 +1,10 @@
-"""One rank of test_uneven_epoch: an epoch of its own samples, or of those of all ranks, until no rank has any left. Writes what it used
-in each step to <folder>/<rank>.json, and the first one its weights to <folder>/weights.npz.
+"""One rank of test_uneven_epoch: an epoch over its own samples or over those of all ranks, until no rank has samples
+left.
 
 mpi_uneven_epoch.py FOLDER own | shared
+
+Writes the samples that it used in each step to <folder>/<rank>.json; rank 0 also writes its weights to
+<folder>/weights.npz.
 """
 
 import json

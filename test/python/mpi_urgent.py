@@ -1,4 +1,5 @@
-"""A rank of test_urgent.py: a sum of eight MiB, and behind it a small sum that the computation needs. Writes what each wait took.
+"""A rank of test_urgent.py: a sum of eight MiB, and after it a small sum that the computation needs. Writes the time of
+each wait.
 
 mpi_urgent.py FOLDER
 """

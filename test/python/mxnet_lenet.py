@@ -1,7 +1,8 @@
-"""MXNet's losses of a LeNet on two workers: `PYTHON test/python/mxnet_lenet.py` writes mxnet_lenet.json, which test_mxnet_lenet.py compares with ours.
+"""MXNet's losses of a LeNet on two workers. `PYTHON test/python/mxnet_lenet.py` writes mxnet_lenet.json.
 
-PYTHON has mxnet==1.9.1 and numpy==1.23.5, and nothing of Lockstep. It starts a job of MXNet's own: two workers, two servers and a scheduler, whose Gluon trainer
-has a store "dist_sync" that updates. Weights, data and shares are those of this file, which the test imports.
+test_mxnet_lenet.py compares them with ours. PYTHON has mxnet==1.9.1 and numpy==1.23.5, and nothing of Lockstep. It
+starts a job of MXNet with two workers, two servers and a scheduler. Its Gluon trainer uses a store "dist_sync" that
+updates the weights. Weights, data and the workers' rows are defined in this file, which the test imports.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SHAPES = {
 
 
 def weights() -> dict[str, np.ndarray]:
-    """Uniform, as PyTorch begins, but drawn by NumPy."""
+    """Initial weights with PyTorch's uniform distribution, drawn by NumPy."""
     random = np.random.Generator(np.random.PCG64(11))
     drawn, bound = {}, 0.0
     for name, shape in SHAPES.items():
@@ -50,7 +51,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 
 
 def share(step: int, rank: int) -> slice:
-    """A worker's rows of a step."""
+    """The rows of a worker in a step."""
     rows = BATCH // WORKERS
     return slice(step * BATCH + rank * rows, step * BATCH + (rank + 1) * rows)
 
@@ -83,7 +84,7 @@ def network() -> Any:
 
 
 def work(path: Path) -> None:
-    """A worker: trains, and writes its losses, the mean over its rows in each step."""
+    """Trains as a worker, and writes its losses, the means over its rows in each step."""
     import mxnet as mx
     from mxnet import autograd, gluon
 
@@ -102,7 +103,7 @@ def work(path: Path) -> None:
         losses.append(float(each.mean().asscalar()))
     path.with_suffix(f".{store.rank}").write_text(json.dumps(losses))
     store._barrier()
-    os._exit(0)  # MXNet's own end of a job sometimes waits for ever
+    os._exit(0)  # the end of an MXNet job sometimes hangs
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""ONNX's own backend tests (`onnx.backend.test`), and those of them that do not pass, each with the reason.
+"""ONNX's own backend tests (`onnx.backend.test`), and a list of those that do not pass, each with the reason.
 
     python test/python/onnx_cases.py      # runs all of them and brings onnx_not_passing.toml up to date
 
-A test that fails and is not in the file gets what its error says as the reason; a reason that stands there stays. A
-test whose reason begins with "on some processors" stays too: it may pass or not.
+A failing test that is not in the file is added with its error message as the reason; existing reasons stay. A test
+whose reason begins with "on some processors" stays too: it may pass or fail.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ NOT_PASSING = Path(__file__).with_name("onnx_not_passing.toml")
 
 
 def all_cases() -> dict[str, type[unittest.TestCase]]:
-    """The classes of ONNX's test suite over our backend, without what is for devices that we do not have."""
+    """The classes of ONNX's test suite over our backend, without tests for devices that we do not support."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some cases are about overflows
+        warnings.simplefilter("ignore")  # some cases test overflows
         suite = onnx.backend.test.BackendTest(lockstep.onnx_backend, __name__)
     classes = suite.test_cases
     for case in classes.values():
@@ -40,7 +40,7 @@ def names_of(case: type[unittest.TestCase]) -> list[str]:
 
 
 def not_passing() -> dict[str, str]:
-    """The names of the tests that do not pass, and why."""
+    """The names of the tests that do not pass, and the reasons."""
     if not NOT_PASSING.exists():
         return {}
     groups = tomllib.loads(NOT_PASSING.read_text(encoding="utf-8"))
@@ -48,12 +48,12 @@ def not_passing() -> dict[str, str]:
 
 
 def may_pass(reason: str) -> bool:
-    """Whether a test that does not pass for this reason passes on other processors."""
+    """True if a test with this reason passes on other processors."""
     return reason.startswith("on some processors")
 
 
 def reason_of(message: str) -> str:
-    """What an error says, without what differs from case to case."""
+    """The text of an error, without the parts that differ from case to case."""
     text = message.strip().splitlines()[-1] if message.strip() else "no message"
     text = re.sub(r"^(\w+\.)*\w*(Error|Exception): ", "", text)
     text = re.sub(r"^<model>: |, at onnx:.*$", "", text)
@@ -65,7 +65,7 @@ def write(reasons: dict[str, str]) -> None:
     for name, reason in reasons.items():
         groups.setdefault(reason, []).append(name)
     lines = [
-        "# The tests of onnx.backend.test that do not pass, by reason. Kept by onnx_cases.py; reasons are for people to write.\n"
+        "# The tests of onnx.backend.test that do not pass, by reason. onnx_cases.py updates the list; reasons are written by hand.\n"
     ]
     for reason in sorted(groups):
         names = "".join(f'  "{name}",\n' for name in sorted(groups[reason]))

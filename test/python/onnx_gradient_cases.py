@@ -1,4 +1,4 @@
-"""What onnx_gradients.py differentiates: ONNX's tests by operator, in f64, with a loss."""
+"""The models that onnx_gradients.py differentiates: ONNX's tests by operator, in f64, with a loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnx.backend.test.case.node import collect_testcases as collect_nodes
 sys.path.append(str(Path(__file__).parents[2] / "frontends"))
 import export_node_cases
 
-# For operators whose own cases have no float inputs.
+# Models for operators whose own cases have no float inputs.
 MODELS = {
     "optional_that_is_full": """
         <ir_version: 9, opset_import: ["" : 18]>
@@ -43,7 +43,8 @@ MODELS = {
         }""",
 }
 
-# For operators of which neither ONNX's tests nor its reference evaluator know: a model, and one of the same meaning.
+# Models for operators that neither ONNX's tests nor its reference evaluator cover, each with a model of the same
+# meaning that the reference evaluator runs.
 MODELS_WITH_REFERENCE = {
     "global_lp_pool": (
         """
@@ -76,9 +77,9 @@ MODELS_WITH_REFERENCE = {
 
 NUMPY_TYPES = {"bfloat16", "bool", *(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64))}
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
-MAX_CASES = 12  # of an operator
+MAX_CASES = 12  # per operator
 MAX_ELEMENTS = 2048  # of all inputs
-MAX_BYTES = 1 << 20  # of a model: larger ones carry data
+MAX_BYTES = 1 << 20  # of a model: larger ones contain data
 
 
 @dataclass
@@ -88,23 +89,23 @@ class Case:
     name: str
     model: onnx.ModelProto
     inputs: dict[str, np.ndarray]
-    reference: onnx.ModelProto | None = None  # what the reference evaluator runs, if that is another
+    reference: onnx.ModelProto | None = None  # the model that the reference evaluator runs, if it is another one
 
 
 @functools.cache
 def node_tests() -> list[object]:
     """ONNX's node tests."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some cases are about overflows
+        warnings.simplefilter("ignore")  # some cases test overflows
         return list(collect_nodes())
 
 
 @functools.cache
 def cases() -> dict[str, list[Case]]:
-    """ONNX's tests by operator; models of several nodes for those that have no test of their own."""
+    """ONNX's tests by operator. Operators without a test of their own have models of several nodes."""
     found: dict[str, list[Case]] = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some cases are about overflows
+        warnings.simplefilter("ignore")  # some cases test overflows
         for case in node_tests():
             if "_expanded" not in case.name and not case.model.graph.node[0].domain:
                 add_case(found, case, {case.model.graph.node[0].op_type})
@@ -120,7 +121,7 @@ def cases() -> dict[str, list[Case]]:
 
 
 def add_text(found: dict[str, list[Case]], name: str, text: str, reference: str | None = None) -> None:
-    """A model as text, for those of its operators whose other cases have no float inputs."""
+    """Adds a model in text form, as a case of those of its operators whose other cases have no float inputs."""
     model = onnx.parser.parse_model(text)
     random = np.random.Generator(np.random.PCG64(2))
     shapes = {info.name: [dim.dim_value for dim in info.type.tensor_type.shape.dim] for info in model.graph.input}
@@ -132,7 +133,9 @@ def add_text(found: dict[str, list[Case]], name: str, text: str, reference: str 
 
 
 def with_floats(op: str, items: list[Case]) -> list[Case]:
-    """The cases with float inputs; if there are none, the others with floats for integers where those are taken too."""
+    """The cases with float inputs; if there are none, all cases, with floats in place of integers where the operator
+    accepts them.
+    """
     chosen = [case for case in items if any(is_float(x) for x in case.inputs.values())]
     return chosen or [floated(op, case) for case in items]
 
@@ -155,12 +158,12 @@ def floated(op: str, case: Case) -> Case:
 
 
 def small(items: list[Case]) -> list[Case]:
-    """The cases of few elements, which the reference evaluator runs quickly; all if there are none."""
+    """The cases with few elements, which the reference evaluator runs quickly; all if there are none."""
     return [case for case in items if sum(x.size for x in case.inputs.values()) <= MAX_ELEMENTS] or items
 
 
 def spread(items: list[Case]) -> list[Case]:
-    """At most MAX_CASES, from all over the list."""
+    """At most MAX_CASES, evenly from the list."""
     step = max(1.0, len(items) / MAX_CASES)
     return [items[int(i * step)] for i in range(min(len(items), MAX_CASES))]
 
@@ -171,10 +174,10 @@ def add_case(found: dict[str, list[Case]], case: object, types: set[str]) -> Non
     inputs, outputs = case.data_sets[0]
     model, inputs, outputs = export_node_cases.with_tensors_only(case.model, inputs, outputs)
     if None in inputs or None in outputs:
-        return  # strings, or a type that NumPy does not have
+        return  # strings, or a type that NumPy lacks
     arrays = [numpy_helper.to_array(tensor) for tensor in inputs]
     if any(array.dtype.name not in NUMPY_TYPES for array in arrays):
-        return  # numbers of 8 bits or fewer that are no element type here
+        return  # numbers of 8 bits or fewer that Lockstep has no dtype for
     names = [info.name for info in model.graph.input]
     for each in types:
         found.setdefault(each, []).append(Case(case.name, model, dict(zip(names, arrays, strict=False))))
@@ -215,7 +218,7 @@ def widen_nodes(nodes: list[onnx.NodeProto]) -> None:
         if node.op_type == "SequenceEmpty" and not node.attribute:
             node.attribute.append(helper.make_attribute("dtype", TensorProto.DOUBLE))
         if node.op_type == "Constant" and node.attribute[0].name in ("value_float", "value_floats", "value_int"):
-            # As tensors, which all opsets have.
+            # As tensor attributes, which all opsets have.
             array = np.array(helper.get_attribute_value(node.attribute[0]))
             node.attribute[0].CopyFrom(helper.make_attribute("value", numpy_helper.from_array(array)))
 
@@ -238,12 +241,12 @@ def is_float(array: np.ndarray) -> bool:
 
 
 def tamed(array: np.ndarray) -> np.ndarray:
-    """With numbers in place of infinities and NaN."""
+    """The array with finite numbers in place of infinities and NaN."""
     return np.where(np.isfinite(array), array, array.dtype.type(0.75)) if is_float(array) else array
 
 
 def takes_f64(model: onnx.ModelProto) -> bool:
-    """Whether the schemas of the model's operators have f64 wherever they have f32."""
+    """True if the schemas of the model's operators allow f64 wherever they allow f32."""
     opset = next(each.version for each in model.opset_import if not each.domain)
     for node in model.graph.node:
         if node.domain or not onnx.defs.has(node.op_type, opset):
@@ -256,7 +259,7 @@ def takes_f64(model: onnx.ModelProto) -> bool:
 
 
 def with_loss(model: onnx.ModelProto, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
-    """The model with one output: the sum over `weights` of value times weight."""
+    """The model with one output: the sum of its outputs times `weights`."""
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     nodes, graph = changed.graph.node, changed.graph

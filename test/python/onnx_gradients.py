@@ -1,12 +1,12 @@
-"""Gradients of ONNX's operators against differences of ONNX's own reference evaluator.
+"""Gradients of ONNX's operators, compared with differences of ONNX's own reference evaluator.
 
     python test/python/onnx_gradients.py      # checks all operators and brings onnx_gradients.toml up to date
-    python test/python/onnx_gradients.py Gemm # prints what was found of one
+    python test/python/onnx_gradients.py Gemm # prints the findings for one
 
-What is differentiated is the sum of an operator's float outputs, each element times a fixed random weight, on the
-inputs of ONNX's node tests. Inputs are f64 where the operator takes f64; the reference always computes in f64, but for
-those operators in REFERENCE_IN_F32. Engine and reference are compared along single elements and random directions. A
-point where the one-sided differences disagree is a kink or a jump: it is left out, and counted.
+The differentiated function is the sum of an operator's float outputs, each element times a fixed random weight, on the
+inputs of ONNX's node tests. Inputs are f64 where the operator takes f64; the reference always computes in f64, except
+for the operators in REFERENCE_IN_F32. Lockstep and the reference are compared along single elements and random
+directions. A point where the one-sided differences disagree is a kink or a jump: it is left out, and counted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXPECTED = Path(__file__).with_name("onnx_gradients.toml")
 
 CHECKED, STEPS, NONE, FAILS = "checked", "piecewise constant", "not differentiable", "fails"
 
-# Operators that the reference evaluator has in f32 alone, so that differences need wide steps, and why.
+# Operators that the reference evaluator computes only in f32, so that differences need wide steps, and the reasons.
 REFERENCE_IN_F32 = {
     "Erf": "it rounds to f32",
     "Gelu": "its Erf rounds to f32",
@@ -43,16 +43,17 @@ REFERENCE_IN_F32 = {
     "CausalConvWithState": "its activation is f32",
 }
 
-# What the reference evaluator runs instead, and from which opset: it has no Scatter, and Optional gives a list.
+# The operator that the reference evaluator runs instead, and its first opset: it has no Scatter, and its Optional
+# returns a list.
 REFERENCE_OF_OTHER_NAME = {"Scatter": ("ScatterElements", 11), "Optional": ("Identity", 1)}
 
-# Outputs that are differentiated, of operators not all of whose float outputs are.
+# The number of differentiated outputs, for operators with further float outputs.
 OUTPUTS = {"BatchNormalization": 1}  # the others are running statistics
 
-# Operators of which ONNX has no cases, as their outputs are other numbers in each run.
+# Operators without cases in ONNX, because their outputs differ in each run.
 AT_RANDOM = {"Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 
-# Cases, by the beginnings of their names, that say nothing of derivatives, and why.
+# Prefixes of the names of cases that cannot test derivatives, and the reasons.
 CASES_LEFT_OUT = {
     "test_training_dropout": "random",
     "test_l1normalization": "the reference evaluator adds x, not |x|, and x is 0",
@@ -61,8 +62,9 @@ CASES_LEFT_OUT = {
 
 @dataclass
 class Finding:
-    """What was found of one input of one case: how many derivatives agree, how many points are not smooth, how large
-    the largest derivative is; or what is wrong."""
+    """The comparison for one input of one case: the number of derivatives that agree, the number of points that are not
+    smooth, and the largest derivative; or what is wrong.
+    """
 
     case: str
     agree: int = 0
@@ -70,12 +72,12 @@ class Finding:
     largest: float = 0.0
     refused: str = ""
     wrong: str = ""
-    unused: str = ""  # why the case could not be compared
+    unused: str = ""  # the reason why the case could not be compared
 
 
 @dataclass
 class Verdict:
-    """Of an operator: one of the four words above, and the reason for it."""
+    """The verdict on an operator: one of the four words above, and the reason."""
 
     kind: str
     reason: str = ""
@@ -88,7 +90,7 @@ class Verdict:
 
 
 def operators() -> list[str]:
-    """The operators of the default domain that are imported, in any opset."""
+    """The operators of the default domain that can be imported, in any opset."""
     return sorted({name for name, _, _ in _lockstep._onnx_operators()})
 
 
@@ -96,7 +98,7 @@ def operators() -> list[str]:
 
 
 def renamed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with operators that the reference evaluator has."""
+    """The model with operators that the reference evaluator supports."""
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     for node in changed.graph.node:
@@ -107,12 +109,12 @@ def renamed(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class Differences:
-    """Derivatives of the weighted sum by differences of the reference evaluator."""
+    """Derivatives of the weighted sum, from differences of the reference evaluator."""
 
     def __init__(self, case: Case, in_f32: bool) -> None:
         self.step = 2.0**-7 if in_f32 else 2.0**-17
         self.epsilon = 2.0**-24 if in_f32 else 2.0**-53
-        self.tolerance = 3e-2 if in_f32 else 1e-3  # of what one-sided differences may disagree in a smooth point
+        self.tolerance = 3e-2 if in_f32 else 1e-3  # largest disagreement of one-sided differences at a smooth point
         self.inputs = {
             name: x.astype(np.float64) if is_float(x) and not in_f32 else x for name, x in case.inputs.items()
         }
@@ -138,19 +140,21 @@ class Differences:
     def _at(self, name: str, value: np.ndarray) -> float:
         outputs = dict(zip(self._names, self._run({**self.inputs, name: value}), strict=True))
         if any(np.shape(outputs[each]) != weight.shape for each, weight in self.weights.items()):
-            return float("nan")  # its value decides shapes
+            return float("nan")  # the input's value determines shapes
         return self._sum(outputs)
 
     def derivative(self, name: str, direction: np.ndarray) -> tuple[float, float]:
-        """The derivative along a direction, and how much the one-sided differences disagree."""
+        """The derivative along a direction, and the disagreement of the one-sided differences."""
         x, h, here = self.inputs[name], self.step, self.value
         before, half, after = (self._at(name, (x + at * h * direction).astype(x.dtype)) for at in (-1, 0.5, 1))
-        bend = max(abs(after - 2 * here + before), 2 * abs(after - 2 * half + here)) / h  # the second for odd jumps
+        bend = (
+            max(abs(after - 2 * here + before), 2 * abs(after - 2 * half + here)) / h
+        )  # the second term finds odd jumps
         return (after - before) / (2 * h), bend
 
 
 def directions(x: np.ndarray, seed: int) -> Iterator[np.ndarray]:
-    """Every element of a small array; of another one some, and dense directions."""
+    """Every element of a small array; of a larger one some elements, and a dense direction."""
     random = np.random.Generator(np.random.PCG64(seed))
     for i in range(x.size) if x.size <= 12 else random.choice(x.size, 6, replace=False):
         one = np.zeros(x.size)
@@ -164,7 +168,7 @@ def directions(x: np.ndarray, seed: int) -> Iterator[np.ndarray]:
 
 
 class Comparison:
-    """Of the engine and the differences, on one case."""
+    """Compares Lockstep with the differences on one case."""
 
     def __init__(self, case: Case, differences: Differences, is_wide: bool) -> None:
         self.case, self.differences = case, differences
@@ -205,7 +209,7 @@ class Comparison:
         return self._compare(name, self._run(graph)[f"grad/{name}"])
 
     def _refused(self, name: str, message: str) -> Finding:
-        """Where the engine gives no gradient: zero must be the truth, or the error is the finding."""
+        """If Lockstep gives no gradient, the true gradient must be zero; otherwise the error is the finding."""
         zero = self._compare(name, np.zeros(self.inputs[name].shape))
         if "does not depend on" in message:
             return zero
@@ -216,7 +220,9 @@ class Comparison:
         return zero
 
     def _check_zero_beside_a_line(self, name: str) -> None:
-        """A step function adds exactly zero to the gradient of what else there is, here a weighted sum of its input."""
+        """Checks that a step function adds exactly zero to the gradient of another term, here a weighted sum of its
+        input.
+        """
         weight = np.random.Generator(np.random.PCG64(3)).normal(size=self.inputs[name].shape)
         model = widen(self.case.model) if self.is_wide else self.case.model
         graph = self._load(with_loss(model, {**self.differences.weights, name: weight}))
@@ -229,7 +235,7 @@ class Comparison:
         finding, points = Finding(f"{self.case.name}: {name}"), []
         for direction in directions(self.inputs[name], seed=len(name)):
             expected, bend = self.differences.derivative(name, direction)
-            at = direction != 0  # the others may be infinite
+            at = direction != 0  # the other elements may be infinite
             points.append((expected, bend, float(np.sum(np.float64(gradient)[at] * direction[at]))))
         smooth = [point for point in points if np.isfinite(point[0])]
         scale = max((abs(expected) for expected, _, _ in smooth), default=0.0)
@@ -248,13 +254,15 @@ class Comparison:
 
 
 def findings_of(case: Case, in_f32: bool) -> list[Finding]:
-    """Of each float input whose value the engine did not need to know; what else there is to say is one finding."""
+    """A finding for each float input whose value was not needed for the import; anything else that is wrong is one more
+    finding.
+    """
     try:
         differences = Differences(case, in_f32)
         if not differences.is_finite:
             case = replace(case, inputs={name: tamed(x) for name, x in case.inputs.items()})
             differences = Differences(case, in_f32)
-    except Exception as error:  # noqa: BLE001  the reference evaluator raises whatever its NumPy code does
+    except Exception as error:  # noqa: BLE001  the reference evaluator raises any exception of its NumPy code
         return [Finding(case.name, unused=f"the reference evaluator: {short(str(error))}")]
     if not differences.weights:
         return []
@@ -271,7 +279,7 @@ def findings_of(case: Case, in_f32: bool) -> list[Finding]:
 def examine(op: str) -> Verdict:
     """The verdict on an operator, over all of its cases."""
     if op in AT_RANDOM:
-        return Verdict(NONE, "what is drawn at random follows from no input")
+        return Verdict(NONE, "its random numbers have no gradient")
     found = []
     for case in cases().get(op, []):
         is_coarse = op in REFERENCE_IN_F32 and any(is_float(x) and x.itemsize < 4 for x in case.inputs.values())
@@ -282,13 +290,13 @@ def examine(op: str) -> Verdict:
 
 
 def without_floats(op: str) -> str:
-    """Why there is nothing to compare."""
+    """The reason why there is nothing to compare."""
     if not any(is_float(x) for case in cases().get(op, []) for x in case.inputs.values()):
         return "it takes no floats"
     kinds = {info.type.tensor_type.elem_type for case in cases().get(op, []) for info in case.model.graph.output}
     if not kinds & set(FLOATS):
-        return "it gives no floats"
-    return "its float inputs have to be known when importing"
+        return "it returns no floats"
+    return "its float inputs must be known at import"
 
 
 def judge(found: list[Finding]) -> tuple[str, str]:
@@ -313,7 +321,7 @@ def judge(found: list[Finding]) -> tuple[str, str]:
 
 @dataclass
 class Expected:
-    """What onnx_gradients.toml says."""
+    """The contents of onnx_gradients.toml."""
 
     checked: set[str]
     steps: set[str]
@@ -343,14 +351,14 @@ def expected() -> Expected:
 
 
 def short(reason: str) -> str:
-    """What an error says, without what differs from case to case."""
+    """The text of an error, without the parts that differ from case to case."""
     text = re.sub(r"<model>: |pass \w+: |, at onnx:.*$| ?\(at onnx:[^)]*\)", "", reason.splitlines()[0])
     return text.replace('"', "'")[:160]
 
 
 def write(verdicts: dict[str, Verdict]) -> None:
     known = expected()
-    lines = ["# Gradients of ONNX's operators. Kept by onnx_gradients.py; reasons are for people to write.\n"]
+    lines = ["# Gradients of ONNX's operators. onnx_gradients.py updates the list; reasons are written by hand.\n"]
     for key, kind in (("checked", CHECKED), ("piecewise_constant", STEPS)):
         lines.append(listed(key, [op for op, verdict in verdicts.items() if verdict.kind == kind]))
     for key, kind, reasons in (("not_differentiable", NONE, known.none), ("fails", FAILS, known.fails)):

@@ -1,4 +1,4 @@
-"""A training run whose bits show in which order gradients were added."""
+"""A training run whose bits show the order in which gradients were added."""
 
 from __future__ import annotations
 

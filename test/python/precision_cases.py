@@ -1,4 +1,4 @@
-"""The training runs of which PyTorch's autocast and mixed precision here must lose about the same: models, data, steps."""
+"""Training runs in which PyTorch's autocast and our mixed precision must lose about the same: models, data, steps."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class PrecisionCase:
     name: str
     model: Path
     input: str
-    batch: int  # which 1, 2 and 3 ranks share evenly
-    learning_rate: float  # of SGD with a momentum of 0.9
+    batch: int  # divides among 1, 2 and 3 ranks
+    learning_rate: float  # of SGD with momentum 0.9
     precisions: tuple[str, ...]
 
     @made_once
     def data(self) -> tuple[np.ndarray, np.ndarray]:
-        """Samples and labels of STEPS batches, which cannot be written to; of the GPT a label for each token."""
+        """Samples and labels of STEPS batches, read-only. The GPT has a label for each token."""
         import lockstep as ls
 
         if self.name == "lenet":
             images, labels = ls.data.mnist(FASHION_MNIST)
             return images[: self.batch * STEPS], labels[: self.batch * STEPS]
-        # Each token follows from the one before it, nine times out of ten.
+        # Nine times out of ten, a token is determined by the one before it.
         random = np.random.Generator(np.random.PCG64(7))
         successors = random.permutation(VOCABULARY)
         tokens = random.integers(VOCABULARY, size=(self.batch * STEPS, TOKENS + 1))
@@ -42,7 +42,7 @@ class PrecisionCase:
 
 
 CASES = [
-    # PyTorch has no quick convolution of f16 on CPUs.
+    # PyTorch's f16 convolution is slow on CPUs.
     PrecisionCase("lenet", ROOT / "examples/mnist/lenet.onnx", "image", 96, 0.05, ("bf16",)),
     PrecisionCase("gpt", ROOT / "test/models/gpt.onnx", "x", 12, 0.1, ("bf16", "f16")),
 ]

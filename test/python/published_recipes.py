@@ -1,8 +1,8 @@
-"""Recipes as they are published, on small models: PyTorch's losses of 50 steps.
+"""Published training recipes on small models: PyTorch's losses over 50 steps.
 
     python test/python/published_recipes.py   # writes published_recipes.json anew; needs torch and transformers
 
-The models are those of test/models/architectures, the data is made here, for test_published_recipes.py too.
+The models are those of test/models/architectures. The data is made here, for test_published_recipes.py too.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ EXPECTED = Path(__file__).with_name("published_recipes.json")
 STEPS, BATCH = 50, 8
 WARM_UP = 5
 
-# Each with its architecture.
+# Recipes and their architectures.
 NAMES = {"resnet": "resnet", "bert": "bert", "gpt": "gpt2", "unet": "unet_bilinear", "lstm": "lstm"}
 CLASS_WEIGHTS = [0.5, 1.0, 2.0, 1.5]
 IGNORED = -100
 
 
 def batches(name: str) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
-    """Inputs and labels of each step: those of the architecture, mixed and, where they are numbers, shaken."""
+    """Inputs and labels of each step: those of the architecture in random order; floats get random noise."""
     _, stored, labels, _ = architectures.read(NAMES[name])
     random = np.random.Generator(np.random.PCG64(7))
     made = []
@@ -37,7 +37,7 @@ def batches(name: str) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
             if value.dtype == np.float32:
                 inputs[key] = value + 0.3 * random.standard_normal(value.shape, np.float32)
         label = labels[rows].copy()
-        if name == "gpt":  # the ends of some sentences are padded
+        if name == "gpt":  # the ends of some sentences are padding
             for row, length in enumerate(random.integers(2, label.shape[1] + 1, BATCH)):
                 label[row, length:] = IGNORED
         made.append((inputs, label))
@@ -45,7 +45,7 @@ def batches(name: str) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
 
 
 def decays(ndim: int) -> bool:
-    """Biases and normalisations, which have one dimension, are not."""
+    """True if the parameter decays; biases and normalisation parameters, which have one dimension, do not."""
     return ndim > 1
 
 

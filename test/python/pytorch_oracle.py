@@ -1,7 +1,8 @@
-"""PyTorch's losses on the runs of cases.py: `python test/python/pytorch_oracle.py` writes pytorch_losses.json beside it.
+"""PyTorch's losses on the runs of cases.py: `python test/python/pytorch_oracle.py` writes pytorch_losses.json beside
+it.
 
-Needs torch, onnx and the package lockstep (for the data). The models are PyTorch's own modules, with the parameters that the
-ONNX files hold, trained on the whole batch in one process.
+Needs torch, onnx and the package lockstep (for the data). The models are PyTorch's own modules with the parameters of
+the ONNX files, trained on the whole batch in one process.
 """
 
 from __future__ import annotations

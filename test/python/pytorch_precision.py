@@ -1,9 +1,10 @@
-"""PyTorch's losses on the runs of precision_cases.py, in f32 and with autocast: writes pytorch_precision.json beside it.
+"""PyTorch's losses on the runs of precision_cases.py, in f32 and with autocast: writes pytorch_precision.json beside
+it.
 
     python test/python/pytorch_precision.py [NAME...]   # by hand; torch, onnx, and lockstep for the data
 
-The GPT is that of benchmarks/networks.py, smaller, and is written to test/models/gpt.onnx if it is not there. f16 is trained with
-torch.amp.GradScaler.
+The GPT is a smaller one of benchmarks/networks.py; it is written to test/models/gpt.onnx if that does not exist. f16 is
+trained with torch.amp.GradScaler.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def export_gpt(path: Path) -> None:
     module = gpt()
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter.add_(0.01 * torch.randn_like(parameter))  # equal ones would be one initializer
+            parameter.add_(0.01 * torch.randn_like(parameter))  # equal parameters would become one initializer
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
@@ -46,7 +47,7 @@ def export_gpt(path: Path) -> None:
             (torch.zeros(2, TOKENS, dtype=torch.int64),),
             path,
             dynamo=False,
-            do_constant_folding=False,  # weights keep their names
+            do_constant_folding=False,  # so that weights keep their names
             opset_version=17,
             input_names=["x"],
             output_names=["logits"],

@@ -1,6 +1,7 @@
-"""PyTorch's numbers on the recipes of test_recipes.py: `python test/python/pytorch_recipes.py` writes pytorch_recipes.json.
+"""PyTorch's numbers on the recipes of test_recipes.py: `python test/python/pytorch_recipes.py` writes
+pytorch_recipes.json.
 
-Needs torch and onnx. A recipe is what a step does beside loss and optimizer: parameter groups, clipping, averages.
+Needs torch and onnx. A recipe is the part of a step beside loss and optimizer: parameter groups, clipping, averages.
 """
 
 from __future__ import annotations

@@ -26,10 +26,11 @@ MPI_ENVIRONMENT = {
 
 
 def run_in_threads(n: int, body: Callable[[ls.Communicator], Any], timeout: float = 300) -> list[Any]:
-    """Calls body(world) on n ranks, each a thread; returns the results by rank, an exception where one was raised.
+    """Calls body(world) on n ranks, each a thread. Returns the results by rank; if body raised an exception, the
+    exception.
 
-    What pytest raises itself, such as that of a `pytest.raises` in which nothing was raised, is raised here too: it is no
-    Exception, and no test looks for it in results.
+    Exceptions of pytest itself, such as that of a `pytest.raises` in which nothing was raised, are raised here too:
+    they are not subclasses of Exception, and no test looks for them in results.
     """
     worlds = ls.Communicator.in_process(n)
     results: list[Any] = [None] * n
@@ -38,7 +39,7 @@ def run_in_threads(n: int, body: Callable[[ls.Communicator], Any], timeout: floa
     def run(rank: int) -> None:
         try:
             results[rank] = body(worlds[rank])
-        except Exception as error:  # noqa: BLE001 (whatever it is, the test gets it)
+        except Exception as error:  # noqa: BLE001 (the test gets any exception)
             worlds[rank].abort(str(error))
             results[rank] = error
         except BaseException as error:  # noqa: BLE001 (raised below)
@@ -57,20 +58,21 @@ def run_in_threads(n: int, body: Callable[[ls.Communicator], Any], timeout: floa
 
 
 def _stacks() -> str:
-    """Where each thread of this process is, the latest call first."""
+    """The stack of each thread of this process, the latest call first."""
     with tempfile.TemporaryFile("w+") as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
         return file.read()
 
 
-# How long mpirun may go on when its ranks are gone. At the end of a failed job Open MPI 4.1 with PMIx 4.2 sometimes waits
-# for ever for a lock of its own (in PMIx_server_finalize). At the end of any other it needs some time, too.
+# Seconds that mpirun may run after its ranks have ended. At the end of a failed job Open MPI 4.1 with PMIx 4.2
+# sometimes waits for ever for a lock of its own (in PMIx_server_finalize). At the end of any other job it needs some
+# time, too.
 LINGER = 10.0
 
 
 def _has_children(process: int) -> bool:
-    """Whether a process has children, other than those that have ended."""
+    """True if a process has children that have not ended."""
     for task in Path(f"/proc/{process}/task").glob("*/children"):
         try:
             children = task.read_text().split()
@@ -89,9 +91,9 @@ def _has_children(process: int) -> bool:
 def mpirun(
     n: int, *arguments: str | Path, timeout: float = 120, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a Python program on n processes and returns what they printed, whatever their exit code.
+    """Runs a Python program on n processes and returns their output, even if they fail.
 
-    An mpirun that does not end though its ranks have is killed, so the exit code is then not 0.
+    An mpirun that does not end after its ranks is killed; the exit code is then not 0.
     """
     command = ["mpirun", "-np", str(n), sys.executable, *map(str, arguments)]
     with subprocess.Popen(
@@ -122,7 +124,7 @@ def mpirun(
 
 
 def errors_of(n: int, body: Callable[[ls.Communicator], Any]) -> list[str]:
-    """The messages of the ls.Error that every one of n ranks raises. The ranks hear of each other from Lockstep alone."""
+    """The messages of the ls.Error that every one of n ranks raises. Ranks get them only through Lockstep."""
 
     def caught(world: ls.Communicator) -> Any:
         try:

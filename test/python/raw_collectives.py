@@ -1,6 +1,7 @@
-"""All raw collectives on one rank, against NumPy; a program under mpirun, and what the tests call on threads.
+"""All raw collectives on one rank, compared with NumPy; a program under mpirun, and functions that tests call on
+threads.
 
-As a program it writes <folder>/<rank> with the number of ranks when everything was right.
+As a program it writes the number of ranks to <folder>/<rank> if everything was correct.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def check_movements(world: ls.Communicator) -> None:
 
 
 def check_many_in_flight(world: ls.Communicator) -> None:
-    """Waited for in another order than they were started in; their arrays are kept by nobody else."""
+    """Collectives are waited for in another order than they were started; only Lockstep keeps their arrays alive."""
     outputs = [np.zeros(1000, np.float32) for _ in range(8)]
     tickets = [
         _lockstep._start_all_reduce(world, values(world.rank + i, 1000), output, "f32", "sum", f"number {i}")

@@ -1,4 +1,4 @@
-"""Steps of micro-batches, compiled: they learn what steps of the whole batch do, in less memory."""
+"""Compiled steps of micro-batches learn what steps of the whole batch do, in less memory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def expect_equal(case: Case, ranks: int, accumulate: int, **options: Any) -> Non
         np.testing.assert_allclose(losses, expected, rtol=2e-4)
         for name in of_one.state:
             found, wanted = exe.state[name], of_one.state[name]
-            # What is rounded otherwise may fall on the other side of a ReLU: few elements, by little of the largest.
+            # A different rounding may fall on the other side of a ReLU: few elements differ, by little compared with
+            # the largest.
             np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=2e-3 * np.abs(wanted).max(), err_msg=name)
             assert found.tobytes() == results[0][1].state[name].tobytes(), name
 
@@ -104,7 +105,7 @@ def test_ranks_reduce_once_a_step() -> None:
 
 
 def wide(hidden: int) -> ls.Graph:
-    """Four layers, whose activations are much larger than all else."""
+    """Four layers whose activations are much larger than everything else."""
     random = np.random.Generator(np.random.PCG64(1))
     sizes = [8, hidden, 8, hidden, 4]
     weights = [
@@ -133,7 +134,7 @@ def test_one_micro_batch_is_in_memory_at_a_time() -> None:
     activations = 4 * 1024 * (512 + 512)  # at least: those of the two wide layers
     assert whole > activations
     copies = 4 * 1024 * 8 + 8 * 1024  # of x and of the labels
-    gradients = 2 * 4 * (8 * 512 * 3 + 512 * 4)  # the sums, and a term of each
+    gradients = 2 * 4 * (8 * 512 * 3 + 512 * 4)  # the sums, and one term of each
     for accumulate in (2, 4, 8, 32):
         assert arena(accumulate) > activations / accumulate, "the loop's own memory counts"
         assert arena(accumulate) < 1.1 * whole / accumulate + copies + gradients + 100_000, accumulate
@@ -147,7 +148,7 @@ def test_memory_is_what_a_rank_holds() -> None:
     for ranks in (1, 2):
         for memory, states in run_in_threads(ranks, body):
             assert set(memory) == {"arena", "states", "constants", "buckets"}
-            assert states <= memory["states"] <= states + 64 * 20  # each begins at a multiple of 64
+            assert states <= memory["states"] <= states + 64 * 20  # each state begins at a multiple of 64
             assert (memory["buckets"] >= 4 * 389) == (ranks > 1)  # the gradients
 
 
@@ -162,11 +163,11 @@ def test_the_summary_has_the_layers_of_the_model() -> None:
     assert parts["total"][0] == whole["total"][0] == "1,168"  # parameters
     for layer in ("node_linear_1", "node_linear_2", "node_relu"):
         assert parts[layer][1:4] == whole[layer][1:4], layer  # parameters and operations, of all micro-batches
-    assert parts["node_linear"][1:3] == whole["node_linear"][1:3]  # the gradient of x, which nobody needs, is gone
+    assert parts["node_linear"][1:3] == whole["node_linear"][1:3]  # the gradient of x is not needed and not computed
 
 
 def test_saved_runs_go_on(tmp_path: Path) -> None:
-    """Bit by bit with as many micro-batches; with another number, as the states are the same, to rounding."""
+    """With the same number of micro-batches the bits are equal; with another, results are equal up to rounding."""
     single = ls.Communicator.single()
     samples, labels = (array[: 4 * BATCH] for array in MLP.data())
 
@@ -290,7 +291,7 @@ def test_it_is_the_loop_that_pytorch_users_write() -> None:
             total += loss.item()
             moved.append({name: value.clone() for name, value in module.named_buffers()})
         optimizer.step()
-        with torch.no_grad():  # the running statistics move once, by the mean of the micro-batches'
+        with torch.no_grad():  # the running statistics move once, by the mean over the micro-batches
             for name in ("norm.running_mean", "norm.running_var"):
                 module.get_buffer(name).copy_(sum(each[name] for each in moved) / 3)
         assert float(exe(image=images, label=labels)["loss"]) == pytest.approx(total, rel=1e-5)
@@ -305,8 +306,10 @@ def test_it_is_the_loop_that_pytorch_users_write() -> None:
 def test_running_variances_are_unbiased_by_the_rows_that_are_normalised_as_one(
     ranks: int, accumulate: int, is_joined: bool
 ) -> None:
-    """Each rank's share with batch_statistics="rank", each micro-batch with accumulate=: PyTorch's running statistics
-    after a forward pass of each, and their mean. What joins batches is made whole, and normalised as one."""
+    """Statistics are per rank with batch_statistics="rank" and per micro-batch with accumulate=. The expected ones are
+    the mean of PyTorch's running statistics after a forward pass of each part. A concatenation of batches is gathered
+    and normalised as a whole.
+    """
     torch = pytest.importorskip("torch")
 
     class Net(torch.nn.Module):

@@ -222,7 +222,7 @@ def test_state_can_be_read_and_assigned() -> None:
     assert "fc1.bias" in exe.state
     assert "fc9.bias" not in exe.state
     value = exe.state["fc3.bias"]
-    with pytest.raises(ValueError, match="read-only"):  # it would change no state
+    with pytest.raises(ValueError, match="read-only"):  # writing to the copy would not change the state
         value[0] = 5
     value = value + 1
     before = exe(x=X)["logits"]
@@ -236,7 +236,7 @@ def test_state_can_be_read_and_assigned() -> None:
 
 def test_states_are_assigned_from_what_has_more() -> None:
     model = ls.load_onnx(MLP, dims={"batch": 6})
-    step = training(model, average=ls.average.exponential(0.5))  # whose averages are states, too
+    step = training(model, average=ls.average.exponential(0.5))  # its averages are states, too
     exe, other = ls.compile(step, threads=1), ls.compile(model, threads=1)
     exe(x=X, label=LABELS)
     other.state.assign(exe.state)
@@ -320,8 +320,8 @@ def wide() -> ls.Executable:
 
 
 def peak_of(call: Any) -> int:
-    """By how many bytes the process grows at most during a call."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak becomes the present size
+    """The largest growth of the process during a call, in bytes."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present size
 
     def status(field: str) -> int:
         return 1024 * int(re.search(rf"{field}:\s+(\d+)", Path("/proc/self/status").read_text())[1])
@@ -343,7 +343,7 @@ def layouts() -> Iterator[tuple[str, Any]]:
 
 
 class DlpackOnly:
-    """An array of a library that is not NumPy."""
+    """An array of a library other than NumPy."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -370,7 +370,7 @@ def test_inputs_are_read_where_they_are(wide: ls.Executable) -> None:
 def test_arrays_of_another_order_are_copied(wide: ls.Executable) -> None:
     array = random(4096, 4096)
     results = []
-    assert peak_of(lambda: results.append(wide(x=array.T)["y"])) > WIDE_BYTES / 2  # so the measure above measures
+    assert peak_of(lambda: results.append(wide(x=array.T)["y"])) > WIDE_BYTES / 2  # shows that peak_of detects a copy
     np.testing.assert_array_equal(results[0], array.max(axis=1))
     strided = random(4096, 8192)[:, ::2]
     np.testing.assert_array_equal(wide(x=strided)["y"], strided.max(axis=0))
@@ -388,7 +388,7 @@ def test_results_stay_valid() -> None:
     assert not np.array_equal(first, second)
     del exe
     np.testing.assert_array_equal(first, kept)
-    first[:] = 0  # is the caller's
+    first[:] = 0  # it belongs to the caller
 
 
 def test_bf16_goes_in_and_comes_back_as_that_of_ml_dtypes() -> None:
@@ -446,7 +446,7 @@ def test_other_threads_run_meanwhile(wide: ls.Executable) -> None:
     assert within >= 10
 
 
-# What passes do, as files
+# The graphs after each pass, as files
 
 
 def test_a_dump_has_the_graph_after_each_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,7 +473,7 @@ def test_a_failed_compilation_leaves_a_reproducer(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("LOCKSTEP_DUMP", str(tmp_path))
 
     def body(world: ls.Communicator) -> str:
-        with pytest.raises(ls.Error) as caught:  # a batch of 6
+        with pytest.raises(ls.Error) as caught:  # 4 ranks do not divide a batch of 6
             ls.compile(training(), threads=1, world=world)
         return str(caught.value)
 

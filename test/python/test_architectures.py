@@ -1,4 +1,4 @@
-"""Architectures that people train, as PyTorch exports them, train as they do in PyTorch: on one rank and on two.
+"""Popular architectures, as PyTorch exports them, train as in PyTorch, on one rank and on two.
 
 The numbers are in test/models/architectures, made by architectures.py.
 """
@@ -16,12 +16,12 @@ import architectures
 import lockstep as ls
 from ranks import run_in_threads
 
-# How much worse than PyTorch's f32 a result may be; and what rounding a result to f32 alone makes of it.
+# TIMES is the allowed error, relative to that of PyTorch's f32. ROUNDING is the error of rounding a result to f32.
 TIMES = 4
 ROUNDING = float(np.finfo(np.float32).eps)
 
-# Whatever a model merges the batch with, each rank computes its share: no more is gathered than these masks of bools, read at places
-# that the model computes.
+# If a model merges another dimension with the batch, each rank computes its share of the merged rows. The only tensors
+# that are gathered are the bool masks of these files, which the model reads at computed positions.
 READ_THEIR_MASK = {"bert.export", "bert.optimized", "distilbert.export", "distilbert.optimized"}
 
 
@@ -50,7 +50,9 @@ def train(world: ls.Communicator, file: str) -> tuple[list[float], dict[str, np.
 
 
 def tables_of(model: ls.Graph, name: str) -> list[str]:
-    """The states that PyTorch's exporter computed of no parameter: of other numbers than those in the file that it did not optimize."""
+    """States that PyTorch's exporter computed and that are not parameters: their numbers are not in the unoptimized
+    file.
+    """
     plain = f"{name}.export"
     if plain not in architectures.files():
         return []
@@ -60,7 +62,9 @@ def tables_of(model: ls.Graph, name: str) -> list[str]:
 
 
 def off(what: str, found: np.ndarray, expected: np.ndarray, times: float, error: float, typical: float = 0) -> str:
-    """Says by how much a result is too far from PyTorch's, which is off by `error` in f32, and elsewhere typically by `typical`."""
+    """Returns a message if a result is too far from PyTorch's, whose own f32 is off by `error` here and typically by
+    `typical`.
+    """
     by = float(np.abs(found - expected).max(initial=0))
     allowed = times * max(error, typical, ROUNDING * float(np.abs(expected).max(initial=0)))
     return "" if by <= allowed else f"{what} is off by {by:.2g}, allowed {allowed:.2g}"
@@ -71,7 +75,7 @@ def off(what: str, found: np.ndarray, expected: np.ndarray, times: float, error:
 def test_two_steps_are_those_of_pytorch(file: str, ranks: int) -> None:
     numbers = architectures.read(file.split(".")[0])[-1]
     times = TIMES
-    # Of a few elements PyTorch may be right by chance: then what it loses in half of the parameters counts.
+    # A few elements may be exact in PyTorch's f32 by chance, so at least the median error of all parameters is allowed.
     typical = statistics.median(numbers.parameter_errors.values())
     for result in run_in_threads(ranks, lambda world: train(world, file)):
         if isinstance(result, Exception):
@@ -92,7 +96,7 @@ def test_two_steps_are_those_of_pytorch(file: str, ranks: int) -> None:
 
 @pytest.mark.parametrize("name", ["encoder_batch_first", "encoder_length_first"])
 def test_layers_of_pytorch_that_merge_length_and_batch_are_cut_into_stages(name: str) -> None:
-    """Micro-batches of samples that are no range of the merged rows need one pass over the model all the same."""
+    """The samples of a micro-batch are not a range of the merged rows; the model must still be traversed only once."""
     _, inputs, label, numbers = architectures.read(name)
     model = ls.load_onnx(architectures.model_bytes(f"{name}.export"), {"batch": len(label)})
     loss = ls.loss.softmax_cross_entropy("output", "label")

@@ -1,4 +1,6 @@
-"""Executable.bind: states and results in arrays of the caller's. A call whose arrays are its own is the oracle, bit by bit."""
+"""Executable.bind: states and results in the caller's arrays. The oracle, bit by bit, is a call that returns new
+arrays.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def batch(step: int, rank: int = 0, ranks: int = 1) -> Arrays:
 
 
 def unaligned(value: np.ndarray) -> np.ndarray:
-    """A copy that begins between two multiples of everything but the size of an element."""
+    """A copy that is aligned to the size of an element, but no more."""
     memory = np.empty(value.nbytes + value.itemsize, np.uint8)[value.itemsize :].view(value.dtype).reshape(value.shape)
     memory[...] = value
     return memory
@@ -58,7 +60,7 @@ def test_results_are_written_into_the_arrays() -> None:
     found = bound.start(**batch(0)).wait()
     assert_same(found, plain(**batch(0)))
     assert found["grad/fc1.weight"] is gradients["grad/fc1.weight"]
-    assert found["loss"] is not bound(**batch(1))["loss"]  # which is bound to nothing
+    assert found["loss"] is not bound(**batch(1))["loss"]  # loss is not bound
 
 
 def test_states_lie_in_the_arrays() -> None:
@@ -66,7 +68,7 @@ def test_states_lie_in_the_arrays() -> None:
     arrays = weights_of(bound)
     bound.bind(states=arrays)
     for step in range(3):
-        if step == 2:  # what is written there is what the next call reads
+        if step == 2:  # the next call reads the value written there
             plain.state["fc1.bias"] = np.full_like(arrays["fc1.bias"], 0.25)
             arrays["fc1.bias"].fill(0.25)
         assert_same(bound(**batch(step)), plain(**batch(step)))
@@ -82,7 +84,7 @@ def test_arrays_live_as_long_as_they_are_bound() -> None:
     bound.bind(states=weights_of(bound))
     for step in range(2):
         assert_same(bound(**batch(step)), plain(**batch(step)))
-        bound.bind(states=weights_of(bound))  # other arrays, with the values of now
+        bound.bind(states=weights_of(bound))  # other arrays, with the present values
         _ = [np.full(1000, np.nan) for _ in range(100)]
 
 
@@ -113,11 +115,13 @@ def test_a_file_is_not_read_into_what_cannot_be_written(tmp_path: Path) -> None:
     exe.bind(states=arrays)
     with pytest.raises(ls.Error, match="states: state fc2.bias is bound to an array that may not be written"):
         exe.load(tmp_path / "states")
-    assert_same(exe(**batch(0)), compiled()(**batch(0)))  # nothing has been changed
+    assert_same(exe(**batch(0)), compiled()(**batch(0)))  # the failed load has changed nothing
 
 
 def test_of_several_ranks() -> None:
-    """Replicas that a rank has written otherwise are found as those that it has assigned are, when contents are compared."""
+    """If a rank writes other values into a bound replica, they are found like other assigned values when contents are
+    compared.
+    """
 
     def body(world: ls.Communicator) -> Arrays:
         exe = compiled(ls.optim.SGD(0.1), world)
@@ -135,7 +139,7 @@ def test_of_several_ranks() -> None:
 
     def part(world: ls.Communicator) -> None:
         exe = compiled(ls.optim.SGD(0.1), world)
-        exe(**batch(0, world.rank, world.size))  # behind which contents are compared when they were assigned
+        exe(**batch(0, world.rank, world.size))  # contents assigned before this call would be compared in it
         arrays = weights_of(exe)
         arrays["fc1.bias"] += world.rank
         exe.bind(states=arrays)
@@ -179,7 +183,7 @@ def test_calls_for_which_arrays_do_not_fit() -> None:
     with pytest.raises(ls.Error, match="result grad/fc1.weight is bound to an array that may not be written now"):
         exe(**batch(0))
     gradient.flags.writeable = True
-    whole = np.empty(BATCH * 12 + gradient.size - 1, np.float32)  # the last element of x is the first of the gradient
+    whole = np.empty(BATCH * 12 + gradient.size - 1, np.float32)  # x's last element is the gradient's first
     exe.bind(results={"grad/fc1.weight": whole[-gradient.size :].reshape(gradient.shape)})
     inputs = batch(0)
     x = whole[: BATCH * 12].reshape(BATCH, 12)

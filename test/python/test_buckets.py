@@ -1,4 +1,4 @@
-"""compile(buckets=report): buckets that are chosen by measured times, the same on all ranks, with the same bits."""
+"""compile(buckets=report): buckets chosen from measured times are the same on all ranks and do not change any bit."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ sys.path.insert(0, str(HERE.parent / "hosts"))
 from hosts import Hosts, why_not
 
 CALLS = 3
-# In the order in which they are computed.
+# Gradients in the order in which they are computed.
 GRADIENTS = [f"grad/fc{layer}.{kind}" for layer in (3, 2, 1) for kind in ("bias", "weight")]
 COSTS = [(64, 2_000), (4096, 3_000)]  # bytes, nanoseconds
 
 
 def report(ready: dict[str, float], needed: float = 1e-3, program: str = "mlp", update: float = 0.0) -> _report.Report:
-    """Of a step of which only this is known: seconds."""
+    """A report of a step with only these facts, in seconds."""
     gradients = [_report.Gradient(name, 64, seconds, needed, update) for name, seconds in ready.items()]
     return _report.Report(0, program, 1, 1.0, 1.0, 0.0, 0.0, {}, 0.0, 0.0, 0.0, [], gradients)
 
 
 def late(names: list[str], seconds: float = 1e-3) -> dict[str, float]:
-    """Times at which these are ready, and all else at once."""
+    """Times at which gradients are ready: `seconds` for these names, 0 for the others."""
     return {name: seconds if name in names else 0.0 for name in ["loss", *GRADIENTS]}
 
 
 @pytest.fixture
 def between_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that are threads seem to be on several hosts."""
+    """Makes ranks that are threads appear to be on several hosts."""
     monkeypatch.setattr(_buckets._lockstep, "_measure_costs", lambda world, mesh: [COSTS for _ in mesh])
 
 
 def buckets(exe: ls.Executable) -> list[list[str]]:
-    """The names of what is reduced, by bucket."""
+    """The names of the reduced tensors, by bucket."""
     lines = [line for line in exe.collectives if line.startswith(("all_reduce", "reduce_scatter"))]
     return [line[line.index("(") + 1 : line.index(")")].replace("%", "").split(", ") for line in lines]
 
@@ -107,7 +107,9 @@ def test_what_is_late_travels_alone() -> None:
 
 @pytest.mark.usefixtures("between_hosts")
 def test_ranks_that_measured_differently_have_the_same_buckets() -> None:
-    """Each rank's own report would give other buckets, with which no rank could load; the latest times of all count."""
+    """With its own report each rank would choose other buckets, and none could load. The latest times of all ranks
+    count.
+    """
     of_ranks = [report(late(GRADIENTS[-1:])), report(late(GRADIENTS[-2:])), report(late(GRADIENTS[-3:]))]
 
     def alike(number: int) -> Callable[[ls.Communicator], list[list[str]]]:
@@ -136,7 +138,7 @@ def test_no_bit_depends_on_buckets(case: Any, ranks: int) -> None:
         exe = ls.compile(step, world=world, threads=1)
         call(exe, case, world, 0)
         told = exe.report()
-        # As if each was ready long after the one before.
+        # As if each gradient were ready long after the one before it.
         last = len(told.gradients) * 1e-3
         apart = [dataclasses.replace(each, ready=i * 1e-3, needed=last) for i, each in enumerate(told.gradients, 1)]
         return train(world, buckets=dataclasses.replace(told, gradients=apart))
@@ -206,7 +208,7 @@ def test_nothing_is_chosen_where_ranks_share_memory() -> None:
 
 
 def test_one_rank_reduces_nothing() -> None:
-    """A program that chooses buckets runs without mpirun, too: the report of one rank has no gradients."""
+    """A program that chooses buckets also runs without mpirun: the report of one rank has no gradients."""
     world = ls.Communicator.single()
     exe = compiled(world)
     call(exe, MLP, world, 0)
@@ -273,7 +275,9 @@ def test_gpus_have_no_times() -> None:
 
 @pytest.mark.skipif(bool(why_not()), reason=f"no hosts here: {why_not()}")
 def test_ranks_of_two_hosts_measure_and_agree() -> None:
-    """At 25 Mb/s nearly all of a LeNet's bytes, those of fc1.weight, travel for longer than what comes after is computed, on a busy machine too."""
+    """At 25 Mb/s, sending fc1.weight, nearly all of a LeNet's bytes, takes longer than the computation behind it, even
+    on a busy machine.
+    """
     with Hosts(2, rate="25mbit") as hosts:
         done = subprocess.run(
             hosts.command([1, 1], sys.executable, HERE / "mpi_buckets.py", "5", options=["-x", "PYTHONPATH"]),

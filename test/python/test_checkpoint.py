@@ -1,4 +1,4 @@
-"""exe.save, exe.saved and exe.load: what comes back, on how many ranks, and what is refused."""
+"""exe.save, exe.saved and exe.load: the loaded contents, numbers of ranks, and refusals."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def in_ranks(n: int, body: Callable[[ls.Communicator], Any]) -> list[Any]:
     return results
 
 
-# What comes back
+# Loaded contents
 
 
 def test_a_run_that_is_loaded_goes_on_as_the_one_that_was_saved(path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_run_that_is_loaded_goes_on_as_the_one_that_was_saved(path: Path) -> N
     run(other, 4, 8)
     assert_same_bits(states_of(other), states_of(one))
     assert one.state["optimizer/step"] == 8
-    one.load(path)  # where it was
+    one.load(path)  # goes back to the saved step
     assert_same_bits(states_of(one), saved)
     assert one.step == 4
 
@@ -140,7 +140,7 @@ def test_a_program_without_states(path: Path) -> None:
 
 
 def test_mlp_inference_can_be_saved_too(path: Path) -> None:
-    """An executable that does not train: its parameters."""
+    """An executable that does not train saves its parameters."""
     exe = ls.compile(mlp(), threads=1)
     exe.save(path)
     assert set(safetensors.numpy.load_file(path)) == set(exe.state)
@@ -186,7 +186,7 @@ def test_metadata_that_cannot_come_back(path: Path) -> None:
 
 
 def test_settings_come_back_and_schedules_go_on(path: Path) -> None:
-    """A rate that follows a schedule is that of the step at which the run goes on; a momentum is what it was set to."""
+    """A scheduled rate is that of the step from which training continues; a momentum has the value that was set."""
     rate = ls.schedule.step(0.2, every=2, gamma=0.5)
     sgd = ls.optim.SGD(rate, momentum=0.9)
     one, other = (ls.compile(training(sgd), threads=1) for _ in range(2))
@@ -225,7 +225,7 @@ def test_a_schedule_is_stronger_than_what_was_set_and_a_number_than_an_old_sched
     run(fixed, 0, 2)
     fixed.save(path)
     scheduled.load(path)
-    assert scheduled.settings["learning_rate"] == 0.1, "not 0.3, which it might not even take"
+    assert scheduled.settings["learning_rate"] == 0.1, "not 0.3, which might be outside its range"
     run(scheduled, 2, 3)
     assert scheduled.settings["learning_rate"] == 2.1
     scheduled.save(path)
@@ -234,7 +234,7 @@ def test_a_schedule_is_stronger_than_what_was_set_and_a_number_than_an_old_sched
 
 
 def test_what_a_setting_follows_is_told_by_its_name(path: Path) -> None:
-    """For readers of the file; what has no name of its own is told by that of its kind."""
+    """The file names the function for its readers; a function without a name is named by its class."""
 
     def falling(step: int) -> float:
         return 0.5**step
@@ -297,7 +297,9 @@ def test_ranks_that_save_different_settings(path: Path) -> None:
 
 
 def test_any_number_of_ranks_goes_on_from_what_two_saved(path: Path) -> None:
-    """Bitwise as those ranks do that were given the same states one by one; and two as two that never stopped."""
+    """Any number of ranks loads it and continues bitwise like ranks that were given the states one by one. Two ranks
+    continue like two ranks that never stopped.
+    """
 
     def first(world: ls.Communicator) -> States:
         exe = compiled(world)
@@ -330,7 +332,9 @@ def test_any_number_of_ranks_goes_on_from_what_two_saved(path: Path) -> None:
 
 
 def test_states_that_ranks_share_are_whole_in_the_file(path: Path) -> None:
-    """Saved on a mesh of two axes; loaded on it, on the same with its axes turned, on one rank, and on two of one axis."""
+    """Saved on a mesh of two axes; loaded on the same mesh, with its axes swapped, on one rank, and on two ranks of one
+    axis.
+    """
 
     def first(world: ls.Communicator) -> tuple[States, States]:
         exe = compiled(world, mesh=MESH, split=MLP_SPLIT)
@@ -440,7 +444,7 @@ def test_a_rank_tells_its_own_error_though_another_has_given_up(path: Path) -> N
 
     def body(world: ls.Communicator) -> None:
         exe = compiled(world)
-        through.wait(60)  # else the other may still be in there
+        through.wait(60)  # else the other rank may still be in compile
         if world.rank == 1:
             world.abort("no more data")
         exe.save(path, step=-1)
@@ -459,13 +463,13 @@ def test_values_that_are_no_parts_of_a_whole_are_refused(path: Path) -> None:
         exe = ls.compile(graph, world=world, threads=1)
         with raises("save: state noise is local along data"):
             exe.save(path)
-        world.barrier()  # nothing is broken
+        world.barrier()  # the world is still usable
 
     in_ranks(2, body)
     assert not list(path.parent.iterdir())
 
 
-# What load refuses, before it changes anything
+# Refusals of load, before it changes anything
 
 
 def test_programs_that_do_not_fit(path: Path) -> None:
@@ -554,7 +558,7 @@ def test_ranks_that_see_different_files_or_none(path: Path) -> None:
 
 
 def test_a_load_that_fails_elsewhere_waits_for_its_own_reader(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who reads from a file that is then closed."""
+    """The reader must not read from a file that is closed meanwhile."""
     read, done = CheckpointFile.read, []
 
     def reading(self: CheckpointFile, name: str) -> Any:
@@ -595,7 +599,7 @@ def test_a_rank_without_memory_is_named_by_the_others(what: str, path: Path, mon
         world.barrier()
         try:
             exe.save(path) if what == "save" else exe.load(path)
-        except MemoryError as error:  # not raised further: the others hear of it from save and load themselves
+        except MemoryError as error:  # not raised: the other ranks must learn it from save and load
             return ls.Error(f"own: {error}")
         except ls.Error as error:
             return error

@@ -1,4 +1,4 @@
-"""exe.save and exe.load beside what else runs: writers in the background, slow readers and writers, calls that were started."""
+"""exe.save and exe.load beside other activity: background writers, slow readers and writers, started calls."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ import pytest
 import safetensors.numpy
 
 import lockstep as ls
-from lockstep._base import atomic
-from lockstep._checkpoint import checkpoint
-from lockstep._checkpoint.checkpoint_file import CheckpointFile
-from lockstep._checkpoint.thread import Writing
+from lockstep import _atomic, _checkpoint
+from lockstep._checkpoint_file import CheckpointFile
+from lockstep._checkpoint_thread import Writing
 from ranks import errors_of
 from test_checkpoint import assert_same_bits, compiled, in_ranks, run, share, states_of
 from test_errors import X, raises
@@ -40,7 +39,7 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened, self.reached = threading.Event(), threading.Event()
-        write = atomic.write
+        write = _atomic.write
 
         def wait(path: str, content: Any) -> None:
             def later(file: Any) -> None:
@@ -50,7 +49,7 @@ class Gate:
 
             write(path, later)
 
-        monkeypatch.setattr(atomic, "write", wait)
+        monkeypatch.setattr(_atomic, "write", wait)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -64,7 +63,7 @@ def test_training_goes_on_while_a_thread_writes(ranks: int, path: Path, monkeypa
         exe.save(path, step=2, background=True)
         if world.rank == 0:
             assert gate.reached.wait(60)
-        run(exe, 2, 4)  # while it writes
+        run(exe, 2, 4)  # during the write
         assert not path.exists()
         later = states_of(exe)
         world.barrier()
@@ -123,7 +122,7 @@ def test_an_error_of_the_writer_is_of_who_comes_next_once(
 def test_a_writer_that_fails_at_once_keeps_nobody_waiting(
     ranks: int, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It takes the states that it is still given, and has no room for more than one."""
+    """The failed writer must still take the states that it is given, because its queue has room for only one."""
     nowhere = path.parent / "no" / "folder"
 
     def body(world: ls.Communicator) -> None:
@@ -134,7 +133,7 @@ def test_a_writer_that_fails_at_once_keeps_nobody_waiting(
 
     with caplog.at_level(logging.ERROR, "lockstep"):
         in_ranks(ranks, body)
-    assert not caplog.records, "who called has the error"
+    assert not caplog.records, "the caller gets the error"
     assert path.exists()
 
 
@@ -143,7 +142,7 @@ def test_whatever_a_writer_meets_is_an_error(background: bool, path: Path, monke
     def odd(path: str, content: Any) -> None:
         raise ValueError("what nobody has thought of")
 
-    monkeypatch.setattr(atomic, "write", odd)
+    monkeypatch.setattr(_atomic, "write", odd)
     exe = compiled()
     with raises(f"{path}: ValueError: what nobody has thought of"):
         exe.save(path, background=background)
@@ -151,8 +150,8 @@ def test_whatever_a_writer_meets_is_an_error(background: bool, path: Path, monke
 
 
 def test_a_writer_that_has_failed_when_the_save_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends as any other: its thread prints nothing."""
-    wait, waits, uncaught = checkpoint._wait, [], []
+    """The failed writer ends like any other: its thread prints nothing."""
+    wait, waits, uncaught = _checkpoint._wait, [], []
 
     def failing(world: ls.Communicator, caller: str, progress: Any) -> None:
         waits.append(progress)
@@ -160,7 +159,7 @@ def test_a_writer_that_has_failed_when_the_save_is_given_up(path: Path, monkeypa
             raise MemoryError("nothing is left")
         wait(world, caller, progress)
 
-    monkeypatch.setattr(checkpoint, "_wait", failing)
+    monkeypatch.setattr(_checkpoint, "_wait", failing)
     monkeypatch.setattr(threading, "excepthook", uncaught.append)
     with pytest.raises(MemoryError, match="nothing is left"):
         compiled().save(path.parent / "no" / "folder")
@@ -211,7 +210,7 @@ def test_states_wait_in_memory_for_a_writer_in_the_background_alone(
     if background:
         assert told == [""] * count
     else:
-        assert told[:3] == ["", "writing", "writing"], "one, until it is taken"
+        assert told[:3] == ["", "writing", "writing"], "one state is queued until the writer takes it"
         assert told.count("") == count
     assert_same_bits(safetensors.numpy.load_file(path), states_of(exe))
 
@@ -220,8 +219,8 @@ def test_states_wait_in_memory_for_a_writer_in_the_background_alone(
 def test_a_save_that_fails_halfway_ends_on_all_ranks(
     background: bool, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a file, and without the thread, for which the process would wait at its end."""
-    wait, unlink, waits = checkpoint._wait, os.unlink, []
+    """No file is left, and no thread, for which the process would wait at its end."""
+    wait, unlink, waits = _checkpoint._wait, os.unlink, []
 
     def failing(world: ls.Communicator, caller: str, progress: Any) -> None:
         if world.rank == 0:
@@ -234,7 +233,7 @@ def test_a_save_that_fails_halfway_ends_on_all_ranks(
         time.sleep(0.3)
         unlink(*args, **kwargs)
 
-    monkeypatch.setattr(checkpoint, "_wait", failing)
+    monkeypatch.setattr(_checkpoint, "_wait", failing)
     monkeypatch.setattr(os, "unlink", slowly)
     left: list[Any] = []
 
@@ -242,7 +241,7 @@ def test_a_save_that_fails_halfway_ends_on_all_ranks(
         exe = compiled(world)
         try:
             exe.save(path, background=background)
-        except (ls.Error, MemoryError) as error:  # not raised further: the other rank hears of it from save itself
+        except (ls.Error, MemoryError) as error:  # not raised: the other rank must learn it from save
             if world.rank == 0:
                 left.extend([list(path.parent.iterdir()), [each.name for each in threading.enumerate()]])
             return repr(error)
@@ -266,7 +265,8 @@ def test_a_reader_that_takes_longer_than_ranks_wait_for_each_other(path: Path, m
 
     def slow(self: CheckpointFile, name: str) -> Any:
         if name == "fc1.weight" and self in of_rank_0:
-            # The first time, who asks ever less often is late before that; the second, who does not ask.
+            # The first delay is too long for a rank that asks less and less often; the second for a rank that does not
+            # ask.
             time.sleep(times.pop(0))
         return read(self, name)
 
@@ -300,19 +300,19 @@ def test_a_reader_that_takes_longer_than_ranks_wait_for_each_other(path: Path, m
     for states in loaded:
         assert_same_bits(states, states_of(one))
     assert len(loaded) == 2
-    assert not times, "it was read twice"
+    assert not times, "the file was read twice"
 
 
 ENDS = """
 import sys, time
 sys.path.insert(0, {folder!r})
-from lockstep._base import atomic
+from lockstep import _atomic
 from test_checkpoint import compiled, run
-write = atomic.write
+write = _atomic.write
 def slowly(path, content):
     time.sleep(1)
     write(path, content)
-atomic.write = slowly
+_atomic.write = slowly
 exe = compiled()
 run(exe, 0, 2)
 exe.save({path!r}, background=True)
@@ -331,7 +331,7 @@ def test_a_program_does_not_end_before_its_writer(end: str, path: Path) -> None:
     assert_same_bits(states_of(other), states_of(one))
 
 
-# Runs that were started
+# Started calls
 
 
 def test_a_save_waits_for_a_started_call(path: Path) -> None:
@@ -366,7 +366,7 @@ def test_states_that_a_failed_call_has_half_updated_are_not_saved_and_load_repai
     exe.state.update({"w": np.full(4, 6, np.int32), "d": np.full(4, 2, np.int32)})
     exe.save(path)
     content = path.read_bytes()
-    exe.state["d"] = np.zeros(4, np.int32)  # of an input it would be refused before anything is updated
+    exe.state["d"] = np.zeros(4, np.int32)  # a state; a wrong input would be refused before anything is updated
     with raises("div"):
         exe()
     for call in (exe, lambda: exe.save(path)):

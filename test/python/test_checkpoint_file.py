@@ -20,10 +20,9 @@ import safetensors
 import safetensors.numpy
 
 import lockstep as ls
-from lockstep._base import atomic, tensor_file
-from lockstep._base.values import ValueInfo
-from lockstep._checkpoint import checkpoint_file
-from lockstep._checkpoint.checkpoint_file import CheckpointFile
+from lockstep import _atomic, _checkpoint_file, _tensor_file
+from lockstep._checkpoint_file import CheckpointFile
+from lockstep._values import ValueInfo
 from test_errors import raises
 
 HERE = Path(__file__).parent
@@ -42,9 +41,9 @@ def values() -> dict[str, np.ndarray]:
 
 
 def write(path: Path, states: list[ValueInfo] = STATES) -> Path:
-    states, of = tensor_file.in_file_order(states), values()
+    states, of = _tensor_file.in_file_order(states), values()
     content = (of[state.name] for state in states)
-    atomic.write(str(path), lambda file: checkpoint_file.write(file, states, content, ABOUT))
+    _atomic.write(str(path), lambda file: _checkpoint_file.write(file, states, content, ABOUT))
     return path
 
 
@@ -61,7 +60,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "c.safetensors"
 
 
-# What is in a file
+# Contents of a file
 
 
 def test_the_package_safetensors_reads_it(path: Path) -> None:
@@ -78,7 +77,7 @@ def test_the_package_safetensors_reads_it(path: Path) -> None:
     assert metadata["lockstep.checkpoint"] == "1"
     assert json.loads(metadata["lockstep.settings"]) == SETTINGS
     assert json.loads(metadata["lockstep.schedules"]) == {"optimizer/momentum": "f"}
-    assert json.loads(metadata["lockstep.program"]) == {"name": "g", "fits": checkpoint_file.fits(STATES)}
+    assert json.loads(metadata["lockstep.program"]) == {"name": "g", "fits": _checkpoint_file.fits(STATES)}
 
 
 def test_what_is_written_is_read(path: Path) -> None:
@@ -97,10 +96,10 @@ def test_what_is_written_is_read(path: Path) -> None:
 def test_large_tensors_are_written_and_read_in_pieces(
     writing: int, reading: int, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of which the digest is one, whatever the pieces are."""
-    monkeypatch.setattr(tensor_file, "_PIECE", writing)
+    """The digest does not depend on the sizes of the pieces."""
+    monkeypatch.setattr(_tensor_file, "_PIECE", writing)
     write(path)
-    monkeypatch.setattr(tensor_file, "_PIECE", reading)
+    monkeypatch.setattr(_tensor_file, "_PIECE", reading)
     of, found = values(), read_all(path)
     assert {name: value.tobytes() for name, value in found.items()} == {name: of[name].tobytes() for name in of}
 
@@ -114,9 +113,9 @@ def test_tensors_are_aligned_to_their_elements(path: Path) -> None:
 
 
 def test_what_fits_does_not_depend_on_the_order_of_states() -> None:
-    assert checkpoint_file.fits(STATES) == checkpoint_file.fits(STATES[::-1])
+    assert _checkpoint_file.fits(STATES) == _checkpoint_file.fits(STATES[::-1])
     other = [*STATES[:-1], ValueInfo(STATES[-1].name, "u64", STATES[-1].shape)]
-    assert checkpoint_file.fits(STATES) != checkpoint_file.fits(other)
+    assert _checkpoint_file.fits(STATES) != _checkpoint_file.fits(other)
 
 
 def test_no_states(path: Path) -> None:
@@ -127,13 +126,13 @@ def test_no_states(path: Path) -> None:
 def test_what_a_header_cannot_hold(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with raises("a state cannot be called __metadata__"):
         write(path, [ValueInfo("__metadata__", "f32", ())])
-    monkeypatch.setattr(tensor_file, "_MOST_HEADER", 100)
+    monkeypatch.setattr(_tensor_file, "_MOST_HEADER", 100)
     with raises("names and metadata make a header of", "of at most 100"):
         write(path)
     assert not list(path.parent.iterdir())
 
 
-# Files that are something else
+# Other files
 
 
 def header_of(path: Path) -> bytes:
@@ -142,7 +141,7 @@ def header_of(path: Path) -> bytes:
 
 
 def with_header(path: Path, change: Callable[[dict[str, object]], object]) -> None:
-    """Writes the file with another header, with the right digest."""
+    """Replaces the header of the file, with a correct digest."""
     old = header_of(path)
     entries = json.loads(old)
     entries["__metadata__"]["lockstep.digest"] = "0" * 64
@@ -153,7 +152,7 @@ def with_header(path: Path, change: Callable[[dict[str, object]], object]) -> No
 
 
 def damaged(path: Path) -> str:
-    """What is said of the file, which is named."""
+    """The error message for the file, without the file's name."""
     with pytest.raises(ls.Error) as caught:
         read_all(path)
     message = str(caught.value)
@@ -171,7 +170,7 @@ def variants(content: bytes) -> Iterator[bytes]:
 
 
 def test_every_truncation_and_every_flipped_bit_is_an_error(path: Path) -> None:
-    """Of the header every bit, of the tensors two of each byte."""
+    """Every bit of the header, and two bits of each byte of the tensors."""
     content = write(path, STATES[:6]).read_bytes()
     said, tried = set(), 0
     with open(path, "r+b") as file:
@@ -246,7 +245,7 @@ def test_files_of_others(path: Path) -> None:
 def test_the_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """fsync of the file, rename, fsync of the folder: without the first, a machine that stops leaves an empty file."""
+    """fsync of the file, rename, fsync of the folder. Without the first, a machine that stops leaves an empty file."""
     did: list[object] = []
     fsync, replace = os.fsync, os.replace
 
@@ -271,7 +270,7 @@ def test_the_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(
 
 
 def test_the_names_of_new_folders_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a machine that stops may lose a folder of checkpoints that are on the disk themselves."""
+    """Otherwise a machine that stops may lose a folder of checkpoints that were written to the disk."""
     synced: list[tuple[str, list[str]]] = []
     fsync = os.fsync
 
@@ -281,11 +280,11 @@ def test_the_names_of_new_folders_are_on_the_disk(tmp_path: Path, monkeypatch: p
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", sync)
-    atomic.make_folder(str(tmp_path / "a" / "b"))
+    _atomic.make_folder(str(tmp_path / "a" / "b"))
     assert (tmp_path / "a" / "b").is_dir()
     assert synced == [(str(tmp_path), ["a"]), (str(tmp_path / "a"), ["b"])]
-    atomic.make_folder(str(tmp_path / "a" / "b"))
-    assert len(synced) == 2, "they are there"
+    _atomic.make_folder(str(tmp_path / "a" / "b"))
+    assert len(synced) == 2, "existing folders need no sync"
 
 
 def test_a_folder_that_cannot_be_synced_is_an_error_unless_its_file_system_needs_no_sync(
@@ -300,9 +299,9 @@ def test_a_folder_that_cannot_be_synced_is_an_error_unless_its_file_system_needs
 
     monkeypatch.setattr(os, "fsync", sync)
     with pytest.raises(OSError, match="Input/output error"):
-        atomic.write(str(path), lambda file: file.write(b"one"))
+        _atomic.write(str(path), lambda file: file.write(b"one"))
     error[0] = errno.EINVAL
-    atomic.write(str(path), lambda file: file.write(b"two"))
+    _atomic.write(str(path), lambda file: file.write(b"two"))
     assert path.read_bytes() == b"two"
 
 
@@ -311,7 +310,7 @@ def test_a_link_stays_one_and_others_may_read_the_file_as_any_other(path: Path) 
     (path.parent / "folder").mkdir()
     link.symlink_to(path.parent / "folder" / "target")
     plain.touch()
-    atomic.write(str(link), lambda file: file.write(b"new"))
+    _atomic.write(str(link), lambda file: file.write(b"new"))
     assert link.is_symlink()
     assert [file.read_bytes() for file in (path.parent / "folder").iterdir()] == [b"new"]
     assert link.stat().st_mode == plain.stat().st_mode
@@ -327,14 +326,14 @@ def test_an_old_file_stays_when_writing_fails(path: Path) -> None:
         if old is not None:
             path.write_bytes(old)
         with pytest.raises(ValueError, match="in the middle"):
-            atomic.write(str(path), failing)
+            _atomic.write(str(path), failing)
         assert [file.read_bytes() for file in path.parent.iterdir()] == ([] if old is None else [old])
 
 
 def test_a_new_file_is_not_longer_than_it_should_be(path: Path) -> None:
-    """Though what is written is written over what a killed writer left."""
+    """Even if the hidden file that a killed writer left, and that is overwritten, was longer."""
     (path.parent / ".c.safetensors.lockstep-part").write_bytes(b"x" * 1000)
-    atomic.write(str(path), lambda file: file.write(b"new"))
+    _atomic.write(str(path), lambda file: file.write(b"new"))
     assert [file.read_bytes() for file in path.parent.iterdir()] == [b"new"]
 
 
@@ -345,8 +344,8 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(path: Path) -> Non
     (path.parent / stay[3]).mkdir()
     (path.parent / stay[4]).symlink_to(path.parent / ".hidden")
     with open(path.parent / ".kept.lockstep-part") as kept:
-        fcntl.flock(kept, fcntl.LOCK_EX)  # somebody writes it
-        atomic.write(str(path), lambda file: file.write(b"new"))
+        fcntl.flock(kept, fcntl.LOCK_EX)  # as if a process were writing it
+        _atomic.write(str(path), lambda file: file.write(b"new"))
     assert {file.name for file in path.parent.iterdir()} == {*stay, path.name}
 
 
@@ -358,12 +357,12 @@ def test_two_writers_of_one_file(path: Path) -> None:
         assert end.wait(30)
         file.write(b"first")  # type: ignore[attr-defined]
 
-    thread = threading.Thread(target=atomic.write, args=(str(path), slow))
+    thread = threading.Thread(target=_atomic.write, args=(str(path), slow))
     thread.start()
     assert begun.wait(30)
     with raises("another process or thread is writing this file"):
-        atomic.write(str(path), lambda file: file.write(b"second"))
-    atomic.write(str(path) + "2", lambda file: file.write(b"another"))
+        _atomic.write(str(path), lambda file: file.write(b"second"))
+    _atomic.write(str(path) + "2", lambda file: file.write(b"another"))
     end.set()
     thread.join()
     assert path.read_bytes() == b"first"
@@ -371,13 +370,15 @@ def test_two_writers_of_one_file(path: Path) -> None:
 
 
 def test_a_writer_waits_for_who_looks_whether_a_file_was_abandoned(path: Path) -> None:
-    """That one locks the hidden file for a moment; to the writer it looks like another writer."""
+    """A process that checks if a file was abandoned locks the hidden file for a moment. To the writer it looks like
+    another writer.
+    """
     part = path.parent / ".c.safetensors.lockstep-part"
     part.touch()
     looking = open(part)  # noqa: SIM115 (the timer closes it)
     fcntl.flock(looking, fcntl.LOCK_EX)
     threading.Timer(0.2, looking.close).start()
-    atomic.write(str(path), lambda file: file.write(b"new"))
+    _atomic.write(str(path), lambda file: file.write(b"new"))
     assert looking.closed
     assert [file.read_bytes() for file in path.parent.iterdir()] == [b"new"]
 
@@ -385,7 +386,7 @@ def test_a_writer_waits_for_who_looks_whether_a_file_was_abandoned(path: Path) -
 def test_who_opens_a_file_that_is_just_given_its_name_writes_another(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a writer that comes at the end of another one would write into what that one has written."""
+    """Otherwise a writer that starts when another one ends would write into that one's file."""
     part, flock = path.parent / ".c.safetensors.lockstep-part", fcntl.flock
 
     def late(descriptor: int, how: int) -> None:
@@ -396,12 +397,12 @@ def test_who_opens_a_file_that_is_just_given_its_name_writes_another(
 
     monkeypatch.setattr(fcntl, "flock", late)
     with pytest.raises(ValueError, match="in the middle"):
-        atomic.write(str(path), failing)
+        _atomic.write(str(path), failing)
     assert [file.read_bytes() for file in path.parent.iterdir()] == [b"the other's"]
 
 
 def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What killed writers left may be somebody's then, and stays; there is one of a name."""
+    """Without locks, the file of a killed writer may still be in use, so it stays, except one for the same name."""
 
     def none(descriptor: int, how: int) -> None:
         raise OSError(95, "Operation not supported")
@@ -410,20 +411,20 @@ def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch
     for name in (".other.lockstep-part", ".c.safetensors.lockstep-part"):
         (path.parent / name).write_bytes(b"x" * 1000)
     for content in (b"one", b"two"):
-        atomic.write(str(path), lambda file, content=content: file.write(content))
+        _atomic.write(str(path), lambda file, content=content: file.write(content))
         assert path.read_bytes() == content
     assert {file.name for file in path.parent.iterdir()} == {path.name, ".other.lockstep-part"}
 
 
 def test_a_lock_that_fails_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a file system that has locks, such as one behind a network that is gone."""
+    """The file system has locks, but locking fails, as behind a network that is down."""
 
     def stale(descriptor: int, how: int) -> None:
         raise OSError(errno.ESTALE, "Stale file handle")
 
     monkeypatch.setattr(fcntl, "flock", stale)
     with pytest.raises(OSError, match="Stale file handle"):
-        atomic.write(str(path), lambda file: file.write(b"new"))
+        _atomic.write(str(path), lambda file: file.write(b"new"))
     assert not path.exists()
 
 
@@ -432,5 +433,5 @@ def test_a_hundred_kills_leave_a_whole_file(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     inside, written = re.fullmatch(r"(\d+) of \d+ kills in a save, (\d+) files: whole\n", done.stdout).groups()
-    assert int(inside) >= 10, "or it is not saves that were killed"
+    assert int(inside) >= 10, "otherwise the kills did not hit saves"
     assert int(written) >= 20

@@ -1,4 +1,4 @@
-"""Checkpoints of ranks that are processes: on 1, 2 and 3, and what rank 0 meets when it writes."""
+"""Checkpoints of ranks that are processes: on 1, 2 and 3 ranks, and errors of rank 0 when it writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 
 
 def ranks_of(n: int, mode: str, folder: Path, path: Path) -> list[dict[str, Any]]:
-    """What n ranks report."""
+    """The reports of n ranks."""
     folder.mkdir()
     done = mpirun(n, HERE / "mpi_checkpoint.py", mode, folder, path, cwd=path.parent)
     assert done.returncode == 0, done.stderr
@@ -61,8 +61,8 @@ def test_runs_go_on_with_other_numbers_of_ranks(tmp_path: Path) -> None:
 )
 def test_what_one_rank_meets_is_raised_on_all_and_the_old_file_stays(mode: str, what: str, tmp_path: Path) -> None:
     if mode == "forbidden" and os.geteuid() != 0:
-        pytest.skip("who is not root cannot be somebody else")
-    with tempfile.TemporaryDirectory() as folder:  # not in tmp_path, which is root's alone
+        pytest.skip("only root can change its user")
+    with tempfile.TemporaryDirectory() as folder:  # not in tmp_path, which only root can read
         os.chmod(folder, 0o755)
         refused(mode, what, Path(folder) / "c.safetensors", tmp_path)
 
@@ -76,13 +76,15 @@ def refused(mode: str, what: str, path: Path, tmp_path: Path) -> None:
         assert len(report["errors"]) == (2 if mode == "full" else 1)
         for message in report["errors"]:
             assert re.fullmatch(what.format(path=re.escape(str(path))), message), message
-    assert len({json.dumps(report["digests"]) for report in reports}) == 1, "and the ranks go on"
+    assert len({json.dumps(report["digests"]) for report in reports}) == 1, "the ranks continue"
     assert path.read_bytes() == content
     assert os.listdir(path.parent) == [path.name]
 
 
 def test_who_ends_because_of_another_is_not_blamed() -> None:
-    """Ranks that raise what one of them met end their world at once, as a program does that ends: all the same each names that one."""
+    """Each rank names the rank with the error, even if others end their world at once because of it, like a program
+    that ends.
+    """
 
     def refuse() -> str:
         raise ls.Error("the disk is full")

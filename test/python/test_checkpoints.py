@@ -1,4 +1,4 @@
-"""ls.Checkpoints: which files a folder keeps, and from which a run goes on."""
+"""ls.Checkpoints: the files that a folder keeps, and the one from which a run continues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_last_ones_stay(folder: Path) -> None:
     for step in (0, 9, 10, 100):
         run(exe, 0, 1)
         checkpoints.save(exe, step=step, metadata={"epoch": step})
-        assert checkpoints.steps()[-1] == step, "which is given, and not exe.step"
+        assert checkpoints.steps()[-1] == step, "the given step counts, not exe.step"
     assert names(folder) == ["step-000000000010.safetensors", "step-000000000100.safetensors"]
     assert checkpoints.steps() == [10, 100]
     assert checkpoints.latest() == folder / "step-000000000100.safetensors"
@@ -50,7 +50,7 @@ def test_the_last_ones_stay(folder: Path) -> None:
 def test_what_a_run_must_have_in_common_with_the_one_it_continues(folder: Path) -> None:
     exe, checkpoints = compiled(), ls.Checkpoints(folder)
     about = {"batch": 128, "rate": 0.5, "text": "sonnets", "none": float("nan")}
-    assert checkpoints.restore(exe, expected=about) is None  # there is none yet
+    assert checkpoints.restore(exe, expected=about) is None  # there is no checkpoint yet
     run(exe, 0, 2)
     checkpoints.save(exe, metadata=about)
     other = compiled()
@@ -128,7 +128,7 @@ def test_a_step_that_is_saved_again(folder: Path) -> None:
 
 
 def test_a_folder_of_a_run_that_came_further(folder: Path) -> None:
-    """Its last checkpoint would be restored, whatever is saved now."""
+    """A later restore would load that run's last checkpoint instead of the one saved now."""
     exe, checkpoints = compiled(), ls.Checkpoints(folder)
     for step in (5, 10):
         checkpoints.save(exe, step=step)
@@ -218,7 +218,7 @@ def test_several_ranks(ranks: int, folder: Path) -> None:
 
 
 def test_rank_0_chooses_what_is_restored(folder: Path) -> None:
-    """Another rank may see an older list of the folder, if that is behind a network."""
+    """Another rank may see an old listing of the folder, if it is behind a network."""
 
     class Behind(ls.Checkpoints):
         def latest(self) -> Path | None:
@@ -286,10 +286,12 @@ for step in range(done["step"] + 1, 10**6):
 
 
 def test_runs_that_are_killed_leave_their_last_checkpoint(folder: Path) -> None:
-    """Of which `keep=1` leaves one, or two where the kill fell between the new name and the removal of the old one."""
+    """With `keep=1` one checkpoint is left, or two if the kill fell between the rename of the new one and the removal
+    of the old one.
+    """
     chance, last, runs = np.random.Generator(np.random.PCG64(0)), 0, 0
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
-    while runs < 8 or last <= 8:  # beside other work a run may be killed before its first step
+    while runs < 8 or last <= 8:  # on a busy machine a run may be killed before its first step
         runs += 1
         command = [sys.executable, "-c", KILLED, folder]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -301,7 +303,7 @@ def test_runs_that_are_killed_leave_their_last_checkpoint(folder: Path) -> None:
             continue
         assert steps[-1] >= last
         assert len(steps) <= 2
-        assert len(names(folder)) <= len(steps) + 1, "and at most one that was being written"
+        assert len(names(folder)) <= len(steps) + 1, "at most one more that was being written"
         last = steps[-1]
         exe, expected = compiled(), compiled()
         assert ls.Checkpoints(folder).restore(exe) == {"step": last}

@@ -1,4 +1,4 @@
-"""Optimizers and losses as users see them: classes and functions made of what is compiled in, each by the same rules."""
+"""Optimizers and losses for users: classes and functions made from the compiled-in definitions, all by the same rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ranks import run_in_threads
 from test_errors import mlp, raises
 
 OPTIMIZERS = [getattr(ls.optim, name) for name in ls.optim.__all__ if name != "Optimizer"]
-# Those of one result and a target.
+# The losses of one result and a target.
 LOSSES = [
     getattr(ls.loss, name)
     for name in ls.loss.__all__
@@ -93,14 +93,14 @@ def test_options_are_checked_where_they_are_given(kind: type[ls.optim.Optimizer]
             with raises(f"{kind.__name__}: {each.name} is {wrong!r}", "expected a"):
                 kind(**{"learning_rate": 0.01, each.name: wrong})
             checked += 1
-    assert checked >= 4  # the learning rate at least
+    assert checked >= 4  # at least the learning rate
     with pytest.raises(TypeError, match=rf"{kind.__name__}\(\) has no option 'decay'.*learning_rate"):
         kind(learning_rate=0.01, decay=0.1)
     unset = {each.name: None for each in dataclasses.fields(of(kind)) if each.name != "learning_rate"}
     assert kind(learning_rate=0.01, **unset) == of(kind)
 
 
-# How a docstring says the ends of a range, and how far from them a number is in it, and is not.
+# Patterns with which docstrings state the end of a range, and two distances from it: one inside the range, one outside.
 ENDS = {
     r"of at least (\S+?)( and below \S+)?": (0, -1),
     r"above (\S+?)( and below \S+)?": (1, 0),
@@ -115,7 +115,7 @@ WITHOUT_A_RANGE = ["kl_div", "mean_squared_error", "l1"]
 
 @pytest.mark.parametrize("kind", RANGED)
 def test_ranges_are_those_of_the_documentation(kind: Any) -> None:
-    """To their ends, which are in them or not."""
+    """Checks both ends of each range, and if they are included."""
     parameters = inspect.signature(kind).parameters
     needed = {name: name for name, each in parameters.items() if each.default is each.empty}
     if kind in OPTIMIZERS:
@@ -182,11 +182,11 @@ def expect_one_rank_results(step: ls.Graph) -> None:
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_two_ranks_train_as_one_with_every_optimizer(kind: type[ls.optim.Optimizer]) -> None:
-    groups = {"*.bias": ls.optim.AdamW()} if kind is ls.optim.Muon else None  # which updates matrices alone
+    groups = {"*.bias": ls.optim.AdamW()} if kind is ls.optim.Muon else None  # Muon updates only matrices
     expect_one_rank_results(ls.train_step(mlp(), ls.loss.softmax_cross_entropy(), of(kind), groups=groups))
 
 
-# That of sequences takes other results: test_losses.py.
+# ctc takes other results: test_losses.py.
 @pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss is not ls.loss.ctc])
 def test_two_ranks_train_as_one_with_every_loss(loss: Any) -> None:
     names = ("logits", "signs") if loss is ls.loss.hinge_embedding else ("logits",)

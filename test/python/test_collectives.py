@@ -1,6 +1,6 @@
-"""Collectives over a user's own numbers: all_reduce, broadcast and all_gather of a Communicator, against NumPy.
+"""Collectives over a user's own numbers: all_reduce, broadcast and all_gather of a Communicator, compared with NumPy.
 
-As a program under mpirun it writes <folder>/<rank> with the number of ranks when all of them were right.
+As a program under mpirun it writes the number of ranks to <folder>/<rank> if all results were correct.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KINDS = {"sum": np.sum, "mean": np.mean, "min": np.min, "max": np.max, "prod": n
 
 
 def values(rank: int, dtype: np.dtype) -> np.ndarray:
-    """Small whole numbers, whose sums and products are exact, in columns."""
+    """Small whole numbers, whose sums and products are exact, in column-major order."""
     return ((np.arange(6).reshape(3, 2) * 7 + rank * 3) % 4 + 1).astype(dtype, order="F")
 
 
@@ -152,7 +152,7 @@ def test_wrong_arguments(call: Callable[[ls.Communicator], object], message: str
     with pytest.raises(ls.Error) as caught:
         call(world)
     assert str(caught.value).startswith(message)
-    assert world.all_reduce(2.0) == 2, "and it goes on"
+    assert world.all_reduce(2.0) == 2, "the world is still usable"
 
 
 if __name__ == "__main__":

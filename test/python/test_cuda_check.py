@@ -1,4 +1,6 @@
-"""The logic of tools/cuda_check.sh: what is wrong, late or missing is reported as such, and the other parts run on. No GPU is needed."""
+"""The logic of tools/cuda_check.sh: errors, timeouts and missing parts are reported, and the other parts run. Needs no
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def outcomes(report: Report) -> dict[str, str]:
 
 
 def ends(process: int) -> bool:
-    """Whether it has ended, or does soon."""
+    """Returns True if the process has ended or ends soon."""
 
     def has_ended() -> bool:
         try:
@@ -72,7 +74,7 @@ def test_a_part_that_is_late_or_breaks_off_is_reported_and_the_others_run(machin
 
 def test_what_comes_after_the_end_is_left_out(machine: Machine, report: Report) -> None:
     cuda_check.run_parts(machine, report, {"second": cuda_check.Part(parts.doctor, 10)}, 1)
-    assert outcomes(report) == {"second: the whole": LEFT_OUT}
+    assert outcomes(report) == {"second: all of it": LEFT_OUT}
     assert not report.passed(), "nothing was checked"
 
 
@@ -135,11 +137,13 @@ def test_how_far_losses_may_be_follows_from_pytorchs_own_distance() -> None:
     same = np.array([exact, exact])
     assert parts.judge_losses(exact, same, [[2.0, 1.000009]])[0], "the floor"
     assert not parts.judge_losses(exact, same, [[2.0, 1.000011]])[0]
-    assert not parts.judge_losses(exact, np.array([[2.0, float("nan")]] * 2), [[2.0, 1.0]])[0], "it says nothing"
+    assert not parts.judge_losses(exact, np.array([[2.0, float("nan")]] * 2), [[2.0, 1.0]])[0], (
+        "PyTorch's NaN gives no limit"
+    )
 
 
 def test_a_wrong_loss_fails_the_part(machine: Machine, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the part itself meets it, with stand-ins for the two programs."""
+    """Runs the part itself, with replacements for its two programs."""
     expected = np.linspace(2, 1, parts.STEPS)
 
     def theirs(log: str, script: str, what: str, name: str, file: Path, *rest: str, seconds: float) -> Done:
@@ -177,7 +181,7 @@ def test_steps_as_a_graph_are_judged_by_the_same_steps_one_by_one() -> None:
     right = {rank: [[3.0, 2.0, 1.5, 1.2, 1.1]] * 2 for rank in (0, 1)}
     assert parts.judge_graph(right, "")[0] == PASSED
     wrong = {**right, 1: [right[1][0], [3.0, 2.0, 1.5, 1.5, 1.5]]}
-    assert parts.judge_graph(wrong, "")[0] == FAILED, "the graph computed something else from its first launch on"
+    assert parts.judge_graph(wrong, "")[0] == FAILED, "the results differ from the graph's first launch on"
     assert parts.judge_graph({0: right[0]}, "broken off")[0] == FAILED
     assert parts.judge_graph({**right, 1: [[], []]}, "")[0] == FAILED
     refused = "lockstep: collectives go through the host, which is slower than NCCL: NCCL 2.27.3 refuses"
@@ -253,7 +257,7 @@ def test_a_peer_that_cannot_run_is_left_out(machine: Machine, report: Report) ->
 
 
 def test_a_stand_in_has_the_functions_and_ends_the_process(tmp_path: Path) -> None:
-    """Libraries that are linked and never called are packed so; what they need is then not needed."""
+    """Libraries that are linked but never called are packed as stubs, so the libraries that they need are not needed."""
 
     def compile(code: str, *options: str) -> None:
         (tmp_path / "x.c").write_text(code)

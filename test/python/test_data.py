@@ -1,4 +1,4 @@
-"""Data files, and which samples each rank gets of a batch."""
+"""Data files, and the samples of a batch that each rank gets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TARGETS = SAMPLES + 100
 
 
 def epoch(ranks: int, seed: int | None) -> list[np.ndarray]:
-    """The global batches that the shares of all ranks make up, in rank order."""
+    """The global batches, put together from the ranks' shares in rank order."""
     shares = []
     for rank in range(ranks):
         batches = ls.data.batches(SAMPLES, TARGETS, size=6, world=SimpleNamespace(rank=rank, size=ranks), seed=seed)
@@ -98,7 +98,7 @@ def test_padded_batches_are_the_others_and_one_more() -> None:
 
 def test_padding_where_nothing_has_to_be_padded_or_most_does() -> None:
     assert [weight.tolist() for _, weight in ls.data.batches(SAMPLES, size=11, last="pad")] == [[1] * 11] * 2
-    world = SimpleNamespace(rank=1, size=2)  # which has copies alone
+    world = SimpleNamespace(rank=1, size=2)  # all its rows are padding
     ((sample, weight),) = ls.data.batches(SAMPLES[:3], size=8, world=world, last="pad")
     assert weight.tolist() == [0] * 4 and set(sample) <= {0, 1, 2}
     with pytest.raises(ls.Error, match='last is \'keep\', expected "drop" or "pad"'):
@@ -109,7 +109,7 @@ def test_padding_where_nothing_has_to_be_padded_or_most_does() -> None:
 
 
 class Squares:
-    """Number i and an image of it; counts what is read."""
+    """Number i and an image of it. Records the indices that were read."""
 
     def __init__(self, count: int) -> None:
         self.read: list[int] = []
@@ -136,14 +136,14 @@ def test_a_data_set_is_read_by_the_number_of_a_sample(last: str) -> None:
         for a, b in zip(one, other, strict=True):
             assert a.dtype == b.dtype
             np.testing.assert_array_equal(a, b)
-    assert len(data_set.read) == 3 * len(found)  # this rank's alone
-    assert {type(index) for index in data_set.read} == {int}, "not every data set takes NumPy's"
+    assert len(data_set.read) == 3 * len(found)  # only this rank's samples
+    assert {type(index) for index in data_set.read} == {int}, "not every data set accepts NumPy integers"
 
 
 def test_a_list_is_a_data_set() -> None:
     found = [batch[0].tolist() for batch in ls.data.batches([1.5, 2.5, 3.5, 4.5], size=2)]
     assert found == [[1.5, 2.5], [3.5, 4.5]]
-    ((numbers, labels),) = ls.data.batches([[1.5, 2], [3.5, 4]], size=2)  # whose samples may be lists, too
+    ((numbers, labels),) = ls.data.batches([[1.5, 2], [3.5, 4]], size=2)  # samples may be lists, too
     assert (numbers.tolist(), labels.tolist()) == ([1.5, 3.5], [2, 4])
 
 
@@ -219,7 +219,7 @@ def test_batches_that_cannot_be_had(arrays: tuple[np.ndarray, ...], size: int, w
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture, **options: object) -> list[str]:
-    """What the logger `lockstep` says of one call of batches, from warnings on."""
+    """The warnings of the logger `lockstep` in one call of batches."""
     caplog.clear()
     with caplog.at_level(logging.WARNING, "lockstep"):
         ls.data.batches(SAMPLES, TARGETS, **options)
@@ -235,10 +235,10 @@ def test_samples_that_are_left_out_are_warned_of_once_on_rank_0(
     message = "batches of 6: the last 4 of 22 samples do not fill a batch and are left out"
     assert warnings_of(caplog, size=6, world=second) == []
     assert warnings_of(caplog, size=6, world=first) == [message]
-    assert warnings_of(caplog, size=6, world=first, seed=1) == [], "each epoch is a call"
+    assert warnings_of(caplog, size=6, world=first, seed=1) == [], "with a seed, each epoch is a new call"
     assert warnings_of(caplog, size=8) == [message.replace("6", "8").replace("4", "6")]
     assert warnings_of(caplog, size=11) == [], "nothing is left out"
-    assert warnings_of(caplog, size=10, epoch_size=1) == [], "the epoch is as long as was said"
+    assert warnings_of(caplog, size=10, epoch_size=1) == [], "the epoch has the given length"
 
 
 def test_of_the_ranks_with_the_same_rows_one_warns(
@@ -323,7 +323,7 @@ def test_headers_that_no_array_can_have(tmp_path: Path) -> None:
 
 
 def test_the_order_of_a_seed_is_one_for_all_time() -> None:
-    """A run that goes on after an update gets the batches that it would have got."""
+    """A run that continues after an update of Lockstep gets the same batches."""
     [(rows,)] = ls.data.batches(np.arange(12), size=12, seed=3)
     assert rows.tolist() == [11, 7, 2, 10, 0, 1, 4, 6, 9, 5, 3, 8]
 
@@ -343,7 +343,7 @@ def test_parameters_of_torch_are_their_numbers() -> None:
 
 
 class NotInMemory:
-    """Rows on a disk: whoever wants them all at once gets an error."""
+    """Rows on a disk. An attempt to get all of them at once fails."""
 
     shape = (6, 2)
 

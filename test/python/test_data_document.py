@@ -1,4 +1,4 @@
-"""The code of docs/data.md, run on one rank and on two: batches are of the same samples, each of which comes once."""
+"""Runs the code of docs/data.md on one rank and on two: batches have the same samples, and each sample comes once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ DOCUMENT = (ROOT / "docs/data.md").read_text()
 NEEDED = {
     "torch.utils.data": "torch",
     "tf.data": "tensorflow",
-}  # by the heading; all others run with requirements.txt alone
-# Where ranks have samples of their own: which of them meet in a batch depends on the number of ranks.
+}  # by heading; all other blocks need only requirements.txt
+# A section in which ranks have samples of their own, so the samples of a batch depend on the number of ranks.
 BY_PARTS = "Parts: a rank that reads its own samples alone"
 
-# What stands in for the step and the model: it keeps which samples it gets, which their labels say.
+# A replacement for the step and the model. It records its samples, which their labels identify.
 PROGRAM = """
 import json
 import sys
@@ -109,7 +109,7 @@ def blocks() -> list[Block]:
 
 
 def chosen(needed: str | None) -> list[Block]:
-    """The blocks to run for those that need a package, or none: what others stand on, and their own."""
+    """The blocks to run for those that need the package (or none): the blocks that they depend on, and these blocks."""
     if needed is None:
         return [each for each in blocks() if each.heading not in NEEDED]
     base = [each for each in blocks()[:2] if each.heading in ("How data gets to the ranks", "Arrays")] + [
@@ -119,7 +119,7 @@ def chosen(needed: str | None) -> list[Block]:
 
 
 def run(ranks: int, needed: str | None, folder: Path) -> list[tuple[str, list[list[int]]]]:
-    """For each block of code, its heading and the samples of its global batches."""
+    """The heading of each block of code, and the samples of its global batches."""
     folder.mkdir()
     first, *others = chosen(needed)
     body = first.code + "exe, model = Exe(), ls.parse(MODEL)\n"
@@ -164,4 +164,4 @@ def test_every_block_of_the_document_is_run() -> None:
     every = {block.code for needed in (None, *NEEDED.values()) for block in chosen(needed)}
     assert every == {block.code for block in blocks()}
     assert len(blocks()) >= 10
-    assert DOCUMENT.count("```") == 2 * len(blocks()), "all code is python, and is found"
+    assert DOCUMENT.count("```") == 2 * len(blocks()), "every block of code is Python and was found"

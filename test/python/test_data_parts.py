@@ -1,4 +1,4 @@
-"""Data sets in parts: whose sample is whose, in which order, and what ranks with parts of their own compute together."""
+"""Data sets in parts: the samples of each part, their order, and training by ranks with parts of their own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_sample_is_in_one_part_and_parts_differ_by_one(length: int, parts:
     assert sorted(chain(*found)) == list(range(length))
     lengths = [len(part) for part in found]
     assert max(lengths) - min(lengths) <= 1
-    assert {type(number) for number in found[-1]} == {int}, "not every data set takes NumPy's"
+    assert {type(number) for number in found[-1]} == {int}, "not every data set accepts NumPy integers"
 
 
 @pytest.mark.parametrize("seed", [None, 3])
@@ -59,7 +59,7 @@ def test_each_iteration_is_an_epoch_with_other_samples() -> None:
 
 
 def test_the_order_of_a_seed_is_one_for_all_time() -> None:
-    """As that of `batches`: a run that goes on after an update gets the samples that it would have got."""
+    """Like `batches`: a run that continues after an update of Lockstep gets the same samples."""
     sampler = ls.data.SplitSampler(12, seed=3)
     assert list(sampler) == [11, 7, 2, 10, 0, 1, 4, 6, 9, 5, 3, 8]
     assert list(sampler) == [0, 4, 11, 1, 2, 5, 10, 7, 9, 8, 6, 3]
@@ -149,7 +149,7 @@ def test_an_epoch_of_more_batches_begins_anew(seed: int | None) -> None:
     rows = np.concatenate([rows for (rows,) in batches])
     assert len(rows) == 24, "every batch is full"
     first, second = rows[:10], rows[10:20]
-    assert sorted(first) == sorted(second) == list(range(10)), "each sample once before any comes again"
+    assert sorted(first) == sorted(second) == list(range(10)), "each sample comes once before any is repeated"
     assert (first.tolist() == second.tolist()) == (seed is None)
     shared = [
         [rows for (rows,) in ls.data.batches(samples, size=4, seed=seed, epoch_size=6, num_parts=2, part_index=i)]
@@ -190,7 +190,7 @@ def idx(path: Path, array: np.ndarray) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MNIST's files of 11 images, and 11 files of images of three classes whose red is their number."""
+    """MNIST's files of 11 images, and 11 image files of three classes. The red value is the image's number."""
     folder = tmp_path_factory.mktemp("parts")
     idx(folder / "train-images-idx3-ubyte", np.arange(11 * 4, dtype=np.uint8).reshape(11, 2, 2))
     idx(folder / "train-labels-idx1-ubyte", np.arange(11, dtype=np.uint8))
@@ -203,7 +203,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def numbers_of(reader: str, folder: Path, **part: int | None) -> list[int]:
-    """Which samples a reader gives, in order."""
+    """The numbers of the samples that a reader gives, in order."""
     if reader == "load_idx":
         return ls.data.load_idx(folder / "train-labels-idx1-ubyte", **part).tolist()
     if reader == "mnist":
@@ -336,8 +336,10 @@ def test_folders_that_are_wrong(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_parts_of_unequal_length_train_as_one_rank_with_all_samples(ranks: int) -> None:
-    """Batches are of the same samples if parts are read in one round: the losses are then those of one rank, each weighted right."""
-    count, share = 17, 2  # so that of three parts one is shorter, and ends in another step
+    """If the parts are read in one round, batches have the samples of one rank's. The losses are then equal, with
+    correct weights.
+    """
+    count, share = 17, 2  # so that one of three parts is shorter, and ends in another step
     random = np.random.default_rng(0)
     x, label = random.standard_normal((count, 12)).astype(np.float32), random.integers(0, 5, count)
 

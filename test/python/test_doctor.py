@@ -1,4 +1,6 @@
-"""`lockstep doctor`, and how the package tells where Python has NVIDIA's libraries. The libraries are fakes, compiled here."""
+"""`lockstep doctor`, and how the package finds NVIDIA's libraries of Python packages. The libraries are fakes, compiled
+here.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def doctor(**changes: str) -> subprocess.CompletedProcess[str]:
 def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a fake of each library, and the parts of cuDNN."""
     folder = tmp_path_factory.mktemp("fakes")
-    compiler = shutil.which("g++") or "g++"  # Bazel built the extension module with it
+    compiler = shutil.which("g++") or "g++"  # the compiler with which Bazel built the extension module
     sources = ROOT / "test" / "fake_cuda" / "bare"
     flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{ROOT}"]
     for name, (source, functions) in FAKES.items():
@@ -76,7 +78,7 @@ def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def site(fakes: Path, tmp_path: Path) -> Path:
-    """A folder of Python packages in which the fakes lie as NVIDIA's packages have them."""
+    """A folder of Python packages that contains the fakes in the layout of NVIDIA's packages."""
     for library in fakes.iterdir():
         package = "cudnn" if "cudnn" in library.name else "nccl" if "nccl" in library.name else "cu13"
         folder = tmp_path / "site" / "nvidia" / package / "lib"
@@ -96,7 +98,7 @@ def test_the_import_opens_none_of_them(site: Path, fakes: Path) -> None:
     assert imported.returncode == 0, imported.stderr
     assert "_lockstep.so" in imported.stdout
     assert of_nvidia(imported.stdout) == set()
-    # What would have been seen.
+    # The check above would see them: here they are opened.
     asked = code.replace("print", "lockstep._lockstep._cuda_libraries(); print")
     done = run(sys.executable, "-c", asked, PYTHONPATH=path, LOCKSTEP_CUDA_PATH=str(fakes))
     assert {"libcuda.so.1", "libcudnn.so.9", "libnccl.so.2"} <= of_nvidia(done.stdout)
@@ -209,7 +211,7 @@ def test_an_extension_module_that_is_older_than_the_package(tmp_path: Path) -> N
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
     with (package / "_base/cuda_folders.py").open("a") as source:
         source.write("_lockstep._what_is_new()\n")
-    libraries = ROOT / ".venv" / "lib"  # which it finds relative to where it was built
+    libraries = ROOT / ".venv" / "lib"  # the module finds them relative to where it was built
     done = run(sys.executable, package / "doctor.py", "doctor", PYTHONPATH="", LD_LIBRARY_PATH=str(libraries))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "has no attribute '_what_is_new'" in done.stdout
@@ -256,7 +258,7 @@ def test_a_module_of_that_name_is_no_obstacle(tmp_path: Path) -> None:
 
 
 def network(cluster: str) -> str:
-    """The file of a network that was measured."""
+    """The file of a measured network."""
     text = f"""format = 1
 cluster = "{cluster}"
 hosts = 6

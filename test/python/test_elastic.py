@@ -1,4 +1,6 @@
-"""`lockstep elastic`: jobs that lose a rank or a host come back from their last checkpoint, and end as if nothing had been."""
+"""`lockstep elastic`: jobs that lose a rank or a host continue from their last checkpoint, and end as if nothing had
+happened.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lockstep._launch import elastic as _elastic
-from lockstep._launch import supervise
+from lockstep import _elastic, _supervise
 from mpi_elastic import BATCH, PER_EPOCH, SAVE_EVERY, STEPS
 from ranks import MPI_ENVIRONMENT
 from test_launch_killed import mpirun_of
@@ -60,7 +61,9 @@ def trained_by(folder: Path) -> dict[int, dict[int, list[int]]]:
 
 
 def assert_trained_once(folder: Path, begins: list[int]) -> None:
-    """The attempts began after these steps; what the states at the end have behind them is every batch of the epochs once."""
+    """Asserts that the attempts began after these steps, and that the final states have seen every batch of the epochs
+    once.
+    """
     trained = trained_by(folder)
     assert sorted(trained) == list(range(len(begins)))
     counts: dict[int, list[int]] = {}
@@ -68,7 +71,7 @@ def assert_trained_once(folder: Path, begins: list[int]) -> None:
         steps = sorted(trained[attempt])
         assert steps[0] == begin + 1
         end = begins[attempt + 1] if attempt + 1 < len(begins) else STEPS
-        assert end <= steps[-1], "nothing before the checkpoint is lost"
+        assert end <= steps[-1], "no step before the checkpoint is missing"
         counts |= {step: trained[attempt][step] for step in range(begin + 1, end + 1)}
     assert sorted(counts) == list(range(1, STEPS + 1))
     for first in range(0, STEPS - PER_EPOCH + 1, PER_EPOCH):
@@ -78,11 +81,11 @@ def assert_trained_once(folder: Path, begins: list[int]) -> None:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The states after a run that nothing happened to."""
+    """The states after a run without faults."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     done = elastic(folder)
     assert done.returncode == 0, done.stderr
-    assert "lockstep elastic" not in done.stderr, "nothing is said where nothing happens"
+    assert "lockstep elastic" not in done.stderr, "there is no output without a fault"
     assert_trained_once(folder, [0])
     return reports_of(folder, 2)[0]["state"]
 
@@ -110,7 +113,7 @@ def test_a_job_that_fails_always_is_given_up(tmp_path: Path) -> None:
 
 
 def test_what_a_job_leaves_is_ended_first(tmp_path: Path) -> None:
-    """mpirun itself is killed, and so cannot end its ranks."""
+    """mpirun itself is killed, so it cannot end its ranks."""
     command = ["mpirun", "-np", "2", sys.executable, PROGRAM, tmp_path, "wait 0 1 7"]
     supervisor = subprocess.Popen(
         [LOCKSTEP, "elastic", "--restart", "1", "--", *command], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
@@ -134,7 +137,7 @@ def test_who_is_told_to_end_ends_the_job(tmp_path: Path) -> None:
     supervisor.terminate()
     assert supervisor.wait(timeout=60) == 128 + signal.SIGTERM
     assert ended(before)
-    assert sorted(trained_by(tmp_path)) == [0], "and nothing is started again"
+    assert sorted(trained_by(tmp_path)) == [0], "the job is not restarted"
 
 
 @pytest.mark.skipif(bool(why_not()), reason=f"no hosts here: {why_not()}")
@@ -183,13 +186,13 @@ def test_all_hosts_are_asked_before_each_restart(monkeypatch: pytest.MonkeyPatch
     ran: list[str] = []
     monkeypatch.setattr(_elastic, "_hosts_that_answer", lambda _, of: asked.append(of) or answers[len(asked) - 1])
     monkeypatch.setattr(
-        _elastic.supervise, "run", lambda command, *_: ran.append(command[command.index("--host") + 1]) or 5
+        _elastic._supervise, "run", lambda command, *_: ran.append(command[command.index("--host") + 1]) or 5
     )
     monkeypatch.setattr(_elastic.time, "sleep", pauses.append)
     assert _elastic._attempts(["mpirun", "program"], 3, hosts, 2) == 5
-    assert asked == [hosts] * 3, "a host that did not answer may be there again"
-    assert ran == ["h0:1,h1:2"] * 2, "where one rank of two is left it is not run"
-    assert pauses == [_elastic.PAUSE_SECONDS, 0], "and nobody waits for what is not tried any more"
+    assert asked == [hosts] * 3, "a host that did not answer is asked again"
+    assert ran == ["h0:1,h1:2"] * 2, "the job does not run with one of two ranks"
+    assert pauses == [_elastic.PAUSE_SECONDS, 0], "there is no pause after the last attempt"
 
 
 def test_who_has_set_how_soon_a_lost_host_is_noticed_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,12 +205,12 @@ def test_who_has_set_how_soon_a_lost_host_is_noticed_is_right(monkeypatch: pytes
 
 @pytest.mark.parametrize(("linger", "code"), [(0.5, 137), (30, 3)])
 def test_mpirun_is_ended_if_it_stays_long_after_its_ranks(linger: float, code: int) -> None:
-    """It may end by itself a little later than they do, with what it has to say."""
+    """mpirun may end by itself a little later than its ranks, with its own exit code."""
     mpirun = "env OMPI_COMM_WORLD_RANK=0 sleep 1.5; sleep 3; exit 3"
     program = f"""
-from lockstep._launch import supervise
-supervise.LINGER_SECONDS = {linger}
-print(supervise.run(["bash", "-c", {mpirun!r}], {{}}, lambda text: None))
+from lockstep import _supervise
+_supervise.LINGER_SECONDS = {linger}
+print(_supervise.run(["bash", "-c", {mpirun!r}], {{}}, lambda text: None))
 """
     environment = {**ENVIRONMENT, "PYTHONPATH": str(HERE.parents[1] / "python_bindings")}
     done = run([sys.executable, "-c", program], environment)
@@ -222,7 +225,7 @@ print(supervise.run(["bash", "-c", {mpirun!r}], {{}}, lambda text: None))
     ],
 )
 def test_mpirun_has_a_time_wherever_the_ranks_are(tmp_path: Path, ends: list[str], code: int, said: str) -> None:
-    """None of them is on this host, and mpirun does not notice that they have ended."""
+    """All ranks are on other hosts, and mpirun does not notice that they have ended."""
     notes = [
         f"[1,{rank}]<stderr>:lockstep launch: ended {how} on host far, one of 2 ranks" for rank, how in enumerate(ends)
     ]
@@ -244,7 +247,7 @@ raise SystemExit(_command.main(["elastic", "--restart", "1", "--", {str(fake)!r}
 
 
 def test_ranks_write_what_they_would_under_mpirun() -> None:
-    """Without the notes of how they ended, and with no name before it."""
+    """Ranks' output has no notes about their end, and no rank's name in front."""
     script = "echo from $LOCKSTEP_ATTEMPT; [ -t 1 ] && echo terminal; echo words >&2; exit 4"
     done = run([LOCKSTEP, "elastic", "--restart", "0", "--", "mpirun", "-np", "1", "sh", "-c", script])
     assert (done.returncode, done.stdout) == (4, "from 0\nterminal\n")
@@ -279,8 +282,10 @@ def test_options_of_the_program_are_its_own() -> None:
 
 
 def ended(processes: Sequence[int]) -> bool:
-    """Whether these are gone within seconds: who was killed may be there until the system has noticed."""
-    return supervise.wait_until(lambda: not any(Path(f"/proc/{each}").exists() for each in processes), 10)
+    """Returns True if these processes are gone within seconds; a killed one may be visible until the system has cleaned
+    up.
+    """
+    return _supervise.wait_until(lambda: not any(Path(f"/proc/{each}").exists() for each in processes), 10)
 
 
 def await_file(path: Path) -> None:
@@ -297,7 +302,7 @@ def below(process: int) -> dict[int, int]:
         try:
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
     found = [process]
     for each in found:
         found += [child for child, parent in parents.items() if parent == each]

@@ -1,4 +1,4 @@
-"""Bad input gets a lockstep.Error that names the file, op, input, option or rank; and nothing hangs."""
+"""Bad input gets a lockstep.Error that names the file, op, input, option or rank, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def training(optimizer: Any = SGD, model: ls.Graph | None = None, **options: Any
 
 
 def raises(*parts: str) -> Any:
-    """Expects an Error whose message has all parts, in this order."""
+    """Expects an Error whose message contains all parts, in this order."""
     return pytest.raises(ls.Error, match=".*".join(re.escape(part) for part in parts))
 
 
@@ -269,7 +269,7 @@ def test_threads_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OMP_NUM_THREADS", wrong)
         with raises("OMP_NUM_THREADS", repr(wrong), "at least 1"):
             ls.compile(mlp())
-    for setting in ("3", "3,2"):  # of nested regions, the first is ours
+    for setting in ("3", "3,2"):  # values for nested regions; Lockstep uses the first
         monkeypatch.setenv("OMP_NUM_THREADS", setting)
         assert ls.compile(mlp()).threads == 3
     assert ls.compile(mlp(), threads=2).threads == 2
@@ -360,13 +360,15 @@ def test_missing_data_files(tmp_path: Path) -> None:
         ls.data.mnist(tmp_path, train=False)
 
 
-# Data that is refused
+# Refused data
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"average": ls.average.exponential(0.9)}, {"uneven": True}])
 @pytest.mark.parametrize("model", ["mlp", "convnet_bn"])
 def test_a_call_that_refuses_its_data_changes_no_state(model: str, options: dict[str, Any]) -> None:
-    """Neither what the optimizer counts nor running statistics, which are updated before the labels are looked at."""
+    """Neither the optimizer's step count nor running statistics change, although they are updated before the labels are
+    checked.
+    """
     graph = ls.load_onnx(HERE.parent / f"models/{model}.onnx", dims={"batch": 6})
     exe = ls.compile(training(ls.optim.Adam(0.01), graph, **options))
     images = {graph.inputs[0].name: np.random.default_rng(0).random(graph.inputs[0].shape, np.float32)}

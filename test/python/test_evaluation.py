@@ -1,4 +1,4 @@
-"""lockstep.evaluation: the loss and metrics of whole data sets are PyTorch's; rows that pad, ranks, terms, and what is refused."""
+"""lockstep.evaluation: loss and metrics of whole data sets equal PyTorch's; padding, ranks, terms, and refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ranks import errors_of, run_in_threads
 
 MLP, CONVNET = CASES[1], CASES[2]
 LOSS = ls.loss.softmax_cross_entropy("logits", "label")
-COUNT = 325  # of batches of 96 the last has 37, and on three ranks one has none of its rows
+COUNT = 325  # of the batches of 96, the last has 37 rows, none of them on the last of three ranks
 needs_torch = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("torch", "onnx")), reason="torch is not installed"
 )
@@ -75,7 +75,9 @@ def test_the_loss_and_accuracy_of_a_data_set_are_pytorch_s(case: Case, size: int
 @needs_torch
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_what_counts_differs_from_batch_to_batch(ranks: int) -> None:
-    """The mean is over the labels of the data set that count, by their weights: no mean of the batches' means."""
+    """The mean is over the counted labels of the whole data set, by their weights; it is not the mean of the batches'
+    means.
+    """
     import torch
 
     from pytorch_oracle import load_module
@@ -114,7 +116,7 @@ SCORES = """graph @scores(%x: f32[6,3] split(0), state %scale: f32[]) -> (logits
 
 
 def scores_model() -> ls.Graph:
-    """Its result is its input times a state."""
+    """A model whose result is its input times a state."""
     return ls.parse(SCORES)
 
 
@@ -155,7 +157,7 @@ def test_terms_that_count_differently_and_sums_are_added_up_each_for_itself() ->
 
 
 def test_equal_scores_and_nan_are_those_of_the_metric() -> None:
-    """Of equal scores the first is larger, and NaN is larger than any number."""
+    """Of equal scores the first counts as larger, and NaN as larger than any number."""
     rows = [[0, 0, 0], [1, 2, 2], [np.nan, 1, np.nan], [1, np.nan, 2], [np.inf, np.inf, -np.inf]]
     x = np.repeat(np.float32(rows), 3, axis=0)
     labels = np.tile(np.arange(3), len(rows))
@@ -282,7 +284,7 @@ def test_full_batches_of_models_that_compute_their_loss_or_whose_rows_see_each_o
     assert exe.evaluate([(one_hot, np.array([1, 1, 0, 2, 1, 0]))])["accuracy"] == 1
 
 
-# --- What is refused
+# --- Refusals
 
 
 @pytest.mark.parametrize(
@@ -307,7 +309,7 @@ def test_losses_and_metrics_that_do_not_fit(arguments: tuple, words: str) -> Non
 
 
 def test_accuracies_are_of_the_first_of_several_losses() -> None:
-    """It is right for all labels, and the second for none."""
+    """The first loss's labels are all predicted correctly, and none of the second's."""
     x, labels = 9 * np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1, 2]], np.array([0, 1, 2, 0, 1, 2])
     second = ls.loss.softmax_cross_entropy("logits", "other")
     for metrics in (None, {"accuracy": ls.metrics.Accuracy()}):

@@ -1,4 +1,4 @@
-"""What the examples are made of: their networks, and how their samples come to be."""
+"""The parts of the examples: their networks, and how their samples are made."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_block_of_a_resnet_starts_as_the_identity() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two images of 64 x 48: one whose left half is white, and one of numbers; a text beside them."""
+    """Two images of 64 x 48, one with a white left half and one of numbers, and a text file beside them."""
     folder = tmp_path_factory.mktemp("images")
     for name in "ab":
         (folder / name).mkdir()
@@ -81,7 +81,7 @@ def test_images_to_train_on_are_drawn_by_their_number(folder: Path) -> None:
     first, again, later = (samples.drawn(0, epoch) for epoch in (0, 0, 1))
     np.testing.assert_array_equal(first[1][0], again[1][0])
     assert not np.array_equal(first[1][0], later[1][0])
-    # Of many, mirrored halves come half the time, and parts are between 8 % and all of the image.
+    # About half of many draws are mirrored, and crops have between 8 % and all of the image.
     drawn = [samples.drawn(0, epoch)[0][0][0] for epoch in range(200)]
     left_is_white = [image[:, 0].mean() > image[:, -1].mean() for image in drawn if image[0, 0] != image[0, -1]]
     assert 0.35 < np.mean(left_is_white) < 0.65 and len(left_is_white) > 50
@@ -149,7 +149,7 @@ def test_a_text_is_cut_in_two(tmp_path: Path) -> None:
 
 
 def test_a_sample_is_what_the_model_says_of_the_text_so_far() -> None:
-    """Also where the text is longer than the model looks back, and without regard to what fills a window that is not full."""
+    """Also if the text is longer than the model's window, and independent of the padding of a window that is not full."""
     sampler = part("language/sample").Sampler(NETWORKS["gpt"][0](0))
     session = onnxruntime.InferenceSession(NETWORKS["gpt"][0](0).SerializeToString())
     text = list(b"To be")
@@ -177,7 +177,7 @@ def test_temperature_sharpens_what_is_drawn() -> None:
     logits = np.zeros((1, 256, 16), np.float32)
     logits[0, 1, :] = 2.0
     logits[0, 2:, :] = -100.0
-    sampler._model = lambda tokens: {"logits": logits}  # e^2 to 1 for the bytes 1 and 0
+    sampler._model = lambda tokens: {"logits": logits}  # the ratio of e^2 to 1 for the bytes 1 and 0
     random = np.random.Generator(np.random.PCG64(0))
     for temperature in (0.5, 1.0, 2.0):
         drawn = [sampler._next([65], temperature, random) for _ in range(2000)]
@@ -205,7 +205,7 @@ def test_shapes_follow_from_their_number() -> None:
 
 @pytest.mark.parametrize(("kind", "share"), [(1, np.pi), (2, 2.0), (3, 3 * np.sqrt(3) / 4)])
 def test_a_shape_has_the_area_of_its_kind(kind: int, share: float) -> None:
-    """Of a circle of radius 1, and of the square and the triangle within it."""
+    """The areas of a circle of radius 1, and of the square and the triangle inscribed in it."""
 
     class Middle:  # draws the middle of the image, a radius of 0.3 of its size, and an angle
         def uniform(self, low: float, high: float, size: int | None = None) -> np.ndarray | float:
@@ -216,7 +216,7 @@ def test_a_shape_has_the_area_of_its_kind(kind: int, share: float) -> None:
 
 
 def test_intersections_over_unions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "examples/segmentation")  # as when it is started
+    monkeypatch.syspath_prepend(ROOT / "examples/segmentation")  # as in a run of the program
     confusion = np.array([[6.0, 2, 0], [1, 3, 0], [0, 0, 0]])
     found = part("segmentation/train").intersections_over_unions(confusion)
     np.testing.assert_allclose(found, [6 / 9, 3 / 6, np.nan])

@@ -1,4 +1,6 @@
-"""The examples, each with tiny settings: on one rank and on several, killed and resumed, and what they say of wrong folders and files."""
+"""The examples with tiny settings, on one rank and on several, killed and resumed, and their errors for wrong folders
+and files.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ COLOURS = ((200, 40, 40), (40, 200, 40), (40, 40, 200), (120, 120, 120))
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A folder of images of several sizes, of four classes that differ in colour: 160 to train on, and 43, which fill no batches, to
-    validate; and a text."""
+    """A text, and a folder of images of several sizes in four classes that differ in colour: 160 for training, and 43,
+    which do not fill the batches, for validation.
+    """
     folder = tmp_path_factory.mktemp("data")
     random = np.random.Generator(np.random.PCG64(0))
     for part, count in (("train", 160), ("val", 43)):
@@ -38,7 +41,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"images": folder / "images", "text": folder / "poems.txt"}
 
 
-# Of each example: tiny settings of two epochs, the result that an evaluation gives, what that must be better than, and the files.
+# For each example: tiny settings of two epochs, the number of ranks, and the files that it writes.
 TINY = {
     "imagenet": "--epochs 2 --batch 16 --depth 18 --width 8 --size 32 --lr 0.6 --readers 2",
     "language": "--epochs 2 --batch 32 --layers 2 --width 32 --heads 4 --length 32 --lr 0.01 --sample 40",
@@ -64,8 +67,9 @@ def command(name: str, data: dict[str, Path], out: Path, *options: str | Path) -
 def runs(
     request: pytest.FixtureRequest, data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Path]:
-    """The name of an example, and a folder with what it wrote on one rank, in `1`, and on two, in `2`, or as many as it is for; and what it
-    printed."""
+    """The name of an example, and a folder with its output: files in `1` for one rank and in `2` (or the example's
+    number of ranks) for several, and the printed text.
+    """
     name, folder = request.param, tmp_path_factory.mktemp(request.param)
     ranks = RANKS[name]
     alone = [sys.executable, *command(name, data, folder / "1")]
@@ -91,7 +95,7 @@ def test_an_example_learns_and_leaves_its_results(runs: tuple[str, Path]) -> Non
     for ranks in ("1", str(RANKS[name])):
         printed = (folder / f"{ranks}.txt").read_text()
         assert f"ranks        {ranks} (mpi)" in printed
-        assert len(re.findall(r"^epoch +[12]: loss ", printed, re.MULTILINE)) == 2, "rank 0 alone prints"
+        assert len(re.findall(r"^epoch +[12]: loss ", printed, re.MULTILINE)) == 2, "only rank 0 prints"
         written = {Path(path) for path in re.findall(r"^wrote (.*?):", printed, re.MULTILINE)}
         assert written == {folder / ranks / file for file in FILES[name]}
         for path in written:
@@ -114,7 +118,7 @@ def test_results_do_not_depend_on_the_number_of_ranks(runs: tuple[str, Path]) ->
 
 @pytest.mark.parametrize("runs", ["pipeline"], indirect=True)
 def test_each_rank_of_a_pipeline_holds_its_own_layers(runs: tuple[str, Path]) -> None:
-    """All of them together hold what one rank does: nothing twice, but the count of the optimizer's steps."""
+    """Together the ranks hold the states of one rank. Only the optimizer's step count is on several."""
     found = {}
     for ranks in (1, 4):
         printed = (runs[1] / f"{ranks}.txt").read_text()
@@ -127,7 +131,7 @@ def test_each_rank_of_a_pipeline_holds_its_own_layers(runs: tuple[str, Path]) ->
     assert found[1][1] == found[4][1] and "layers.3.weight_hh" in found[4][1]
 
 
-@pytest.mark.parametrize("runs", ["language"], indirect=True)  # it draws most: dropout, and where windows begin
+@pytest.mark.parametrize("runs", ["language"], indirect=True)  # it draws the most: dropout, and positions of windows
 def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(
     runs: tuple[str, Path], data: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -136,7 +140,7 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bits(
     options = ("--checkpoints", killed, "--checkpoint-every", 3)
     arguments = command(name, data, tmp_path / "out", *options)
     step = ls.Checkpoints(whole).steps()[-1]
-    kill = (HERE / "killed.py", killed, f"step-{step * 2 // 3 // 3 * 3:012d}.safetensors")  # in the second epoch
+    kill = (HERE / "killed.py", killed, f"step-{step * 2 // 3 // 3 * 3:012d}.safetensors")  # a file of the second epoch
     assert mpirun(2, *kill, *arguments).returncode != 0
     assert 0 < ls.Checkpoints(killed).steps()[-1] < step
     done = mpirun(2, *arguments)
@@ -159,7 +163,7 @@ def test_a_run_that_is_finished_goes_on_with_nothing(
 ) -> None:
     name, folder = runs
     options = ("--checkpoints", folder / "checkpoints", "--resume")
-    again = [sys.executable, *command(name, data, tmp_path, *options)]  # on one rank, after two
+    again = [sys.executable, *command(name, data, tmp_path, *options)]  # on one rank, after a run on two
     done = subprocess.run(again, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "continues after step 20\n" in done.stdout
@@ -173,13 +177,13 @@ def test_a_run_that_is_finished_goes_on_with_nothing(
 
 @pytest.mark.parametrize(
     "runs",
-    [pytest.param("imagenet", marks=pytest.mark.everything), "language"],  # with batch normalisation, and without
+    [pytest.param("imagenet", marks=pytest.mark.everything), "language"],  # with and without batch normalisation
     indirect=True,
 )
 def test_a_file_of_ones_own_is_trained_in_the_place_of_the_network(
     runs: tuple[str, Path], data: dict[str, Path]
 ) -> None:
-    """Such as what a run before wrote: training goes on from its weights."""
+    """For instance a file that an earlier run wrote: training continues from its weights."""
     name, folder = runs
     (model,) = (folder / "1").glob("*-trained.onnx")
     options = ["--model", model, "--epochs", "1"]
@@ -194,7 +198,7 @@ def fails(*arguments: str | Path) -> str:
         [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode != 0
-    assert "Traceback" not in done.stderr, "a user needs the message alone"
+    assert "Traceback" not in done.stderr, "a user needs only the message"
     return done.stderr
 
 
@@ -254,7 +258,7 @@ def test_options_that_are_wrong(
 
 @pytest.mark.parametrize(
     ("name", "options", "parameters"),
-    [  # PyTorch's networks of this shape have as many, running statistics aside
+    [  # PyTorch's networks of these shapes have as many parameters, running statistics aside
         ("imagenet", ["--depth", "50"], "25,610,152"),
         ("language", [], "842,496"),
         ("segmentation", [], "484,196"),
@@ -268,4 +272,6 @@ def test_a_model_is_written_for_others(name: str, options: list[str], parameters
     assert parameters in done.stdout
     model = ls.load_onnx(file, dims={"batch": 3})
     assert [result.name for result in model.results] == ["logits"]
-    assert ("attention" in model.short()) == (name == "language"), "as one op, whose gradient needs no matrix of scores"
+    assert ("attention" in model.short()) == (name == "language"), (
+        "attention is one op, whose gradient stores no matrix of scores"
+    )

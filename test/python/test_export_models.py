@@ -1,4 +1,4 @@
-"""The checked-in models are what their scripts write: exported again where torch is installed."""
+"""The checked-in models are those that their scripts write. Exports them again if torch is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""compile(factors=…): ranks gather what gradients are computed from, where that is less than the gradients."""
+"""compile(factors=…): ranks gather the factors of a gradient if they are smaller than the gradient."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import hosts
 BATCH, STEPS = 24, 4
 LENET = CASES[0]
 
-# Layers that are wider than a batch has rows.
+# Layers that are wider than the number of rows of a batch.
 WIDE = """
 graph @wide(%x: f32[24,64] split(0), state %w: f32[64,96], state %b: f32[96], state %v: f32[96,3]) -> (logits: f32[24,3] split(0)) {
   %h = matmul %x, %w : f32[24,96]
@@ -36,7 +36,7 @@ graph @wide(%x: f32[24,64] split(0), state %w: f32[64,96], state %b: f32[96], st
 }
 """
 
-# Tokens of a vocabulary that is larger than what a batch looks up, in which some are met more than once.
+# A vocabulary larger than the number of looked-up tokens of a batch; some tokens occur more than once.
 TOKENS = """
 graph @tokens(%x: i64[24,4] split(0), state %table: f32[300,6], state %w: f32[24,3]) -> (logits: f32[24,3] split(0)) {
   %e = gather %table, %x {dim=0} : f32[24,4,6]
@@ -80,7 +80,7 @@ def wide_batches() -> list[dict[str, np.ndarray]]:
 
 
 def train(step: ls.Graph, batches: list[dict[str, np.ndarray]], world: ls.Communicator, **options: Any) -> Any:
-    """Losses, weights and the collectives of a step; the states that `step` has no values of begin with small numbers."""
+    """Losses, weights and the collectives of a step. States without values in `step` start with small random numbers."""
     exe = ls.compile(step, world=world, threads=1, **options)
     random = np.random.default_rng(3)
     for name in ("table", "w", "b", "v"):
@@ -104,7 +104,7 @@ def on_ranks(step: ls.Graph, batches: list[dict[str, np.ndarray]], n: int, **opt
 def expect_as_on_one(
     step: ls.Graph, batches: list[dict[str, np.ndarray]], n: int, tolerance: float = 2e-5, **options: Any
 ) -> list[str]:
-    """The collectives of n ranks, which have come to what one rank does, and all to the same bits."""
+    """Expects that n ranks learn what one rank learns, with equal bits on all. Returns their collectives."""
     one = train(step, batches, ls.Communicator.single())
     ranks = on_ranks(step, batches, n, **options)
     for losses, weights, _ in ranks:
@@ -125,7 +125,8 @@ def test_ranks_train_lenet_as_one_does(n: int) -> None:
     assert count(collectives, "all_gather") > 0
 
 
-# The last layer has a column for each class: its gradient is less than its factors. That of the bias is none more.
+# The last layer has one column per class, so its gradient is smaller than its factors. The gradient of the bias adds no
+# collective.
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_ranks_train_wide_layers_as_one_does(n: int) -> None:
     collectives = expect_as_on_one(wide_step(), wide_batches(), n, factors=True)
@@ -169,7 +170,7 @@ def test_factors_of_16_bits_travel_as_such() -> None:
     step = step_of(LENET, precision="bf16")
     plain, gathered = (on_ranks(step, batches_of(LENET), 2, factors=factors) for factors in (False, True))
     np.testing.assert_allclose(gathered[0][0], plain[0][0], rtol=1e-2)
-    # On processors that have no products of 16 bits they are made of f32, and so are their factors.
+    # On processors without 16-bit products they are computed in f32, and the factors are f32.
     dtypes = ("bf16",) if HAS_AVX512 else ("bf16", "f32")
     found = [line for line in gathered[0][2] if "all_gather" in line]
     assert any(dtype in line for line in found for dtype in dtypes), gathered[0][2]
@@ -230,6 +231,6 @@ def test_fewer_bytes_are_on_the_wire_between_hosts(tmp_path: Path) -> None:
         losses[how] = ranks[0]["losses"]
     assert sent["factors"] < 0.8 * sent["f32"]
     np.testing.assert_allclose(losses["factors"], losses["f32"], rtol=1e-2)
-    # Of ranks' sums in their order, wherever ranks are: by default nothing is gathered.
+    # With sums in the order of ranks, independent of hosts, nothing is gathered by default.
     assert losses["rank"] == losses["f32"]
     assert sent["rank"] > 0.95 * sent["f32"]

@@ -1,4 +1,6 @@
-"""The short form of test/faults: each kind of fault once, on one host or two. What the messages say is judged by a table here."""
+"""A short form of test/faults: each kind of fault once, on one host or two. Also checks the judgement of messages with
+a table.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from fault_tables import BEGIN, END, main, tables
 from faults import KINDS, PLACES, RATE, Kind, Outcome, blamed, disturb
 from hosts import Hosts, why_not
 
-ON_TWO_HOSTS = ("kill", "cut")  # the others on one
-ALIKE = {"down": "cut", "slow": "stop", "program": "state"}  # make faults has all
-OF_ROLES = ("worker-kill-tolerant",)  # of the others test_servers.py has one each
+ON_TWO_HOSTS = ("kill", "cut")  # the other kinds on one host
+ALIKE = {"down": "cut", "slow": "stop", "program": "state"}  # similar kinds, which only `make faults` runs
+OF_ROLES = ("worker-kill-tolerant",)  # test_servers.py has one case of each other kind
 
 
 @pytest.mark.skipif(bool(why_not()), reason=f"no hosts here: {why_not()}")
@@ -28,7 +30,8 @@ OF_ROLES = ("worker-kill-tolerant",)  # of the others test_servers.py has one ea
 )
 def test_the_culprit_is_named_and_nothing_stays(kind: Kind) -> None:
     place = "1x2+2" if kind.role else "2x2" if kind.name in ON_TWO_HOSTS else "1x2"
-    # Other things run on this machine: who is named is what counts here. docs/faults.md says how soon.
+    # Long limits, because other things run on this machine: only who is named counts here. docs/faults.md has the
+    # times.
     patient = dataclasses.replace(kind, limit=200, timeout=max(kind.timeout, 10))
     with Hosts(len(PLACES[place]), RATE) as hosts:
         outcome = disturb(patient, hosts, place, seed=7)

@@ -1,4 +1,4 @@
-"""Forecasts: what is simulated, compared with what can be reckoned by hand; machines, measured and in files; `lockstep forecast`."""
+"""Forecasts: simulations compared with calculations by hand; machines, measured and in files; `lockstep forecast`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kernel(seconds: float) -> tuple[Step, float]:
 
 
 def collective(name: str, label: str, size: int) -> tuple[tuple[Step, float], tuple[Step, float]]:
-    """Its start and its wait. What they took where they ran says nothing of another machine."""
+    """The start and the wait of a collective. Their measured times must not matter on another machine."""
     start, wait = (Step(kind, f"{name}.{kind}", "", label, size) for kind in ("start", "wait"))
     return (start, 7.0), (wait, 7.0)
 
@@ -49,7 +49,7 @@ def report(*steps: tuple[Step, float], other: float = 0.0) -> _report.Report:
 
 
 START, WAIT = collective("all_reduce", "bucket 0", 3)
-# Three bytes take 3 s, and half a second to arrive.
+# Three bytes take 3 s to send, and half a second to arrive.
 SLOW = Machine(between=Link(latency=0.5, bandwidth=1.0))
 
 
@@ -57,7 +57,7 @@ def test_what_is_not_hidden_is_waited_for() -> None:
     step = report(kernel(1), START, kernel(2), WAIT, kernel(1), other=0.25)
     one, two = forecast(step, SLOW, [1, 2])
     assert (one.seconds, one.exposed, one.sent, one.efficiency) == (4.25, 0, 0, 1)
-    # Posted at 1, there at 4.5; the kernel behind it ends at 3.
+    # Started at 1, arrived at 4.5; the kernel in between ends at 3.
     assert (two.seconds, two.compute, two.exposed, two.other, two.sent) == (5.75, 4, 1.5, 0.25, 3)
     assert two.efficiency == pytest.approx(4.25 / 5.75)
     (hidden,) = forecast(report(kernel(1), START, kernel(9), WAIT), SLOW, [2])
@@ -67,21 +67,21 @@ def test_what_is_not_hidden_is_waited_for() -> None:
 def test_what_is_urgent_does_not_queue() -> None:
     first, (start, wait) = collective("all_reduce", "bucket 0", 3), urgent("statistics", 1)
     (row,) = forecast(report(kernel(1), first[0], start, wait, kernel(2), first[1]), SLOW, [2])
-    # The statistics move from 1 to 2 and are there at 2.5; the bucket, of whose time they take one, at 5.5.
+    # The statistics are sent from 1 to 2 and arrive at 2.5; the bucket, which loses one second to them, arrives at 5.5.
     assert (row.seconds, row.exposed) == (5.5, 2.5)
 
 
 def test_what_is_urgent_queues_behind_what_is_urgent() -> None:
     first, second = urgent("statistics 0", 3), urgent("statistics 1", 1)
     (row,) = forecast(report(kernel(1), first[0], second[0], second[1], first[1]), SLOW, [2])
-    # From 1 to 4 and from 4 to 5, and there half a second later.
+    # Sent from 1 to 4 and from 4 to 5, and arrived half a second later.
     assert (row.seconds, row.exposed) == (5.5, 4.5)
 
 
 def test_what_comes_behind_something_urgent_shares_the_wire_with_it() -> None:
     statistics, bucket = urgent("statistics", 1), collective("all_reduce", "bucket 0", 3)
     (row,) = forecast(report(kernel(1), statistics[0], kernel(0.5), bucket[0], statistics[1], bucket[1]), SLOW, [2])
-    # The statistics move from 1 to 2, the bucket from 2 to 5.
+    # The statistics are sent from 1 to 2, the bucket from 2 to 5.
     assert (row.seconds, row.compute) == (5.5, 1.5)
 
 
@@ -90,7 +90,8 @@ def test_what_is_on_its_way_takes_from_kernels_until_it_is_there() -> None:
     statistics, bucket = urgent("statistics", 3), collective("all_reduce", "bucket 0", 3)
     step = report(kernel(1), bucket[0], kernel(0.75), statistics[0], kernel(3), statistics[1], bucket[1])
     (row,) = forecast(step, machine, [2])
-    # The bucket moves from 1 on. At 2 the statistics begin, so that it is sent at 7; kernels of 3.75 s take 5 beside that.
+    # The bucket is sent from 1 on. The statistics begin at 2, so the bucket is sent at 7. Kernels of 3.75 s take 5 s
+    # meanwhile.
     assert (row.compute, row.seconds) == (6, 7.5)
 
 
@@ -102,7 +103,7 @@ def test_what_is_urgent_delays_nothing_that_has_moved() -> None:
     )
     step = report(kernel(1), first[0], second[0], second[1], statistics[0], first[1], kernel(5), statistics[1])
     (row,) = forecast(step, SLOW, [2])
-    # The buckets have moved at 4 and 5; a kernel runs from 5.5 on, and all else is there when it ends.
+    # The buckets are sent at 4 and 5. A kernel runs from 5.5 on, and everything has arrived when it ends.
     assert row.seconds == 10.5
 
 
@@ -118,17 +119,17 @@ def test_data_moves_in_the_order_of_the_starts() -> None:
     first, second = (collective("all_reduce", f"bucket {i}", 3) for i in range(2))
     step = report(kernel(1), first[0], kernel(1), second[0], second[1], first[1])
     (row,) = forecast(step, SLOW, [2])
-    # The first one's data is there at 4, when the second one's begins to move.
+    # The first one's data has been sent at 4, when the second one's begins.
     assert (row.seconds, row.exposed) == (7.5, 5.5)
 
 
 def test_moving_takes_its_share_of_the_core_from_kernels_and_from_nobody_who_waits() -> None:
     machine = Machine(between=Link(0.5, 1.0), processor=0.25)
     (row,) = forecast(report(kernel(1), START, kernel(1.5), WAIT, kernel(1)), machine, [2])
-    assert (row.compute, row.exposed, row.seconds) == (4, 1.5, 5.5), "a kernel of 1.5 s takes 2 beside the data"
+    assert (row.compute, row.exposed, row.seconds) == (4, 1.5, 5.5), "a kernel of 1.5 s takes 2 s during the transfer"
     (row,) = forecast(report(kernel(1), START, kernel(6), WAIT), machine, [2])
     assert row.seconds == 7.75, "a quarter of 3 s more"
-    # Three bytes take 6 s of the core, whatever the wire carries; a kernel goes on when they are there.
+    # Three bytes take 6 s of the core, independent of the wire; a kernel continues when they have arrived.
     (row,) = forecast(report(kernel(1), START, kernel(1), WAIT), Machine(between=Link(0.5, 1.0), processor=2.0), [2])
     assert (row.compute, row.seconds) == (8, 8)
 
@@ -175,7 +176,7 @@ def test_a_forecast_says_what_it_lacks() -> None:
         forecast(report(kernel(1)), SLOW, [2])
     with raises("forecast: hosts is 0, expected at least 1"):
         forecast(step, SLOW, [0])
-    for hosts, ranks in [(2**21, 1), (65536, 65536), (2**33, 1), (2**62, 2**62)]:  # of the second the product is 2**32
+    for hosts, ranks in [(2**21, 1), (65536, 65536), (2**33, 1), (2**62, 2**62)]:  # the second product is 2**32
         for name in ("all_reduce", "all_gather"):
             step_of = report(kernel(1), *collective(name, "bucket 0", 3))
             with raises(f"{hosts} hosts of {ranks} ranks, expected 1 rank at least and 1048576 at most"):
@@ -242,7 +243,7 @@ def world_of(*hosts: str) -> Any:
 
 
 def test_a_link_is_what_explains_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On three hosts, between which more travels than an all_reduce has."""
+    """On three hosts, between which more bytes travel than an all_reduce has."""
 
     def on(latency: float) -> Machine:
         def time(_: Any, size: int) -> _machine._Timed:
@@ -258,7 +259,7 @@ def test_a_link_is_what_explains_both_times(monkeypatch: pytest.MonkeyPatch) -> 
     assert measured.between.latency == pytest.approx(3e-5)
     assert measured.between.bandwidth == pytest.approx(1e8)
     assert measured.processor == pytest.approx(2e-9)
-    disturbed = on(-1e-6)  # the large one was lucky
+    disturbed = on(-1e-6)  # the large message was fast by chance
     assert disturbed.between is not None and disturbed.between.latency == 0
 
 
@@ -274,15 +275,15 @@ def test_a_call_takes_what_the_slowest_rank_needs_and_all_calls_cost(monkeypatch
         calls.append(count)
         return [0.01] * count
 
-    processor = iter([1.0, 3.0])  # seconds of the process, before and after
+    processor = iter([1.0, 3.0])  # processor seconds of the process, before and after
     monkeypatch.setattr(_machine._lockstep, "_time_all_reduce", times)
     monkeypatch.setattr(_machine, "_processor_seconds", lambda: next(processor))
     # Another rank takes twice as long, and twice as much of its core.
     world = SimpleNamespace(gather_bytes=lambda mine, _: [mine, bytes(2 * np.frombuffer(mine))])
     timed = _machine._time(world, 64)
-    assert calls == [1, 100], "for two seconds, of the slowest rank"
+    assert calls == [1, 100], "two seconds of the slowest rank"
     assert timed.seconds == 0.02
-    assert timed.processor == pytest.approx((2.0 + 4.0) / 2 / 101), "of the timed calls and the one before them"
+    assert timed.processor == pytest.approx((2.0 + 4.0) / 2 / 101), "over the timed calls and the one before them"
 
 
 def test_one_rank_has_nothing_to_measure(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whoever waits in an executable lets other threads of Python run, which may be the ranks that it waits for."""
+"""A thread that waits in an executable lets other Python threads run, which may be the ranks that it waits for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPE = (8192, 8192)  # 256 MiB, which take a while to copy
 
 
 def longest_silence(call: Callable[[], object]) -> float:
-    """The part of the call's time in which a second thread did not come to run, at most in one piece."""
+    """The longest period in which a second thread did not run, as a fraction of the call's time."""
     stamps: list[float] = []
     begun, ended = threading.Event(), threading.Event()
 
@@ -67,13 +67,13 @@ def prepared(what: str, folder: Path) -> Callable[[], object]:
 
 @pytest.mark.parametrize("what", ["read", "assign", "save", "load", "destroy"])
 def test_other_threads_run_meanwhile(what: str, tmp_path: Path) -> None:
-    # The machine may be busy: once is enough, as with the GIL held the silence is nearly all of the call.
+    # The machine may be busy, so one good try is enough: with the GIL held, the silence is nearly all of the call.
     silences = []
     for _ in range(10):
         silences.append(longest_silence(prepared(what, tmp_path)))
         if silences[-1] < 0.4:
             return
-    pytest.fail(f"no other thread runs for these parts of the time: {silences}")
+    pytest.fail(f"no other thread ran for these fractions of the call: {silences}")
 
 
 PRODUCTS = """
@@ -111,7 +111,7 @@ sys.exit(3)
 
 @pytest.mark.parametrize(("graph", "pause"), [(STATE, 1), (PRODUCTS, 0), (PRODUCTS, 0.05)])
 def test_a_process_ends_while_a_daemon_thread_is_in_a_call(graph: str, pause: float) -> None:
-    """At its end, or in the midst of code that oneDNN would take away."""
+    """The process ends at the end of the call, or in the middle of code of oneDNN that must not be unloaded."""
     code = ENDS.format(graph=graph, pause=pause, before="")
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""train_step(optimizer=None): the gradients that a step of SGD would use are results, and nothing is updated."""
+"""train_step(optimizer=None): the results are the gradients that a step of SGD would use, and no state is updated."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_gradients_are_those_of_the_step_that_updates(case: Case, n: int) -> Non
         state = name.removeprefix("grad/")
         first = model.initial_value(state)
         assert np.any(gradient)
-        np.testing.assert_array_equal(states[state], first)  # nobody has updated it
+        np.testing.assert_array_equal(states[state], first)  # the state was not updated
         np.testing.assert_array_equal(first - gradient, after[state])
 
 

@@ -1,4 +1,4 @@
-"""Graph.save and load_graph, and what pickle and copy do: a graph that was loaded does, bit by bit, what the one that was saved does."""
+"""Graph.save, load_graph, pickle and copy: a loaded graph computes the same bits as the saved one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ WAYS = [through_file, through_pickle, through_copy, lambda graph, folder: copy.c
 
 
 def module() -> Any:
-    """With what a graph carries: large and small constants, statistics, dropout, a parameter that is frozen."""
+    """A module with everything that a graph can contain: large and small constants, statistics, dropout, a frozen
+    parameter.
+    """
     torch = pytest.importorskip("torch")
     torch.manual_seed(2)
 
@@ -91,7 +93,9 @@ def trained(
 
 
 def graphs() -> list[ls.Graph]:
-    """Of each kind: models, steps, of micro-batches and in 16 bits too, gradients, an evaluation, placed on a mesh, compiled."""
+    """Graphs of each kind: models; steps, also with micro-batches and in 16 bits; gradients; evaluations; placed
+    graphs; compiled graphs.
+    """
     mlp, loss = ls.load_onnx(MLP.model, dims={"batch": 8}), ls.loss.softmax_cross_entropy()
     step = ls.train_step(mlp, loss, ls.optim.SGD(0.1, momentum=0.9), accumulate=2, precision="f16")
     return [
@@ -132,7 +136,9 @@ def test_a_graph_comes_back_as_it_was(through: Callable[..., ls.Graph], tmp_path
 
 @pytest.mark.parametrize("through", WAYS[:2], ids=["file", "pickle"])
 def test_a_step_trains_bit_by_bit_as_before(through: Callable[..., ls.Graph], tmp_path: Path) -> None:
-    """Made of a loaded model, or loaded itself; on one rank and on two; along its schedule; and is written as ONNX the same."""
+    """The step is made from a loaded model, or loaded itself; it trains on one rank and on two, along its schedule, and
+    is written to the same ONNX file.
+    """
     model = imported()
     losses, states, exe = trained(step_of(model))
     assert len(set(losses)) == 5 and "random/seed" in states and "first.weight/average" in states
@@ -284,7 +290,7 @@ def _facts(change: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]]
 
 
 def _swapped(one: str, other: str) -> Callable[[dict[str, Any]], Any]:
-    """The names of two parts; a part that there is not is one that is renamed."""
+    """Swaps the names of two parts, or renames one part if the other does not exist."""
     names = {one: other, other: one}
 
     def apply(header: dict[str, Any]) -> dict[str, Any]:
@@ -309,7 +315,7 @@ def _swapped(one: str, other: str) -> Callable[[dict[str, Any]], Any]:
     ],
 )
 def test_parts_that_do_not_fit_are_errors(change: Callable[[Any], Any], said: str, tmp_path: Path) -> None:
-    """As another Lockstep, or somebody's hand, may write them."""
+    """Files that another version of Lockstep, or a person, may write."""
     path = tmp_path / "one.graph"
     ls.load_onnx(MLP.model, dims={"batch": 4}).save(path)
     with_header(path, change)

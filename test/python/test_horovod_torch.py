@@ -1,4 +1,4 @@
-"""lockstep.horovod.torch under mpirun: the cases of mpi_horovod.py, ranks that differ or die, and jobs that are started again."""
+"""lockstep.horovod.torch under mpirun: the cases of mpi_horovod.py, ranks that differ or die, and restarted jobs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_all_calls_between_hosts(tmp_path: Path) -> None:
     assert_all_ran(tmp_path, 3)
 
 
-# What both ranks' messages have.
+# Texts that both ranks' messages must contain.
 DIFFERENT = {
     "shapes": [
         "rank 0 allreduce 'gradient' (dtype f32, shape [3]",
@@ -82,7 +82,7 @@ def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
 
 
 def elastic(folder: Path, *arguments: str) -> list[tuple[int, int, dict[str, torch.Tensor]]]:
-    """What the ranks have at the end: how many there were, the epoch in which the last attempt began, and the model's state."""
+    """The final facts of the ranks: their number, the epoch in which the last attempt began, and the model's state."""
     folder.mkdir()
     command = [LOCKSTEP, "elastic", "--restart", "2", "--", "mpirun", "-np", "2", sys.executable]
     subprocess.run(
@@ -114,7 +114,7 @@ def test_every_public_name_is_there_and_used() -> None:
     assert len(hvd.__all__) > 50
     for name in hvd.__all__:
         assert hasattr(hvd, name)
-        assert name in ("Handle", "ReduceOp") or f"hvd.{name}" in programs, f"no test uses hvd.{name}"
+        assert name in ("Handle", "ReduceOp") or f"hvd.{name}" in programs, f"no test calls hvd.{name}"
 
 
 def test_before_init() -> None:

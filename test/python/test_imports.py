@@ -64,7 +64,7 @@ def test_one_process(other: str, order: str) -> None:
         "x = numpy.random.default_rng(0).standard_normal((4, 12)).astype(numpy.float32)",
         USE[first],
         USE[second],
-        USE[first],  # and once more, with the other's state in place
+        USE[first],  # a second time, with the other library's state in place
         "assert logits.shape == (4, 5)",
         "assert abs(logits).sum() > 0",
     ]
@@ -82,9 +82,9 @@ def test_one_process(other: str, order: str) -> None:
 
 
 def test_symbols_of_others_are_not_ours(tmp_path: Path) -> None:
-    """A library that offers symbols of oneDNN to the process, as TensorFlow's does; those here end it."""
+    """A library exports symbols of oneDNN to the process, as TensorFlow's does. These end the process when called."""
     compiler = shutil.which("cc") or shutil.which("gcc")
-    assert compiler is not None  # Bazel built the extension module with it
+    assert compiler is not None  # the compiler with which Bazel built the extension module
     names = ["dnnl_engine_create", "dnnl_primitive_execute", "dnnl_primitive_create"]
     source, library = tmp_path / "other.c", tmp_path / "libother.so"
     source.write_text("#include <stdlib.h>\n" + "".join(f"int {name}(void) {{ abort(); }}\n" for name in names))
@@ -103,7 +103,7 @@ def test_symbols_of_others_are_not_ours(tmp_path: Path) -> None:
 
 
 def test_tests_are_found_without_torch() -> None:
-    """`make test` sets up no torch: tests that want it skip themselves."""
+    """`make test` does not install torch: tests that need it skip themselves."""
     program = f"import sys; sys.modules['torch'] = None; import pytest; sys.exit(pytest.main({COLLECT}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-2000:]
@@ -111,7 +111,7 @@ def test_tests_are_found_without_torch() -> None:
 
 @pytest.mark.parametrize("version", [(3, 12, 4), (3, 10, 0), (4, 11, 0)])
 def test_another_python_is_told_which_one_is_wanted(version: tuple[int, int, int]) -> None:
-    """And not of a symbol that the extension module does not find there."""
+    """The error is not about a symbol that the extension module does not find in that Python."""
     program = f"import sys; sys.version_info = {version}; import lockstep"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
@@ -119,17 +119,17 @@ def test_another_python_is_told_which_one_is_wanted(version: tuple[int, int, int
         f"ImportError: lockstep is built for Python 3.11, this is Python {version[0]}.{version[1]} ({sys.executable}): "
         "use .venv/bin/python of the checkout, which `make setup` makes"
     )
-    for name in ("__init__.py", "_base/isolated.py"):  # up to there an older one has to come
+    for name in ("__init__.py", "_isolated.py"):  # an older Python must be able to read the files up to the check
         source = Path(lockstep.__file__).with_name(name).read_text()
         ast.parse(source, feature_version=(3, 7))
 
 
 @pytest.mark.skipif(not Path(DEBIAN_PYTHON).exists(), reason="Debian's Python 3.11 is not installed")
 def test_mpi_starts_in_debians_python() -> None:
-    """It holds a copy of libc's `environ`: libraries that find another one free what is not theirs."""
+    """It has its own copy of libc's `environ`: libraries that find another copy free memory that is not theirs."""
     packages = [Path(lockstep.__file__).parents[1], Path(np.__file__).parents[1]]
     environment = {**os.environ, **MPI_ENVIRONMENT, "PYTHONPATH": ":".join(map(str, packages))}
     command = ["mpirun", "-np", "2", DEBIAN_PYTHON, "-c", "import lockstep; print(lockstep.Communicator.mpi().size)"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    # mpirun may put one rank's line into the other's.
+    # mpirun may mix the lines of the two ranks.
     assert (done.returncode, "".join(done.stdout.split())) == (0, "22"), done.stderr

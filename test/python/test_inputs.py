@@ -1,4 +1,4 @@
-"""What inputs and states may be given as: what loses nothing is accepted, and of what would lose something the error says how."""
+"""Forms of inputs and states: lossless conversions are accepted; for lossy ones the error says how to convert."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def exe() -> ls.Executable:
     ],
 )
 def test_what_loses_nothing_is_accepted(x: Any, label: Any, exe: ls.Executable) -> None:
-    """Narrower integers and floats, other byte orders, other orders of memory."""
+    """Narrower integers and floats, other byte orders, other memory orders."""
     numbers = x.detach().float().numpy() if isinstance(x, torch.Tensor) else x
     expected = exe(x=np.ascontiguousarray(numbers, np.float32), label=LABELS)
     found = exe(x=x, label=label)
@@ -67,11 +67,11 @@ def test_what_would_lose_something_is_an_error_that_says_how(
 
 def test_what_fits_is_not_copied(exe: ls.Executable, monkeypatch: pytest.MonkeyPatch) -> None:
     def unexpected(*_: Any) -> None:
-        raise AssertionError("a conversion was looked for")
+        raise AssertionError("the input was converted")
 
     monkeypatch.setattr("lockstep._base.arrays.widened", unexpected)
     assert np.isfinite(exe(x=X, label=LABELS)["loss"])
-    with pytest.raises(AssertionError, match="a conversion was looked for"):
+    with pytest.raises(AssertionError, match="the input was converted"):
         exe(x=X, label=LABELS.astype(np.int32))
 
 

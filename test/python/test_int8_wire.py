@@ -1,4 +1,6 @@
-"""compile(wire="int8"): nothing of a gradient is lost for good, nothing that is no number becomes one, and what is owed goes on."""
+"""compile(wire="int8"): no part of a gradient is lost for good, NaN and infinity stay visible, and what is owed is sent
+later.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from ranks import run_in_threads
 MLP, PARAMETERS = CASES[1], 6
 BLOCK, ELEMENTS = 256, 600  # the last block is not full
 
-# The gradient of %w is the sum of the rows of x, and the rate 1: what has been applied is what is missing in %w.
+# The gradient of %w is the sum of the rows of x, and the rate is 1, so -%w is the sum of the applied gradients.
 SUMS = f"""
 graph @sums(%x: f32[12,{ELEMENTS}] split(0), state %w: f32[{ELEMENTS}]) -> (total: f32[], %w: f32[{ELEMENTS}]) {{
   %grad/w = reduce_sum %x {{dims=[0]}} : f32[{ELEMENTS}]
@@ -37,7 +39,7 @@ def whole(results: list[Any]) -> list[Any]:
 
 
 def applied(n: int, steps: list[np.ndarray], **options: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-    """What n ranks have applied after steps with these rows, and what each of them owes, by rank."""
+    """The gradients that n ranks have applied after steps with these rows, and what each rank owes, by rank."""
 
     def body(world: ls.Communicator) -> tuple[np.ndarray, np.ndarray]:
         exe = ls.compile(ls.parse(SUMS), world=world, threads=1, wire="int8", **options)
@@ -53,7 +55,7 @@ def applied(n: int, steps: list[np.ndarray], **options: Any) -> list[tuple[np.nd
 
 
 def random_rows(seed: int) -> np.ndarray:
-    """Of very different sizes in each block."""
+    """Random rows with very different magnitudes in each block."""
     random = np.random.Generator(np.random.PCG64(seed))
     return (random.standard_normal((12, ELEMENTS)) * 10.0 ** random.integers(-3, 3, ELEMENTS)).astype(np.float32)
 
@@ -68,14 +70,14 @@ def test_what_is_applied_and_what_is_owed_is_the_sum_of_all_gradients(n: int, op
     assert np.any(owed != 0)
     size = np.abs(steps).max()
     np.testing.assert_allclose(results[0][0] + owed, exact, rtol=1e-5, atol=1e-5 * size)
-    # No more than half a code of each rank's part, and of the sum.
+    # At most half a code of each rank's part, and of the sum.
     assert np.abs(owed).max() <= 0.6 * (12 * size / 127)
 
 
 def test_an_element_is_off_by_half_a_code_of_its_block() -> None:
     rows = np.zeros((12, ELEMENTS), np.float32)
     rows[0, :3] = 127, 1.25, -0.25
-    rows[0, BLOCK : BLOCK + 2] = 1e-3, 1e-5  # beside larger ones it would be nothing
+    rows[0, BLOCK : BLOCK + 2] = 1e-3, 1e-5  # beside larger elements they round to zero
     rows[0, -1] = 254
     (weight, _), _ = applied(2, [rows])
     expected = np.zeros(ELEMENTS, np.float32)
@@ -88,7 +90,7 @@ def test_an_element_is_off_by_half_a_code_of_its_block() -> None:
 @ranks
 def test_small_and_large_numbers_and_zeros(n: int) -> None:
     rows = np.zeros((12, ELEMENTS), np.float32)
-    rows[0, :BLOCK] = 1e-44  # a 127th of it is 0
+    rows[0, :BLOCK] = 1e-44  # 1/127 of it rounds to 0
     rows[1, BLOCK : 2 * BLOCK] = 1e-39
     rows[0, 2 * BLOCK :] = 3e38
     results = applied(n, [rows])
@@ -112,7 +114,7 @@ def test_what_is_not_finite_is_seen_by_all_ranks(n: int, number: float) -> None:
     for weight, owes in applied(n, [rows, random_rows(2)]):
         assert not np.isfinite(weight[BLOCK : 2 * BLOCK]).any()
         assert np.isfinite(weight[:BLOCK]).all() and np.isfinite(weight[2 * BLOCK :]).all()
-        assert np.isfinite(owes).all(), "the next gradients are numbers again"
+        assert np.isfinite(owes).all(), "the next gradients are finite again"
 
 
 def test_a_sum_that_overflows_is_not_finite() -> None:
@@ -134,7 +136,9 @@ def batches(case: Case, world: ls.Communicator, steps: int) -> list[dict[str, np
 
 
 def trained(step: ls.Graph, case: Case, n: int, steps: int, wire: str | None = "int8", **options: Any) -> list[Any]:
-    """By rank the losses and states after training; the losses are the same on all, and so are the states that all have."""
+    """The losses and states after training, by rank. Asserts that the losses, and the states common to all ranks, are
+    equal.
+    """
 
     def body(world: ls.Communicator) -> tuple[list[float], dict[str, np.ndarray]]:
         exe = ls.compile(step, world=world, threads=1, wire=wire, **options)
@@ -163,7 +167,7 @@ def test_replicas_are_equal_bit_for_bit(case: Case, n: int) -> None:
 
 @ranks
 def test_the_program_that_runs_means_the_same(n: int) -> None:
-    """As interpreted, all ranks in lock step; of sums in another order a code may be the next one."""
+    """Compares with the interpreter of all ranks in lock step. Sums in another order may give a neighbouring code."""
     step, count = step_of(MLP), 3
 
     def body(world: ls.Communicator) -> tuple[ls.Graph, list[dict[str, np.ndarray]], dict[str, np.ndarray], Any]:
@@ -187,7 +191,7 @@ def test_the_program_that_runs_means_the_same(n: int) -> None:
 
 
 def test_its_bits_are_those_of_the_interpreter() -> None:
-    """Of two ranks with a row each: no sum has an order."""
+    """Two ranks with one row each, so that sums have no order."""
     steps = []
     for seed in range(4):
         rows = random_rows(seed)
@@ -235,13 +239,13 @@ def test_recipes(options: dict[str, Any]) -> None:
     step = step_of(MLP, **options)
     (losses, _), *_ = trained(step, MLP, 2, 30, wire=None)
     (rounded, states), *_ = trained(step, MLP, 2, 30)
-    assert sum("/residual/" in name for name in states) == PARAMETERS, "each has one"
+    assert sum("/residual/" in name for name in states) == PARAMETERS, "each parameter has a residual"
     assert rounded != losses and losses[-1] < 0.8 * losses[0]
     np.testing.assert_allclose(rounded, losses, rtol=0.05, atol=0.02 * losses[0])
 
 
 def test_a_step_that_is_undone_owes_what_it_did_before() -> None:
-    """Of f16 with a factor of the loss that is too large, which is then made smaller."""
+    """In f16 with a loss scale that is too large and is then reduced."""
     step = step_of(MLP, precision="f16")
 
     def body(world: ls.Communicator) -> list[dict[str, np.ndarray]]:
@@ -267,7 +271,9 @@ def test_a_step_that_is_undone_owes_what_it_did_before() -> None:
 
 
 def run(step: ls.Graph, world: ls.Communicator, numbers: range, wire: str | None, *files: Path | None) -> Any:
-    """The states after the steps of these numbers, which begin with those of the first file and end in the second."""
+    """Runs the steps of these numbers, starting from the states of the first file, and saves the states to the second.
+    Returns the states.
+    """
     load, save = files
     exe = ls.compile(step, world=world, threads=1, wire=wire)
     if load:

@@ -128,7 +128,7 @@ def test_row_sparse_pull(ids: list[int], rows: list[int], dense: list[int]) -> N
     np.testing.assert_array_equal(a.indices, rows)
     np.testing.assert_array_equal(a.dense(), np.array(dense, np.float32)[:, None] * ones(shape=(3, 3)))
     np.testing.assert_array_equal(store.row_sparse_pull("3", row_ids=ids).dense(), a.dense())
-    store.pull("3", out=a)  # leaves it as it is
+    store.pull("3", out=a)  # leaves the value unchanged
     np.testing.assert_array_equal(a.indices, rows)
     store.pull("3", out=a, ignore_sparse=False)
     np.testing.assert_array_equal(a.dense(), every.dense())
@@ -179,8 +179,8 @@ def test_a_key_that_is_there_twice_is_added() -> None:
     np.testing.assert_array_equal(store.pull([3, 4, 3]), [ones(5), ones(2), ones(5)])
 
 
-# What MXNet 1.9.1 gave for three pushes, [g, k g] in push k, to a value of -1 to 1: its SGD(learning_rate=.1, momentum=.9,
-# rescale_grad=.5, wd=.01), and its Adam(learning_rate=.01).
+# MXNet 1.9.1's results of three pushes, [g, k g] in push k, to a value of -1 to 1: with its SGD(learning_rate=.1,
+# momentum=.9, rescale_grad=.5, wd=.01), and its Adam(learning_rate=.01).
 GRADIENT = np.linspace(0.3, -0.7, 6, dtype=np.float32).reshape(SHAPE)
 MXNET = [
     (
@@ -207,7 +207,7 @@ def test_optimizers_as_of_mxnet(optimizer: ls.optim.Optimizer, rescale: float, e
     np.testing.assert_allclose(store.pull("w").reshape(-1), expected, rtol=2e-6)
 
 
-# What MXNet 1.9.1 gave of the kind "device", for four pushes of [g, g / 2] of which each replaced the value.
+# MXNet 1.9.1's results with a store "device", for four pushes of [g, g / 2], each of which replaced the value.
 COMPRESSED = {
     0.5: [[0, 0.5, -0.5, -0.5, 1, 0], [0, 1, -1, -1, 1, 0], [0.5, 0.5, -0.5, -0.5, 1, 0], [0, 1, -1, -1, 1, 0]],
     0.25: [[0, 0.5, -0.5, -0.5, 0.5, 0], [0.25, 0.5, -0.5, -0.5, 0.5, 0], [0.5, 0.5, -0.5, -0.5, 0.5, 0]]
@@ -236,7 +236,7 @@ def test_one_bit() -> None:
         store.push("w", gradient)
         np.testing.assert_array_equal(store.pull("w"), expected)
         sums += store.pull("w")
-    assert np.abs(sums - 4 * gradient).max() <= 1.25  # what is owed is no more than one step
+    assert np.abs(sums - 4 * gradient).max() <= 1.25  # at most one step is owed
 
 
 @pytest.mark.parametrize("elements", [1, 7, 8, 65535, 65536, 65537, 200001])
@@ -317,12 +317,12 @@ def test_settings_and_schedules() -> None:
         store.push("w", ones())
     np.testing.assert_array_equal(store.pull("w"), ones(-1.75))
     store.set_optimizer(ls.optim.SGD(0.5))
-    store.set(learning_rate=0.25, rescale_grad=4)  # together not what they were
+    store.set(learning_rate=0.25, rescale_grad=4)  # their product differs from before
     store.init("late", ones(0))
     store.push(["w", "late"], [ones()] * 2)
     np.testing.assert_array_equal(store.pull(["w", "late"]), [ones(-2.75), ones(-1)])
     np.testing.assert_array_equal(store.pull("v"), ones(0))
-    store.set_optimizer(ls.optim.SGD(0.5))  # of which nothing has been set
+    store.set_optimizer(ls.optim.SGD(0.5))  # on which nothing was set
     store.push("w", ones())
     np.testing.assert_array_equal(store.pull("w"), ones(-3.25))
 

@@ -1,4 +1,6 @@
-"""Arrays of a store's own, `data()` and `grad()`, of which pulls and pushes copy nothing. The loop that copies is the oracle, bit by bit."""
+"""Arrays `data()` and `grad()` of a store, from which pulls and pushes do not copy. The oracle, bit by bit, is a loop
+that copies.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from ranks import run_in_threads
 MLP = next(case for case in CASES if case.name == "mlp")
 RANKS = pytest.mark.parametrize("n", [1, 2, 3])
 SHAPE = (2, 3)
-BATCH = 8  # of a worker
+BATCH = 8  # of one worker
 Array = np.ndarray
 
 
@@ -24,7 +26,7 @@ def ones(times: float = 1, shape: tuple[int, ...] = SHAPE) -> Array:
 
 
 def on_ranks(n: int, body: Callable[[ls.kv.KVStore], Any], kind: str = "dist_sync") -> list[Any]:
-    """What each worker's body returns; n = 0 is a store of the kind "local"."""
+    """The results of body on each of n workers; n = 0 is a store of the kind "local"."""
     if n == 0:
         return [body(ls.kv.create("local"))]
     results = run_in_threads(n, lambda world: body(ls.kv.create(kind, world)))
@@ -47,7 +49,7 @@ def batch(step: int, rank: int) -> dict[str, Array]:
 
 
 def train(store: ls.kv.KVStore, in_place: bool, optimizer: ls.optim.Optimizer | None) -> list[dict[str, Array]]:
-    """The weights after each of four steps; without an optimizer an updater changes them."""
+    """The weights after each of four steps. Without an optimizer, an updater changes them."""
     exe, weights = gradient_step()
     names = list(weights)
     store.init(names, list(weights.values()))
@@ -83,7 +85,7 @@ def test_training_in_place(n: int, optimizer: ls.optim.Optimizer | None) -> None
 
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_the_arrays_stay(n: int) -> None:
-    """By whatever changes values; those of keys that come later, too."""
+    """Everything that changes values writes into the same arrays, also for keys that are added later."""
 
     def body(store: ls.kv.KVStore) -> list[Array]:
         workers = store.num_workers
@@ -97,7 +99,7 @@ def test_the_arrays_stay(n: int) -> None:
 
         def push(value: float, **how: Any) -> None:
             g.fill(value)
-            assert np.array_equal(w, found[-1])  # to write a gradient changes no value
+            assert np.array_equal(w, found[-1])  # writing a gradient changes no value
             store.push("w", g)
             store.pull("w", **how)
             found.append(w.copy())
@@ -108,7 +110,7 @@ def test_the_arrays_stay(n: int) -> None:
         store.set_optimizer(ls.optim.SGD(1.0), rescale_grad=1 / workers)
         store.init("v", ones(9, (5,)))
         push(-1, out=w)
-        push(-1)  # a pull into other arrays renews these, too
+        push(-1)  # a pull into other arrays updates these, too
         store.set_optimizer(ls.optim.SGD(2.0), rescale_grad=1 / workers)
         push(-1, out=[w, ones()])
         v = store.data("v")
@@ -159,12 +161,12 @@ def test_a_gradient_is_the_store_s_from_push_to_pull(n: int) -> None:
             with pytest.raises(ls.Error, match=f"push.*key '{key}'.*grad\\('a'\\) gave, which was pushed already") as e:
                 store.push(key, a)
             messages.append(str(e.value))
-        store.push("b", ones(5))  # of another array: the place is taken as well
+        store.push("b", ones(5))  # from another array: this uses the gradient's memory too
         assert not b.flags.writeable
         pulled = store.pull(["a", "b"])
         assert a.flags.writeable
         assert b.flags.writeable
-        store.push("b", a)  # is there no more
+        store.push("b", a)  # allowed again: the pull has ended the first push
         return [*pulled, messages]
 
     for a, b, messages in on_ranks(n, body):
@@ -188,7 +190,7 @@ def test_a_gradient_stays_the_caller_s_where_nothing_travels() -> None:
 @pytest.mark.parametrize("n", [0, 1, 2])
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_with_other_devices(at: int, n: int) -> None:
-    """The store's array in any place of a list, and rows beside it."""
+    """The store's array at any index of a list, and rows beside it."""
 
     def body(store: ls.kv.KVStore) -> list[Array]:
         store.init("w", ones(0))
@@ -205,7 +207,7 @@ def test_with_other_devices(at: int, n: int) -> None:
         store.pull("w", out=w)
         found.append(w.copy())
         values = [ones(1), ones(10)]
-        values.insert(at, w)  # a value that is pushed is what it was
+        values.insert(at, w)  # the pushed value is that of before the push
         store.push("w", values)
         return [*found, store.pull("w")]
 
@@ -220,7 +222,7 @@ def test_in_and_out_in_one(n: int) -> None:
         store.init("w", ones(0))
         g = store.grad("w")
         g.fill(2)
-        assert not store.pull("w").any()  # what was not pushed is no value
+        assert not store.pull("w").any()  # a gradient that was not pushed has no effect
         store.pushpull("w", g)
         found = [g.copy()]
         store.set_optimizer(ls.optim.SGD(1.0))

@@ -1,4 +1,6 @@
-"""Several devices of a worker: what one device after the other pushes is the oracle, bit by bit; and the whole batch on one."""
+"""Several devices of one worker. The oracles are pushes by one device after the other, bit by bit, and the whole batch
+on one.
+"""
 
 from __future__ import annotations
 

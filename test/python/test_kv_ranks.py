@@ -1,4 +1,6 @@
-"""Stores of several workers: threads of this process, and processes under mpirun. What one process computes is the oracle."""
+"""Stores of several workers, as threads of this process and as processes under mpirun. The oracle is a store of one
+process.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def on_ranks(n: int, body: Callable[[ls.kv.KVStore], Any], kind: str = "dist_syn
 def test_pushes_are_added_up(kind: str, n: int) -> None:
     def body(store: ls.kv.KVStore) -> list[Any]:
         assert (store.type, store.num_workers) == (kind, n)
-        store.init("w", ones(5 + store.rank))  # rank 0's counts
+        store.init("w", ones(5 + store.rank))  # only rank 0's value counts
         pulled = [store.pull("w")]
         store.push("w", [ones(1 + store.rank)] * 2)
         pulled.append(store.pull("w"))
@@ -53,7 +55,17 @@ def test_pushes_are_added_up(kind: str, n: int) -> None:
 
 @RANKS
 def test_lists_and_single_keys_and_priorities(n: int) -> None:
-    shapes = [(1,), (17, 3), (), (400,), (0, 4), (5_000_000,), (33,), (4_500_000,), (2,)]  # flights end at 16 MiB
+    shapes = [
+        (1,),
+        (17, 3),
+        (),
+        (400,),
+        (0, 4),
+        (5_000_000,),
+        (33,),
+        (4_500_000,),
+        (2,),
+    ]  # keys travel together up to 16 MiB
 
     def value(rank: int, i: int) -> Array:
         return np.asarray(np.random.default_rng([rank, i]).normal(size=shapes[i]), np.float32)
@@ -83,7 +95,7 @@ def test_lists_and_single_keys_and_priorities(n: int) -> None:
 
 
 def pushed_by_all(n: int, steps: int) -> ls.kv.KVStore:
-    """The store of one process to which n devices push what n workers do."""
+    """A store of one process, to which n devices push what n workers would."""
     store = ls.kv.create("device")
     keys = list(mpi_kv.SHAPES)
     store.init(keys, [ones(1, shape) for shape in mpi_kv.SHAPES.values()])
@@ -103,7 +115,7 @@ def test_an_optimizer_on_threads(n: int) -> None:
 
 @RANKS
 def test_an_optimizer_on_processes(n: int, tmp_path: Path) -> None:
-    """Its states too: what a job of n wrote, one process reads."""
+    """Also the optimizer's states: one process reads the file of a job of n."""
     done = mpirun(n, HERE / "mpi_kv.py", "train", tmp_path)
     assert done.returncode == 0, done.stderr
     expected = pushed_by_all(n, 3)
@@ -124,7 +136,7 @@ def test_an_optimizer_on_processes(n: int, tmp_path: Path) -> None:
 
 
 def test_n_workers_are_one_with_the_whole_batch() -> None:
-    """A linear model, whose batch of 12 is on one worker, or 4 on each of three."""
+    """A linear model with a batch of 12 on one worker, or of 4 on each of three."""
     random = np.random.default_rng(0)
     x, y = random.normal(size=(12, 5)).astype(np.float32), random.normal(size=(12, 1)).astype(np.float32)
 
@@ -247,7 +259,7 @@ def test_states_in_files(n: int, tmp_path: Path) -> None:
         np.testing.assert_array_equal(pulled, [ones(1 - 0.5 * n - 0.75 * n), ones(1 - 0.25 * n)])
 
 
-# --- Workers that part
+# --- Workers that end or differ
 
 
 def store_of(world: ls.Communicator, shape: tuple[int, ...] = SHAPE) -> ls.kv.KVStore:
@@ -304,7 +316,7 @@ def other_updaters(world: ls.Communicator) -> None:
 
 def reversed_updaters(world: ls.Communicator) -> None:
     store = store_of(world)
-    row = np.arange(3, dtype=np.float32)[:: 1 - 2 * world.rank]  # whose sum is the same
+    row = np.arange(3, dtype=np.float32)[:: 1 - 2 * world.rank]  # its sum is the same
     store.set_updater(lambda key, pushed, stored: np.copyto(stored, row))
     store.push("b", ones())
     store.pull("b")
@@ -315,7 +327,7 @@ def other_schedules(world: ls.Communicator) -> None:
     store.set_optimizer(ls.optim.SGD(lambda step: 0.1 if step < 3 or world.rank == 0 else 0.2))
     for push in range(5):
         store.push("a", ones())
-        assert push < 4, "the fourth update had other numbers, and nobody saw it"
+        assert push < 4, "the fourth update differed, but no rank got an error"
         store.pull("a")
 
 
@@ -327,7 +339,7 @@ def other_bits(world: ls.Communicator) -> None:
         store.pull("a")
         if push == 1 and world.rank == 1:
             store._entries["a"].update.executable.state["value"] = store.pull("a") + 1
-        assert push < 513, "512 pushes later it was not seen"
+        assert push < 513, "after 512 pushes no rank got an error"
 
 
 @pytest.mark.parametrize(
@@ -373,7 +385,7 @@ def test_an_updater_that_raises_on_one_rank_ends_the_store() -> None:
             store.pull("b")
         with pytest.raises(ls.Error) as later:
             store.pull("a")
-        world.barrier()  # which goes on
+        world.barrier()  # the world continues
         return str(caught.value), str(later.value)
 
     message = "key 'b': the updater raised on rank 1, and not on all: ValueError: no more room"
@@ -398,7 +410,7 @@ def test_an_updater_that_differs_by_rank_ends_the_store() -> None:
             with pytest.raises(ls.Error) as caught:
                 call()
             messages.append(str(caught.value))
-        world.barrier()  # which goes on
+        world.barrier()  # the world continues
         return messages
 
     message = "key 'a': after push 1 its value differs between ranks 0 and 1: the updater comes to other bits there"

@@ -1,4 +1,4 @@
-"""`lockstep launch` on this host: output, exit codes, signals, what is missing."""
+"""`lockstep launch` on this host: output, exit codes, signals, missing programs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_errors_go_to_stderr(tmp_path: Path) -> None:
     ],
 )
 def test_missing_programs(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    """The folder of programs has what the launcher itself is made of, and ssh where it is not the one that is missing."""
+    """PATH has only the programs that the launcher itself needs, and ssh unless it is the missing one."""
     (tmp_path / "hosts").write_text("192.0.2.1\n")
     here = {"env", "bash", "dirname", "readlink", *(["ssh"] if "rsync" in message else [])}
     for program in here:
@@ -69,7 +69,7 @@ def test_missing_programs(tmp_path: Path, arguments: tuple[str, ...], message: s
     done = launch("-n", "1", *words, environment={**ENVIRONMENT, "PATH": str(tmp_path)}, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"lockstep launch: {message}"), done.stderr
-    assert not list(tmp_path.glob("lockstep-*")), "and no script is left"
+    assert not list(tmp_path.glob("lockstep-*")), "no script is left"
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -86,7 +86,7 @@ def test_output_has_the_rank_before_each_line(workers: int) -> None:
 
 
 def test_no_line_is_lost_or_torn() -> None:
-    """Open MPI's own tags lose two lines of three here."""
+    """Open MPI's own tags lose two of three lines here."""
     program = "import sys\nfor i in range(9000): print(i % 7); print('e', i, 'x' * (i % 90), file=sys.stderr)"
     done = launch("-n", "3", sys.executable, "-c", program)
     assert done.returncode == 0
@@ -99,7 +99,7 @@ def test_no_line_is_lost_or_torn() -> None:
 
 
 def test_lines_come_as_they_are_written() -> None:
-    """Not when a buffer is full: the program waits for the answer to its first."""
+    """Lines come at once, not when a buffer is full: the program waits for the answer to its first line."""
     program = "import sys; print('question'); print('got', input())"
     job = subprocess.Popen(
         [LOCKSTEP, "launch", "-n", "1", sys.executable, "-c", program],
@@ -159,12 +159,12 @@ def test_no_line_is_shorter_than_a_tag(line: bytes) -> None:
     ],
 )
 def test_exit_codes(script: str, code: int, said: str) -> None:
-    """The last line is the launcher's, behind all of mpirun's."""
+    """The last line is the launcher's, after all of mpirun's."""
     done = launch("-n", "3", "sh", "-c", f"[ $OMPI_COMM_WORLD_RANK = 1 ] || sleep 60; {script}")
     assert done.returncode == code
     lines = done.stderr.splitlines()
     assert f"[worker 1] lockstep launch: ended {said} on host {HOST}" in lines
-    assert "[worker 0] lockstep launch: ended" not in done.stderr, "mpirun has ended these"
+    assert "[worker 0] lockstep launch: ended" not in done.stderr, "mpirun ended this one"
     words = "sh: 1: exec: no-such-program: not found" if code == 127 else "no bread"
     assert (
         lines[-1]
@@ -181,7 +181,7 @@ def test_exit_codes(script: str, code: int, said: str) -> None:
         ("Error: rank 1 on host h: its connection is lost: reset", 1),
         ("Error: server 0 (rank 2 of the job, process 7 on host h) died: its connection is closed", 2),
         ("Error: server 0 (rank 2 of the job, process 7 on host h) says: worker 1 (process 8 on host g) died: x", 1),
-        ("Error: rank 3 on host h gave up: no", 0),  # which has not failed
+        ("Error: rank 3 on host h gave up: no", 0),  # it has not failed
         ("Error: rank 0 on host h gave up: no", 0),
         ("ValueError: rank 1 is wrong", 0),
     ],
@@ -200,7 +200,7 @@ def test_the_cause_is_named_before_who_has_heard_of_it(words: str, first: int) -
     assert ends.exit_code(4, was_overdue=False) == first + 4
 
 
-# What mpirun does whose ranks are all on other hosts: none is a process of this one.
+# Behaviour of an mpirun whose ranks are all on other hosts, so that none is a process of this host.
 @pytest.mark.parametrize(
     ("ends", "options", "code", "said"),
     [
@@ -242,7 +242,7 @@ raise SystemExit(_command.main(["launch", "-n", "2", *{options.split()}, "train"
     assert (lines[-1] == f"lockstep launch: {last}") == (code != 0)
 
 
-# Worker 1 is stopped; the others have ended, or say that they wait for it.
+# Worker 1 is stopped. The others have ended, or report that they wait for it.
 @pytest.mark.parametrize(
     ("others", "options", "code", "first"),
     [
@@ -288,7 +288,7 @@ def test_who_goes_on_or_is_not_alone_is_waited_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("lockstep._launch.ends.LINGER_SECONDS", 0.0)
     ends = Ends(workers=3, servers=1)
     ends.note_stop(1, "h")
-    assert not ends.overdue(), "somebody may have stopped the whole job"
+    assert not ends.overdue(), "the whole job may have been stopped by hand"
     ends.note_wait(0)
     assert not ends.overdue(), "worker 2 still works"
     ends.note(End(2, 0, False, "h"))
@@ -296,7 +296,7 @@ def test_who_goes_on_or_is_not_alone_is_waited_for(monkeypatch: pytest.MonkeyPat
     assert not ends.overdue()
     ends.note_stop(1, "h")
     assert ends.overdue().startswith("worker 1 on host h is stopped")
-    ends.note(End(1, 143, False, "h"))  # with the job
+    ends.note(End(1, 143, False, "h"))  # together with the job
     assert ends.failures() == ["worker 1 on host h is stopped by a signal"]
     unknown = Ends()
     unknown.note_stop(1, "h", of=2)
@@ -347,7 +347,9 @@ def test_workers_that_die_are_tolerated_while_one_succeeds(script: str, code: in
 
 @pytest.fixture
 def server(tmp_path: Path) -> str:
-    """A folder in which `python -m lockstep serve` is a program that says its environment and ends with that of EXIT."""
+    """A folder in which `python -m lockstep serve` is a program that prints its environment and ends with the code in
+    EXIT.
+    """
     (tmp_path / "lockstep").mkdir()
     (tmp_path / "lockstep" / "__init__.py").touch()
     program = "import os, sys\ne = os.environ\nprint(sys.argv[1], e['LOCKSTEP_WORKERS'], e['LOCKSTEP_SERVERS'], e['A'])\nsys.exit(int(e['EXIT']))\n"
@@ -369,7 +371,7 @@ def test_servers(server: str, code: int, options: list[str]) -> None:
 
 
 def test_a_job_without_a_server_is_lost(server: str) -> None:
-    """Where workers may die mpirun ends nobody, and workers that still begin wait for ever."""
+    """When workers may die, mpirun ends no process, and workers that are starting would wait for ever."""
     mark = f"launch-{os.getpid()}-lost"
     settings = ["--env", "A=1", "--env-server", f"PYTHONPATH={server}", "--env-server", "EXIT=3"]
     command = ["launch", "-n", "1", "-s", "1", "--tolerate-workers", *settings, "sleep", "100"]
@@ -396,14 +398,14 @@ def await_lines(job: subprocess.Popen[str], count: int) -> None:
 
 
 def processes_with(mark: str) -> list[int]:
-    """Those that have the mark in their environment."""
+    """The processes that have the mark in their environment."""
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
             if mark.encode() in environ.read_bytes():
                 found.append(int(environ.parent.name))
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
     return found
 
 
@@ -411,7 +413,7 @@ def start_waiting(mark: str, script: str, new_group: bool = False) -> subprocess
     command = [LOCKSTEP, "launch", "-n", "2", "--", "sh", "-c", script]
     pipe = subprocess.PIPE
     environment = {**ENVIRONMENT, "MARK_OF_JOB": mark}
-    # Who runs this under nohup has SIGHUP ignored, which processes inherit.
+    # Under nohup SIGHUP is ignored, and processes inherit that.
     here = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         job = subprocess.Popen(command, env=environment, stdout=pipe, text=True, process_group=0 if new_group else None)
@@ -423,7 +425,7 @@ def start_waiting(mark: str, script: str, new_group: bool = False) -> subprocess
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_nothing_behind(number: signal.Signals) -> None:
-    """Nor do children of ranks stay, nor ranks that do not want to end."""
+    """No children of ranks stay, and no ranks that do not want to end."""
     mark = f"launch-{os.getpid()}-{number}"
     job = start_waiting(mark, "trap '' INT TERM HUP; sleep 100 & echo ready; sleep 100; sleep 100")
     assert len(processes_with(mark)) >= 8
@@ -433,7 +435,7 @@ def test_a_signal_leaves_nothing_behind(number: signal.Signals) -> None:
 
 
 def test_control_c_of_a_terminal_goes_to_all() -> None:
-    """That is, to mpirun too."""
+    """Also to mpirun."""
     mark = f"launch-{os.getpid()}-group"
     job = start_waiting(mark, "echo ready; sleep 100", new_group=True)
     os.killpg(job.pid, signal.SIGINT)

@@ -1,4 +1,6 @@
-"""`lockstep launch` between hosts: by ssh, with an sshd on each of two; and by Slurm, on a node that this machine is."""
+"""`lockstep launch` between hosts: by ssh, with an sshd on each of two hosts, and by Slurm, with this machine as a
+node.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def test_ranks_are_on_their_hosts_and_talk(two: ssh_hosts.SshHosts, hosts_file: 
 
 @needs_ssh
 def test_the_working_directory_is_copied(two: ssh_hosts.SshHosts, hosts_file: str, tmp_path: Path) -> None:
-    """Into a folder that neither host had, and that each has for itself."""
+    """Into a folder that exists on neither host, and is a separate one on each."""
     source, there = tmp_path / "work", two.own / "deep" / "a b"
     (source / "data").mkdir(parents=True)
     (source / "data" / "file").write_text("content")
@@ -95,7 +97,9 @@ def test_servers_are_on_all_hosts(two: ssh_hosts.SshHosts, hosts_file: str, tmp_
 
 @needs_ssh
 def test_workers_and_servers_talk_between_hosts(two: ssh_hosts.SshHosts, hosts_file: str, tmp_path: Path) -> None:
-    """All that three workers push arrives at two servers, of which each worker has one on its host and one on the other."""
+    """All pushes of three workers arrive at two servers. Each worker has one server on its own host and one on the
+    other.
+    """
     program = (sys.executable, str(ROOT / "test/python/mpi_servers.py"), "lost", str(tmp_path))
     code, _, stderr = launch(two, "-n", "3", "-s", "2", "-H", hosts_file, "--interface", "eth0", *program)
     assert code == 0, stderr
@@ -124,7 +128,7 @@ def test_a_signal_leaves_nothing_on_other_hosts(two: ssh_hosts.SshHosts, hosts_f
     assert job.stdout is not None
     for _ in range(3):
         assert job.stdout.readline().endswith("ready\n")
-    assert len(processes_with(mark)) > 6, "those on the second host, too: all namespaces have one /proc"
+    assert len(processes_with(mark)) > 6, "includes the second host's: all namespaces share one /proc"
     job.send_signal(number)
     assert job.wait(30) == 128 + number
     await_none(mark)
@@ -150,7 +154,7 @@ def test_ranks_on_other_hosts_do_not_outlive_a_launcher_that_is_killed(
 
 
 def await_none(mark: str) -> None:
-    """Daemons of other hosts notice a little later that mpirun has ended."""
+    """Daemons on other hosts notice a little later that mpirun has ended."""
     end = time.monotonic() + 10
     while processes_with(mark):
         assert time.monotonic() < end, [Path(f"/proc/{each}/cmdline").read_bytes() for each in processes_with(mark)]
@@ -193,7 +197,7 @@ def test_slurm_runs_what_was_written(tmp_path: Path) -> None:
     assert done.stdout.startswith("Submitted batch job 1\n"), done.stderr
     output = (tmp_path / "lockstep-train-1.out").read_text()
     assert {"[worker 0] 0 2 x y", "[worker 1] 1 2 x y"} <= set(output.splitlines()), output
-    assert done.returncode == 3, "sbatch --wait has the job's"
+    assert done.returncode == 3, "sbatch --wait ends with the job's exit code"
 
 
 @needs_slurm

@@ -1,4 +1,4 @@
-"""What is left of a job when `lockstep launch`, or its mpirun, is killed: nothing."""
+"""When `lockstep launch` or its mpirun is killed, nothing of the job is left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from test_launch import ENVIRONMENT, LOCKSTEP, await_lines, processes_with, star
 
 
 def mpirun_of(launcher: int) -> int:
-    """Its other child is the guard."""
+    """The launcher's child that is mpirun; its other child is the guard."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
     (mpirun,) = (each for each in children if Path(f"/proc/{each}/comm").read_text() == "mpirun\n")
     return int(mpirun)
@@ -35,7 +35,9 @@ def test_ranks_do_not_outlive_an_mpirun_that_is_killed() -> None:
 
 
 def test_ranks_do_not_outlive_a_launcher_that_is_killed() -> None:
-    """They say nothing that would find a broken pipe, do not want to end, and have started what has left their group."""
+    """The ranks print nothing, so they do not notice a broken pipe; they refuse to end, and start a process outside
+    their group.
+    """
     mark = f"launch-{os.getpid()}-orphans"
     job = start_waiting(mark, "trap '' TERM; setsid sleep 100 & echo ready; sleep 100; sleep 100")
     assert len(processes_with(mark)) >= 9
@@ -73,7 +75,7 @@ time.sleep(100)
     def files() -> list[Path]:
         return list(Path("/dev/shm").glob(f"*.{name}.*"))
 
-    assert len(files()) == 2, "Open MPI's, of each rank"
+    assert len(files()) == 2, "one file of Open MPI for each rank"
     job.kill()
     job.wait()
     await_none(mark)

@@ -1,4 +1,4 @@
-"""`lockstep launch`: what each launcher would run, to the letter; wrong arguments and hosts files."""
+"""`lockstep launch`: the exact commands of each launcher; wrong arguments and hosts files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEEP_ALIVE = (
 
 
 def dry_run(*arguments: str, environment: Mapping[str, str] = ALLOWED) -> str:
-    """What --dry-run prints, PYTHON for this interpreter and RANK for what runs a program."""
+    """The output of --dry-run, with PYTHON for this interpreter and RANK for the program that runs a rank."""
     parsed = _command._parser().parse_args(["launch", *arguments])
     text = str(plan_of(parsed, environment, "/home/me/work"))
     return text.replace(sys.executable, "PYTHON").replace(RANK, "RANK")
@@ -103,7 +103,7 @@ def test_this_host_needs_no_ssh(hosts_file: str) -> None:
     assert [step.command[0] for step in in_place.steps] == ["ssh", "rsync"], "there is nothing to copy"
     assert [step.host for step in ssh.plan(job, is_here=is_first).steps] == ["h1"]
     assert ssh.is_this_host("localhost") and ssh.is_this_host("127.0.0.1")
-    assert not ssh.is_this_host("192.0.2.1"), "an address for documents"
+    assert not ssh.is_this_host("192.0.2.1"), "an address reserved for documentation"
     assert not ssh.is_this_host("no-such-host.invalid")
 
 
@@ -155,7 +155,7 @@ def test_what_is_passed_on_is_named_once_and_not_of_another_job(hosts_file: str)
     for launcher, settings in (
         (("--launcher", "mpi"), " -x PATH -x LOCKSTEP_TRACE=u"),
         (("-H", hosts_file), " -x PATH -x LOCKSTEP_TRACE=u"),
-        ((), " -x LOCKSTEP_TRACE=u"),  # ranks of this host have its environment
+        ((), " -x LOCKSTEP_TRACE=u"),  # ranks of this host inherit its environment
     ):
         text = dry_run(*launcher, *arguments, environment=environment)
         assert re.findall("(?: -x [^ ]+)+", text) == [settings] and text.endswith(" -n 1 PYTHON RANK train\n")
@@ -170,7 +170,7 @@ def test_workers_that_may_die() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 def test_root_is_allowed_by_an_option_where_it_is_not_yet() -> None:
     assert dry_run("-n", "1", "train", environment={}).startswith("mpirun --tag-output --allow-run-as-root ")
-    for name in ALLOWED:  # mpirun wants both
+    for name in ALLOWED:  # mpirun requires both
         assert "--allow-run-as-root" in dry_run("-n", "1", "train", environment={name: "1"})
 
 
@@ -225,7 +225,9 @@ def test_batch_scripts_pass_on_what_each_role_is_given() -> None:
     ],
 )
 def test_a_name_is_what_all_queues_and_kubernetes_take(script: str, name: str) -> None:
-    """Grid Engine wants no digit first, a Service of Kubernetes a letter, in 63 characters with what is appended for pods."""
+    """Grid Engine allows no digit first; a Service of Kubernetes needs a letter first, and 63 characters with the
+    suffix for pods.
+    """
     assert re.fullmatch("[a-z]([a-z0-9-]{0,38}[a-z0-9])?", name)
     for launcher, line in (
         (("slurm",), f"#SBATCH --job-name={name}\n"),

@@ -1,4 +1,4 @@
-"""Arguments and values of the environment reach a program as they are, whatever starts the job."""
+"""Arguments and values of the environment reach a program unchanged with every launcher."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WORDS = [
         "~",
         "#",
         "-",
-    ),  # launch has --num-workers, --image
+    ),  # launch itself has --num-workers and --image
     *("$HOME", "$(HOSTNAME)", "$$", "`id`", "it's", 'say "x"', r"back\slash", r"\n", "%d %%", "a:b", "ü😀"),
     "two\n#$ -N lines\r\n#SBATCH --ntasks=9\n it's \\",
 ]
@@ -43,7 +43,7 @@ print(json.dumps([sys.argv[2:], values]))
 
 
 def arguments(program: Path) -> list[str]:
-    """Of `lockstep launch`: half of the values after a colon."""
+    """Arguments of `lockstep launch`; half of the values follow a colon."""
     program.write_text(PROGRAM)
     settings = [("--env", f"VALUE{number}{'=:'[number % 2]}{value}") for number, value in enumerate(VALUES)]
     return [*(word for pair in settings for word in pair), sys.executable, str(program), str(len(VALUES)), *WORDS]
@@ -56,7 +56,7 @@ def fake(folder: Path, name: str, script: str) -> None:
 
 @pytest.mark.parametrize("launcher", ["local", "slurm", "sge"])
 def test_words_reach_the_program(tmp_path: Path, launcher: str) -> None:
-    """What stands in for sbatch and qsub runs the script, here."""
+    """Replacements for sbatch and qsub run the script here."""
     fake(tmp_path, "sbatch", 'bash "$1"')
     fake(tmp_path, "srun", "echo localhost")
     fake(tmp_path, "qsub", 'echo "localhost 1 all.q UNDEFINED" > nodes; PE_HOSTFILE=nodes bash "$1"')
@@ -77,7 +77,7 @@ def test_no_word_is_taken_for_an_option_of_the_queue(tmp_path: Path, launcher: s
 
 
 def expanded(text: str) -> str:
-    """As Kubernetes does with a container's command, if it knows all names."""
+    """Expands the text like a container's command in Kubernetes. Requires that all names are known."""
     return re.sub(r"\$(\$|\(.*?\))", lambda match: "$" if match[1] == "$" else "replaced", text)
 
 
@@ -109,14 +109,16 @@ def test_words_need_not_be_text(tmp_path: Path) -> None:
 
 
 def test_what_elastic_starts_has_its_options() -> None:
-    """--h is mpirun's, and neither --help nor --hosts."""
+    """--h is an option of mpirun, and neither --help nor --hosts."""
     command = ["mpirun", "--h", "--host", "a:1", "train", "--res", "1"]
     parsed = _command._parser().parse_args(["elastic", "--restart", "2", *command])
     assert (parsed.restart, parsed.launch) == (2, command)
 
 
 def test_what_runs_between_hosts_of_tests_has_its_options() -> None:
-    """--r is neither --rate nor --ranks: without root or hosts the program is asked for, with them it runs."""
+    """--r is neither --rate nor --ranks. Without root or hosts, hosts.py reports that the program is missing; with them
+    it runs the program.
+    """
     script = str(ROOT / "test/hosts/hosts.py")
     done = subprocess.run(
         [sys.executable, script, "--hosts", "1", "echo", "--r"], capture_output=True, text=True, check=False

@@ -1,6 +1,8 @@
-"""Losses on compiled programs: on 1, 2 and 3 ranks what PyTorch computes of the whole batch, in value and gradient.
+"""Losses in compiled programs: on 1, 2 and 3 ranks, values and gradients equal those that PyTorch computes of the whole
+batch.
 
-Every option of every loss is compared in f64, on the interpreter, by test/op_cases/pytorch_loss_test.cc; here is what users do.
+Every option of every loss is compared in f64, on the interpreter, by test/op_cases/pytorch_loss_test.cc; this file
+tests the user's view.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ RANDOM = np.random.Generator(np.random.PCG64(11))
 X = RANDOM.standard_normal((BATCH, FEATURES)).astype(np.float32)
 WEIGHTS = {name: RANDOM.standard_normal((FEATURES, CLASSES)).astype(np.float32) for name in ("w", "u", "v")}
 CLASS_WEIGHTS = [0.5, 2.0, 1.0, 0.25, 1.5]
-LABELS = np.array([3, -1, 0, 4, 1, 2])  # -1 is ignored where a loss ignores it
+LABELS = np.array([3, -1, 0, 4, 1, 2])  # -1 is ignored if a loss ignores it
 WANTED = RANDOM.standard_normal((BATCH, CLASSES)).astype(np.float32)
 WANTED[0, 0] = 0
 PROBABILITIES = RANDOM.dirichlet(np.ones(CLASSES), BATCH).astype(np.float32)
@@ -35,8 +37,9 @@ SIGNS_OF_ELEMENTS = np.where(RANDOM.random((BATCH, CLASSES)) < 0.5, 1, -1).astyp
 
 
 def model(batch: int = BATCH, dtype: str = "f32") -> ls.Graph:
-    """Results z, y and q of the shape [batch, classes], each of one product, and log = log_softmax of the three as steps in
-    time, [batch, 3, classes]."""
+    """A model with results z, y and q of the shape [batch, classes], each one product, and log, the log_softmax of the
+    three as steps in time, [batch, 3, classes].
+    """
     lines = [
         *(f"%{name} = matmul %x, %{weight} : {dtype}[{batch},{CLASSES}]" for name, weight in zip("zyq", WEIGHTS)),
         f"%all = concat %z, %y, %q {{dim=1}} : {dtype}[{batch},{3 * CLASSES}]",
@@ -53,7 +56,7 @@ def model(batch: int = BATCH, dtype: str = "f32") -> ls.Graph:
 
 @dataclass
 class Case:
-    """A loss of ours, the inputs that it takes, and what PyTorch makes of z, y, q and the inputs."""
+    """One of our losses, its inputs, and PyTorch's loss of z, y, q and the inputs."""
 
     name: str
     loss: ls.Loss
@@ -135,7 +138,7 @@ CASES = cases()
 
 
 def trained(loss: ls.Loss, inputs: dict[str, np.ndarray], world: ls.Communicator, batch: int = BATCH, **options: Any):
-    """The loss of one step, and the gradients: what a step of SGD with the rate 1 subtracts."""
+    """The loss of one step, and the gradients, which are what a step of SGD with rate 1 subtracts."""
     step = ls.train_step(model(batch), loss, ls.optim.SGD(1.0))
     exe = ls.compile(step, world=world, threads=1, **options)
     before = {name: WEIGHTS[name] for name in exe.state}
@@ -187,7 +190,7 @@ PADDED = [
 @pytest.mark.parametrize("i", range(len(PADDED)))
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_padding_of_weight_0_changes_nothing(i: int, n: int) -> None:
-    """On 3 ranks the last one has padding alone. What is in the padding does not matter."""
+    """On 3 ranks the last one has only padding. The content of the padding does not matter."""
     loss, inputs = PADDED[i]
     given = {"x": X, **inputs, "s": np.ones(BATCH, np.float32)}
     _, value, gradients = trained(loss, {k: v[:4] for k, v in given.items()}, ls.Communicator.single(), batch=4)
@@ -246,8 +249,9 @@ def test_lengths_of_sequences_are_checked() -> None:
 def of_logits(
     loss: ls.Loss, shape: str, value: np.ndarray, normalizes: bool = False, **inputs: np.ndarray
 ) -> tuple[float, np.ndarray]:
-    """The loss of these logits "z", and what one step of SGD with the rate 1 subtracts from an addend of them that is 0. With
-    `normalizes`, the loss is of "log", their log_softmax over the last dimension."""
+    """The loss of these logits "z", and the difference that a step of SGD with rate 1 makes to a zero that is added to
+    them. With `normalizes`, the loss is of "log", their log_softmax over the last dimension.
+    """
     text = f"graph @f(%x: {shape} split(0), state %w: {shape}) -> (z: {shape} split(0)) {{\n  %z = add %x, %w : {shape}\n  return %z\n}}"
     if normalizes:
         log = f"  %log = log_softmax %z {{dim={value.ndim - 1}}} : {shape}\n  return %z, %log"
@@ -271,7 +275,7 @@ def test_logits_far_from_0_have_a_finite_loss() -> None:
 
 
 def test_ctc_of_a_class_that_cannot_be() -> None:
-    """Its logarithm is -inf. Nothing goes through it, and no gradient comes of it."""
+    """The class's logarithm is -inf. It contributes nothing, and gets no gradient."""
     x = RANDOM.standard_normal((2, 4, 3)).astype(np.float32)
     x[0, 1, 1] = x[1, 2, 0] = -np.inf
     labels = {
@@ -285,7 +289,7 @@ def test_ctc_of_a_class_that_cannot_be() -> None:
     np.testing.assert_allclose(value, expected.item(), rtol=1e-5)
     assert np.isfinite(gradient).all() and gradient.any()
     assert not gradient[0, 1, 1] and not gradient[1, 2, 0]
-    x[1, 2] = -np.inf  # there is no way any more
+    x[1, 2] = -np.inf  # no path is left
     value, gradient = of_logits(ls.loss.ctc("z", max_target_length=2), "f32[2,4,3]", x, **labels)
     assert value == np.inf and np.isfinite(gradient[0]).all() and gradient[0].any()
     assert np.isnan(gradient[1]).any()
@@ -338,7 +342,7 @@ def test_what_cannot_be_added_or_multiplied() -> None:
         with pytest.raises(TypeError, match="unsupported operand|can't multiply"):
             wrong()
     with pytest.raises(TypeError, match="unsupported operand"):
-        np.ones(2) * a  # no array of losses
+        np.ones(2) * a  # not an array of losses
     for factor in (float("nan"), float("inf")):
         with raises("loss l1: its factor is", "expected a finite number"):
             a * factor

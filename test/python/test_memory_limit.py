@@ -1,4 +1,4 @@
-"""Steps that compute values again, so that their memory is within a limit: the same bits, from fewer bytes."""
+"""Steps that compute values again, to keep their memory within a limit: the same bits, from fewer bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def total(exe: ls.Executable) -> int:
 
 
 def run(case: Case, step: ls.Graph, world: ls.Communicator, **options: Any) -> tuple[list[bytes], ls.Executable]:
-    """The bits of four losses and then of all states."""
+    """The bits of four losses, then of all states."""
     exe = ls.compile(step, world=world, threads=1, **options)
     samples, labels = (array[: 4 * BATCH] for array in case.data())
     bits = [
@@ -38,7 +38,7 @@ def run(case: Case, step: ls.Graph, world: ls.Communicator, **options: Any) -> t
 
 
 def smallest(step: ls.Graph, ranks: int = 1, threads: int = 1) -> int:
-    """What the error says of a limit that cannot be kept."""
+    """The smallest limit, taken from the error about one that is too small."""
     results = run_in_threads(ranks, lambda world: ls.compile(step, world=world, threads=threads, memory_limit=1))
     limits = set()
     for result in results:

@@ -1,4 +1,4 @@
-"""Meshes of two axes: the batch is shared along one, weights along the other, and n ranks compute what one would."""
+"""Meshes of two axes: the batch is split along one, weights along the other, and n ranks compute what one would."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ def digests_of(exe: ls.Executable) -> dict[str, str]:
 
 
 def assert_replicas_are_equal(digests: list[dict[str, str]]) -> None:
-    """Of ranks 0 to 3 of MESH: 0 and 2, and 1 and 3, hold the same parts of what is split along "model"."""
+    """For ranks 0 to 3 of MESH: asserts that 0 and 2, and 1 and 3, have the same parts of states that are split along
+    "model".
+    """
     split = {name for name in digests[0] if name.removesuffix("/adam_m").removesuffix("/adam_v") in MLP_SPLIT}
-    assert len(split) == 9  # with what Adam keeps
+    assert len(split) == 9  # including Adam's states
     assert len(digests[0]) > len(split)
     for name in digests[0]:
         assert digests[0][name] == digests[2][name], name
@@ -37,7 +39,7 @@ def assert_replicas_are_equal(digests: list[dict[str, str]]) -> None:
 
 
 def whole(name: str, of_ranks: list[dict[str, np.ndarray]]) -> np.ndarray:
-    """A state of MESH's ranks, put together."""
+    """A state of MESH's ranks, assembled."""
     dim = MLP_SPLIT.get(name, {}).get("model")
     return of_ranks[0][name] if dim is None else np.concatenate([of_ranks[0][name], of_ranks[1][name]], axis=dim)
 
@@ -74,7 +76,7 @@ def test_split_weights_over_mpi(tmp_path: Path) -> None:
 
 
 def test_the_model_axis_alone() -> None:
-    """Nobody shares the batch; the ranks share weights, so this is no lack of sharing."""
+    """No axis splits the batch, but the ranks split weights, so this is not an error."""
 
     def body(world: ls.Communicator) -> tuple[float, ls.Executable]:
         model = ls.load_onnx(MLP.model, dims={"batch": 6}, split={})

@@ -1,4 +1,4 @@
-"""Metrics: against NumPy on all samples at once, however they are cut into batches, ranks, and padding."""
+"""Metrics compared with NumPy on all samples at once, for any division into batches, ranks and padding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOP_1 = np.mean(SCORES.argmax(axis=1) == LABELS)
 
 
 def over(make: Any, world: ls.Communicator | None = None, size: int = 12, **options: Any) -> Any:
-    """What a metric says of all samples, added in padded batches, on this rank its share of each."""
+    """The metric of all samples, added in padded batches, of which this rank has its share."""
     metric = make(**options)
     for scores, labels, weight in ls.data.batches(SCORES, LABELS, size=size, world=world, last="pad", seed=2):
         metric.add(scores, labels, weight)
@@ -150,11 +150,11 @@ def test_wrong_metrics() -> None:
             "Mean(2,) is computed here, and ConfusionMatrix(3, 3) on rank 0" in str(error)
         )
     for error in run_in_threads(2, lambda world: (ls.metrics.Mean() if world.rank else accuracy).compute(world)):
-        assert isinstance(error, ls.Error)  # which have as many sums
+        assert isinstance(error, ls.Error)  # they have equally many sums
 
 
 def test_ranks_with_the_same_samples_count_once() -> None:
-    """Of a mesh, the ranks along "model" get the same rows."""
+    """In a mesh, the ranks along "model" get the same rows."""
     random = np.random.Generator(np.random.PCG64(5))
     scores, labels = random.standard_normal((8, 3)).astype(np.float32), random.integers(0, 3, 8)
     alone = ls.metrics.ConfusionMatrix(3)
@@ -178,7 +178,7 @@ def test_ranks_with_the_same_samples_count_once() -> None:
 def test_every_metric_counts_the_first_of_the_ranks_with_the_same_samples(
     mesh: dict[str, int], counted: tuple[int, int]
 ) -> None:
-    """Here the others' are not the same, so that it is seen."""
+    """Here their rows differ, so that it would show if they counted."""
 
     def compute(world: ls.Communicator) -> list[Any]:
         mean, perplexity = ls.metrics.Mean(), ls.metrics.Perplexity()

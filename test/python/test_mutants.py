@@ -1,4 +1,4 @@
-"""What `make mutants` puts into sources: each mistake is there when it is asked for, alone, and the others are not."""
+"""The sources that `make mutants` makes: each mistake is active when it is selected, and no other one is."""
 
 from __future__ import annotations
 

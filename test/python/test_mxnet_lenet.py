@@ -1,4 +1,6 @@
-"""A LeNet on two workers, against the losses that MXNet's store "dist_sync" gave with two servers (mxnet_lenet.py): by a store, and by a trainer."""
+"""A LeNet on two workers, by a store and by a trainer, compared with the losses of MXNet's store "dist_sync"
+(mxnet_lenet.py).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ SGD = ls.optim.SGD(oracle.LEARNING_RATE, momentum=oracle.MOMENTUM)
 
 
 def by_store(world: ls.Communicator) -> list[float]:
-    """The loss of this worker's rows."""
+    """The losses of this worker's rows."""
     images, labels = oracle.data()
     model = ls.load_onnx(LENET, dims={"batch": oracle.BATCH // world.size})
     exe = ls.compile(ls.train_step(model, LOSS, optimizer=None), threads=1)
@@ -40,7 +42,7 @@ def by_store(world: ls.Communicator) -> list[float]:
 
 
 def by_trainer(world: ls.Communicator) -> list[float]:
-    """The loss of all rows, in two epochs."""
+    """The losses of all rows, in two epochs."""
     images, labels = oracle.data()
     model = ls.load_onnx(LENET, dims={"batch": oracle.BATCH})
     trainer = ls.Trainer(model, LOSS, SGD, kvstore=ls.kv.create("dist_sync", world), threads=1)
@@ -56,4 +58,4 @@ def test_the_losses_are_those_of_mxnet(train: object) -> None:
     found = run_in_threads(oracle.WORKERS, train)  # type: ignore[arg-type]
     assert [len(losses) for losses in found] == [oracle.STEPS] * oracle.WORKERS
     np.testing.assert_allclose(np.mean(found, axis=0), EXPECTED, rtol=0, atol=1e-4)
-    assert EXPECTED[-1] < EXPECTED[0] / 2  # there was something to learn
+    assert EXPECTED[-1] < EXPECTED[0] / 2  # it has learnt something

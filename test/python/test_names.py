@@ -1,4 +1,4 @@
-"""Misspelt names and options, and other libraries' words: the error says which of ours is meant."""
+"""Misspelt names and options, and words of other libraries: the error suggests ours."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_dir_lists_what_is_public() -> None:
         assert names == sorted(name for name in module.__all__ if not name.startswith("__"))
 
 
-# Of a call with an option that it does not have: what the message says.
+# Calls with an option that does not exist, and the message.
 OPTIONS: list[tuple[Callable[[], Any], str]] = [
     (lambda: ls.compile(mlp(), thread=1), "compile() has no option 'thread'; is threads meant? It has: graph, backend, world"),
     (lambda: ls.compile(mlp(), device="cuda"), "compile() has no option 'device'; is backend meant?"),

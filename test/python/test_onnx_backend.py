@@ -1,5 +1,7 @@
-"""ONNX's backend tests over lockstep.onnx_backend, as ONNX prescribes: compiled for the CPU. Those listed in onnx_not_passing.toml
-must fail, so that the list stays true, but for what depends on the processor."""
+"""ONNX's backend tests over lockstep.onnx_backend, as ONNX prescribes, compiled for the CPU.
+
+Tests listed in onnx_not_passing.toml must fail, so that the list stays true, except those that depend on the processor.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def test_the_list_names_tests_that_there_are() -> None:
 
 
 def reshape_model() -> onnx.ModelProto:
-    """y = x * 2 in a shape that the second input says, and the shape itself."""
+    """y = x * 2 in the shape given by the second input, and that shape."""
     nodes = [
         helper.make_node("Add", ["x", "x"], ["sum"]),
         helper.make_node("Reshape", ["sum", "shape"], ["y"]),
@@ -136,7 +138,7 @@ def test_one_node_runs_on_its_own() -> None:
     x = np.array([[1.0, -2.0]], np.float32)
     (y,) = backend.run_node(helper.make_node("Relu", ["x"], ["y"]), [x])
     np.testing.assert_array_equal(y, [[1.0, 0.0]])
-    # Before opset 13 Softmax is over all dimensions from the axis on, which is 1.
+    # Before opset 13 Softmax is over all dimensions from the axis on, here 1.
     x = np.ones((2, 3, 4), np.float32)
     for opset, share in ((11, 1 / 12), (13, 1 / 4)):
         (y,) = backend.run_node(helper.make_node("Softmax", ["x"], ["y"]), [x], opset_version=opset)

@@ -1,4 +1,4 @@
-"""docs/onnx.md says what the importer's tables, the node tests and the list of gradients say."""
+"""docs/onnx.md agrees with the importer's tables, the node tests and the list of gradients."""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""Operators of ONNX at the edges: NaN and infinities, empty tensors, integers beyond the digits of a double, indices out of
-range, defaults of every opset. What is expected is written out, or is a file's own other form; a file's values come once as
-data, and once as initializers, which the import computes with."""
+"""Edge cases of ONNX operators: NaN and infinities, empty tensors, integers too large for a double, indices out of
+range, defaults of every opset.
+
+Expected values are written out, or come from another form of the same file. Values come once as data, and once as
+initializers, with which the import computes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ import lockstep as ls
 import lockstep.onnx_backend as backend
 
 NAN, INF, MOST = np.nan, np.inf, float(np.finfo(np.float32).max)
-BIG = 2**53  # the integers after it are no doubles
+BIG = 2**53  # the integers after it are not exact in f64
 HIGHEST = 2**63 - 1
 
 
@@ -37,7 +40,7 @@ def i32(*values: Any) -> np.ndarray:
 
 
 def model_of(op: str, opset: int, inputs: list[Any], fixed: set[int], **attributes: Any) -> onnx.ModelProto:
-    """One node; the inputs in `fixed` are initializers, an input that is None is absent."""
+    """A model of one node. The inputs in `fixed` are initializers; an input that is None is absent."""
     names = ["" if value is None else f"x{i}" for i, value in enumerate(inputs)]
     given = {name: np.asarray(value) for name, value in zip(names, inputs, strict=True) if name}
     infos = [
@@ -70,7 +73,7 @@ FLOATS: list[Row] = [
     ("Softplus", 22, [f32(-INF, -200, 0, 200, INF, NAN)], {}, [f32(0, 0, np.log(2), 200, INF, NAN)]),
     ("Clip", 6, [f32(-INF, 2, INF, NAN)], {}, [f32(-MOST, 2, MOST, NAN)]),
     ("Clip", 13, [f32(-INF, 2, INF, NAN)], {}, [f32(-INF, 2, INF, NAN)]),
-    ("Clip", 13, [f32(-INF, 2, INF, NAN), f32(1)[0], f32(0)[0]], {}, [f32(0, 0, 0, NAN)]),  # the maximum counts
+    ("Clip", 13, [f32(-INF, 2, INF, NAN), f32(1)[0], f32(0)[0]], {}, [f32(0, 0, 0, NAN)]),  # the maximum has precedence
     ("ReduceMax", 20, [f32([1, NAN, 3], [-INF, -INF, -INF]), i64(1)], {}, [f32([NAN], [-INF])]),
     ("ReduceMin", 20, [f32([1, 3, NAN], [INF, INF, INF]), i64(1)], {}, [f32([NAN], [INF])]),
     ("ReduceSum", 13, [f32([INF, -INF], [INF, 1]), i64(1)], {}, [f32([NAN], [INF])]),
@@ -116,7 +119,7 @@ EMPTIES: list[Row] = [
     ("ReduceMin", 18, [EMPTY.astype(np.int64), i64(1)], {}, [i64([HIGHEST], [HIGHEST])]),
     ("ReduceMean", 18, [EMPTY, i64(1)], {}, [f32([NAN], [NAN])]),
     ("ReduceSum", 13, [EMPTY, i64(0)], {}, [np.zeros((1, 0), np.float32)]),
-    ("ReduceMax", 18, [f32(5)[0]], {}, [f32(5)[0]]),  # of rank 0
+    ("ReduceMax", 18, [f32(5)[0]], {}, [f32(5)[0]]),  # a scalar
     ("ReduceSumSquare", 18, [f32([-1, 2])], {"noop_with_empty_axes": 1}, [f32([1, 4])]),
     ("TopK", 11, [EMPTY, i64(0)], {}, [EMPTY, np.zeros((2, 0), np.int64)]),
     ("MatMul", 13, [EMPTY, np.zeros((0, 3), np.float32)], {}, [np.zeros((2, 3), np.float32)]),
@@ -160,7 +163,7 @@ DIGITS: list[Row] = [
     ("OneHot", 11, [i64(-1, -4), i64(3)[0], i64(BIG, BIG + 1)], {}, [i64([BIG, BIG, BIG + 1], [BIG] * 3)]),
 ]
 
-# What of an operator has to be known when importing.
+# Inputs that an operator must know when it is imported.
 KNOWN = {
     "Resize": {2},
     "Range": {0, 1, 2}, "Pad": {1, 2}, "OneHot": {1}, "CumSum": {1}, "TopK": {1}, "ReduceSum": {1}, "ReduceMax": {1},
@@ -173,7 +176,7 @@ KNOWN = {
 def test_at_the_edges(row: Row, folded: bool) -> None:
     op, opset, inputs, attributes, expected = row
     floats = [i for i, value in enumerate(inputs) if value is not None and np.asarray(value).dtype.kind == "f"]
-    # Float initializers would be parameters, and those of a graph without inputs too.
+    # Float initializers would be parameters, also in a graph without inputs.
     fixed = {i for i in range(len(inputs)) if i not in floats} if folded else KNOWN.get(op, set())
     found = run(op, opset, inputs, fixed, attributes)
     assert len(found) == len(expected)
@@ -230,7 +233,7 @@ def test_what_has_no_meaning_is_an_error(row: tuple) -> None:
         run(op, opset, inputs, fixed, attributes)
 
 
-# What kernels refuse, of data that no import has seen.
+# Operators whose kernels check data, if the import has not seen it.
 WHEN_RUN = {"Div", "Mod", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "SoftmaxCrossEntropyLoss"}
 
 
@@ -258,7 +261,7 @@ def test_a_file_has_one_opset_of_a_domain() -> None:
 
 
 def test_an_exponent_that_is_given_stays_an_input() -> None:
-    """`values` fixes what an operator has to know; a power does without."""
+    """`values` fixes only inputs that an operator must know at import; Pow does not need its exponent."""
     model = model_of("Pow", 13, [f32(2, 3), f32(2, 2)], set())
     graph = ls.load_onnx(model, values={"x1": f32(2, 2)})
     assert (graph.fixed_inputs, [info.name for info in graph.inputs]) == ([], ["x0", "x1"])
@@ -289,7 +292,7 @@ def test_the_gradient_of_softplus_at_zero_is_a_half_also_in_a_cell() -> None:
 
 
 def schemas() -> dict[str, list[Any]]:
-    """Of each operator of the default domain that is imported, its versions in order."""
+    """The imported versions of each operator of the default domain, in order."""
     imported = {name for name, _, _ in ls._lockstep._onnx_operators()}
     found: dict[str, list[Any]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
@@ -299,7 +302,7 @@ def schemas() -> dict[str, list[Any]]:
 
 
 def in_version(case: Any, schema: Any, opset: int) -> onnx.ModelProto:
-    """The case's model in an older opset, without what its schema there does not have."""
+    """The case's model in an older opset, without the parts that its schema lacks."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     model.ir_version = 10
@@ -317,7 +320,7 @@ def in_version(case: Any, schema: Any, opset: int) -> onnx.ModelProto:
 
 
 def text_of(model: onnx.ModelProto, case: Any) -> str | None:
-    """The imported graph; None if the import is an error, as of a case that its opset did not have."""
+    """The imported graph, or None if the import fails, as for a case that this opset did not have."""
     inputs = dict(zip([info.name for info in case.model.graph.input], case.data_sets[0][0], strict=False))
     named = {info.name for info in model.graph.input}
     try:
@@ -341,13 +344,13 @@ def cases_of_one_node() -> dict[str, list[Any]]:
     return cases
 
 
-# What ONNX's schema says of a default is a slip: a spelling, and a list for two directions where one is the default.
+# Mistakes in ONNX's schemas: a misspelt default, and a default for two directions where the default is one direction.
 SLIPS = {("GRU", "direction"), ("RNN", "activations")}
 
 
-@pytest.mark.filterwarnings("ignore")  # overflows that some cases are about
+@pytest.mark.filterwarnings("ignore")  # overflows that some cases test
 def test_an_attribute_that_is_absent_is_what_the_schema_of_its_opset_says() -> None:
-    """A file that gives the default is the same program as one that does not, in each version of each operator."""
+    """A file with an explicit default is the same program as one without, for each version of each operator."""
     cases, compared, wrong = cases_of_one_node(), set(), []
     for op, versions in schemas().items():
         ends = [schema.since_version - 1 for schema in versions[1:]] + [onnx.defs.onnx_opset_version()]
@@ -406,7 +409,7 @@ def test_external_data_may_be_anywhere_beside_the_model(location: str, tmp_path:
 
 
 def test_external_data_may_be_a_link_beside_the_model_to_anywhere(tmp_path: Path) -> None:
-    """As in a cache that keeps the files of all models in one folder, and has a folder of links for each model."""
+    """For example a cache that keeps the files of all models in one folder, and a folder of links for each model."""
     blobs = tmp_path / "blobs"
     blobs.mkdir()
     for location in ("w.bin", "sub/w.bin"):
@@ -416,7 +419,7 @@ def test_external_data_may_be_a_link_beside_the_model_to_anywhere(tmp_path: Path
         (path.parent / location).parent.mkdir(exist_ok=True)
         (path.parent / location).symlink_to(blobs / "5678")
         path.symlink_to("../blobs/1234")
-        other = tmp_path / "current.onnx"  # a link to a link, with the data beside that
+        other = tmp_path / "current.onnx"  # a link to a link, with the data beside that one
         other.unlink(missing_ok=True)
         other.symlink_to("models/model.onnx")
         for each in (path, other):
@@ -436,7 +439,7 @@ def test_external_data_may_be_beside_what_the_model_is_a_link_to(tmp_path: Path)
     link = tmp_path / "links" / "model.onnx"
     link.symlink_to(path)
     np.testing.assert_array_equal(ls.load_onnx(link).initial_value("w"), f32(3, 4))
-    (link.parent / "w.bin").write_bytes(f32(5, 6).tobytes())  # what is beside the name that is given comes first
+    (link.parent / "w.bin").write_bytes(f32(5, 6).tobytes())  # data beside the given path has precedence
     np.testing.assert_array_equal(ls.load_onnx(link).initial_value("w"), f32(5, 6))
 
 

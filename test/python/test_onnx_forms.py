@@ -1,4 +1,4 @@
-"""What ONNX files say in several ways: fixed batches, dropout, scalars that are learnt, the forms of old opsets."""
+"""Several forms of the same ONNX file: fixed batches, dropout, learnt scalars, old opsets."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def raises(*parts: str) -> Any:
-    """Expects an Error whose message has all parts, in this order."""
+    """Expects an Error whose message contains all parts, in this order."""
     return pytest.raises(ls.Error, match="(?s)" + ".*".join(re.escape(part) for part in parts))
 
 
 def save(
     path: Path, nodes: list[Any], opset: int, shapes: dict[str, list], initializers: dict[str, Any] | None = None
 ) -> Path:
-    """Writes a model from the input x (and others of `shapes`) to y."""
+    """Writes a model with the input x (and others of `shapes`) and the output y."""
     inputs = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in shapes.items() if name != "y"
     ]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, shapes.get("y"))
     tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in (initializers or {}).items()]
     graph = helper.make_graph(nodes, "g", inputs, [output], tensors)
-    # IR version 8 wants opset 9 or later to be named as such; ONNX Runtime reads it with every opset.
+    # IR version 8 requires opset 9 or later in each file; ONNX Runtime still reads it with every opset.
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     onnx.save(model, path)
     return path
 
 
-# A batch that the file fixes
+# A batch size that is fixed in the file
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def fixed(tmp_path: Path) -> Path:
 
 
 def losses(model: ls.Graph, n: int, batch: int, **options: Any) -> list[Any]:
-    """The loss of three steps on each of n ranks, or the rank's error."""
+    """The losses of three steps on each of n ranks, or the rank's error."""
     x, labels = random(batch, 12), np.arange(batch) % 5
     step = ls.train_step(model, CROSS_ENTROPY, SGD)
 
@@ -186,7 +186,7 @@ def test_dropout_drops_in_training_alone(
     exe = ls.compile(step, threads=1)
     w = exe.state["w"]
     results = exe(x=x, label=LABELS % 3)
-    # Two of the six rows drop at least one of the same elements otherwise than others do.
+    # In at least one of the six rows an element was dropped.
     assert not np.allclose(results["y"], x @ w, rtol=1e-3)
     assert exe.state["random/step"] == 1
     np.testing.assert_allclose(ls.compile(model, threads=1)(x=x)["y"], x @ w, rtol=1e-5, atol=1e-6)
@@ -234,7 +234,7 @@ def test_a_ratio_that_is_computed_counts(tmp_path: Path) -> None:
         x = np.full((50, 40), ratio, F)
         y = exe(x=x, target=x)["y"]
         assert abs(np.mean(y == 0) - ratio) < 0.04, ratio
-    np.testing.assert_array_equal(ls.compile(model)(x=x)["y"], x)  # the mask too is of training
+    np.testing.assert_array_equal(ls.compile(model)(x=x)["y"], x)  # the mask is also only for training
 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.5, np.nan])
@@ -248,7 +248,7 @@ def test_a_ratio_that_is_none_is_an_error(ratio: float, tmp_path: Path) -> None:
 
 @pytest.fixture
 def scalars(tmp_path: Path) -> ls.Graph:
-    """y = (x w) scale + eps, of a file in which scale and eps look alike."""
+    """y = (x w) scale + eps, where scale and eps have the same form in the file."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["z"]),
         helper.make_node("Mul", ["z", "layer.scale"], ["s"]),
@@ -280,7 +280,7 @@ def test_a_scalar_is_a_state_if_one_says_so(scalars: ls.Graph, tmp_path: Path) -
 
 
 def test_tables_are_constants_if_one_says_so(tmp_path: Path) -> None:
-    """y = (x w + positions) val_7 + val_8, as PyTorch's exporter names what it computed itself."""
+    """y = (x w + positions) val_7 + val_8. PyTorch's exporter gives such names to values that it computed itself."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["z"]),
         helper.make_node("Add", ["z", "positions"], ["p"]),
@@ -321,7 +321,8 @@ def test_a_learnable_scalar_is_trained_when_it_is_named(trained: list[str], scal
             ls.save_onnx(exe, tmp_path / "trained.onnx")
         return first, second, exe.state["layer.scale"]
 
-    # By hand, for the first step: the logits are u scale + eps, the gradient of the scale the mean of (p - onehot) u.
+    # Calculated by hand for the first step: the logits are u scale + eps, and the gradient of the scale is the mean of
+    # (p - onehot) u.
     u = x @ step.initial_value("w")
     p = np.exp(1.5 * u) / np.exp(1.5 * u).sum(axis=1, keepdims=True)
     gradient = ((p - np.eye(3)[labels]) * u).sum() / 6
@@ -379,7 +380,7 @@ def test_summary(scalars: ls.Graph) -> None:
     assert "mesh {data=2}" in ls.distribute(step, {"data": 2}).summary()
 
 
-# Forms of old opsets, which ONNX's own cases are too new for
+# Forms of old opsets, which ONNX's own cases no longer cover
 
 
 def node(op: str, *inputs: str, outputs: tuple[str, ...] = ("y",), **attributes: Any) -> Any:
@@ -387,7 +388,7 @@ def node(op: str, *inputs: str, outputs: tuple[str, ...] = ("y",), **attributes:
 
 
 OLD: list[tuple[int, Any, tuple[int, ...], dict[str, Any]]] = [
-    # Softmax over all dimensions from the axis on, as one; from opset 13 on over the axis.
+    # Softmax over all dimensions from the axis on; from opset 13 on only over the axis.
     *[
         (opset, node(op, **attributes), (2, 3, 4), {})
         for op in ("Softmax", "LogSoftmax")
@@ -450,7 +451,7 @@ def test_old_forms_mean_what_onnx_runtime_says(i: int, tmp_path: Path) -> None:
 
 
 def test_batch_normalisation_that_lists_its_training_outputs(tmp_path: Path) -> None:
-    """Opsets 9 to 13 show training mode by outputs 1 to 4, which are the running and the batch's statistics."""
+    """Opsets 9 to 13 indicate training mode by the outputs 1 to 4, the running and the batch's statistics."""
     constants = {name: np.abs(random(3, seed=seed)) + F(0.1) for seed, name in enumerate("sbmv")}
     old = node("BatchNormalization", *"sbmv", outputs=("y", "m1", "v1", "m2", "v2"), epsilon=0.01)
     graph = ls.load_onnx(save(tmp_path / "m.onnx", [old], 9, {"x": [4, 3, 2]}, constants))

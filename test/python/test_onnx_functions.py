@@ -1,5 +1,6 @@
-"""ONNX's operators that the importer writes as functions over core ops, against NumPy: what ONNX's own cases leave out,
-and what is refused."""
+"""ONNX operators that the importer writes as functions over core ops, compared with NumPy in cases that ONNX's own
+tests lack, and refusals.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def model_of(node: onnx.NodeProto, values: dict[str, np.ndarray], constants: dic
 
 
 def run(op: str, *arrays: np.ndarray, opset: int = 22, outputs: int = 1, fixed: int = 0, **attributes: Any) -> Any:
-    """What the operator gives on the CPU for its inputs, the last `fixed` of which are initializers."""
+    """The operator's outputs on the CPU. The last `fixed` inputs are initializers."""
     names = [f"x{i}" for i in range(len(arrays))]
     node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], name="it", **attributes)
     data = dict(zip(names, arrays, strict=True))
@@ -104,7 +105,7 @@ def test_einsum(equation: str) -> None:
 )
 def test_einsum_with_ellipses_and_stretched_dimensions(equation: str, shapes: list[tuple[int, ...]]) -> None:
     arrays = [random(*shape, seed=i) for i, shape in enumerate(shapes)]
-    # NumPy wants an ellipsis in the result.
+    # NumPy requires an ellipsis in the result.
     expected = (arrays[0] * arrays[1]).sum((1, 2)) if equation.endswith("->b") else np.einsum(equation, *arrays)
     found = run("Einsum", *arrays, equation=equation)
     assert found.shape == expected.shape
@@ -181,7 +182,7 @@ def normalized(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_layer_normalization_in_each_type(dtype: Any) -> None:
-    """The statistics are in the stash type; what is computed of a wide input is not cut to it."""
+    """Statistics are in the stash type, but a wider input is not rounded to it."""
     x = (random(3, 4, 5) + 100).astype(dtype)
     scale, bias = random(5, seed=1).astype(dtype), random(5, seed=2).astype(dtype)
     y, mean, deviation = run("LayerNormalization", x, scale, bias, outputs=3)
@@ -394,7 +395,7 @@ def test_scales_of_channels_and_what_they_are_divided_in() -> None:
     product = np.einsum("nchw,oc->nohw", x.astype(np.float64), w[:, :, 0, 0].astype(np.float64))
     expected = np.clip(np.round(product * 0.25 * scales[:, None, None] / 16), -128, 127)
     np.testing.assert_array_equal(run("QLinearConv", *args, opset=10), expected)
-    # In f16 it is 3.5, and rounds up.
+    # In f16 the number is 3.5, which rounds up.
     y, scale = np.array([3.4995], F), np.array(1, F)
     assert run("QuantizeLinear", y, scale, zero, opset=23).tolist() == [3]
     assert run("QuantizeLinear", y, scale, zero, opset=23, precision=10).tolist() == [4]
@@ -403,7 +404,7 @@ def test_scales_of_channels_and_what_they_are_divided_in() -> None:
 def test_quantization_of_nothing_and_of_much() -> None:
     y, scale, zero = run("DynamicQuantizeLinear", np.zeros((2, 3), F), opset=11, outputs=3)
     assert np.isfinite(scale) and scale > 0 and zero == 0 and not np.any(y)
-    # More than f16 holds, before the scale.
+    # Too large for f16 before it is scaled.
     found = run("DequantizeLinear", np.array([100_000, -70_000], np.int32), np.array(0.001, np.float16), opset=19)
     assert found.dtype == np.float16
     np.testing.assert_allclose(found, np.array([100, -70], np.float16), rtol=2e-3)
@@ -421,7 +422,9 @@ def test_a_normalization_is_one_loop(op: str, count: int) -> None:
 
 
 def sums(nodes: list[onnx.NodeProto], x: np.ndarray, constants: dict[str, np.ndarray]) -> Any:
-    """The graph of loss = sum(y * w) of what the nodes make of x, where w is fixed, and its gradient of x."""
+    """The graph of loss = sum(y * w), where y is the nodes' output for x and w is fixed, and the gradient with respect
+    to x.
+    """
     nodes = [
         *nodes,
         helper.make_node("Mul", ["y", "w"], ["yw"]),

@@ -1,5 +1,6 @@
-"""Gradients of ONNX's operators: each is checked against differences of ONNX's reference evaluator, or listed with the
-reason."""
+"""Gradients of ONNX operators: each is compared with differences of ONNX's reference evaluator, or listed with the
+reason.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _EXPECTED = onnx_gradients.expected()
 def test_gradient(op: str) -> None:
     verdict = onnx_gradients.examine(op)
     kind, reason = _EXPECTED.kind_of(op)
-    assert verdict.kind == kind, f"{verdict.reason}; if that is right: python test/python/onnx_gradients.py"
+    assert verdict.kind == kind, f"{verdict.reason}; if this is correct, run: python test/python/onnx_gradients.py"
     assert kind in (CHECKED, STEPS) or reason
     for finding in verdict.findings:
         assert not finding.refused or "onnx:" in finding.refused, f"no operator is named: {finding.refused}"
@@ -92,5 +93,5 @@ def test_slopes_at_zero_are_those_of_pytorch(op: str, slope: float, attributes: 
 
 
 def test_nothing_fails() -> None:
-    """A bug that is found and not mended at once may be listed; the list may only become shorter."""
+    """A bug that is not fixed at once may be listed, but the list may only become shorter."""
     assert not _EXPECTED.fails

@@ -1,5 +1,6 @@
-"""Pooling, transposed convolution, resizing, sampling and regions: against ONNX Runtime where ONNX's own cases leave something
-out, gradients where they are not smooth, and what is refused."""
+"""Pooling, transposed convolution, resizing, sampling and regions: compared with ONNX Runtime where ONNX's own cases
+are incomplete; gradients at points that are not smooth; and refusals.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ NOTHING = np.empty(0, F)
 
 
 def runtime(op: str, *arrays: np.ndarray, opset: int = 20, outputs: int = 1, **attributes: Any) -> Any:
-    """What ONNX Runtime gives; an empty array is an input that is absent."""
+    """ONNX Runtime's results. An empty array stands for an absent input."""
     names = [f"x{i}" if array.size else "" for i, array in enumerate(arrays)]
     node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], **attributes)
     values = {name: array for name, array in zip(names, arrays, strict=True) if name}
@@ -29,7 +30,7 @@ def runtime(op: str, *arrays: np.ndarray, opset: int = 20, outputs: int = 1, **a
 
 
 def ours(op: str, *arrays: np.ndarray, opset: int = 20, outputs: int = 1, **attributes: Any) -> Any:
-    """The same, of ours; all inputs but the first are fixed if they are small."""
+    """Our results. Small inputs other than the first are fixed at import."""
     names = [f"x{i}" if array.size else "" for i, array in enumerate(arrays)]
     node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], name="it", **attributes)
     values = {name: array for name, array in zip(names, arrays, strict=True) if name}
@@ -63,7 +64,7 @@ def agrees(op: str, *arrays: np.ndarray, atol: float = 1e-5, **options: Any) -> 
 )
 def test_maxima_and_where_they_are(shape: tuple[int, ...], attributes: dict[str, Any], storage_order: int) -> None:
     if storage_order == 1 and len(shape) != 4:
-        pytest.skip("ONNX Runtime has another meaning for it there")
+        pytest.skip("ONNX Runtime gives it another meaning there")
     agrees("MaxPool", random(*shape), outputs=2, opset=12, storage_order=storage_order, **attributes)
 
 
@@ -124,7 +125,7 @@ def test_norms_of_windows(p: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
 def test_local_response(size: int) -> None:
     agrees("LRN", random(2, 5, 4, 3), size=size | 1, alpha=0.3, beta=0.6, bias=1.5)
-    if size % 2 == 0:  # ONNX Runtime wants odd sizes
+    if size % 2 == 0:  # ONNX Runtime requires odd sizes
         x = random(2, 5, 4, 3).astype(np.float64)
         squares = np.pad(x * x, ((0, 0), ((size - 1) // 2, size // 2), (0, 0), (0, 0)))
         sums = sum(squares[:, i : i + 5] for i in range(size))
@@ -204,7 +205,7 @@ def test_resize_between(mode: str, transform: str) -> None:
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_resize_of_wide_images_and_by_scales(mode: str) -> None:
-    # ONNX Runtime has positions in f32: 6e-5 elements at 500.
+    # ONNX Runtime computes positions in f32, with an error of 6e-5 elements at 500.
     agrees("Resize", random(1, 2, 4, 700), NOTHING, np.array([1, 1, 1.7, 1.31], F), mode=mode, atol=5e-4)
     agrees("Resize", random(1, 2, 4, 700), NOTHING, np.array([1, 1, 2, 0.4], F), mode=mode, atol=5e-4)
 
@@ -230,16 +231,16 @@ def test_upsample_of_all_opsets() -> None:
 
 def test_resize_to_one_element_and_between_elements() -> None:
     x = np.arange(12, dtype=F).reshape(1, 1, 3, 4)
-    # One element is the middle of the region; regions end at elements, 1 being the last.
+    # A single element is the middle of the region; regions end at elements, and 1 is the last element.
     roi = np.array([0, 0, 0.0, 0.25, 1, 1, 1.0, 0.75], F)
     crop = {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"}
     found = ours("Resize", x, roi, NOTHING, np.array([1, 1, 1, 1]), **crop)
     np.testing.assert_allclose(found.ravel(), [5.5], rtol=1e-6)
-    # As many elements as there were, but of a part of them.
+    # As many elements as before, from a part of the image.
     found = ours("Resize", x, roi, NOTHING, np.array([1, 1, 3, 4]), **crop)
     rows, columns = np.array([0, 1, 2]), 3 * np.linspace(0.25, 0.75, 4)
     np.testing.assert_allclose(found[0, 0], 4 * rows[:, None] + columns, rtol=1e-6)
-    # The same by a scale that adds less than an element.
+    # The same with a scale that adds less than one element.
     found = ours(
         "Resize", x, NOTHING, np.array([1, 1, 1, 1.2], F), mode="linear", coordinate_transformation_mode="asymmetric"
     )
@@ -262,7 +263,7 @@ def test_resize_of_axes_from_the_end_and_antialiased_growth() -> None:
     named = ours("Resize", x, NOTHING, NOTHING, np.array([7, 9]), axes=[-1, -2], **sizes)
     by_place = ours("Resize", x, NOTHING, NOTHING, np.array([2, 3, 9, 7]), **sizes)
     np.testing.assert_allclose(named, by_place, atol=1e-6)
-    # What grows is not blurred.
+    # Enlarging does not blur.
     for mode in ("linear", "cubic"):
         plain = {"mode": mode, "opset": 18, "exclude_outside": 1}
         grown = ours("Resize", x, NOTHING, NOTHING, np.array([2, 3, 9, 12]), antialias=1, **plain)
@@ -377,7 +378,8 @@ def test_gradients_of_grids_at_elements_and_at_the_border() -> None:
     grid = np.stack([place / 2 - 1, np.zeros(5, F)], -1).reshape(1, 1, 5, 2)
     options = {"opset": 16, "mode": "bilinear", "padding_mode": "border", "align_corners": 1}
     found = gradient("GridSample", {"x": x, "g": grid}, {}, "g", **options)
-    # y times dy by position, times 2: at an element as after it, none at the border and outside.
+    # y times dy by position, times 2: at an element the derivative is that of the interval after it; at the border and
+    # outside it is zero.
     np.testing.assert_allclose(found[0, 0, :, 0], [0, 2 * 2 * 2, 3 * 2 * 2, 0, 0], atol=1e-4)
     found = gradient("GridSample", {"x": x, "g": grid}, {}, "x", **options)
     np.testing.assert_allclose(found.ravel(), [1, 2 + 1.5, 1.5, 0, 32], atol=1e-4)

@@ -1,5 +1,6 @@
-"""Optimizers whose elements do not stay apart, or whose states are of another shape than the variable: on ranks that share
-weights, saved and loaded, and in compiled steps against PyTorch."""
+"""Optimizers that combine elements, or whose states have another shape than the variable: with split weights, saved and
+loaded, and in compiled steps compared with PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from test_errors import raises, training
 from test_mesh import MESH
 
 ADAMW = ls.optim.AdamW(0.01)
-ROWS = {"adafactor_rows": 0, "adafactor_columns": 1}  # the dimension that is left of a matrix
+ROWS = {"adafactor_rows": 0, "adafactor_columns": 1}  # the remaining dimension of a matrix
 
 
 def step_of(optimizer: ls.optim.Optimizer) -> ls.Graph:
-    """Of a model with biases, which Muon does not update."""
+    """A step of a model with biases, which Muon does not update."""
     return training(optimizer, groups={"*.bias": ADAMW} if isinstance(optimizer, ls.optim.Muon) else None)
 
 
@@ -45,7 +46,7 @@ def run(
 def test_split_weights_learn_what_whole_ones_do(
     kind: type[ls.optim.Optimizer], mesh: dict[str, int], tmp_path: Path
 ) -> None:
-    """Norms, means and products are those of the whole weights, not of a rank's."""
+    """Norms, means and products are those of the whole weights, not of a rank's part."""
 
     def body(world: ls.Communicator) -> tuple[list[float], dict[str, tuple[int, ...]]]:
         losses, exe = run(of(kind), world, **({"mesh": mesh, "split": MLP_SPLIT} if world.size > 1 else {}))
@@ -75,7 +76,9 @@ def test_split_weights_learn_what_whole_ones_do(
 
 @pytest.mark.parametrize("kind", [ls.optim.NAdam, ls.optim.Adafactor, ls.optim.Muon, ls.optim.LAMB])
 def test_a_run_goes_on_from_a_file_on_any_ranks(kind: type[ls.optim.Optimizer], tmp_path: Path) -> None:
-    """Saved on a mesh whose ranks share weights, rows and columns; on it again bitwise, on one and two ranks the same."""
+    """Saved on a mesh whose ranks split weights, rows and columns; loaded on it with the same bits, and on one and two
+    ranks with equal results.
+    """
     path = tmp_path / "c.safetensors"
 
     def first(world: ls.Communicator) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -168,7 +171,7 @@ def test_help_says_what_is_kept() -> None:
     assert "Of a state `w` of 2 dimensions it keeps `w/muon_momentum`." in doc["Muon"]
 
 
-# Compiled, in f32, with a rate that is another one at each step. The formula itself is compared in f64, with stored numbers.
+# Compiled, in f32, with a new rate at each step. The formulas themselves are compared in f64, with stored numbers.
 
 PAIRS: list[tuple[ls.optim.Optimizer, str, dict[str, Any]]] = [
     (ls.optim.NAdam(0.01, weight_decay=0.01), "NAdam", {"weight_decay": 0.01}),
@@ -205,7 +208,7 @@ def test_a_compiled_step_is_pytorchs(ours: ls.optim.Optimizer, theirs: str, opti
         exe.state[name] = value.astype(np.float32)
     optimizer = getattr(torch.optim, theirs)(parameters.values(), **options)
     in_bf16 = torch.Tensor.bfloat16
-    torch.Tensor.bfloat16 = torch.Tensor.clone  # what Muon rounds its products to
+    torch.Tensor.bfloat16 = torch.Tensor.clone  # Muon rounds its products to bf16
     try:
         for step in range(20):
             x, target = (random.standard_normal(shape).astype(np.float32) for shape in ((3, 6), (3, 5)))

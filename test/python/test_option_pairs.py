@@ -1,4 +1,4 @@
-"""Every pair of options of compile: the step learns what it does on one rank, or the error names both options."""
+"""Every pair of options of compile: the step learns what it learns on one rank, or the error names both options."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MODEL = """graph @mlp(%x: f32[8,16] split(0), state %w1: f32[16,16], state %w2: 
   return %3
 }"""
 
-# A value of each option that is another than its default, by itself in order. `isa` holds for the whole process,
-# GPUs are asked for in test_fake_cuda.py, and servers that nothing refuses need a job of workers: test_parameter_server.py.
+# For each option a value that is not its default; any two form a pair. Not here: `isa`, which holds for the whole
+# process, and GPUs. Parameter servers need a job of workers: test_strategy.py.
 OPTIONS: dict[str, dict[str, Any]] = {
     "mesh data": {"mesh": {"data": RANKS}},
     "mesh stage": {"mesh": {"stage": RANKS}},
@@ -106,12 +106,12 @@ def test_a_pair_works_as_on_one_rank_or_the_error_names_both(first: str, reports
             if isinstance(found, list):
                 np.testing.assert_allclose(found, expected, rtol=2e-4 if "wire" in options else 2e-6, err_msg=second)
             elif "strategy" in options and "this world is of the transport" in str(found):
-                assert isinstance(found, ls.Error)  # servers, and nothing that they do not go with
+                assert isinstance(found, ls.Error)  # it needs servers, and accepts the other option
             else:
                 assert isinstance(found, ls.Error) and first != second, (first, second, found)
                 assert all(any(word in str(found) for word in _words(name)) for name in (first, second)), found
 
 
 def _words(options: str) -> list[str]:
-    """What an error may call the options."""
+    """Names that an error may use for the options."""
     return ["stage"] if options == "mesh stage" else [f"{name}=" for name in OPTIONS[options]] + list(OPTIONS[options])

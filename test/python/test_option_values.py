@@ -1,4 +1,6 @@
-"""Numbers and mappings of all options at the ends of what they can be: each is accepted, or a lockstep.Error; none ends the process."""
+"""Extreme numbers and mappings as values of all options: each is accepted or gets a lockstep.Error; none ends the
+process.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,7 @@ def test_a_value_is_accepted_or_an_error(option: str) -> None:
             CALLS[option](value)
         except ls.Error as error:
             errors += 1
-            assert len(str(error)) < 1000, "the message is for people"
-        except TypeError:  # of an operator, such as that of a loss and a string
+            assert len(str(error)) < 1000, "the message is short"
+        except TypeError:  # from an operator, for example of a loss and a string
             assert option == "weight of a loss"
-    assert errors > 0, "nothing is refused"
+    assert errors > 0, "no value is refused"

@@ -1,4 +1,4 @@
-"""Communicator.mpi(order="rank"): the bits of a sum do not depend on how ranks are spread over hosts."""
+"""Communicator.mpi(order="rank"): the bits of a sum do not depend on how ranks are distributed over hosts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(bool(hosts.why_not()), reason=f"no hosts on this
 
 
 def on_hosts(ranks: list[int], order: str, folder: Path) -> str:
-    """What four ranks, which all have the same, have learnt."""
+    """The digest of four ranks' states, which must be equal on all."""
     with hosts.Hosts(len(ranks)) as these:
         done = these.mpirun(
             ranks, sys.executable, HERE / "mpi_order.py", folder, order, timeout=120, capture_output=True
@@ -33,7 +33,7 @@ def on_hosts(ranks: list[int], order: str, folder: Path) -> str:
 
 
 def test_rank_order_gives_the_same_bits_however_ranks_are_placed(tmp_path: Path) -> None:
-    expected, *_ = run_in_threads(4, digest)  # which share memory, and add in the order of ranks
+    expected, *_ = run_in_threads(4, digest)  # threads share memory and add in the order of ranks
     for ranks in ([2, 2], [1, 3]):
         assert on_hosts(ranks, "rank", tmp_path) == expected, ranks
-    assert on_hosts([2, 2], "any", tmp_path) != expected, "this run shows no order"
+    assert on_hosts([2, 2], "any", tmp_path) != expected, "the bits of this run do not depend on the order"

@@ -1,4 +1,6 @@
-"""Models whose layers lie on several ranks: stages of a pipeline compute what one rank does, and each holds its own layers alone."""
+"""Models with layers on several ranks: stages of a pipeline compute what one rank does, and each has only its own
+layers.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,15 @@ def lstm() -> ls.Graph:
 
 
 def step_of(model: ls.Graph) -> ls.Graph:
-    """With what is of all stages at once: a norm of all gradients, draws of one seed, and the optimizer's count of steps."""
+    """A step with computations over all stages: the norm of all gradients, draws from one seed, and the optimizer's
+    step count.
+    """
     optimizer, clip = ls.optim.AdamW(0.02, weight_decay=0.1), ls.clip.global_norm(0.5)
     return ls.train_step(model, LOSS, optimizer, clip=clip, accumulate=MICRO_BATCHES, seed=5)
 
 
 def rows_of(world: ls.Communicator, mesh: dict[str, int]) -> slice:
-    """Ranks of one pipeline, which are neighbours, have the same."""
+    """The rows of a rank. Ranks of one pipeline, which are neighbours, have the same."""
     pipelines = mesh.get("data", 1)
     rows, pipeline = BATCH // pipelines, world.rank // mesh["stage"]
     return slice(rows * pipeline, rows * (pipeline + 1))
@@ -71,7 +75,7 @@ def test_stages_learn_what_one_rank_does(mesh: dict[str, int], alone: tuple[list
     for number, (losses, weights, held) in enumerate(ranks):
         assert losses == ranks[0][0], "the loss is on all ranks"
         np.testing.assert_allclose(losses, expected, rtol=1e-5)
-        assert weights and held < 0.7 * whole.memory["states"]  # the cut is by operations
+        assert weights and held < 0.7 * whole.memory["states"]  # the cut balances operations, not states
         for name, value in weights.items():
             assert found.setdefault(name, number % stages) == number % stages, f"{name} is on two stages"
             np.testing.assert_allclose(value, whole.state[name], rtol=1e-3, atol=1e-4, err_msg=name)
@@ -82,7 +86,7 @@ def test_stages_learn_what_one_rank_does(mesh: dict[str, int], alone: tuple[list
 
 
 def test_stages_learn_what_pytorch_does() -> None:
-    """Layers of torch on which nothing was cut, and the whole batch at once."""
+    """Consecutive torch layers, and the whole batch at once in PyTorch."""
     torch = pytest.importorskip("torch")
     from torch.nn.functional import cross_entropy
 
@@ -112,7 +116,9 @@ def test_stages_learn_what_pytorch_does() -> None:
 
 
 def test_states_are_assigned_where_they_are() -> None:
-    """By the ranks that have them, as this test does, or by all, as when a checkpoint is loaded; replicas of a stage assign the same."""
+    """States are assigned by the ranks that have them, as here, or by all, as when a checkpoint is loaded. Replicas of
+    a stage must assign the same value.
+    """
     mesh = {"data": 2, "stage": 2}
 
     def body(world: ls.Communicator) -> str:
@@ -122,7 +128,7 @@ def test_states_are_assigned_where_they_are() -> None:
         losses_of(first, rows, range(1))
         second.state.update(first.state)
         assert losses_of(second, rows, range(1, 3)) == losses_of(first, rows, range(1, 3))
-        for name in (state.name for state in step.states):  # those of other stages, too
+        for name in (state.name for state in step.states):  # also states of other stages
             second.state[name] = first.state[name] if name in first.state else step.initial_value(name)
         assert losses_of(second, rows, range(3, 4)) == losses_of(first, rows, range(3, 4))
         if world.rank == 0:
@@ -137,7 +143,7 @@ def test_states_are_assigned_where_they_are() -> None:
 
 
 def test_a_run_goes_on_in_other_stages(tmp_path: Path, alone: tuple[list[float], ls.Executable]) -> None:
-    """A checkpoint is of the whole model: two stages save it, four and one go on."""
+    """A checkpoint has the whole model: two stages save it, four stages and one rank continue."""
     path, expected = tmp_path / "half.safetensors", alone[0]
 
     def half(world: ls.Communicator) -> list[float]:
@@ -160,10 +166,12 @@ def test_a_run_goes_on_in_other_stages(tmp_path: Path, alone: tuple[list[float],
 
 
 def test_a_model_whose_states_exceed_a_ranks_limit(tmp_path: Path) -> None:
-    """The operating system limits each rank's memory, too: one cannot hold the states, and four train what one without a limit would."""
+    """The operating system also limits each rank's memory. One rank cannot hold the states; four train what one rank
+    without a limit would.
+    """
     unlimited = learn(ls.Communicator.single(), step_of_layers())
     states, whole = unlimited.states, unlimited.values
-    limit, more = states // 2, states  # of values, and of all that a process has beside what it has before it compiles
+    limit, more = states // 2, states  # bytes of values; bytes by which a process may grow once it compiles
     assert limit < states < whole
     refused = f"memory_limit is {limit} bytes, and graph @layers needs at least "
     for how, message in (("memory_limit", refused), ("process", "the host has no 4194304 bytes of memory for state w")):

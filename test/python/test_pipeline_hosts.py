@@ -1,4 +1,6 @@
-"""Stages on two hosts: what one host of as many ranks computes, bit by bit, and nothing between the hosts but what stages give each other."""
+"""Stages on two hosts compute, bit by bit, what the same ranks on one host compute, and send only the stages' transfers
+between hosts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ sys.path.insert(0, str(HERE.parent / "hosts"))
 
 import hosts
 
-# By the ranks of each host. Where there are two, they are replicas of one stage, whose gradients stay there.
+# By the number of ranks of each host. Two ranks of a host are replicas of one stage, so their gradients stay on the
+# host.
 MESHES = {1: {"stage": 2}, 2: {"stage": 2, "data": 2}}
 
 
@@ -40,7 +43,7 @@ def test_stages_on_two_hosts(tmp_path: Path) -> None:
                 assert rank["losses"] == here["losses"] == found[0]["losses"]
                 assert rank["given"] == here["given"]
                 np.testing.assert_allclose(rank["losses"], expected, rtol=1e-5)
-            # The first rank counts what its host sends, the last one what that of the other stage does.
+            # The first rank measures the bytes sent by its host, the last rank those sent by the other stage's host.
             for rank, way in ((found[0], "0 to 1"), (found[-1], "1 to 0")):
                 wanted = STEPS * ranks * rank["given"][way]
-                assert wanted < rank["sent"] < 1.2 * wanted, "with headers, and what ranks compare"
+                assert wanted < rank["sent"] < 1.2 * wanted, "includes headers, and data that ranks compare"

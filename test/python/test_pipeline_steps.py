@@ -1,5 +1,6 @@
-"""Steps of all kinds in four stages: a table that the first and the last one use, stages without a state, micro-batches that are fewer than stages
-and no multiple of them, precisions, frozen states, groups, averages, results."""
+"""Steps of all kinds in four stages: a table used by both the first and the last stage, stages without states, fewer
+micro-batches than stages and numbers that are no multiple of it, precisions, frozen states, groups, averages, results.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ LOSS = ls.loss.softmax_cross_entropy("logits", "label", ignore_index=-100)
 
 
 def model(sines: int = 0) -> ls.Graph:
-    """A language model whose table is its output's, too; with so many nodes in its middle that need no state."""
+    """A language model with the same table for input and output, and `sines` nodes without states in its middle."""
     lines, inner = [], "b"
     for i in range(sines):
         lines.append(f"  %s{i} = sin %{inner} : f32[{ROWS},{WIDTH}]")
@@ -48,7 +49,7 @@ def values(seed: int, *shape: int) -> np.ndarray:
 
 
 def batch(step: int) -> dict[str, np.ndarray]:
-    """Of the labels some are not counted, in each micro-batch others."""
+    """Some labels do not count, and their number differs between micro-batches."""
     random = np.random.Generator(np.random.PCG64(100 + step))
     label = random.integers(WORDS, size=(BATCH, LENGTH))
     label[random.random(label.shape) < 0.3] = -100
@@ -62,7 +63,7 @@ def learn(
     steps: range = range(STEPS),
     path: Path | None = None,
 ) -> tuple[list[dict[str, np.ndarray]], ls.Executable]:
-    """The results of each step, from a checkpoint if there is one."""
+    """The results of each step, starting from a checkpoint if there is one."""
     exe = ls.compile(step, world=world, mesh=mesh, threads=1)
     if path is not None:
         exe.load(path)
@@ -77,7 +78,7 @@ def train_step(graph: ls.Graph, optimizer: ls.optim.Optimizer | None = None, **o
 
 
 SGD = ls.optim.SGD(0.5, momentum=0.9)
-# With how near what is learnt is to one rank's.
+# Steps, and the tolerance of their results relative to one rank's.
 CASES: dict[str, tuple[ls.Graph, float]] = {
     "clipped": (train_step(model(), clip=ls.clip.global_norm(0.2), accumulate=3), 1e-5),
     "one-micro-batch": (train_step(model(), clip=ls.clip.value(0.02), keep_results=True), 1e-5),
@@ -115,7 +116,7 @@ def test_four_stages_learn_what_one_rank_does(case: str, tmp_path: Path) -> None
     assert any(not each for each in names) or case != "no-states"
     if case != "f16":
         return
-    # With a scale of the loss among its states: one rank, and other stages, go on from what four have saved.
+    # The loss scale is among the states: one rank and two stages continue from the file of four stages.
     more = range(STEPS, STEPS + 1)
     wanted, _ = learn(ls.Communicator.single(), step, None, more, saved)
     for losses, _ in run_in_threads(2, lambda world: learn(world, step, {"stage": 2}, more, saved)):

@@ -1,4 +1,4 @@
-"""Placements of states by pattern, and plans that are searched: n ranks compute what one does, and hold less."""
+"""Placements of states by pattern, and searched plans: n ranks compute what one does, and hold less."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ optimizers = pytest.mark.parametrize(
         pytest.param(OPTIMIZERS[2], id="adam"),
     ],
 )
-# A machine on which sharing pays, and one on which only memory makes one share.
+# A machine on which splits pay off, and one on which only a memory limit makes splits necessary.
 FAST = Machine(ranks=4, within=Link(1e-7, 1e11), operations=1e8, memory=1e8)
 SLOW = Machine(ranks=4, within=Link(1e-2, 1e6))
 
@@ -71,7 +71,7 @@ def batches_of(step: ls.Graph, steps: int) -> list[dict[str, np.ndarray]]:
 
 
 def learn(world: ls.Communicator, step: ls.Graph, mesh: dict[str, int] | None, steps: int = 3, **options):
-    """The losses, whole states by name, and the executable."""
+    """The losses, the states by name, and the executable."""
     exe = ls.compile(step, world=world, mesh=mesh, threads=1, **options)
     share = world.rank // mesh["model"] if mesh else 0
     parts = mesh["data"] if mesh else 1
@@ -84,7 +84,7 @@ def learn(world: ls.Communicator, step: ls.Graph, mesh: dict[str, int] | None, s
 
 
 def whole(parts: list[np.ndarray], placement: ls.Placement) -> np.ndarray:
-    """Of the ranks along "model", which are the first ones."""
+    """A whole state from the parts of the first ranks, which are those along "model"."""
     dims = dict(placement.splits)
     return np.concatenate(parts, axis=dims["model"]) if "model" in dims else parts[0]
 
@@ -165,7 +165,7 @@ def test_the_first_pattern_that_matches_counts() -> None:
     )
     where = {each.name: each.placements for each in placed.states if each.placements}
     names = ("fc1.weight", "fc1.weight/adam_m", "fc1.weight/adam_v")
-    assert where == {name: {"model": "split(0)"} for name in names}, "with what the optimizer keeps"
+    assert where == {name: {"model": "split(0)"} for name in names}, "includes the optimizer's states"
 
 
 def test_split_names_go_before_patterns() -> None:
@@ -297,11 +297,11 @@ def test_given_placements_are_part_of_the_plan() -> None:
 
 
 def test_states_that_one_rank_has_no_room_for() -> None:
-    """With a limit below what a rank needs that has all: the plan keeps it, and so does what runs."""
+    """The limit is below the memory of a rank with all states. The plan respects it, and so does the executable."""
     step = gpt_step(OPTIMIZERS[2], width=64)
     mesh = {"data": 1, "model": 4}
     free = ls.plan(step, mesh, machine=SLOW)
-    assert free.costs == free.replicated, "on this machine nothing is worth sharing"
+    assert free.costs == free.replicated, "on this machine no split pays off"
     states = free.costs.states
     [of_one] = run_in_threads(1, lambda world: learn(world, step, None, 1)[2].memory)
     assert of_one["states"] > 0.9 * states
@@ -322,7 +322,7 @@ def test_states_that_one_rank_has_no_room_for() -> None:
 
 
 def test_a_process_without_room(tmp_path: Path) -> None:
-    """Of which the operating system limits the memory: one cannot hold the states, and four can."""
+    """The operating system limits each process' memory: one process cannot hold the states, and four can."""
     step = wide_step()
     plan = ls.plan(step, {"data": 1, "model": 4}, machine=SLOW, memory_limit=60 << 20)
     plan.save(tmp_path / "plan.toml")
@@ -349,7 +349,7 @@ def test_a_plan_of_six_layers_takes_seconds() -> None:
     step = gpt_step(OPTIMIZERS[2], layers=6, width=128, length=64)
     begin = time.process_time()
     plan = ls.plan(step, BOTH, machine=FAST)
-    assert time.process_time() - begin < 30, "a few seconds, on a machine that does nothing else"
+    assert time.process_time() - begin < 30, "it takes a few seconds on an idle machine"
     assert plan.costs.seconds < plan.replicated.seconds
 
 
@@ -372,11 +372,11 @@ def test_what_cannot_be_planned(options, parts: list[str]) -> None:
 
 
 def test_slow_networks_are_seen() -> None:
-    """Between hosts nothing is shared that is worth sharing within one."""
+    """Splits that pay off within a host do not between hosts."""
     step = training(MLP, OPTIMIZERS[0])
     between = Link(1e-2, 1e6)
     of_hosts = Machine(ranks=2, within=FAST.within, between=between, operations=1e8, memory=1e8)
-    within = ls.plan(step, {"data": 2, "model": 2}, machine=of_hosts)  # ranks 0 and 1 share weights
-    across = ls.plan(step, {"model": 2, "data": 2}, machine=of_hosts)  # ranks 0 and 2
+    within = ls.plan(step, {"data": 2, "model": 2}, machine=of_hosts)  # ranks 0 and 1 split weights
+    across = ls.plan(step, {"model": 2, "data": 2}, machine=of_hosts)  # ranks 0 and 2 split weights
     assert any(placement.splits for placement in within.values())
     assert not any(placement.splits for placement in across.values())

@@ -1,4 +1,6 @@
-"""Mixed precision: what it loses is what PyTorch's autocast loses, n ranks compute what one does, and f16 skips what overflows."""
+"""Mixed precision loses what PyTorch's autocast loses, n ranks compute what one does, and f16 skips steps that
+overflow.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,8 @@ def test_what_is_lost_is_what_autocast_loses(case: PrecisionCase, precision: str
     of_torch, f32 = np.array(EXPECTED[case.name][precision]), np.array(EXPECTED[case.name]["f32"])
     found = np.array(losses(case, precision))
     assert len(found) == len(f32) == STEPS
-    assert np.mean(f32[-10:]) < 0.9 * f32[0], "a run that learns nothing shows nothing"
-    # The curves drift apart by chance: twice what PyTorch's differ by, over parts of the run.
+    assert np.mean(f32[-10:]) < 0.9 * f32[0], "the run must learn something"
+    # The curves drift apart by chance: allows twice the difference of PyTorch's curves, averaged over parts of the run.
     error, allowed = np.abs(found - f32), np.abs(of_torch - f32)
     for part in np.array_split(np.arange(STEPS), 4):
         assert error[part].mean() < 2 * allowed[part].mean() + 1e-3, (error[part].mean(), allowed[part].mean())
@@ -79,7 +81,7 @@ def compiled(precision: str, world: ls.Communicator | None = None, isa: str = ""
 
 
 def train_mlp(world: ls.Communicator, precision: str, steps: int = 8, huge_at: int = -1) -> tuple[list[float], dict]:
-    """The losses and the states at the end; at step `huge_at` the first sample, which rank 0 has, is huge."""
+    """The losses and the final states. At step `huge_at` the first sample, which is rank 0's, is huge."""
     exe = compiled(precision, world)
     random = np.random.default_rng(4)
     found = []
@@ -105,7 +107,7 @@ def on(n: int, precision: str, **options: int) -> list[tuple[list[float], dict]]
 def test_n_ranks_compute_what_one_does(precision: str, n: int) -> None:
     [(expected, of_one)] = on(1, precision)
     ranks = on(n, precision)
-    # Products see the same rounded operands; what ranks add, they add in f32.
+    # Products see the same rounded operands; sums over ranks are in f32.
     for found, states in ranks:
         np.testing.assert_allclose(found, expected, rtol=1e-5)
         for name, value in of_one.items():
@@ -131,7 +133,7 @@ def test_a_step_that_overflows_changes_the_factor_alone_on_all_ranks(n: int) -> 
             assert before["loss_scale/good_steps"] == 3 and after["loss_scale/good_steps"] == 0
             for name in before.keys() - {"loss_scale/scale", "loss_scale/good_steps"}:
                 assert before[name].tobytes() == after[name].tobytes(), name
-    # And the steps after it go on.
+    # The steps after it continue.
     for found, states in on(n, "f16", steps=6, huge_at=3):
         assert states["loss_scale/good_steps"] == 2 and states["optimizer/step"] == 5
         assert np.isfinite(found[4:]).all()
@@ -153,7 +155,9 @@ graph @two(%x: f32[4,3] split(0), state %w1: f32[3,4], state %c1: f32[4,4], stat
 
 @pytest.mark.parametrize("bad", ["c1", "c2"])
 def test_one_gradient_that_is_not_finite_is_enough(bad: str) -> None:
-    """Of %w1 or %w2 alone. What the model itself makes of a state, such as a running statistic, goes on."""
+    """Only the gradient of %w1 or %w2 is not finite. States that the model itself updates, such as running statistics,
+    still change.
+    """
     step = ls.train_step(
         ls.parse(TWO),
         ls.loss.softmax_cross_entropy("logits", "label"),
@@ -205,7 +209,7 @@ DROPPED = """%p = constant {value=dense<f32[]: 0.5>} : f32[]
 
 
 def test_a_step_that_is_skipped_has_drawn() -> None:
-    """The next one draws other numbers."""
+    """So the next step draws other numbers."""
     text = MLP.replace("%y = matmul %h,", DROPPED)
     loss = ls.loss.softmax_cross_entropy("logits", "label")
     exe = ls.compile(ls.train_step(ls.parse(text), loss, ls.optim.SGD(0.1), precision="f16"), threads=1)
@@ -231,7 +235,7 @@ def test_the_factor_is_saved_and_loaded(tmp_path: Path) -> None:
 
 
 def test_a_factor_that_nobody_gave_is_the_first_and_none_is_too_small() -> None:
-    """A text of a step knows no values: the factor is 0, which stands for 65536. One below 2^-126 has no reciprocal."""
+    """The text of a step has no values: the scale is 0, which stands for 65536. A scale below 2^-126 has no reciprocal."""
     x = np.random.Generator(np.random.PCG64(8)).standard_normal((12, 8)).astype(np.float32)
     label = np.arange(12) % 4
     for scale in (None, 0.0, 1e-40, 1e-45, float("nan"), float("inf"), -1.0):
@@ -246,7 +250,7 @@ def test_a_factor_that_nobody_gave_is_the_first_and_none_is_too_small() -> None:
         exe(x=x, label=label)
         after = exe.state["w"]
         assert np.isfinite(after).all(), scale
-        is_tiny = scale is not None and 0 < scale < 1  # with which no gradient of f16 is above 0
+        is_tiny = scale is not None and 0 < scale < 1  # with it all gradients in f16 are 0
         assert (after != before).any() != is_tiny, scale
         assert exe.state["loss_scale/scale"] == (2.0**-126 if is_tiny else 65536), scale
 
@@ -280,7 +284,7 @@ def test_an_average_begins_with_the_first_call_whether_it_is_skipped_or_not() ->
 
 @pytest.mark.parametrize("precision", ["bf16", "f16"])
 def test_a_mask_of_the_least_number_masks_and_makes_no_nan(precision: str) -> None:
-    """Attention as it is exported where it is masked by the least number of f32; of one sample nothing is left, which counts for nothing."""
+    """Exporters mask attention with the least number of f32. One sample is masked entirely and has weight 0."""
     text = """
 graph @masked(%x: f32[4,5,8] split(0), %hidden: bool[4,5,5] split(0), state %w: f32[8,8], state %v: f32[40,3]) -> (logits: f32[4,3] split(0)) {
   %k = matmul %x, %w : f32[4,5,8]
@@ -312,7 +316,7 @@ graph @masked(%x: f32[4,5,8] split(0), %hidden: bool[4,5,5] split(0), state %w: 
         for name, value in values.items():
             exe.state[name] = value
         if of == "f16":
-            exe.state["loss_scale/scale"] = np.float32(256)  # with which no step is skipped
+            exe.state["loss_scale/scale"] = np.float32(256)  # with it no step is skipped
         curves.append([float(exe(**feeds)["loss"]) for _ in range(8)])
         assert all(np.isfinite(exe.state[name]).all() for name in exe.state)
     np.testing.assert_allclose(curves[1], curves[0], rtol=0.05)
@@ -349,5 +353,5 @@ def test_a_processor_without_bf16_computes_the_same_and_says_so_once(accumulate:
     slow, quick = run("avx2"), run("")
     warnings = [line for line in slow if "bf16: products are computed in f32" in line]
     assert len(warnings) == 1, slow
-    assert slow[-2] == "0", "products in bf16, also in the loop of micro-batches"
+    assert slow[-2] == "0", "no products are in bf16, not even in the loop over micro-batches"
     assert float(slow[-1]) == pytest.approx(float(quick[-1]), rel=1e-3)

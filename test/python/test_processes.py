@@ -1,4 +1,4 @@
-"""Ranks that are processes: they fork, and they make many communicators; and how tests run ranks."""
+"""Ranks that are processes fork and make many communicators; and how tests run ranks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_mpirun_that_outlives_its_ranks_is_ended(tmp_path: Path, monkeypatch:
 
 
 def test_a_check_that_fails_on_a_rank_that_is_a_thread_fails_the_test() -> None:
-    """pytest's own exceptions are none of the Exceptions that tests look for in results."""
+    """pytest's own exceptions are not subclasses of Exception, which tests look for in results."""
 
     def body(world: ls.Communicator) -> None:
         if world.rank == 1:

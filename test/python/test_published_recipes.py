@@ -1,4 +1,4 @@
-"""Recipes as they are published, whole: 50 steps on 1, 2 and 4 ranks, against PyTorch's numbers (published_recipes.py)."""
+"""Complete published recipes: 50 steps on 1, 2 and 4 ranks, compared with PyTorch's numbers (published_recipes.py)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def warmed(schedule: ls.schedule.Schedule) -> ls.schedule.Schedule:
 
 
 def without_decay(model: ls.Graph, optimizer: Any) -> dict[str, Any]:
-    """A group for each weight that is not decayed."""
+    """A group for each weight without decay."""
     weights = [each for each in model.states if ".running_" not in each.name]
     return {each.name: optimizer for each in weights if not recipes.decays(len(each.shape))}
 
@@ -57,7 +57,7 @@ def step_of(name: str, batch: int = recipes.BATCH, uneven: bool = False) -> ls.G
 
 
 def train(name: str, world: ls.Communicator) -> tuple[list[float], dict[str, bytes]]:
-    """The losses, and the bits of all states at the end."""
+    """The losses, and the bits of all final states."""
     exe = ls.compile(step_of(name), world=world, threads=1)
     share = recipes.BATCH // world.size
     mine = slice(world.rank * share, (world.rank + 1) * share)
@@ -86,7 +86,9 @@ def test_any_number_of_ranks_trains_as_pytorch(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in recipes.NAMES if name != "bert"])
 def test_ranks_with_different_numbers_of_rows_train_as_one_with_all(name: str) -> None:
-    """Six rows in each step, of ranks that have room for four or two. As it is exported BERT picks its mask from that of all rows."""
+    """Six rows in each step, on ranks with room for four or two. Not BERT: its exported file picks the mask from that
+    of all rows.
+    """
     rows, steps = 6, 4
     shares = {2: [[4, 2], [3, 3], [2, 4], [4, 2]], 4: [[2, 2, 2, 0], [1, 2, 2, 1], [0, 2, 2, 2], [2, 1, 1, 2]]}
     batches = recipes.batches(name)[:steps]
@@ -115,7 +117,7 @@ def test_ranks_with_different_numbers_of_rows_train_as_one_with_all(name: str) -
 
 
 def test_nothing_is_compiled_for_a_schedule() -> None:
-    """The step is one program: the rate is a setting of it."""
+    """The step is one program, and the rate is a setting of it."""
     exe = ls.compile(step_of("lstm"), threads=1)
     steps, rates = exe.steps, set()
     for inputs, label in recipes.batches("lstm")[:25]:

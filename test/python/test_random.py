@@ -1,4 +1,4 @@
-"""What is drawn at random: ONNX's operators, dropout, on any number of ranks, and from saved states on."""
+"""Random numbers: ONNX's operators and dropout, on any number of ranks, and continued from saved states."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MANY = 40000
 
 
 def raises(*parts: str) -> Any:
-    """Expects an Error whose message has all parts, in this order."""
+    """Expects an Error whose message contains all parts, in this order."""
     return pytest.raises(ls.Error, match="(?s)" + ".*".join(re.escape(part) for part in parts))
 
 
@@ -75,7 +75,7 @@ def test_uniform(dtype: int, like: bool) -> None:
 @pytest.mark.parametrize("like", [False, True])
 def test_normal(dtype: int, like: bool) -> None:
     attributes = {"mean": 1.0, "scale": 2.0, "dtype": dtype}
-    if like:  # of integers too, if the result is of floats
+    if like:  # also of integers, if the result is of floats
         model = ls.load_onnx(
             graph_of([drawing("RandomNormalLike", "x", **attributes)], {"x": [MANY]}, None, TensorProto.INT32)
         )
@@ -166,11 +166,11 @@ def interpreted(model: ls.Graph, count: int) -> list[np.ndarray]:
     return [ls.interpret(model, [step])[0]["y"] for step in steps]
 
 
-# --- Loops: what each iteration draws is its own
+# --- Loops: each iteration draws its own numbers
 
 
 def loop_of(node: Any, trips: int) -> bytes:
-    """A loop that carries its argument through `node`, from x to d, and stacks what comes out."""
+    """A loop that carries its argument through `node`, from x to d, and stacks the results."""
     body = helper.make_graph(
         [helper.make_node("Identity", ["condition"], ["goes_on"]), node, helper.make_node("Identity", ["d"], ["each"])],
         "body",
@@ -268,7 +268,7 @@ def test_seeds_and_steps() -> None:
     model = classifier()
     steps = [ls.train_step(model, LOSS, ls.optim.SGD(0.0), seed=seed) for seed in (0, 1, -(2**63), 2**63 - 1)]
     losses = [train(step)[0] for step in steps]
-    assert len({loss for each in losses for loss in each}) == 16  # without learning, the draws alone differ
+    assert len({loss for each in losses for loss in each}) == 16  # without learning, only the draws differ
     assert train(steps[0]) == train(steps[0])
     assert train(ls.train_step(model, LOSS, ls.optim.SGD(0.0)))[0] == losses[0]  # 0 is the default
     assert steps[1].initial_value("random/seed") == 1
@@ -328,7 +328,7 @@ def test_a_module_of_pytorch_drops_in_training_and_nothing_in_inference() -> Non
     layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.3, batch_first=True)
     x = torch.randn(4, 6, 16)
     model = ls.from_torch(layer.train(), x, dims={"batch": 4}, output_names=["y"])
-    assert str(model).count(" = dropout ") == 4 and "random" not in str(model)  # one of them in the attention
+    assert str(model).count(" = dropout ") == 4 and "random" not in str(model)  # one of them is in the attention
     np.testing.assert_allclose(
         ls.compile(model)(src=x.numpy())["y"], layer.eval()(x).detach().numpy(), rtol=1e-4, atol=1e-5
     )

@@ -1,4 +1,6 @@
-"""Several ranks, of which one is wrong, differs, or goes: each gets a lockstep.Error that names rank and cause, soon."""
+"""One of several ranks is wrong, differs, or is gone: each rank soon gets a lockstep.Error that names the rank and the
+cause.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ import lockstep as ls
 from ranks import errors_of, mpirun, run_in_threads
 from test_errors import HERE, LABELS, MLP, X, mlp, raises, training
 
-LIMIT = 5.0  # seconds in which ranks notice that one of them is gone
+LIMIT = 5.0  # seconds within which ranks must notice that one of them is gone
 
 
 # Several ranks, as threads
@@ -47,7 +49,7 @@ def test_a_mesh_that_does_not_fit_the_world(mesh: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("mesh", [{"data": 0}, {"data": -1}, {"data": -1, "model": -1}, {"data": -2, "model": -1}])
 def test_an_axis_without_ranks(mesh: dict[str, int]) -> None:
-    """Of which two together might fit the world."""
+    """Two negative sizes together might match the world's size."""
     for message in errors_of(2, lambda world: ls.compile(training(), world=world, mesh=mesh)):
         assert f"mesh axis data has size {mesh['data']}, expected at least 1" in message
     with raises("mesh axis data has size", "expected at least 1"):
@@ -80,7 +82,7 @@ def test_ranks_of_a_job_that_would_train_a_model_each(variable: str, monkeypatch
         ls.Trainer(mlp(), loss, replicated=True).executable,
     ]
     assert [float(each(x=X, label=LABELS)["loss"]) for each in alone] == pytest.approx([expected] * 3)
-    ls.compile(mlp())  # trains nothing
+    ls.compile(mlp())  # this trains nothing
 
 
 def test_ranks_of_mpirun_that_would_train_a_model_each() -> None:
@@ -116,7 +118,7 @@ def test_what_a_rank_meets_before_its_call_begins_is_told_at_once(what: str) -> 
                 exe(feeds["x"])
             exe(**feeds)
         except (ls.Error, KeyError) as error:
-            return error  # and goes on: nothing but the call has told the others
+            return error  # continues: only the call itself tells the others
         return ls.Error("none")
 
     begin = time.monotonic()
@@ -134,7 +136,7 @@ def test_what_a_rank_meets_before_its_call_begins_is_told_at_once(what: str) -> 
 
 
 def with_other_values(folder: Path) -> ls.Graph:
-    """The MLP with one initial value that differs."""
+    """The MLP with one different initial value."""
     model = onnx.load(MLP)
     initializer = next(tensor for tensor in model.graph.initializer if tensor.name == "fc2.weight")
     value = numpy_helper.to_array(initializer).copy()
@@ -213,7 +215,7 @@ def test_what_all_ranks_have_found_in_compile_leaves_the_world_usable(tmp_path: 
 
 
 def test_calls_after_one_that_failed_say_that_it_was_earlier() -> None:
-    both = threading.Barrier(2)  # which no failure of the communicator ends
+    both = threading.Barrier(2)  # a failure of the communicator does not end this barrier
 
     def body(world: ls.Communicator) -> list[str]:
         exe = ls.compile(training(), world=world)
@@ -247,7 +249,7 @@ def test_one_rank_without_the_backend() -> None:
 
 
 def test_an_option_that_is_wrong_on_one_rank() -> None:
-    """It is found in Python, before anything is compiled; the others are in compile, and wait."""
+    """The error is found in Python, before the compilation; the others already wait in compile."""
     other, culprit = errors_of(2, lambda world: ls.compile(training(), world=world, threads=1 - world.rank))
     assert culprit == "compile: threads is 0, expected at least 1"
     assert re.search(f"rank 1 on host .* gave up: {culprit}", other)
@@ -266,7 +268,7 @@ def test_a_rank_that_gives_up_while_others_wait() -> None:
 def test_a_rank_that_leaves_while_others_wait() -> None:
     worlds = ls.Communicator.in_process(3)
     left = worlds.pop(1)
-    threading.Timer(0.2, lambda world: world.rank, [left]).start()  # holds it until then
+    threading.Timer(0.2, lambda world: world.rank, [left]).start()  # keeps the rank alive until then
     del left
     begin = time.monotonic()
     with raises("rank 1 on host", "has left"):
@@ -309,7 +311,9 @@ def test_all_of_them_were_tried() -> None:
 
 
 def fail(mode: str, n: int, folder: Path) -> tuple[str, dict[int, str], float]:
-    """What all ranks wrote to stderr, the messages of those that got an Error, and how long after the failure all had ended."""
+    """The stderr of all ranks, the messages of ranks that got an Error, and the seconds from the failure to the end of
+    all.
+    """
     done = mpirun(n, HERE / "mpi_failure.py", mode, folder, timeout=60)
     end = time.time()
     assert done.returncode != 0
@@ -369,6 +373,6 @@ def test_options_of_compile_that_differ(option: str, value: object, line: str) -
 
     for message in errors_of(2, body):
         assert "ranks have different versions of the options of compile" in message
-        # What shares weights shares optimizers' states, so another line may differ first.
+        # shared_weights also shards optimizers, so another line may be the first difference.
         assert f"\n  on rank 1: {line}" in message or option == "shared_weights"
         assert message.endswith("Give compile the same on all ranks.")

@@ -1,4 +1,4 @@
-"""The collectives over arrays that the package's own Python is built on."""
+"""The collectives over arrays that the package's own Python code uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a step does beside loss and optimizer: groups of parameters, clipping, averages; against PyTorch, on 1, 2 and 3 ranks."""
+"""The parts of a step beside loss and optimizer (parameter groups, clipping, averages), compared with PyTorch on 1, 2
+and 3 ranks.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def batches() -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def train(world: ls.Communicator, **options: Any) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """What the steps return on this rank, and the states and averages in the end."""
+    """The results of the steps on this rank, and the final states and averages."""
     exe = ls.compile(step_of(**options), world=world, threads=1)
     share = BATCH // world.size
     rows = slice(world.rank * share, (world.rank + 1) * share)
@@ -102,7 +104,7 @@ def test_each_group_has_settings_and_states_of_its_own() -> None:
             'say which, as in exe.set(**{"optimizer/*.bias/learning_rate": 0.1}) or exe.settings["optimizer/*.bias/learning_rate"] = 0.1'
         ):
             exe.set(lr=value)
-    exe.set(**{"optimizer/*.bias/learning_rate": rising})  # as the message says; 0 in the first step
+    exe.set(**{"optimizer/*.bias/learning_rate": rising})  # as the message suggests; the rate is 0 in the first step
     before = dict(exe.state)
     x, label = batches()[0]
     exe(x=x, label=label)
@@ -219,7 +221,7 @@ def test_a_model_with_a_result_of_that_name() -> None:
     loss = ls.loss.softmax_cross_entropy("logits", "label")
     with raises("gradient_norm"):
         ls.train_step(ls.parse(text), loss, SGD, clip=ls.clip.global_norm(1.0), keep_results=True)
-    ls.train_step(ls.parse(text), loss, SGD, clip=ls.clip.global_norm(1.0))  # that result goes
+    ls.train_step(ls.parse(text), loss, SGD, clip=ls.clip.global_norm(1.0))  # that result is dropped
 
 
 # --- Averages
@@ -277,13 +279,13 @@ def test_wrong_averages() -> None:
     with raises("average is 0.9, expected one of lockstep.average, such as"):
         step_of(average=0.9)
     with raises("average is <function exponential", "which gives", "at step 0, expected one of lockstep.average"):
-        step_of(average=ls.average.exponential)  # not called
+        step_of(average=ls.average.exponential)  # the function is not called
     with raises("which gives 1.5 at step 0, expected"):
         step_of(average=lambda step: 1.5)
     for wrong in (1, -0.1, float("nan")):
         with raises("average.exponential: decay is", "expected at least 0 and below 1"):
             ls.average.exponential(wrong)
-    assert [ls.average.exponential(0)(step) for step in (0, 5)] == [1, 1], "the weights themselves"
+    assert [ls.average.exponential(0)(step) for step in (0, 5)] == [1, 1], "the average is the weights themselves"
     with raises("average.stochastic: start is -1, expected at least 0"):
         ls.average.stochastic(-1)
     with raises("average.stochastic: every is 0, expected at least 1"):
@@ -302,13 +304,13 @@ def test_wrong_averages() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_an_epoch_counts_each_sample_once(ranks: int) -> None:
-    """Padded batches with the loss's weights: the sum over an epoch is that of the samples, however many ranks there are."""
+    """Padded batches with weights: the sum over an epoch is that of the samples, for any number of ranks."""
     random = np.random.Generator(np.random.PCG64(4))
     x, label = random.standard_normal((BATCH + 7, 12)).astype(np.float32), random.integers(0, 5, BATCH + 7)
     loss = ls.loss.softmax_cross_entropy("logits", "label", sample_weight="weight")
 
     def epoch(world: ls.Communicator) -> tuple[float, float]:
-        """The mean loss and the accuracy of the model as it is."""
+        """The mean loss and the accuracy of the untrained model."""
         step = ls.train_step(model(), loss, ls.optim.SGD(0.0), keep_results=True)
         exe = ls.compile(step, world=world, threads=1)
         mean, accuracy = ls.metrics.Mean(), ls.metrics.Accuracy()
@@ -316,7 +318,7 @@ def test_an_epoch_counts_each_sample_once(ranks: int) -> None:
             results = exe(x=samples, label=labels, weight=weights)
             accuracy.add(results["logits"], labels, weights)
             total = sum(float(part) for part in world.gather_bytes(str(weights.sum()).encode()))
-            mean.add(results["loss"], total / world.size)  # the same on each rank
+            mean.add(results["loss"], total / world.size)  # equal on each rank
         return mean.compute(world), accuracy.compute(world)
 
     logits = ls.compile(ls.load_onnx(MLP, dims={"batch": len(x)}), threads=1)(x=x)["logits"].astype(np.float64)
@@ -327,7 +329,7 @@ def test_an_epoch_counts_each_sample_once(ranks: int) -> None:
 
 
 def test_padding_trains_no_weight() -> None:
-    """A step of a padded batch is one of the samples in it alone."""
+    """A step of a padded batch is a step of only the samples in it."""
     x, label = batches()[0]
     loss = ls.loss.softmax_cross_entropy("logits", "label", sample_weight="weight")
     padded = ls.compile(ls.train_step(model(), loss, SGD), threads=1)

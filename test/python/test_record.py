@@ -1,4 +1,6 @@
-"""What ranks record and who looks at it: `lockstep status`, the notice of a stall, traces, `lockstep report`, Executable.report()."""
+"""Records of ranks and their readers: `lockstep status`, the notice of a stall, traces, `lockstep report`,
+Executable.report().
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,7 @@ import numpy as np
 import pytest
 
 import lockstep as ls
-from lockstep import forecast
-from lockstep._compile import machine
-from lockstep._reports import job_report, record, report_page
-from lockstep._reports import report as _report
+from lockstep import _job_report, _machine, _record, _report, _report_page, forecast
 from mpi_record import LAYER, PROGRAM, SIZE
 from ranks import MPI_ENVIRONMENT, run_in_threads
 
@@ -44,7 +43,7 @@ def command(*arguments: str | Path, **environment: str) -> subprocess.CompletedP
 
 
 class Job:
-    """mpirun of mpi_record.py on two ranks; its output goes to files."""
+    """mpi_record.py under mpirun on two ranks. Its output goes to files."""
 
     def __init__(self, folder: Path, mode: str, calls: int, **environment: str) -> None:
         self.folder = folder
@@ -88,7 +87,7 @@ def test_a_stopped_rank_is_named_by_status_and_once_by_those_who_wait(tmp_path: 
         late, waiting = line_of(status, 1), line_of(status, 0)
         assert re.search(rf"stopped +[0-9.]+ s  call 2 of @work, step \d+ .*{LAYER}", late), status
         assert re.search(r"waits +[0-9.]+ s  call 2 of @work, step \d+ all_reduce.wait", waiting), status
-        time.sleep(2)  # the limit passes twice, and it is said once
+        time.sleep(2)  # the limit passes twice, but the notice comes once
         process = int(re.search(r"process (\d+)", late)[1])
     finally:
         os.kill(process, signal.SIGCONT)
@@ -98,7 +97,7 @@ def test_a_stopped_rank_is_named_by_status_and_once_by_those_who_wait(tmp_path: 
     assert f"rank 1  process {process} on" in notice
     assert re.search(rf"rank 1 .* stopped .*{LAYER}", notice), notice
     assert "rank 0 of 2 made 4 calls" in job.out.read_text()
-    # Ranks that end well leave nothing.
+    # Ranks that end without an error leave no records.
     assert list((tmp_path / "record").iterdir()) == []
     assert job.status().returncode == 1
 
@@ -123,7 +122,7 @@ def test_a_job_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a job in which rank 1 is stopped for a moment in each call, when it multiplies matrices."""
+    """The trace of a job in which rank 1 is stopped for a moment in each call, during its matrix product."""
     folder = tmp_path_factory.mktemp("trace")
     job = Job(folder, "slow", 6, LOCKSTEP_TRACE=str(folder / "trace"))
     assert job.end() == 0, job.err.read_text()
@@ -155,7 +154,7 @@ def test_the_report_names_the_slow_rank_and_layer(trace: Path) -> None:
     assert done.returncode == 0, done.stderr
     worst = done.stdout.partition("slow ranks\n")[2].partition("\n")[0]
     assert re.search(rf"rank 1 is slow in step \d+ .*{LAYER}", worst), done.stdout
-    report = job_report.job_report(str(trace))
+    report = _job_report.job_report(str(trace))
     assert [each.calls for each in report.reports] == [6, 6]
     for each in report.reports:
         parts = each.compute + each.exposed + each.waiting + each.other
@@ -216,14 +215,14 @@ def test_ranks_of_two_hosts_share_a_trace_and_a_clock(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     _, merged, ranks = ls._lockstep._trace(str(tmp_path / "trace"))
     assert [rank["host"] for rank in ranks] == hosts.names
-    # These hosts have one clock, of which the second rank knows nothing: it measured.
+    # Both hosts have the same clock, but the second rank does not know that, so it measured the difference.
     assert ranks[0]["clock_ahead"] == 0
     assert 0 < abs(ranks[1]["clock_ahead"]) < 50e6
-    first, second = (record.rank_of(rank) for rank in ranks)
+    first, second = (_record.rank_of(rank) for rank in ranks)
     for own, peer in ((first, second), (second, first)):
         transfers, others = _report.transfers_of(own), _report.transfers_of(peer)
         assert len(transfers["met"]) == len(others["met"]) >= 4
-        # Nobody has met a rank that had not come, but for what the clocks are apart.
+        # No rank met another one before that had arrived, up to the difference of clocks.
         assert (transfers["met"] > others["posted"] - 50e6).all()
     events = json.loads(Path(merged).read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}
@@ -254,7 +253,7 @@ def test_a_report_says_for_whom_a_rank_waited() -> None:
     for _ in range(10):
         (first, seconds), (second, _) = run_in_threads(2, body)
         if first.total > 0.95 * seconds and second.waiting < 0.2 * pause:
-            break  # else a busy machine kept a rank from its processor
+            break  # else a busy machine delayed a rank
     assert (first.rank, second.rank) == (0, 1)
     assert first.calls == second.calls == calls
     assert first.program == "work"
@@ -287,33 +286,37 @@ def test_what_is_not_recorded_is_not_reported() -> None:
     exe(x=x)
     ls._lockstep._set_recording(world, True)
     exe(x=x)
-    calls = _report.calls_of(record.rank_of(exe._record()), exe._record()["program"])
+    calls = _report.calls_of(_record.rank_of(exe._record()), exe._record()["program"])
     assert list(calls.events["call"][calls.begins]) == [1, 3]
 
 
-def recorded(steps: list[tuple[int, int, int, int]], transfers: list[tuple[int, ...]]) -> record.Rank:
-    """Rank 0 of two, of (time, step, call, kind) and (time, sequence, phase, last, communicator or none), in milliseconds."""
-    kernel, wait = record.Step("kernel", "k", "onnx:/a", ""), record.Step("wait", "all_reduce.wait", "", "bucket 0")
-    own = np.zeros(len(steps), record._STEP)
+def recorded(steps: list[tuple[int, int, int, int]], transfers: list[tuple[int, ...]]) -> _record.Rank:
+    """The record of rank 0 of two, from rows (time, step, call, kind) and (time, sequence, phase, last, and optionally
+    communicator), in milliseconds.
+    """
+    kernel, wait = _record.Step("kernel", "k", "onnx:/a", ""), _record.Step("wait", "all_reduce.wait", "", "bucket 0")
+    own = np.zeros(len(steps), _record._STEP)
     for row, (time_, step, call, kind) in zip(own, steps):
         row["time"], row["step"], row["call"], row["kind"] = time_ * 1_000_000, step, call, kind
-    moved = np.zeros(len(transfers), record._TRANSFER)
+    moved = np.zeros(len(transfers), _record._TRANSFER)
     for row, (time_, sequence, phase, last, *communicator) in zip(moved, transfers):
         row["time"], row["sequence"], row["phase"], row["last"] = time_ * 1_000_000, sequence, phase, last
         row["communicator"] = communicator[0] if communicator else 0
-    return record.Rank(0, 2, 1, "h", ("mpi", 0, 0), "", 0, {0: record.Program("p", [kernel, wait, kernel])}, own, moved)
+    return _record.Rank(
+        0, 2, 1, "h", ("mpi", 0, 0), "", 0, {0: _record.Program("p", [kernel, wait, kernel])}, own, moved
+    )
 
 
 def page_of_call(milliseconds: int, ranks: int = 1) -> ElementTree.Element:
-    """The page of one call that takes so long, on so many ranks."""
+    """The report page of one call with this duration, on this many ranks."""
     half = milliseconds // 2
-    steps = [(10, 0, 7, record.CALL), (10, 0, 7, record.STEP), (10 + half, 1, 7, record.STEP)]
+    steps = [(10, 0, 7, _record.CALL), (10, 0, 7, _record.STEP), (10 + half, 1, 7, _record.STEP)]
     all_ranks = [
-        dataclasses.replace(recorded([*steps, (10 + milliseconds, 0, 7, record.END)], []), rank=rank)
+        dataclasses.replace(recorded([*steps, (10 + milliseconds, 0, 7, _record.END)], []), rank=rank)
         for rank in range(ranks)
     ]
     reports = [_report.report_of(rank, 0) for rank in all_ranks]
-    text = report_page.page(job_report.JobReport("f", "t", all_ranks, reports, dict.fromkeys(range(ranks), 0), []))
+    text = _report_page.page(_job_report.JobReport("f", "t", all_ranks, reports, dict.fromkeys(range(ranks), 0), []))
     return ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n").replace('<meta charset="utf-8">', ""))
 
 
@@ -342,7 +345,7 @@ def test_the_picture_of_a_call_has_a_time_axis(milliseconds: int, marks: list[st
 
 
 def test_the_page_fits_a_window_of_1400_pixels() -> None:
-    """Nothing has a width of its own that is more: pictures and bars take what there is, wide tables scroll in their boxes."""
+    """Nothing has a larger fixed width: pictures and bars take the available width, wide tables scroll in their boxes."""
     page = page_of_call(20, ranks=64)
     style = page.find("head/style").text
     (body,) = re.findall(r"^body \{(.*)\}", style, re.MULTILINE)
@@ -353,30 +356,30 @@ def test_the_page_fits_a_window_of_1400_pixels() -> None:
     assert svg.get("width") is None and svg.get("viewBox").startswith("0 0 1100 ")
     boxed = [table for box in page.iter("div") if box.get("class") == "wide" for table in box.findall("table")]
     assert len(boxed) == len([*page.iter("table")]) == 2
-    assert len([*boxed[1].find("tr")]) == 2 + 64  # the steps, a column for each rank
+    assert len([*boxed[1].find("tr")]) == 2 + 64  # one column for the steps, and one for each rank
 
 
 def test_pushes_and_pulls_are_communication() -> None:
     steps = [
-        (10, 0, 7, record.CALL),
-        (11, 0, 7, record.STEP),
-        (21, 1, 7, record.STEP),
-        (23, 2, 7, record.STEP),
-        (24, 3, 7, record.STEP),
-        (29, 4, 7, record.STEP),
-        (32, 0, 7, record.END),
+        (10, 0, 7, _record.CALL),
+        (11, 0, 7, _record.STEP),
+        (21, 1, 7, _record.STEP),
+        (23, 2, 7, _record.STEP),
+        (24, 3, 7, _record.STEP),
+        (29, 4, 7, _record.STEP),
+        (32, 0, 7, _record.END),
     ]
     rank = recorded(steps, [])
     of_servers = [
-        record.Step(kind, name, "", "w", size)
+        _record.Step(kind, name, "", "w", size)
         for kind, name, size in (
             ("push", "push", 2_000_000),
             ("start_pull", "pull.start", 3_000_000),
             ("wait_pull", "pull.wait", 3_000_000),
         )
     ]
-    kernel = record.Step("kernel", "k", "", "")
-    rank.programs[0] = record.Program("p", [kernel, *of_servers, kernel])
+    kernel = _record.Step("kernel", "k", "", "")
+    rank.programs[0] = _record.Program("p", [kernel, *of_servers, kernel])
     report = _report.report_of(rank, 0)
     assert report is not None
     per_call = {name: round(1e3 * getattr(report, name), 6) for name in ("total", "compute", "exposed", "waiting")}
@@ -387,28 +390,28 @@ def test_pushes_and_pulls_are_communication() -> None:
     late = dataclasses.replace(report, staleness=ls.kv.Staleness({0: 3, 2: 1}))
     assert "  staleness 0.50 on average, at most 2; updates by staleness: 0: 3, 2: 1\n" in str(late)
     with pytest.raises(ls.Error, match="pushes to parameter servers"):
-        forecast.forecast(report, machine.Machine(between=machine.Link(0.5, 1.0)), [2])
+        forecast.forecast(report, _machine.Machine(between=_machine.Link(0.5, 1.0)), [2])
 
 
 def test_parts_of_a_call_are_told_apart() -> None:
     steps = [
-        (5, 0, 6, record.END),  # of a call whose begin is lost
-        (10, 0, 7, record.CALL),
-        (11, 0, 7, record.STEP),
-        (21, 1, 7, record.STEP),  # waits 4 ms for rank 1, then moves for 2 ms
-        (27, 2, 7, record.STEP),
-        (30, 0, 7, record.END),
-        (40, 0, 8, record.CALL),
-        (41, 0, 8, record.STEP),
-        (51, 1, 8, record.STEP),  # all has moved before
-        (51, 2, 8, record.STEP),
-        (54, 0, 8, record.END),
-        (60, 0, 9, record.CALL),  # has not ended
-        (61, 0, 9, record.STEP),
+        (5, 0, 6, _record.END),  # of a call without a recorded begin
+        (10, 0, 7, _record.CALL),
+        (11, 0, 7, _record.STEP),
+        (21, 1, 7, _record.STEP),  # waits 4 ms for rank 1, then moves for 2 ms
+        (27, 2, 7, _record.STEP),
+        (30, 0, 7, _record.END),
+        (40, 0, 8, _record.CALL),
+        (41, 0, 8, _record.STEP),
+        (51, 1, 8, _record.STEP),  # everything has been sent before
+        (51, 2, 8, _record.STEP),
+        (54, 0, 8, _record.END),
+        (60, 0, 9, _record.CALL),  # not ended
+        (61, 0, 9, _record.STEP),
     ]
     transfers = [
-        (15, 1, record.POSTED, 0), (25, 1, record.MET, 1), (27, 1, record.MOVED, 0),
-        (43, 2, record.POSTED, 0), (44, 2, record.MET, 0), (50, 2, record.MOVED, 0),
+        (15, 1, _record.POSTED, 0), (25, 1, _record.MET, 1), (27, 1, _record.MOVED, 0),
+        (43, 2, _record.POSTED, 0), (44, 2, _record.MET, 0), (50, 2, _record.MOVED, 0),
     ]  # fmt: skip
     report = _report.report_of(recorded(steps, transfers), 0)
     assert report is not None
@@ -427,20 +430,20 @@ def test_parts_of_a_call_are_told_apart() -> None:
 
 
 def test_each_communicator_does_one_collective_after_the_other() -> None:
-    """What is urgent has one of its own, with numbers of its own."""
+    """Urgent collectives have a communicator of their own, which has its own sequence numbers."""
     steps = [
-        (10, 0, 7, record.CALL),
-        (11, 0, 7, record.STEP),
-        (21, 1, 7, record.STEP),  # waits 4 ms for rank 1, then moves for 2 ms
-        (27, 2, 7, record.STEP),
-        (30, 0, 7, record.END),
+        (10, 0, 7, _record.CALL),
+        (11, 0, 7, _record.STEP),
+        (21, 1, 7, _record.STEP),  # waits 4 ms for rank 1, then moves for 2 ms
+        (27, 2, 7, _record.STEP),
+        (30, 0, 7, _record.END),
     ]
     transfers = [
-        (15, 1, record.POSTED, 0), (25, 1, record.MET, 1), (27, 1, record.MOVED, 0),
-        (16, 2, record.POSTED, 0), (26, 2, record.MET, 1), (27, 2, record.MOVED, 0),  # nobody waits for it before 27
-        (12, 1, record.POSTED, 0, 1), (13, 1, record.MET, 0, 1), (17, 1, record.MOVED, 0, 1),  # behind the kernel
-        (20, 2, record.POSTED, 0, 1), (22, 2, record.MET, -1, 1), (22, 2, record.MOVED, 0, 1),  # nobody came last
-        (29, 3, record.POSTED, 0, 1), (29, 3, record.MET, 1, 1), (40, 3, record.MOVED, 0, 1),  # after the call
+        (15, 1, _record.POSTED, 0), (25, 1, _record.MET, 1), (27, 1, _record.MOVED, 0),
+        (16, 2, _record.POSTED, 0), (26, 2, _record.MET, 1), (27, 2, _record.MOVED, 0),  # nobody waits for it before 27
+        (12, 1, _record.POSTED, 0, 1), (13, 1, _record.MET, 0, 1), (17, 1, _record.MOVED, 0, 1),  # beside the kernel
+        (20, 2, _record.POSTED, 0, 1), (22, 2, _record.MET, -1, 1), (22, 2, _record.MOVED, 0, 1),  # no rank came last
+        (29, 3, _record.POSTED, 0, 1), (29, 3, _record.MET, 1, 1), (40, 3, _record.MOVED, 0, 1),  # after the call
     ]  # fmt: skip
     report = _report.report_of(recorded(steps, transfers), 0)
     assert report is not None
@@ -451,37 +454,37 @@ def test_each_communicator_does_one_collective_after_the_other() -> None:
 
 def test_who_is_slow() -> None:
     def of(rank: int, seconds: list[float], between: float = 0.0) -> _report.Report:
-        steps = [(record.Step(kind, kind, "", ""), each) for kind, each in zip(("kernel", "wait", "kernel"), seconds)]
+        steps = [(_record.Step(kind, kind, "", ""), each) for kind, each in zip(("kernel", "wait", "kernel"), seconds)]
         return _report.Report(rank, "p", 3, sum(seconds), 0, 0, 0, {}, 0, 0, between, steps, usual=[*seconds, between])
 
     reports = [of(0, [1.0, 2.0, 0.1]), of(1, [3.0, 0.0, 0.11]), of(2, [1.1, 1.9, 0.1], between=0.5)]
-    findings = [(finding.rank, finding.number) for finding in job_report.findings_of(reports)]
+    findings = [(finding.rank, finding.number) for finding in _job_report.findings_of(reports)]
     assert findings == [(1, 0), (2, 3)]
-    assert job_report.findings_of(reports[:1]) == []
+    assert _job_report.findings_of(reports[:1]) == []
     by_little = [of(0, [1e-4, 0.0, 1e-4]), of(1, [1.9e-4, 0.0, 1e-4])]
-    assert job_report.findings_of(by_little) == [], "noise is of this size"
+    assert _job_report.findings_of(by_little) == [], "noise is of this size"
     by_more = [of(0, [1e-4, 0.0, 1e-4]), of(1, [2.1e-4, 0.0, 1e-4])]
-    assert [(finding.rank, finding.number) for finding in job_report.findings_of(by_more)] == [(1, 0)]
+    assert [(finding.rank, finding.number) for finding in _job_report.findings_of(by_more)] == [(1, 0)]
 
 
 @pytest.mark.parametrize(
     ("calls", "slow_calls", "found"), [(20, 2, set()), (20, 3, {0, 3}), (2, 2, set()), (3, 3, {0})]
 )
 def test_a_call_or_two_make_no_rank_slow(calls: int, slow_calls: int, found: set[int]) -> None:
-    """Of 5 ms a call; a slow one takes 50 ms more in a kernel, and another 50 ms before the next."""
+    """Calls take 5 ms. A slow one takes 50 ms more in a kernel, and another 50 ms before the next call."""
 
     def of(rank: int, slow: int) -> _report.Report:
         time_, steps = 0, []
         for call in range(calls):
             late = 50 * (call < slow)
-            steps += [(time_, 0, call, record.CALL), (time_ + 1, 0, call, record.STEP)]
-            steps += [(time_ + 3 + late, 1, call, record.STEP), (time_ + 4 + late, 2, call, record.STEP)]
-            steps += [(time_ + 5 + late, 0, call, record.END)]
+            steps += [(time_, 0, call, _record.CALL), (time_ + 1, 0, call, _record.STEP)]
+            steps += [(time_ + 3 + late, 1, call, _record.STEP), (time_ + 4 + late, 2, call, _record.STEP)]
+            steps += [(time_ + 5 + late, 0, call, _record.END)]
             time_ += 6 + 2 * late
         report = _report.report_of(dataclasses.replace(recorded(steps, []), rank=rank), 0)
         assert report is not None and report.calls == calls
         assert report.steps[0][1] == pytest.approx((2 + 50 * slow / calls) * 1e-3)
         return report
 
-    findings = job_report.findings_of([of(0, 0), of(1, slow_calls)])
+    findings = _job_report.findings_of([of(0, 0), of(1, slow_calls)])
     assert {(finding.rank, finding.number) for finding in findings} == {(1, number) for number in found}

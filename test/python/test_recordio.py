@@ -1,4 +1,4 @@
-"""RecordIO files: those that MXNet wrote (recordio/make.py), as it reads them itself; and files that are damaged."""
+"""RecordIO files that MXNet wrote (recordio/make.py), compared with MXNet's own reading, and damaged files."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def chunk(content: bytes, which: int = 0, magic: int = 0xCED7230A) -> bytes:
 
 
 WHOLE = chunk(b"a record")
-DAMAGED = [  # the file, and what is said of it
+DAMAGED = [  # the file, and the error message
     (WHOLE + b"\n", "the file ends at byte 17, within the head of a record at byte 16"),
     (
         WHOLE + chunk(b"x", magic=7),

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM against PyTorch's: values and gradients, and the forms that exporters seldom write against ONNX's reference."""
+"""RNN, GRU and LSTM: values and gradients compared with PyTorch's, and rarely exported forms with ONNX's reference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
 def model(kind: str, weights: dict[str, np.ndarray], inputs: list[str], **attributes: Any) -> onnx.ModelProto:
-    """A node of `kind` with the sum of its weighted output as the result `loss`, and the output as `y`."""
+    """A node of `kind`. The result `loss` is the sum of its weighted output, and `y` is the output."""
     directions = weights["W"].shape[0]
     node = helper.make_node(kind, inputs, ["y", "last"], name="rnn", hidden_size=HIDDEN, **attributes)
     nodes = [node, helper.make_node("Mul", ["y", "g"], ["weighted"]), helper.make_node("ReduceSum", ["weighted"], ["loss"], keepdims=0)]  # fmt: skip
@@ -54,7 +54,7 @@ def feeds(directions: int) -> dict[str, np.ndarray]:
 
 
 def gates_of_torch(kind: str, weight: np.ndarray) -> np.ndarray:
-    """ONNX's order of gates, iofc and zrh, in PyTorch's, ifgo and rzn."""
+    """Converts ONNX's order of gates, iofc and zrh, to PyTorch's, ifgo and rzn."""
     parts = np.split(weight, GATES[kind])
     order = {"RNN": [0], "GRU": [1, 0, 2], "LSTM": [0, 2, 3, 1]}[kind]
     return np.concatenate([parts[i] for i in order])
@@ -102,7 +102,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def cell(kind: str, w: dict[str, np.ndarray], x: np.ndarray, h: np.ndarray, c: np.ndarray, **how: Any) -> tuple:
-    """The next h and c, as ONNX's documentation of the operators says it, with one direction's weights, in f64."""
+    """The next h and c with one direction's weights, in f64, as ONNX's documentation of the operators defines them."""
     f, g = how.get("f", sigmoid), how.get("g", np.tanh)
     limit = how.get("clip", np.inf)
     f, g = (lambda a, f=f: f(np.clip(a, -limit, limit))), (lambda a, g=g: g(np.clip(a, -limit, limit)))
@@ -174,7 +174,7 @@ def test_every_form_with_sequences_of_different_lengths(name: str, reverse: bool
 
 
 def test_each_direction_has_activations_of_its_own() -> None:
-    """In the order of their names, each takes the next of the parameters that it has."""
+    """Activations take parameters from the lists in order, each as many as it has."""
     weights = random_weights("GRU", 2)
     attributes = {
         "direction": "bidirectional",

@@ -1,4 +1,6 @@
-"""Ranks that part under mpirun: each gets an Error that names two of them and the cause. In process: backends/replicas_test.cc."""
+"""Ranks that diverge under mpirun: each gets an Error that names two of them and the cause. In process:
+backends/replicas_test.cc.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ def test_ranks_with_different_numbers_of_threads() -> None:
 
 
 def test_threads_are_equal_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts of 12 cores, with two ranks and with one."""
+    """Hosts of 12 cores, one with two ranks and one with one rank."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(12))
     hosts = ["a", "a", "b"]
@@ -70,7 +72,7 @@ def test_threads_are_equal_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ls._compile.compile.default_threads(world) == 6
 
 
-# The labels are floats: integers would be refused before anything is updated.
+# The labels are floats: wrong integers would be refused before anything is updated.
 GRAPH = """
 graph @step(%x: f32[4,3] split(0), %y: f32[4] split(0), state %n: f32[3,3], state %w: f32[3,5]) -> (loss: f32[], %n: f32[3,3], %w: f32[3,5]) {
   %n1 = neg %n : f32[3,3]

@@ -1,4 +1,4 @@
-"""What graphs, executables, states and the package say of themselves."""
+"""The repr of graphs, executables, states and the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network between hosts is measured once, what was measured decides the routes, and `lockstep doctor` shows it."""
+"""The network between hosts is measured once, the measurements decide the routes, and `lockstep doctor` shows them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_three_hosts_are_measured_once(tmp_path: Path) -> None:
     with Hosts(3, rate="1gbit") as hosts:
         folder = Path(hosts.environment()["XDG_CACHE_HOME"]) / "lockstep" / "networks"
         run(hosts, *MEET_BY_DEFAULT)
-        assert not folder.exists(), "nothing was to be measured"
+        assert not folder.exists(), "this run must not measure"
         run(hosts, *MEET)
         (file,) = folder.iterdir()
         text = file.read_text()
         cluster = " ".join(f"{name}*1" for name in hosts.names) + " by tcp in 3 groups"
         assert f'cluster = "{cluster}"\nhosts = 3\nranks = 1\n' in text
         run(hosts, *MEET)
-        assert file.read_text() == text, "it is known"
+        assert file.read_text() == text, "a known network is not measured again"
         file.write_text(text.replace("latency = ", "latency = 1"))
         done = run(hosts, *MEET)
         assert f"the network is measured anew: {file}: its check does not fit" in done.stderr

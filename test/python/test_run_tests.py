@@ -1,4 +1,4 @@
-"""What bazel/run_tests.py counts, and what it says of what failed."""
+"""The counts of bazel/run_tests.py, and its output about failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GOOGLETEST = """
 
 
 def result_of(label: str, status: str, xml: Path | None = None, run: int = 1) -> dict[str, Any]:
-    """The event of Bazel for a test that has run."""
+    """Bazel's event for a test that has run."""
     output = [] if xml is None else [{"name": "test.xml", "uri": xml.as_uri()}]
     identity = {"label": label, "run": run, "shard": 0, "attempt": 1}
     return {"id": {"testResult": identity}, "testResult": {"status": status, "testActionOutput": output}}
@@ -123,7 +123,7 @@ def test_a_runner_that_fails_without_a_case_is_a_failure() -> None:
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, list[str]]:
-    """Runs a copy of the program in a tree of its own; returns its exit code, and its lines."""
+    """Runs a copy of the program in a separate tree. Returns its exit code and its lines."""
     copy = folder / "bazel/run_tests.py"
     if not copy.exists():
         copy.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Schedules: the numbers of PyTorch's, step by step, and what is refused."""
+"""Schedules: PyTorch's numbers, step by step, and refusals."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def test_where_they_end() -> None:
     assert cycle(1000) == cycle(49) == pytest.approx(0.3 / 25 / 1e4)
     assert ls.schedule.one_cycle(0.3, 1)(0) == pytest.approx(0.3 / 25 / 1e4)
     assert ls.schedule.one_cycle(0.3, 10, rising=1.0)(9) == pytest.approx(0.3)
-    assert ls.schedule.one_cycle(0.3, 10, rising=0.1)(0) == pytest.approx(0.3)  # which has nothing to rise from
-    assert ls.schedule.cosine(0.4, 10)(20) == pytest.approx(0.4)  # back again
+    assert ls.schedule.one_cycle(0.3, 10, rising=0.1)(0) == pytest.approx(0.3)  # without steps in which to rise
+    assert ls.schedule.cosine(0.4, 10)(20) == pytest.approx(0.4)  # back at the start
     assert ls.schedule.constant(0.5).after_warmup(4)(0) == 0
     assert ls.schedule.cosine(0.4, 10).after_warmup(0)(3) == ls.schedule.cosine(0.4, 10)(3)
 

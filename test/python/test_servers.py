@@ -1,4 +1,6 @@
-"""Parameter servers, as ranks of a job of mpirun: what they compute, what they refuse, and who is named when somebody goes."""
+"""Parameter servers as ranks of an mpirun job: their computations, refusals, and the names in errors when a process is
+gone.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ HOST = socket.gethostname()
 
 
 class Job:
-    """`workers` workers and `servers` servers."""
+    """A job of `workers` workers and `servers` servers."""
 
     def __init__(
         self, folder: Path, mode: str, workers: int = 2, servers: int = 2, options: tuple[str, ...] = (), **env: str
@@ -45,7 +47,7 @@ class Job:
         )
 
     def end(self, timeout: float = 60) -> tuple[int, str, float]:
-        """The exit code, what was printed, and when it ended."""
+        """Returns the exit code, the output, and the time of the end."""
         output, _ = self.process.communicate(timeout=timeout)
         return self.process.returncode, output, time.time()
 
@@ -53,7 +55,7 @@ class Job:
         return [json.loads(file.read_text()) for file in sorted(self.folder.glob("*.json"))]
 
     def processes(self, word: str) -> list[int]:
-        """Of this job, those whose command has the word, in the order in which they began."""
+        """The processes of this job whose command contains the word, in the order of their starts."""
         found = []
         for child in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
             with contextlib.suppress(OSError):
@@ -89,23 +91,23 @@ def run(folder: Path, mode: str, **given: Any) -> list[dict[str, Any]]:
     return reports
 
 
-# What they compute
+# Computations
 
 
 def test_one_worker_trains_as_a_local_store_bit_by_bit(tmp_path: Path) -> None:
     (report,) = run(tmp_path, "sequential", workers=1)
-    assert report["staleness"] == {"0": 90}  # 18 steps, of which two keys are cut over both servers
+    assert report["staleness"] == {"0": 90}  # 18 steps; two keys are cut over both servers
 
 
 def test_no_push_is_lost(tmp_path: Path) -> None:
     reports = run(tmp_path, "lost", workers=3)
-    assert [report["size"] for report in reports] == [3, 3, 3]  # the servers are not among the workers
+    assert [report["size"] for report in reports] == [3, 3, 3]  # servers do not count as workers
     assert "on average, at most" in reports[0]["staleness"]
 
 
 def test_optimizer_states_go_to_a_file_and_come_back(tmp_path: Path) -> None:
     for report in run(tmp_path, "states"):
-        # Two workers' pushes of 1, scaled by a half: v = .5, then .95. Two pushes of 0 after that: v = .855, then .7695.
+        # Two workers' pushes of 1, scaled by a half: v = .5, then .95. Then two pushes of 0: v = .855, then .7695.
         assert [len(moved) for moved in report["moved"]] == [1, 1, 1] or all(
             max(moved) - min(moved) < 2e-4 for moved in report["moved"]
         )
@@ -113,7 +115,7 @@ def test_optimizer_states_go_to_a_file_and_come_back(tmp_path: Path) -> None:
             assert moved[0] == pytest.approx(-0.1 * (0.855 + 0.7695), abs=2e-4)
 
 
-# What is refused
+# Refusals
 
 
 def test_wrong_calls(tmp_path: Path) -> None:
@@ -187,7 +189,7 @@ def test_ranks_in_the_wrong_places(tmp_path: Path) -> None:
     assert f"rank 1 on host {HOST} is a worker, but with LOCKSTEP_WORKERS=1 and LOCKSTEP_SERVERS=1" in done.stderr
 
 
-# Who is named when somebody goes
+# Names in errors when a process is gone
 
 
 def test_a_worker_that_is_killed_ends_the_job(tmp_path: Path) -> None:
@@ -197,7 +199,7 @@ def test_a_worker_that_is_killed_ends_the_job(tmp_path: Path) -> None:
         (tmp_path / "kill-worker").touch()
         code, output, end = running.end()
     assert code != 0 and end - begin < 10, output
-    # mpirun ends the others at once; who can still speak names the worker.
+    # mpirun ends the others at once; those that can still report name the worker.
     for report in running.reports():
         assert "worker 1 (process" in report["error"], output
 
@@ -226,7 +228,7 @@ def test_a_server_that_is_killed_ends_the_job(tmp_path: Path, options: tuple[str
         code, output, end = running.end()
     reports = running.reports()
     assert end - begin < 10, output
-    if options:  # mpirun lets all workers speak, and says nothing of their exit codes
+    if options:  # mpirun lets all workers report, and its exit code does not show theirs
         assert len(reports) == 2, output
     else:
         assert code != 0, output
@@ -269,7 +271,7 @@ def test_a_worker_that_is_stopped_is_named_by_who_waits_for_it(tmp_path: Path) -
         begin = time.time()
         (tmp_path / "stop-worker").touch()
         code, output, end = running.end()
-    report = running.reports()[0]  # the other may wake up when mpirun ends it
+    report = running.reports()[0]  # the other one may wake up when mpirun ends it
     assert code != 0 and end - begin < 20, output
     assert report["rank"] == 0
     assert "a barrier waits for worker 1 (process" in report["error"]
@@ -291,6 +293,6 @@ def test_idle_servers_use_no_processor(tmp_path: Path) -> None:
 
 
 def _ticks(process: int) -> int:
-    """Hundredths of a second of the processor."""
+    """Processor time in hundredths of a second."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])

@@ -1,4 +1,4 @@
-"""Settings: numbers of a compiled step that change between calls, by hand or along a schedule."""
+"""Settings: numbers of a compiled step that change between calls, by hand or by a schedule."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def same(a: ls.Executable, b: ls.Executable) -> bool:
 
 def test_an_optimizers_numbers_are_settings() -> None:
     graph = training(ls.optim.SGD(0.1, momentum=0.9))
-    assert graph.settings == {"optimizer/learning_rate": 0.1, "optimizer/momentum": 0.9}  # no decay: it is left out
+    assert graph.settings == {"optimizer/learning_rate": 0.1, "optimizer/momentum": 0.9}  # without decay: no setting
     assert [each.name for each in graph.inputs] == ["x", "label"]
     assert "settings (2, 2 elements)\n  optimizer/learning_rate: 0.1 in [0.0, inf)\n" in graph.summary()
     assert training(ls.optim.SGD(0.1)).settings == {"optimizer/learning_rate": 0.1}
@@ -118,7 +118,7 @@ def test_a_schedule_is_followed(start: bool) -> None:
         assert (scheduled.start(**batch(step)) if start else scheduled(**batch(step)))["loss"] == expected
         assert scheduled.settings["learning_rate"] == schedule(step)
     assert same(scheduled, by_hand)
-    scheduled.set(learning_rate=0.125)  # no longer
+    scheduled.set(learning_rate=0.125)  # replaces the schedule
     scheduled(**batch(8))
     assert scheduled.settings["learning_rate"] == 0.125
     scheduled.set(learning_rate=lambda step: step / 100)
@@ -129,7 +129,7 @@ def test_a_schedule_is_followed(start: bool) -> None:
 
 def test_what_a_schedule_may_be_given_for() -> None:
     rising = ls.schedule.linear(0.0, 0.5, 10)
-    graph = training(ls.optim.SGD(0.1, momentum=rising, weight_decay=rising))  # both 0 at first
+    graph = training(ls.optim.SGD(0.1, momentum=rising, weight_decay=rising))  # both start at 0
     assert graph.settings.keys() == {f"optimizer/{name}" for name in ("learning_rate", "momentum", "weight_decay")}
     assert ls.compile(ls.distribute(graph, {"data": 1}), threads=1)._schedules.keys() == {
         "optimizer/momentum",

@@ -1,4 +1,4 @@
-"""compile(shard_optimizer=True): ranks share what optimizers keep, and train as if each had all of it."""
+"""compile(shard_optimizer=True): ranks shard the optimizer's states, and train as if each had all of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def train(
 
 
 def both(case: Case, step: ls.Graph, ranks: int) -> list[tuple[Any, Any]]:
-    """By rank what plain ranks come to, and what those do that share."""
+    """For each rank the results of plain ranks, and those of ranks with sharded optimizers."""
     plain = run_in_threads(ranks, lambda world: train(case, step, world))
     sharing = run_in_threads(ranks, lambda world: train(case, step, world, shard_optimizer=True))
     for each in [*plain, *sharing]:
@@ -85,7 +85,7 @@ def test_the_bits_are_those_of_ranks_that_each_have_all(optimizer: Any, ranks: i
     ids=str,
 )
 def test_with(options: dict[str, Any]) -> None:
-    """Norms, means and products are then put together of slices, which rounds differently."""
+    """Norms, means and products are then assembled from slices, which rounds differently."""
     for plain, sharing in both(LENET, step_of(LENET, **options), 2):
         np.testing.assert_allclose(sharing[0], plain[0], rtol=1e-4)
         for name, value in plain[1].items():
@@ -105,11 +105,13 @@ def test_a_rank_holds_its_share_and_sends_no_more(ranks: int) -> None:
 
     [(plain, _, all_of_it), *_] = run_in_threads(ranks, of)
     [(sharing, collectives, share), *_] = run_in_threads(ranks, lambda world: of(world, shard_optimizer=True))
-    whole = 2 * 4 * 5  # fc3.bias, which nobody can share
+    whole = 2 * 4 * 5  # fc3.bias, which cannot be split
     assert share == whole + (all_of_it - whole) // ranks
-    assert plain["states"] - sharing["states"] >= all_of_it - share - 64 * 12, "but for alignment"
+    assert plain["states"] - sharing["states"] >= all_of_it - share - 64 * 12, "up to alignment"
     kinds = [line.split()[0] for line in collectives]
-    assert kinds.count("reduce_scatter") == kinds.count("all_gather") == 2, "a bucket, and fc3.weight's columns"
+    assert kinds.count("reduce_scatter") == kinds.count("all_gather") == 2, (
+        "one for the bucket, one for fc3.weight's columns"
+    )
 
 
 def test_gradients_are_reduced_to_slices_before_their_norm_is_taken() -> None:

@@ -1,6 +1,6 @@
 """compile(shared_weights=True): ranks of a host have one copy of the weights, and train as if each had its own.
 
-That no rank sees what another one writes, however late it is, backends/shared_states_test.cc shows.
+backends/shared_states_test.cc tests that a rank never sees writes of another one too early, however late it is.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def states(exe: ls.Executable) -> dict[str, np.ndarray]:
 def train(
     case: Any, step: ls.Graph, world: ls.Communicator, shares: bool = True, **options: Any
 ) -> tuple[list[float], dict[str, np.ndarray]]:
-    """`shares`: ranks update parts of weights that they share, if shared_weights says so."""
+    """With `shares`, ranks are expected to update parts of shared weights if shared_weights is on."""
     exe = ls.compile(step, world=world, threads=1, **options)
     expected = shares and "shared_weights" in options and world.size > 1
     assert ("in part of state" in exe.steps) == expected, exe.steps
@@ -77,7 +77,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 def deep_mlp(width: int = 256, layers: int = 4) -> ls.Graph:
-    """All of whose states four ranks can share."""
+    """A model of which four ranks can share all states."""
     of = f"f32[{BATCH},{width}]"
     states = "".join(f", state %w{i}: f32[{width},{width}]" for i in range(layers))
     hidden = "\n".join(f"  %z{i} = matmul %h{i}, %w{i} : {of}\n  %h{i + 1} = tanh %z{i} : {of}" for i in range(layers))
@@ -106,7 +106,7 @@ def test_the_bits_are_those_of_ranks_that_each_have_all(optimizer: Any, ranks: i
     plain = on_ranks(ranks, lambda world: train(DEEP, step, world))
     shared = on_ranks(ranks, lambda world: train(DEEP, step, world, shared_weights=True))
     for found, (losses, expected) in zip(shared, plain, strict=True):
-        # A rank shows its slices of what the optimizer keeps.
+        # Of an optimizer's states, a rank shows only its slices.
         assert_same(found, (losses, {name: value for name, value in expected.items() if "/" not in name}))
 
 
@@ -140,10 +140,10 @@ def test_other_models(case: Case) -> None:
     ids=str,
 )
 def test_with(options: dict[str, Any]) -> None:
-    """The same bits as with slices that are gathered: norms are the same sums there."""
+    """The same bits as with gathered slices, because norms are the same sums there."""
     step = step_of(MLP, **options)
     sharded = on_ranks(2, lambda world: train(MLP, step, world, shard_optimizer=True))
-    is_plain = "momentum=0.0" in str(options["optimizer"])  # which keeps nothing that ranks could share
+    is_plain = "momentum=0.0" in str(options["optimizer"])  # it keeps no states that ranks could shard
     shares = not is_plain and "frozen" not in options
     shared = on_ranks(2, lambda world: train(MLP, step, world, shares, shared_weights=True))
     for found, expected in zip(shared, sharded, strict=True):
@@ -204,7 +204,7 @@ def test_an_evaluation_shares_its_weights_and_waits_for_nobody() -> None:
         exe = ls.compile(model, world=world, threads=1, **options)
         share = BATCH // world.size
         rows = samples[world.rank * share : (world.rank + 1) * share]
-        for _ in range(1 + world.rank):  # as often as each likes
+        for _ in range(1 + world.rank):  # each rank calls as often as it likes
             logits = exe(**{MLP.input: rows})["logits"]
         exe.state["fc1.weight"] = 2 * exe.state["fc1.weight"]
         return logits + exe(**{MLP.input: rows})["logits"], exe.memory["states"]
@@ -298,7 +298,9 @@ def test_where_it_cannot_be() -> None:
 
 
 def assert_nothing_stays(folder: Path) -> None:
-    """Of what the ranks had mapped of /dev/shm; what is recorded of a rank stays by intent, and is no memory of weights."""
+    """Asserts that files of /dev/shm that ranks had mapped are gone. Ranks' records stay by intent, and are not memory
+    of weights.
+    """
     mapped = {path for names in folder.glob("*.shm") for path in names.read_text().split()}
     assert not [path for path in mapped if "/lockstep-" not in path and Path(path).exists()]
 
@@ -318,7 +320,7 @@ def test_processes_hold_one_copy_and_leave_nothing(tmp_path: Path) -> None:
         return sum(rank[key] for rank in ranks)
 
     saved = total(plain, "held") - total(shared, "held")
-    assert total(plain, "pss") - total(shared, "pss") > 0.9 * saved, "of memory that is there"
+    assert total(plain, "pss") - total(shared, "pss") > 0.9 * saved, "the saving is in resident memory"
     assert_nothing_stays(tmp_path)
 
 

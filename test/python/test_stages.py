@@ -38,7 +38,7 @@ def mlp_step(accumulate: int = 4) -> ls.Graph:
 def learn(
     world: ls.Communicator, step: ls.Graph, mesh: dict[str, int] | None, steps: int = 3, path: Path | None = None
 ) -> tuple[list[float], ls.Executable]:
-    """The losses, and the executable; from a checkpoint, if there is one."""
+    """The losses, and the executable; starts from a checkpoint, if there is one."""
     exe = ls.compile(step, world=world, mesh=mesh, threads=1)
     if path is not None:
         exe.load(path)
@@ -78,7 +78,7 @@ def test_stages_learn_what_one_rank_does(mesh: dict[str, int], tmp_path: Path) -
         assert result[1].memory["states"] < one.memory["states"]
     if len(results) == 2:
         assert sorted(names) == sorted(one.state)
-    # One rank goes on where the stages were, and they where one rank was.
+    # One rank continues from the stages' file, and the stages from one rank's file.
     one.save(tmp_path / "one.safetensors")
     going_on, _ = learn(ls.Communicator.single(), step, None, path=tmp_path / "one.safetensors")
     from_stages, _ = learn(ls.Communicator.single(), step, None, path=tmp_path / "stages.safetensors")
@@ -130,7 +130,7 @@ def test_a_transformer_over_mpi(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("how", "end"), [("kill", r"\(process \d+\) died"), ("stop", ": stopped by a signal")])
 def test_a_stage_that_is_gone_is_named(how: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its rank, what is waited for in names of the model, and none of what passes made."""
+    """The error names the rank, and the awaited transfer in names of the model, without values that passes made."""
     monkeypatch.setenv("LOCKSTEP_STALL", "1")
     done = mpirun(2, HERE / "mpi_stage_fails.py", tmp_path, how)
     message = (tmp_path / "message").read_text()
@@ -139,7 +139,7 @@ def test_a_stage_that_is_gone_is_named(how: str, end: str, tmp_path: Path, monke
     assert re.search(rf"rank 1 \(stage 1\) on host \S+ ?{end}", message), message
     assert re.search(rf"rank 0 \(stage 0\) on host \S+ waited .*in transfer f32\[\d+\] `{what}`", message), message
     assert not re.search("%|permute|broadcast", message), message
-    if how == "stop":  # what is said before that
+    if how == "stop":  # the notice of the stall, before the error
         assert re.search(rf"rank 0 \(stage 0\) on host \S+ has waited 1s in transfer f32\[\d+\] `{what}`", done.stderr)
         assert re.search(rf"rank 0 .*  call 2 of @\w+, stage 0, step \d+ transfer.wait {what}\n", done.stderr), (
             done.stderr
@@ -163,7 +163,7 @@ def test_what_stages_cannot_run_is_named() -> None:
     messages("shard_optimizer", shard_optimizer=True)
     messages('wire="int8"', wire="int8")
     with raises("accumulate"):
-        mlp_step(accumulate=3)  # of a batch of 8
+        mlp_step(accumulate=3)  # 3 does not divide a batch of 8
 
 
 def test_a_state_of_another_stage_is_named() -> None:

@@ -1,5 +1,6 @@
-"""Calls that are started and looked at later. On a CPU they have ended when `start` returns; that GPUs do the same is for
-backends/started_runs_test.cc to say."""
+"""Started calls, whose results are read later. On a CPU they have ended when `start` returns;
+backends/started_runs_test.cc tests GPUs.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def test_started_calls_give_what_calls_give() -> None:
         x = X * run
         expected = called(x=x, label=LABELS)
         call = started.start(x=x, label=LABELS)
-        x[:] = np.nan  # it has been taken
+        x[:] = np.nan  # its values have been taken
         pending.append((expected, call))
     for expected, call in pending:
         assert set(call) == set(expected) == {"loss", "logits"} and len(call) == 2
@@ -36,7 +37,7 @@ def test_started_calls_give_what_calls_give() -> None:
             np.testing.assert_array_equal(call[name], value)
         assert call.wait().keys() == expected.keys()
         assert call["loss"] is call.wait()["loss"]
-        call.wait().clear()  # what it returns is the caller's
+        call.wait().clear()  # the returned dictionary belongs to the caller
         assert set(call.wait()) == set(call)
     assert started.counters["runs"] == 6
     for name, value in called.state.items():
@@ -54,7 +55,7 @@ def test_its_arrays_outlive_the_executable() -> None:
     executable = exe()
     expected = exe()(x=X, label=LABELS)["loss"]
     call = executable.start(x=X, label=LABELS)
-    executable.start(x=X, label=LABELS)  # nobody looks at it
+    executable.start(x=X, label=LABELS)  # its results are never read
     del executable
     gc.collect()
     loss = call["loss"]
@@ -84,7 +85,7 @@ def test_an_error_is_of_the_object_each_time() -> None:
             call["loss"]
     with raises("label 9 at position [5]"):
         call.wait()
-    assert list(call) == list(executable.start(x=X, label=LABELS))  # told once; the states were not touched
+    assert list(call) == list(executable.start(x=X, label=LABELS))  # the error comes once; the states are unchanged
     assert executable.counters["runs"] == 1
 
 

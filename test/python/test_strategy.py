@@ -1,4 +1,4 @@
-"""compile(strategy="parameter_server"): on two workers and two servers under mpirun, and what it refuses."""
+"""compile(strategy="parameter_server"), on two workers and two servers under mpirun, and its refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_two_workers_and_two_servers(tmp_path: Path) -> None:
     assert done.returncode == 0 and [report["size"] for report in reports] == [2, 2], done.stdout + done.stderr
     for report in reports:
         reduced, served = report["memory"]
-        assert served * 3 <= reduced  # no rank has what Adam keeps
+        assert served * 3 <= reduced  # no worker has Adam's states
         assert report["synchronous"] == 0
         assert report["trained"] == 3 * 3  # epochs of three full batches
         assert "on average, at most" in report["asynchronous"]

@@ -1,4 +1,4 @@
-"""The checked-in types of the extension module are those of the extension module; python_bindings/BUILD has the command."""
+"""The checked-in stubs match the extension module. python_bindings/BUILD has the command that writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graph.summary() and save_svg(): layers, parameters and operations, against numbers counted by hand."""
+"""Graph.summary() and save_svg(): layers, parameters and operations, compared with numbers counted by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def step_of(model: ls.Graph) -> ls.Graph:
 
 
 def rows(text: str) -> dict[str, tuple[str, int, int, int, int]]:
-    """By layer: type, parameters, operations, those for gradients, bytes."""
+    """By layer: type, parameters, operations, operations of gradients, bytes."""
     table = text[text.index("\nlayers (") :].splitlines()[3:]
     cells = [re.split(r"\s{2,}", line.strip()) for line in table]
     return {
@@ -37,7 +37,7 @@ def rows(text: str) -> dict[str, tuple[str, int, int, int, int]]:
     }
 
 
-# Of one image: the products of each layer and the sum, which are two operations, and the bias, which is one.
+# Operations for one image: two for each product and its addition, and one for the bias.
 CONV1 = 20 * 24 * 24 * (2 * 25 + 1)
 CONV2 = 50 * 8 * 8 * (2 * 20 * 25 + 1)
 FC1, FC2 = 500 * (2 * 800 + 1), 10 * (2 * 500 + 1)
@@ -57,7 +57,7 @@ def test_lenet_by_hand() -> None:
 
 def test_gradients_are_of_the_layer() -> None:
     found = rows(step_of(lenet()).summary())
-    # Two products of the size of the one forwards, and the sum over the batch for the bias.
+    # Two products of the forward product's size, and the sum over the batch for the bias.
     assert found["fc1"][3] == 2 * BATCH * 500 * 2 * 800 + BATCH * 500
     assert found["fc1"][1:3] == (500 * 800 + 500, BATCH * FC1)
     assert found["conv2"][3] == 2 * BATCH * 50 * 8 * 8 * 2 * 20 * 25 + BATCH * 50 * 8 * 8
@@ -66,7 +66,7 @@ def test_gradients_are_of_the_layer() -> None:
 
 
 def resnet50(batch: int) -> onnx.ModelProto:
-    """He et al., 2015, with the stride in the 3 x 3 convolutions, as torchvision has it."""
+    """He et al., 2015, with the stride in the 3 x 3 convolutions, as in torchvision."""
     nodes, weights = [], []
 
     def conv(name: str, x: str, inputs: int, outputs: int, size: int, stride: int = 1, relu: bool = True) -> str:
@@ -132,13 +132,13 @@ def test_an_executable_counts_its_steps() -> None:
 
 
 def test_operations_survive_fusion() -> None:
-    """What a call runs has the products of the program that was compiled."""
+    """The compiled graph has the products of the original program."""
     graph = step_of(lenet())
     products = [
         sum(node["flops"] for node in each._nodes() if node["op"].startswith(("convolution", "matmul")))
         for each in (graph, ls.compile(graph).graph)
     ]
-    first = BATCH * 20 * 24 * 24 * 2 * 25  # the gradient of the image, which nobody uses
+    first = BATCH * 20 * 24 * 24 * 2 * 25  # the gradient of the image, which is not used
     assert products[1] == products[0] - first
 
 
@@ -153,7 +153,7 @@ def test_a_drawing(tmp_path: Path) -> None:
 
 
 def edges(graph: ls.Graph, path: Path, depth: int | None = None) -> tuple[set[str], dict[str, bool]]:
-    """The boxes of a drawing, and its lines, of each whether it is dashed."""
+    """The boxes of a drawing, and its lines, with True for dashed ones."""
     graph.save_svg(path, depth)
     boxes, lines = set(), {}
     for group in ElementTree.parse(path).iter():
@@ -164,7 +164,7 @@ def edges(graph: ls.Graph, path: Path, depth: int | None = None) -> tuple[set[st
     return boxes, lines
 
 
-LAYERS = ("conv1", "conv2", "fc1", "fc2")  # that have parameters
+LAYERS = ("conv1", "conv2", "fc1", "fc2")  # with parameters
 
 
 def test_a_drawing_of_a_step_has_the_optimizer(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_drawing_of_a_distributed_step_has_the_collectives(tmp_path: Path) -> 
     assert lines["loss->all_reduce along data, loss"] is False
     texts = ["".join(each.itertext()) for each in ElementTree.parse(tmp_path / "step.svg").iter()]
     assert f"{4 * (500 * 800 + 500):,} bytes" in texts and texts.count("all_reduce along data") == 5
-    assert rows(step.summary())["conv1"][:3] == rows(step_of(lenet()).summary())["conv1"][:3]  # the table is as it was
+    assert rows(step.summary())["conv1"][:3] == rows(step_of(lenet()).summary())["conv1"][:3]  # an unchanged table
 
 
 def test_a_drawing_of_micro_batches_has_one_collective(tmp_path: Path) -> None:
@@ -200,7 +200,9 @@ def test_a_drawing_of_micro_batches_has_one_collective(tmp_path: Path) -> None:
 
 
 def test_a_drawing_of_split_layers_has_their_collectives(tmp_path: Path) -> None:
-    """A sum forwards, in the layer whose weights are split along what is summed, and one of the gradient before the first."""
+    """One sum in the forward pass, in the layer whose weights are split along the summed dimension, and one of the
+    gradient before the first layer.
+    """
     split = {"fc1.weight": {"model": 0}, "fc2.weight": {"model": 1}}
     _, lines = edges(ls.distribute(step_of(lenet()), {"data": 1, "model": 2}, split), tmp_path / "step.svg")
     end = "all_reduce along model, fc2"
@@ -235,7 +237,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_loop_counts_its_iterations() -> None:
-    """A recurrence of 5 steps: in each the products of 3 x 4 carried values with a 4 x 4 matrix, an addition and tanh."""
+    """A recurrence of 5 steps. Each has the products of 3 x 4 carried values with a 4 x 4 matrix, an addition and tanh."""
     nodes = [helper.make_node("RNN", ["x", "w", "r"], ["", "h"], name="/rnn/RNN", hidden_size=4)]
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [5, 3, 4])]
     outputs = [helper.make_tensor_value_info("h", TensorProto.FLOAT, [1, 3, 4])]
@@ -249,7 +251,7 @@ def test_a_loop_counts_its_iterations() -> None:
 
 
 def test_attention_counts_what_is_seen() -> None:
-    """2 heads of 3 queries and 3 keys of 4, values of 5: 9 pairs, of which a causal one sees 6."""
+    """2 heads of 3 queries and 3 keys of size 4, values of size 5: 9 pairs, of which causal attention uses 6."""
     text = """graph @g(%q: f32[2,3,4], %k: f32[2,3,4], %v: f32[2,3,5]) -> (y: f32[2,3,5]) {{
   %y, %l = attention %q, %k, %v {{causal={}, scale=0.5}} : f32[2,3,5], f32[2,3]
   return %y

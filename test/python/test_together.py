@@ -1,4 +1,4 @@
-"""Parts of a recipe together: precision, micro-batches, clipping, averages, groups, dropout, meshes, a limit of memory."""
+"""Combined parts of a recipe: precision, micro-batches, clipping, averages, groups, dropout, meshes, a memory limit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def train(
 
 
 def smallest(step: ls.Graph) -> int:
-    """The limit that a program of one rank can keep: more than what each of several needs."""
+    """The smallest limit that a program of one rank can keep; it is more than each of several ranks needs."""
     with pytest.raises(ls.Error) as error:
         ls.compile(step, threads=1, memory_limit=1)
     found = re.search(r"needs at least (\d+) on each rank", str(error.value))
@@ -52,7 +52,7 @@ def smallest(step: ls.Graph) -> int:
 @pytest.mark.parametrize("optimizer", [ls.optim.AdamW(0.01), ls.optim.Adafactor(0.01), ls.optim.LAMB(0.01)], ids=repr)
 @pytest.mark.parametrize("precision", ["f32", "bf16", "f16"])
 def test_all_at_once(precision: str, optimizer: ls.optim.Optimizer) -> None:
-    """Micro-batches and ranks change what the step computes by rounding; a limit of memory changes no bit of it."""
+    """Micro-batches and ranks change the results only by rounding; a memory limit does not change any bit."""
     parts = {k: ls.train_step(wide(128), LOSS, optimizer, precision=precision, accumulate=k, **RECIPE) for k in (1, 4)}
     [(of_all, _, _)] = run_in_threads(1, lambda world: train(parts[1], world))
     assert of_all[-1] < of_all[0]
@@ -71,14 +71,14 @@ def test_all_at_once(precision: str, optimizer: ls.optim.Optimizer) -> None:
             assert ranks > 1 or exe.recomputed["kernels"] > 0
 
 
-# The batch of this step has an element that is no number, on the ranks of the second half of the data.
+# In this step the batch has a NaN, on the ranks of the second half of the data.
 BAD_STEP = 2
 
 
 def train_mlp(
     step: ls.Graph, world: ls.Communicator, is_bad: bool, **options: Any
 ) -> tuple[list[float], list[float], dict[str, np.ndarray]]:
-    """Losses, norms of the gradient, and what is kept at the end."""
+    """Losses, norms of the gradient, and the final states."""
     exe = ls.compile(step, world=world, threads=1, **options)
     samples, labels = (array[: 6 * BATCH].copy() for array in CASES[1].data())
     if is_bad:
@@ -95,7 +95,7 @@ def train_mlp(
 @pytest.mark.parametrize("accumulate", [1, 4])
 @pytest.mark.parametrize("precision", ["f32", "bf16", "f16"])
 def test_a_mesh_of_two_axes_learns_what_a_rank_does(precision: str, accumulate: int) -> None:
-    """The norm is that of all parts of the gradient, and averages are split as their weights are."""
+    """The norm covers all parts of the gradient, and averages are split like their weights."""
     step = step_of(
         CASES[1],
         accumulate,
@@ -134,7 +134,7 @@ def test_a_mesh_of_two_axes_learns_what_a_rank_does(precision: str, accumulate: 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("precision", ["f32", "f16"])
 def test_a_run_that_is_resumed_ends_with_the_same_bits(precision: str, ranks: int, tmp_path: Path) -> None:
-    """What is drawn, the factor of the loss and the averages go on; the steps after the saved one are run twice."""
+    """Draws, the loss scale and the averages continue. The steps after the saved one are run twice."""
     step = ls.train_step(
         classifier(),
         ls.loss.softmax_cross_entropy("y", "label"),

@@ -1,4 +1,4 @@
-"""From PyTorch modules and back, and weights in safetensors files."""
+"""Import of PyTorch modules, export back to them, and weights in safetensors files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def step_of(module: nn.Module, batch: int = 6) -> ls.Graph:
 
 
 def stepped(module: nn.Module, optimizer: torch.optim.Optimizer, *inputs: torch.Tensor) -> float:
-    """A training step of PyTorch's, of a module that computes its loss: the loss."""
+    """A training step in PyTorch of a module that computes its loss. Returns the loss."""
     optimizer.zero_grad()
     loss = module(*inputs)
     loss.backward()
@@ -92,7 +92,7 @@ def test_what_pytorch_would_not_train_is_constant() -> None:
 
 
 class Constants(nn.Module):
-    """Tensors that are no parameters, in all the places where modules have them."""
+    """Tensors that are not parameters, in all the places where modules can have them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def test_parameters_are_trained_and_no_other_tensor(
         model = ls.from_torch(module, x, output_names=["y"])
     else:
         path = tmp_path / "constants.onnx"
-        module.frozen.requires_grad_(True)  # a file does not say that it does not
+        module.frozen.requires_grad_(True)  # the file does not say that it is frozen
         torch.onnx.export(module, (x,), path, dynamo=True, optimize=False, verbose=False, output_names=["y"])
         model = ls.load_onnx(path)
     step = ls.train_step(model, ls.loss.softmax_cross_entropy("y", "label"), ls.optim.SGD(0.5))
@@ -244,11 +244,11 @@ def test_a_training_step_goes_on_where_it_was_saved(tmp_path: Path) -> None:
     assert [again(**batch)["loss"] for _ in range(3)] == [exe(**batch)["loss"] for _ in range(3)]
 
 
-# What the exporter leaves out without saying so
+# Parts that the exporter leaves out silently
 
 
 class Keeps(nn.Module):
-    """Keeps values from the gradient, in the way that is asked for."""
+    """Detaches values from the gradient, in the way of `how`."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -271,9 +271,9 @@ class Keeps(nn.Module):
             return (y - target + again).square().mean()
         if self.how == "function":
             return Reversed.apply(y).mean()
-        with torch.no_grad():  # no parameter is in this
+        with torch.no_grad():  # contains no parameter
             scale = x.abs().mean(1, keepdim=True)
-        return (y * scale + y.detach().argmax(1, keepdim=True)).mean()  # nor has an index a gradient
+        return (y * scale + y.detach().argmax(1, keepdim=True)).mean()  # an index has no gradient either
 
 
 class Reversed(torch.autograd.Function):
@@ -353,7 +353,7 @@ def test_buffers_that_change_are_refused() -> None:
             self.register_buffer("calls", torch.zeros(()))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.calls += 1  # nothing depends on it
+            self.calls += 1  # no result depends on it
             if self.training:
                 self.average.mul_(0.9).add_(x.mean(0), alpha=0.1)
             return self.fc(x - self.average)
@@ -372,7 +372,7 @@ def test_numbers_and_parameters_that_change_in_forward(caplog: pytest.LogCapture
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.calls += 1
-            self.columns = x.shape[1]  # which it was
+            self.columns = x.shape[1]  # the same value as before
             if self.scales:
                 with torch.no_grad():
                     self.weight.mul_(0.9)

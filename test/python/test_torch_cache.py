@@ -1,4 +1,6 @@
-"""Modules of PyTorch that are exported once: by rank 0 for all, and for later programs. The oracle is a graph that was exported."""
+"""PyTorch modules are exported once: by rank 0 for all ranks, and for later programs. The oracle is a newly exported
+graph.
+"""
 
 from __future__ import annotations
 
@@ -73,11 +75,11 @@ def values_of(graph: ls.Graph) -> dict[str, bytes]:
     return {state.name: graph.initial_value(state.name).tobytes() for state in graph.states}
 
 
-# By rank 0 for all
+# Export by rank 0 for all
 
 
 def test_rank_0_exports_for_all(exports: list[str]) -> None:
-    """Also where the others' weights differ: all have those of rank 0."""
+    """Even if the ranks' weights differ: all get those of rank 0."""
     modules = [Net(seed) for seed in range(3)]
     expected = imported(modules[0])
     assert exports.pop() == "Net" and expected.initial_value("first.weight").any()
@@ -141,7 +143,7 @@ def test_constants_that_have_other_values_are_exported_again(exports: list[str],
 def test_a_rank_that_exports_and_one_that_finds_the_graph_compile_equal_programs(
     exports: list[str], tmp_path: Path
 ) -> None:
-    """The numbers of values without names too, which ranks compare."""
+    """Unnamed values also get equal numbers, which ranks compare."""
     models = [imported(Net(), cache=tmp_path) for _ in range(2)]
     assert exports == ["Net"]
     found = run_in_threads(2, lambda world: trained(models[world.rank], world))
@@ -157,7 +159,7 @@ def test_rank_0_looks_into_the_cache_for_all(exports: list[str], tmp_path: Path)
 
 
 def test_another_process_finds_it(tmp_path: Path) -> None:
-    """Whatever the order of its sets."""
+    """With any order of Python's sets."""
     program = """
 import sys, torch, lockstep as ls
 from lockstep._torch import torch_modules
@@ -209,7 +211,7 @@ def test_16_bit_weights_come_from_the_module(exports: list[str], tmp_path: Path)
     assert exports == ["Linear"] * 2
 
 
-# What a key sees
+# Parts that a key depends on
 
 
 def key(module: nn.Module, inputs: Any = None, options: Any = ()) -> str:
@@ -260,7 +262,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 def test_a_key_is_that_of_each_module_that_is_the_same() -> None:
     keys = {key(changed(lambda m: None)) for _ in range(3)}
     module = changed(lambda m: None)
-    module.first.register_forward_hook(doubled).remove()  # hooks are numbered in the process
+    module.first.register_forward_hook(doubled).remove()  # PyTorch numbers hooks over the whole process
     with torch.no_grad():
         module.first.weight.mul_(2)
         module.table.mul_(2)
@@ -311,7 +313,9 @@ class Written(Base):
 
 
 def test_a_key_sees_the_code_that_forward_reaches() -> None:
-    """Each number of the program stands in another place: a global, a function that a function calls, a base, a default, …"""
+    """Each number of the program is in another place: a global, a function called by a function, a base class, a
+    default, …
+    """
     original = key(module_of(WRITTEN))
     assert key(module_of(WRITTEN + "\n# a comment\nUNUSED = 1\n")) == original
     keys = [key(module_of(WRITTEN, **{old: new})) for old, new in NUMBERS.items()]

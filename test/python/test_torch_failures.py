@@ -1,4 +1,4 @@
-"""Modules that torch cannot export: the error is short, has the reason first, and torch's own text on request."""
+"""Modules that torch cannot export: the error is short, starts with the reason, and has torch's own text on request."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_own_gradients_ignore_takes_the_values_of_what_is_changed_in_place() -> 
 
 
 class Decides(nn.Module):
-    """Has a hook, and a number made of values."""
+    """A module with a hook and with a number computed from values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ def test_own_gradients_ignore_imports_hooks_and_numbers() -> None:
 
 
 class Parts(nn.Module):
-    """Three vectors of one memory."""
+    """Three vectors in one piece of memory."""
 
     def __init__(self, *slices: slice, trained: bool = True) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ def test_elements_that_two_of_several_parameters_have_in_common() -> None:
     apart = ls.from_torch(Parts(slice(0, 3), slice(3, 6), slice(6, 9)), torch.ones(2))
     assert {state.name for state in apart.states} == {"parts.0", "parts.1", "parts.2", "last"}
     frozen = ls.from_torch(Parts(*overlap, trained=False), torch.ones(2))
-    assert frozen.constants == ["parts.0", "parts.1", "parts.2"], "which nothing trains apart"
+    assert frozen.constants == ["parts.0", "parts.1", "parts.2"], "they are not trained separately"
 
 
 def test_what_only_training_does_is_no_matter_in_evaluation() -> None:

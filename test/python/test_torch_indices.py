@@ -1,4 +1,4 @@
-"""Indices and labels of PyTorch modules: which are refused, and which row has no gradient."""
+"""Indices and labels of PyTorch modules: refused values, and the row without a gradient."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_row_of_padding_has_no_gradient(size: int, row: int) -> None:
         def __init__(self) -> None:
             super().__init__()
             self.table, self.fc = nn.Embedding(5, 3, padding_idx=row - 5 if row else 0), nn.Linear(3, 5)
-            self.fc.weight = self.table.weight  # by this way the row has one
+            self.fc.weight = self.table.weight  # through this layer the row has a gradient
 
         def forward(self, i: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
             return self.table(i).square().mean() + 0.1 * self.fc(x).square().mean()

@@ -1,7 +1,8 @@
-"""Values and gradients of PyTorch's functions at their kinks, at ties, at the origin and at the border of the domain, against PyTorch.
+"""Values and gradients of PyTorch's functions at kinks, at ties, at the origin and at the border of the domain,
+compared with PyTorch.
 
-What is differentiated is the sum of a function's float results, each element times its own weight, so that it shows which of several
-equal elements gets the gradient.
+The differentiated function is the sum of a function's float results, each element times its own weight, so that it
+shows which of several equal elements gets the gradient.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ torch = pytest.importorskip("torch")
 
 from torch_kinks import CASES, DIFFERS, Case
 
-# Cases of one module: an export takes long to start.
+# Cases per module, because an export takes long to start.
 BATCH = 32
-# Of numbers that cancel, and of PyTorch's own sums in f32.
+# Tolerance for cancellation, and for PyTorch's own sums in f32.
 RTOL, ATOL = 1e-5, 2e-6
 
 
 class Together(torch.nn.Module):
-    """The results of several functions, after the sum of them all. Its inputs are those of `given`."""
+    """The results of several functions, after the sum of all. Its inputs are those of `given`."""
 
     def __init__(self, cases: list[Case]) -> None:
         super().__init__()
@@ -53,7 +54,7 @@ def _given(cases: list[Case]) -> dict[str, torch.Tensor]:
 
 @dataclass
 class Found:
-    """What a function gives, and the gradient with respect to each operand."""
+    """The results of a function, and the gradient with respect to each operand."""
 
     values: list[np.ndarray] = field(default_factory=list)
     gradients: list[np.ndarray] = field(default_factory=list)
@@ -72,7 +73,7 @@ def in_pytorch(case: Case) -> Found:
 
 
 def in_lockstep(cases: list[Case], expected: list[Found]) -> list[list[Found]]:
-    """Of each case what the interpreter finds, and what the compiled program does."""
+    """The results of the interpreter and of the compiled program for each case."""
     given = _given(cases)
     names = [f"y{i}_{j}" for i, found in enumerate(expected) for j in range(len(found.values))]
     graph = ls.from_torch(Together(cases), given, output_names=["total", *names])
@@ -92,7 +93,7 @@ def in_lockstep(cases: list[Case], expected: list[Found]) -> list[list[Found]]:
 
 
 def difference(ours: Found, pytorch: Found) -> str:
-    """The first number that is another than PyTorch's, and how many are; empty if all agree."""
+    """The first number that differs from PyTorch's, and how many differ; "" if all agree."""
     first, count = "", 0
     for (name, a), (_, b) in zip(ours.named(), pytorch.named(), strict=True):
         assert a.shape == b.shape, f"{name} has shape {a.shape}, expected {b.shape}"
@@ -116,7 +117,7 @@ def differences(cases: list[Case]) -> dict[str, str]:
 
 
 def differences_of_each(cases: list[Case]) -> dict[str, str]:
-    """As `differences`; if the module of all cases is refused, of each by itself, with what is said of it."""
+    """Like `differences`. If the module of all cases is refused, checks each case alone and returns its error."""
     try:
         return differences(cases)
     except ls.Error as error:
@@ -153,7 +154,7 @@ def test_another_gradient_is_noticed() -> None:
         difference(Found([np.ones((1, 1))], one.gradients), one)
 
 
-if __name__ == "__main__":  # prints DIFFERS as it has to be
+if __name__ == "__main__":  # prints the new contents of DIFFERS
     for batch in batches():
         for case_name, text in differences_of_each(batch).items():
             if text:

@@ -1,7 +1,7 @@
-"""No option of torch.nn changes what PyTorch computes and not what Lockstep does, unless Lockstep refuses it.
+"""Every option of torch.nn that changes PyTorch's results changes Lockstep's too, or Lockstep refuses it.
 
-The table is torch_options.py, functions without a module are in torch_functions.py, hooks, modes and the like in torch_specials.py.
-What is refused, and what is known to differ, is in torch_outcomes.py: a list that may only become shorter.
+The table is torch_options.py, functions without a module are in torch_functions.py, hooks, modes and the like in
+torch_specials.py. Refusals and known differences are in torch_outcomes.py: a list that may only become shorter.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import torch_specials
 from torch_cases import Part, Subject
 from torch_outcomes import DIFFERS, REFUSED, REFUSED_BY_TORCH
 
-AT_ONCE = 40  # cases of one export
-ALONE = ("numpy() of a value",)  # torch exports it in another way, which cannot export all of the others
+AT_ONCE = 40  # cases per export
+ALONE = ("numpy() of a value",)  # torch exports it in another mode, which cannot export all of the others
 
 Make = Callable[[], nn.Module]
 SUBJECTS = [*torch_options.MODULES, *torch_functions.FUNCTIONS]
@@ -46,7 +46,7 @@ DRAWS: dict[str, Make] = {
 
 
 def listed(name: str, outcomes: Iterable[str]) -> str | None:
-    """The entry for a case: its name, or how the name begins, before an asterisk."""
+    """The key for a case: its name, or a prefix of its name followed by an asterisk."""
     return next((key for key in outcomes if name == key or (key[-1] == "*" and name.startswith(key[:-1]))), None)
 
 
@@ -61,7 +61,7 @@ def chunks(names: Sequence[str]) -> list[list[str]]:
 
 
 def shared_out(names: Sequence[str]) -> list[object]:
-    """Chunks, of which `make test` takes a third."""
+    """Chunks of names. `make test` runs a third of them."""
     marks = (), pytest.mark.everything, pytest.mark.everything
     return [pytest.param(chunk, marks=marks[i % 3], id=id_of(chunk)) for i, chunk in enumerate(chunks(names))]
 
@@ -103,14 +103,14 @@ def become(
     differences: Callable[[Sequence[nn.Module]], list[str]],
     outcome: Callable[[Make], str],
 ) -> Outcomes:
-    """What becomes of cases, as one module; if that has an error, one by one."""
+    """The outcomes of cases, run as one module; if that raises an error, one by one."""
     try:
         found = differences([cases[name]() for name in names])
     except Exception as error:
         outcomes = {name: outcome(cases[name]) for name in names}
         if any(found.startswith(("refused: ", "raises ")) for found in outcomes.values()):
             return outcomes
-        raise AssertionError("the cases have an error together that none of them has alone") from error
+        raise AssertionError("the cases fail together, but none of them fails alone") from error
     return {name: what and f"differs: {what}" for name, what in zip(names, found, strict=True)}
 
 
@@ -130,7 +130,9 @@ def test_draws_have_the_mean_and_spread_of_those_of_pytorch(names: list[str]) ->
 
 
 def refused() -> Iterator[object]:
-    """Of the cases that Lockstep refuses, and that one entry is about, the first; `make test-everything` has all."""
+    """The refused cases. `make test` runs the first case of each entry that Lockstep itself refuses; `make
+    test-everything` runs all.
+    """
     seen: set[str] = set()
     for name in [*CASES, *DRAWS]:
         key = listed(name, REFUSED)
@@ -148,7 +150,7 @@ def test_what_is_refused_says_so(name: str, words: str) -> None:
 
 
 def differing(cases: Iterable[str]) -> list[list[str]]:
-    """Chunks of cases, and apart from these each that raises an error which is none of Lockstep's."""
+    """Chunks of cases, and separately each case that raises an error that is not Lockstep's."""
     found = {name: DIFFERS[key] for name in cases if (key := listed(name, DIFFERS)) is not None}
     raising = [name for name, what in found.items() if what.startswith("raises ")]
     return [*chunks([name for name in found if name not in raising]), *([name] for name in raising)]
@@ -166,7 +168,7 @@ def test_draws_that_are_known_to_differ_do(names: list[str]) -> None:
     assert not agree, f"no longer in DIFFERS: {agree}"
 
 
-# --- Is anything left out?
+# --- Completeness
 
 
 def parameters_of(function: object) -> dict[str, inspect.Parameter]:
@@ -218,7 +220,7 @@ FUNCTIONS = {
 
 
 def function_parameters(name: str) -> list[str]:
-    """The parameters of a function; those of C++ have them in the first lines of what they say of themselves."""
+    """The parameters of a function. For functions in C++ they are taken from the first lines of the docstring."""
     function = FUNCTIONS[name]
     text = (inspect.getdoc(function) or "").split("->")[0]
     if "*args" in str(inspect.signature(function)) if _has_signature(function) else True:

@@ -1,4 +1,4 @@
-"""Resizing in a module: by a size or a scale, whole or not, up and down, in each mode, as PyTorch does it."""
+"""Resizing in a module: by a size or a scale, whole or not, up and down, in each mode, with PyTorch's results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALIGNED, ANTIALIASED = ("linear", "bilinear", "bicubic", "trilinear"), ("bilinea
 
 
 def resizings(mode: str) -> list[dict[str, Any]]:
-    """The options of interpolate in this mode, but for those that ONNX has no coordinates for."""
+    """The options of interpolate in this mode, except those for which ONNX has no coordinates."""
     rank = len(SHAPES[mode]) - 2
     sizes = [{"size": tuple(extent + 3 for extent in SHAPES[mode][2:])}, {"size": (4, 3, 2)[:rank]}]
     scales = [
@@ -41,7 +41,7 @@ def resizings(mode: str) -> list[dict[str, Any]]:
 
 
 class Resized(nn.Module):
-    """One value, resized in many ways: its results are y0, y1, ..."""
+    """One value, resized in many ways. Its results are y0, y1, ..."""
 
     def __init__(self, value: torch.Tensor, ways: list[dict[str, Any]]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def test_every_way_of_resizing(mode: str) -> None:
 
 
 def test_scales_whose_products_are_rounded() -> None:
-    """In f64 100 * 1.15 is less than 115, in f32 it is not; 3 * (1 / 0.6) is 5 in f32, and less in f64."""
+    """100 * 1.15 is less than 115 in f64 but not in f32; 3 * (1 / 0.6) is 5 in f32, and less in f64."""
     assert int(100 * 1.15) == 114 and int(np.float32(100) * np.float32(1.15)) == 115
     ways = [{"mode": mode, "scale_factor": scale} for mode in ("linear", "nearest") for scale in (1.15, 0.29, 0.6, 1.1)]
     agree(Resized(torch.randn(1, 1, 100), ways))

@@ -1,4 +1,4 @@
-"""Layers of a file of PyTorch's exporter: they have the names of the modules, as in `named_modules()`."""
+"""Layers of a file from PyTorch's exporter have the names of the modules, as in `named_modules()`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from test_summary import rows
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
-CONSTANT = "node_upsample_nearest1d"  # an initializer, the rows that it selects: constants are in no module
+CONSTANT = "node_upsample_nearest1d"  # an initializer with the selected rows; constants are in no module
 
 
 class Block(nn.Module):
@@ -31,7 +31,7 @@ class Block(nn.Module):
 
 
 class Nested(nn.Module):
-    """Modules in containers, one that is called twice, one of two names, functions in no module, and a branch."""
+    """Modules in containers, one that is called twice, one with two names, functions outside of modules, and a branch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def test_layers_are_modules() -> None:
     assert {name for name in found if not name.endswith("()")} < names
     table = rows(graph.summary())
     for name, part in module.named_modules():
-        if name in found and name != "shared":  # of those that compute, not of containers
+        if name in found and name != "shared":  # modules that compute, not containers
             assert table[name][1] == sum(weights.numel() for weights in part.parameters(recurse=False)), name
     one = 2 * 4 * (2 * 4 + 1)  # operations of a linear layer
     assert table["shared"][1:3] == (4 * 4 + 4, 2 * one) and table["encoder.1.linear1"][1:3] == (4 * 4 + 4, one)
@@ -121,7 +121,7 @@ def file_of(scopes: str | None, name: str, columns: int = 4) -> onnx.ModelProto:
         ("['linear_3']", "torch:linear_3()/node", "linear_3()", "linear_3()"),
         ("""['', "it's.a", 'linear']""", "torch:it's.a/node", "it's.a", "it's"),
         (r"""['', 'both\'".b\\', 'linear']""", """torch:both'".b\\/node""", """both'".b\\""", """both'\""""),
-        # No metadata, and such as no list of strings.
+        # No metadata, and metadata that is not a list of strings.
         *(
             (other, "onnx:/a.b/node", "a.b", "a.b")
             for other in (
@@ -147,7 +147,7 @@ def test_the_metadata_is_a_list_of_strings(scopes: str | None, source: str, laye
 
 
 def test_a_branch_is_in_the_module_that_takes_it() -> None:
-    """The exporter writes into a branch no more than what is in it."""
+    """Within a branch, the exporter writes only the scopes inside it."""
     file = file_of("['', 'part', 'cond']", "node_cond")
     branch = helper.make_graph([*file.graph.node], "branch", [], [*file.graph.output])
     branch.node[0].metadata_props[0].value, branch.node[0].name = "['linear']", "node_MatMul_1"

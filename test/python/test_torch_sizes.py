@@ -1,4 +1,4 @@
-"""Modules that decide by how many rows they are given: right for that number, and for no other."""
+"""Modules that depend on the number of their rows: an export is right for that number only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DECIDES = {
     "by chunks": lambda x: torch.cat([x, 2 * x]).chunk(2)[1],
     "by a constant": lambda x: x + torch.arange(8.0)[: len(x), None] if len(x) == 8 else x + torch.ones(len(x), 1),
 }
-# What asks for nothing, and is for any number of rows.
+# Modules that do not check the number of rows, and are right for any.
 FREE = {
     "a mean": lambda x: x.mean(0),
     "a slice": lambda x: torch.cat([x, 2 * x])[: x.shape[0]],
@@ -61,7 +61,7 @@ def test_what_decides_by_the_number_of_rows_is_for_that_number_alone(name: str) 
     x = torch.randn(8, 3)
     for dims in ({"batch": 8}, {"x:0": 8}):
         model = ls.from_torch(module, torch.zeros(8, 3), dims=dims, output_names=["y"])
-        assert model.inputs[0].placements, "it is the batch"
+        assert model.inputs[0].placements, "the dimension is the batch"
         np.testing.assert_allclose(ls.compile(model)(x=x)["y"], module(x), rtol=1e-5, atol=1e-6)
         for other in ({"batch": 4}, {"x:0": 4}):
             with raises("with_dims: the module was exported only for the extents of its example inputs"):
@@ -105,7 +105,9 @@ def test_any_number_of_rows_trains_as_in_pytorch(rows_of_example: int) -> None:
 
 
 def test_what_torch_itself_asks_of_one_row_decides_nothing() -> None:
-    """Its batch normalisation refuses one row in training mode; what was imported for several takes one in an evaluation."""
+    """torch's batch normalisation refuses one row in training mode; a model imported with several rows accepts one row
+    in an evaluation.
+    """
     module = nn.BatchNorm1d(3)
     model = ls.from_torch(module, torch.zeros(2, 3), dims={"batch": 8}, output_names=["y"])
     with raises("torch cannot export BatchNorm1d: ValueError: Expected more than 1 value per channel when training"):

@@ -1,4 +1,4 @@
-"""Parameters of PyTorch modules as states, and back by to_torch()."""
+"""Parameters of PyTorch modules become states, and go back by to_torch()."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def model_of(module: nn.Module, x: torch.Tensor) -> ls.Graph:
 
 
 def zero(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Makes zeros of all parameters, and returns what they were."""
+    """Sets all parameters to zero, and returns their old values."""
     before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     with torch.no_grad():
         for parameter in module.parameters():

@@ -45,7 +45,7 @@ def test_training(optimizer: str, data: Path, tmp_path: Path) -> None:
     assert re.search(rf"{optimizer}, 1 epochs?$", header["optimizer"])
     assert re.search(r"[1-9]\d* a step", header["collectives"])
     assert re.search(r"all_reduce sum f32\[\d+\] along data, bucket 0", out)
-    assert out.count("test accuracy") == 1, "rank 0 alone prints"
+    assert out.count("test accuracy") == 1, "only rank 0 prints"
     assert "epoch 1/1: 100%" in done.stderr
     assert "loss=" in done.stderr
     assert re.search(r"trained in [\d.]+ s, [\d,]+ images/s", out)
@@ -71,14 +71,14 @@ def test_training(optimizer: str, data: Path, tmp_path: Path) -> None:
     assert abs(np.mean(logits.argmax(axis=1) == labels) - accuracy) <= 1e-3
 
 
-# A checkpoint of every seventh step of 80, and of the last one.
+# Checkpoints after every seventh of 80 steps, and after the last one.
 RUN = ["--epochs", "2", "--batch", "50", "--optimizer", "adam", "--checkpoint-every", "7"]
 
 
 def run_with_checkpoints(
     ranks: int, data: Path, folder: Path, *options: str, before: tuple[Path | str, ...] = ()
 ) -> str:
-    """What the run printed, whatever became of it; its checkpoints are in `folder`, its results in <folder>-out."""
+    """The output of the run, even if it failed. Checkpoints are in `folder`, results in <folder>-out."""
     files = ["--data", data, "--out", f"{folder}-out", "--checkpoints", folder]
     done = mpirun(ranks, *before, TRAIN, *RUN, *files, *options)
     assert (done.returncode == 0) == (not before), done.stderr
@@ -89,18 +89,18 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_bits_of_one_that_was_not
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run_with_checkpoints(2, data, whole)
     assert ls.Checkpoints(whole).steps() == [70, 77, 80]
-    for step in (14, 49):  # in the first epoch, and in the second
+    for step in (14, 49):  # in the first and in the second epoch
         options = ["--resume"] if killed.exists() else []
         kill = (HERE / "killed.py", killed, f"step-{step:012d}.safetensors")
         run_with_checkpoints(2, data, killed, *options, before=kill)
         assert step <= ls.Checkpoints(killed).steps()[-1] < 80
         assert not Path(f"{killed}-out/lenet-trained.onnx").exists()
     last = ls.Checkpoints(killed).steps()[-1]
-    assert f"continues after step {last}" in run_with_checkpoints(2, data, killed, "--resume")
+    assert f"goes on after step {last}" in run_with_checkpoints(2, data, killed, "--resume")
     for name in ("killed/step-000000000080.safetensors", "killed-out/lenet-trained.onnx"):
         assert (tmp_path / name).read_bytes() == (tmp_path / name.replace("killed", "whole")).read_bytes(), name
-    # Nothing is left to be done, on one rank.
-    assert "continues after step 80" in run_with_checkpoints(1, data, killed, "--resume")
+    # On one rank, no steps are left to do.
+    assert "goes on after step 80" in run_with_checkpoints(1, data, killed, "--resume")
     assert ls.Checkpoints(killed).steps()[-1] == 80
 
 
@@ -108,7 +108,7 @@ def test_a_folder_with_checkpoints_of_another_run(data: Path, tmp_path: Path) ->
     folder = tmp_path / "c"
     run_with_checkpoints(1, data, folder, "--epochs", "1", "--resume")
     for options, message in (
-        ([], "step-000000000040.safetensors is of an earlier run: --resume continues it"),
+        ([], "step-000000000040.safetensors is of a run before: --resume goes on from there"),
         (["--resume", "--batch", "100"], "batch was 50 when it was saved, and is 100"),
         (["--resume", "--optimizer", "sgd"], "state .* which the program @.* has"),
     ):
@@ -143,7 +143,7 @@ def ids(value: list[str] | str) -> str | None:
 
 def assert_message(stderr: str, message: str) -> None:
     assert re.search(message, stderr, re.DOTALL), stderr
-    assert "Traceback" not in stderr, "a user needs the message alone"
+    assert "Traceback" not in stderr, "a user needs only the message"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def assert_message(stderr: str, message: str) -> None:
     [
         (["--batch", "33"], "33.*2 ranks"),
         (["--data", "/nowhere"], "/nowhere/train-images-idx3-ubyte: there is no such file"),
-        (["--out", "/dev/null/out"], "rank 0 on host .*/dev/null"),  # which rank 0 alone opens
+        (["--out", "/dev/null/out"], "rank 0 on host .*/dev/null"),  # only rank 0 opens it
     ],
     ids=ids,
 )
@@ -173,7 +173,7 @@ def test_bad_options_end_all_ranks(options: list[str], message: str, data: Path,
         (["--batch", "0"], "--batch: 0"),
         (["--batch", "many"], "--batch.*many"),
         (["--checkpoint-every", "0"], "--checkpoint-every: 0"),
-        (["--resume"], "--resume: needs --checkpoints"),
+        (["--resume"], "--resume: --checkpoints says where from"),
     ],
     ids=ids,
 )

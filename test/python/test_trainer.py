@@ -1,4 +1,4 @@
-"""Trainer: the loop of one's own, bit by bit; PyTorch's numbers; stores, options and what is wrong with them."""
+"""Trainer: the bits of a hand-written loop; PyTorch's numbers; stores, options and their errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ranks import errors_of, run_in_threads
 
 MLP = CASES[1]
 LOSS = ls.loss.softmax_cross_entropy("logits", "label")
-COUNT = 3 * BATCH + 37  # so that a last batch is not full, and on three ranks one has no row of it
+COUNT = 3 * BATCH + 37  # the last batch is not full, and on three ranks one has no row of it
 
 
 def samples(count: int = COUNT, case: Case = MLP) -> tuple[np.ndarray, np.ndarray]:
@@ -43,7 +43,7 @@ def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> Non
         np.testing.assert_array_equal(value, other[name], err_msg=name)
 
 
-# --- The loop of one's own
+# --- A hand-written loop
 
 
 @pytest.mark.parametrize("uneven", [True, False])
@@ -149,7 +149,7 @@ def test_a_step_takes_the_inputs_in_order_or_by_name() -> None:
 
 
 def test_workers_with_parts_of_their_own_count_each_sample_once() -> None:
-    """Of a data set that is a part, batches are this worker's; parts differ in length, and one worker has none."""
+    """If the data set is a part, batches are this worker's own. The parts differ in length, and one worker has none."""
     x, labels = samples(41)
 
     class Part:
@@ -170,7 +170,7 @@ def test_workers_with_parts_of_their_own_count_each_sample_once() -> None:
         return found.losses, results
 
     results = run_in_threads(3, body)
-    assert len(results[0][0]) == 1  # 20 and 21 samples, of shares of 32
+    assert len(results[0][0]) == 1  # one step: parts of 20 and 21 samples, with 32 rows per worker and step
     assert all(each == results[0] for each in results)
     alone = trainer()
     order = list(ls.data.SplitSampler(len(x)))
@@ -179,7 +179,7 @@ def test_workers_with_parts_of_their_own_count_each_sample_once() -> None:
 
 
 def test_data_of_other_lengths_is_an_error() -> None:
-    """Each worker would cut its rows out of another whole."""
+    """Otherwise each worker would take its rows from another whole."""
     x, labels = samples(64)
 
     def body(world: ls.Communicator) -> Any:
@@ -190,7 +190,7 @@ def test_data_of_other_lengths_is_an_error() -> None:
             found.fit(lambda _: (x, labels) if world.rank == 0 else no_image())
         with pytest.raises(ls.Error) as caught:
             found.fit((x[: 64 - world.rank], labels[: 64 - world.rank]))
-        found.fit((x, labels))  # what all have heard of before a step leaves the world usable
+        found.fit((x, labels))  # an error that all ranks get before a step leaves the world usable
         raise caught.value
 
     for error in errors_of(2, body):
@@ -259,7 +259,7 @@ def test_stages_are_not_evaluated_and_say_so_before_training() -> None:
     assert reached == [0, 0]
 
 
-# --- What training is given
+# --- Data for training
 
 
 def test_batches_of_ones_own_and_functions_of_the_epoch() -> None:
@@ -340,10 +340,10 @@ def test_callbacks_get_the_results_and_end_training_on_all() -> None:
         def log(the: ls.Trainer, results: dict) -> int:
             assert the is found and the.epoch == results["epoch"]
             seen.append(results)
-            return len(seen)  # which is not True
+            return len(seen)  # not True
 
         def stop(_: ls.Trainer, results: dict) -> bool:
-            return world.rank == 1 and results["epoch"] == 2  # on one rank alone
+            return world.rank == 1 and results["epoch"] == 2  # on one rank only
 
         assert found.fit((x, labels), epochs=5, callbacks=[stop, log]) == seen == found.history
         return found.epoch, seen
@@ -368,7 +368,7 @@ def test_the_learning_rate_is_read_and_set() -> None:
 
 def test_averaged_weights_are_evaluated() -> None:
     x, labels = samples()
-    found = trainer(average=lambda step: float(step == 0))  # the weights after the first step, for ever
+    found = trainer(average=lambda step: float(step == 0))  # always the weights after the first step
     found.fit((x, labels), epochs=4)
     first = trainer()
     first.step(next(iter(ls.data.batches(x, labels, size=BATCH, seed=0))))
@@ -387,7 +387,7 @@ def test_a_run_that_is_continued_ends_with_the_same_bits(tmp_path: Path) -> None
         found.fit((x, labels), epochs=2)
         found.set_learning_rate(0.02)
         found.fit((x, labels))
-        assert [each["epoch"] for each in found.history] == [1, 2, 3], "of all its calls"
+        assert [each["epoch"] for each in found.history] == [1, 2, 3], "the history covers all calls of fit"
         return found.losses, states(found.executable)
 
     def begin(world: ls.Communicator) -> list[float]:
@@ -463,7 +463,7 @@ def test_optimizers_that_there_are_not(arguments: tuple, words: str) -> None:
 
 @pytest.mark.parametrize("kvstore", [None, "local", "device", SimpleNamespace(type="local"), "dist_sync", "dist"])
 def test_stores_of_one_process_are_one_worker(kvstore: Any) -> None:
-    """Without mpirun a distributed store has one worker, too."""
+    """Without mpirun, a distributed store has one worker, too."""
     x, labels = samples(BATCH)
     found = trainer(kvstore)
     assert found.world.size == 1
@@ -507,7 +507,7 @@ def test_a_store_that_compresses_is_refused() -> None:
         trainer(store)
 
 
-# --- What is wrong
+# --- Errors
 
 
 @pytest.mark.parametrize(
@@ -544,7 +544,7 @@ def test_what_reading_meets_on_one_worker_all_hear_of() -> None:
             return BATCH
 
         def __getitem__(self, index: int) -> tuple[np.ndarray, np.int64]:
-            if index == 90:  # of rank 1's rows
+            if index == 90:  # one of rank 1's rows
                 raise ls.Error("sample 90 is damaged")
             return x[index], labels[index]
 

@@ -15,7 +15,7 @@ from ranks import errors_of, run_in_threads
 
 MLP, CONVNET = CASES[1], CASES[2]
 LOSS = ls.loss.softmax_cross_entropy("logits", "label")
-COUNT = 3 * BATCH + 37  # so that a last batch is not full, and on three ranks one has no row of it
+COUNT = 3 * BATCH + 37  # the last batch is not full, and on three ranks one has no row of it
 
 
 def samples(count: int = COUNT) -> tuple[np.ndarray, np.ndarray]:
@@ -65,7 +65,7 @@ def test_the_validation_loss_of_each_epoch_is_pytorch_s(ranks: int, capfd: pytes
             assert each["validation_loss"] == pytest.approx(loss, rel=1e-3)
             assert each["accuracy"] == pytest.approx(accuracy, abs=1.5 / COUNT)
     lines = [line for line in capfd.readouterr().err.splitlines() if "validation_loss" in line]
-    assert [line.partition(":")[0] for line in lines] == ["epoch 1", "epoch 2"], "rank 0 alone tells it"
+    assert [line.partition(":")[0] for line in lines] == ["epoch 1", "epoch 2"], "only rank 0 logs it"
     assert f"validation_loss {results[0]['validation_loss']:.4f}, accuracy {results[0]['accuracy']:.4f}" in lines[0]
 
 
@@ -82,7 +82,7 @@ def test_any_loss_is_evaluated() -> None:
 
 
 def test_a_worker_may_have_a_batch_without_rows() -> None:
-    """In its midst on all workers, too: what follows is trained on and evaluated."""
+    """Even one in the middle on all workers: the batches after it are used in training and evaluation."""
     x, labels = samples(90)
     batches = [[(x[:30], labels[:30]), {}, (x[30:48], labels[30:48])], [{}, (x[:0], labels[:0]), (x[48:], labels[48:])]]
     metrics = {"top3": ls.metrics.Accuracy(k=3)}
@@ -105,7 +105,7 @@ def test_models_whose_rows_see_each_other_are_evaluated_on_full_batches() -> Non
     x, labels = samples()
     found = ls.Trainer(ls.parse(text), LOSS, "sgd", uneven=False, threads=1)
     assert found.evaluate((x, labels))["loss"] == pytest.approx(np.log(5), rel=1e-6)
-    accuracy = found.evaluate((x, labels))["accuracy"]  # of equal scores, so of the first class
+    accuracy = found.evaluate((x, labels))["accuracy"]  # with equal scores, the first class is predicted
     assert accuracy == pytest.approx(np.mean(labels[: 3 * BATCH] == 0))
     with pytest.raises(
         ls.Error, match="a batch of an evaluation has not 96 rows, and those of this model see each other"
@@ -114,7 +114,7 @@ def test_models_whose_rows_see_each_other_are_evaluated_on_full_batches() -> Non
 
 
 def test_the_best_epoch_is_kept(tmp_path: Path) -> None:
-    """The rate is large after the second epoch, so that what follows is worse."""
+    """The rate is large after the second epoch, so that later epochs are worse."""
     x, labels = samples()
     paths = {by: tmp_path / f"{by}.states" for by in ("validation_loss", "accuracy", "worst")}
 
@@ -156,7 +156,7 @@ def test_a_run_that_is_continued_knows_the_best_before(tmp_path: Path) -> None:
     assert bad["validation_loss"] > good["validation_loss"]
     again.load_states(best)
     assert again.epoch == 1 and again.evaluate((x, labels))["loss"] == good["validation_loss"]
-    # By something else nothing is the best yet; what is no number never is.
+    # With another measure, there is no best epoch yet. NaN is never the best.
     again.fit((x, labels), (x, labels), best=states, best_by="accuracy")
     again.load_states(states)
     assert again.epoch == 2
@@ -165,7 +165,7 @@ def test_a_run_that_is_continued_knows_the_best_before(tmp_path: Path) -> None:
 
 
 def epoch_kept(path: Path) -> int:
-    """The epoch whose states a file has."""
+    """The epoch of the states in a file."""
     found = trainer()
     found.load_states(path)
     return found.epoch
@@ -176,30 +176,30 @@ def test_an_epoch_is_best_by_the_same_measure_and_better_than_all_before(tmp_pat
     found = trainer()
 
     def fit(*values: float, trainer: ls.Trainer = found) -> list[dict]:
-        """An epoch for each of the values, by which it is good."""
+        """Trains an epoch for each of the values, which are their measures."""
         goodness = iter(values)
         return trainer.fit(data, data, len(values), best=best, best_by=lambda results: next(goodness))
 
     assert [each["epoch"] for each in fit(1.0, 1.0)] == [1, 2]
-    assert epoch_kept(best) == 1, "the first of equals"
-    assert [each["epoch"] for each in fit(0.5)] == [3], "those of this call"
+    assert epoch_kept(best) == 1, "of equal epochs the first is kept"
+    assert [each["epoch"] for each in fit(0.5)] == [3], "the results are those of this call"
     assert epoch_kept(best) == 1
     found.fit(data, data, best=best)
-    assert epoch_kept(best) == 4, "by the validation loss there was none"
+    assert epoch_kept(best) == 4, "there was no best epoch by the validation loss"
     fit(-100.0)
-    assert epoch_kept(best) == 5, "nor by this function any more"
+    assert epoch_kept(best) == 5, "there is no best epoch by this function any more"
     again = trainer()
     again.load_states(best)
     fit(-200.0, trainer=again)
-    assert epoch_kept(best) == 5, "its states know that they are the best"
+    assert epoch_kept(best) == 5, "the loaded states include their measure"
     trainer().save_states(states)
     found.load_states(states)
     fit(-300.0)
-    assert epoch_kept(best) == 1, "states without a best one have none"
+    assert epoch_kept(best) == 1, "states without a best epoch reset it"
 
 
 def test_functions_of_other_names_are_other_measures(tmp_path: Path) -> None:
-    """In one run and in one that goes on from its states."""
+    """In one run, and in one that continues from its states."""
     data, best, states = samples(BATCH), tmp_path / "best.states", tmp_path / "last.states"
 
     def high(results: dict) -> float:
@@ -241,7 +241,9 @@ def test_the_best_perplexity_is_the_lowest(tmp_path: Path) -> None:
     data, numbers = samples(BATCH), iter([2.0, 0.5, 3.0])
     metrics = {"words": (ls.metrics.Perplexity(), lambda results, batch: np.full(BATCH, next(numbers)))}
     results = trainer().fit(data, data, 3, metrics=metrics, best=tmp_path / "best.states", best_by="words")
-    assert [each["words"] for each in results] == pytest.approx(np.exp([2.0, 0.5, 3.0])), "each epoch's alone"
+    assert [each["words"] for each in results] == pytest.approx(np.exp([2.0, 0.5, 3.0])), (
+        "each epoch has its own metric"
+    )
     assert epoch_kept(tmp_path / "best.states") == 2
 
 

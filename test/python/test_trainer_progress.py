@@ -1,4 +1,4 @@
-"""Trainer: what fit shows of how far it is, and the picture of it."""
+"""Trainer: the progress display of fit, and its picture."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_the_bar_is_shown_by_rank_0_alone(capfd: pytest.CaptureFixture[str]) -> 
     for epoch in (1, 2):
         assert len(re.findall(f"epoch {epoch}/2:   0%", shown)) == 1 and f"epoch {epoch}/2: 100%" in shown
     assert "loss=" in shown
-    lines = shown.splitlines()  # no bar is drawn over and over into what is no terminal
+    lines = shown.splitlines()  # no bar is redrawn if the output is not a terminal
     assert "\r" not in shown and 4 <= len(lines) <= 6 and all(line.startswith("epoch ") for line in lines), shown
     trainer().fit((x, labels), progress=False)
     assert capfd.readouterr().err == ""
 
 
 def test_the_picture_is_of_the_steps_of_this_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those since the states were loaded, by the numbers that they have in the whole run."""
+    """The steps since the states were loaded, with their numbers in the whole run."""
     x, labels = samples()
     drawn: list[tuple[Any, ...]] = []
     monkeypatch.setattr(ls._trainer.loss_curve, "draw", lambda *given: drawn.append(given))

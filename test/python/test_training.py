@@ -1,4 +1,4 @@
-"""n ranks compute what one rank, and PyTorch on the whole batch, would."""
+"""n ranks compute what one rank computes, and what PyTorch computes on the whole batch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ import hosts
 
 EXPECTED = json.loads((HERE / "pytorch_losses.json").read_text())
 TOLERANCE = 1e-4  # relative
-# Where gradients are computed from their factors, which rounds otherwise. So do two threads of one rank, whose losses are then as
-# far from those of one thread: at the tenth step something is nearly equal.
+# For gradients computed from their factors, which rounds differently. Two threads of one rank differ as much from one
+# thread: at the tenth step two numbers are nearly equal.
 TOLERANCE_BETWEEN_HOSTS = 3e-4
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -97,6 +97,7 @@ def test_losses_agree_on_two_hosts(ranks: list[int], tmp_path: Path) -> None:
 def test_live_pytorch_agrees_with_its_stored_numbers(case: Case) -> None:
     import pytorch_oracle
 
-    # Its own kernels round differently on processors without AVX-512: LeNet is then 1.2e-4 off at one of 50 steps.
+    # PyTorch's own kernels round differently on processors without AVX-512: LeNet's loss is then off by 1.2e-4 in one
+    # of 50 steps.
     tolerance = TOLERANCE if HAS_AVX512 else 3 * TOLERANCE
     np.testing.assert_allclose(pytorch_oracle.losses(case), EXPECTED[case.name], rtol=tolerance)

@@ -1,4 +1,4 @@
-"""The steps of examples/tutorial, on one worker and on two: they compute the same, and learn."""
+"""The steps of examples/tutorial compute the same on one worker and on two, and learn."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ import ssh_hosts
 LOCKSTEP = ROOT / "tools/lockstep"
 TUTORIAL = ROOT / "examples/tutorial"
 STEPS = ["one_machine", "store", "trainer", "split_sampler", "devices"]
-SAME_BATCHES = ["store", "trainer", "devices"]  # as one_machine, on any number of workers
+SAME_BATCHES = ["store", "trainer", "devices"]  # the batches of one_machine, on any number of workers
 SETTINGS = ["--samples", "2048", "--epochs", "3"]  # so that batches are full
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some of Fashion-MNIST: the test set is smaller, and neither 2 workers nor batches share it evenly."""
+    """A part of Fashion-MNIST. The test set is smaller, and neither 2 workers nor batches divide it evenly."""
     folder = tmp_path_factory.mktemp("data")
     for part, count in (("train", 2048), ("t10k", 1001)):
         for name in ("images-idx3-ubyte", "labels-idx1-ubyte"):
@@ -45,13 +45,13 @@ def accuracies(printed: str) -> list[float]:
     found = [
         float(each) for each in re.findall(r"^epoch \d: (?:loss [\d.]+, )?accuracy ([\d.]+)$", printed, re.MULTILINE)
     ]
-    assert len(found) == 3, "one line for each epoch, of rank 0 alone"
+    assert len(found) == 3, "one line for each epoch, only from rank 0"
     return found
 
 
 @pytest.fixture(scope="module")
 def alone(data: Path) -> Callable[[str], str]:
-    """What a step printed on one worker, without mpirun."""
+    """The output of a step on one worker, without mpirun."""
 
     @functools.cache
     def printed(name: str) -> str:
@@ -78,7 +78,7 @@ def test_two_workers_compute_what_one_does(name: str, alone: Callable[[str], str
     done = mpirun(2, TUTORIAL / f"{name}.py", "--data", data, *SETTINGS, timeout=300)
     assert done.returncode == 0, done.stderr
     found, expected = accuracies(done.stdout), accuracies(alone(name))
-    # Which samples meet in a batch of parts depends on how many parts there are.
+    # With parts, the samples of a batch depend on the number of parts.
     near = 0.005 if name in SAME_BATCHES else 0.08
     assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) <= near
     if name == "store":
@@ -104,7 +104,7 @@ def test_the_launcher_starts_the_workers(alone: Callable[[str], str], data: Path
 def test_the_launcher_starts_a_worker_on_each_of_two_hosts(
     alone: Callable[[str], str], data: Path, tmp_path: Path
 ) -> None:
-    """From a copy of the tutorial's folder on each host, as its README says."""
+    """It runs from a copy of the tutorial's folder on each host, as its README describes."""
     (tmp_path / "examples").mkdir()
     for name in ("tutorial", "mnist"):
         shutil.copytree(ROOT / "examples" / name, tmp_path / "examples" / name)

@@ -1,4 +1,6 @@
-"""train_step(uneven=True): batches that are not full, on ranks that have different numbers of rows, are one rank's batch of those rows."""
+"""train_step(uneven=True): batches that are not full, on ranks with different numbers of rows, compute one rank's step
+on those rows.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from cases import CASES, MLP_SPLIT, Case
 from ranks import errors_of, run_in_threads
 
 ROWS = 24  # of each step, on all ranks together
-BATCH = 48  # of which these are a part
-STEPS = 3  # before a rounding makes max pooling choose another of two equal values
+BATCH = 48  # its capacity
+STEPS = 3  # after more steps, rounding changes which of two equal values max pooling takes
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 def shares(n: int, step: int) -> list[int]:
-    """How many of ROWS each rank has: other numbers in each step, in some of which a rank has none, or is full."""
+    """The number of rows of each rank. It differs in each step; in some a rank has none, or is full."""
     most = BATCH // n
     random = np.random.Generator(np.random.PCG64(100 * n + step))
     rows = [0] * n
@@ -130,12 +132,12 @@ COMPILE_OPTIONS = [
 @pytest.mark.parametrize("options", COMPILE_OPTIONS, ids=str)
 def test_compiled_with(options: dict[str, Any]) -> None:
     def weights(states: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {name: value for name, value in states.items() if "/" not in name}  # ranks share the others
+        return {name: value for name, value in states.items() if "/" not in name}  # the others are sharded
 
     losses, states = plainly(CASES[1])
     for found in unevenly(CASES[1], 2, options):
         assert not isinstance(found, Exception), found
-        if "wire" in options:  # Adam divides by small gradients: weights may differ more
+        if "wire" in options:  # Adam divides by small gradients, so weights may differ more
             np.testing.assert_allclose(found[0], losses, rtol=5e-2)
         else:
             assert_same((found[0], weights(found[1])), (losses, weights(states)))
@@ -200,7 +202,7 @@ def test_ranks_run_out_at_different_times() -> None:
     samples, labels = case.data()
     states: dict[str, np.ndarray] = {}
     for rows in ([*range(4), *range(40, 43)], range(4, 8), range(8, 9)):
-        # Of one row the plain step takes no statistics: there it is the uneven one, too.
+        # With one row the plain step computes no batch statistics, so the uneven step is used there, too.
         plain = ls.compile(step_of(case, max(len(rows), 2), uneven=len(rows) == 1), threads=1)
         for name, value in states.items():
             plain.state[name] = value
@@ -209,13 +211,13 @@ def test_ranks_run_out_at_different_times() -> None:
     for each in found:
         assert not isinstance(each, Exception), each
         assert each[0] == [7, 4, 1]
-        assert each[2] == 3, "the call in which nobody has anything is no step"
+        assert each[2] == 3, "the call in which no rank has rows is not a step"
         assert_same(([], each[1]), ([], states))
 
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_batches_without_rows_end_nothing(n: int) -> None:
-    """In the first call no rank has a row, in the third one rank's batches have run out, in the last all."""
+    """In the first call no rank has a row, in the third the batches of one rank have run out, in the last those of all."""
     step = step_of(CASES[1], 12, uneven=True)
     sizes = [[0, 4, 0, 3, 0], [0, 2]]
 
@@ -228,7 +230,7 @@ def test_batches_without_rows_end_nothing(n: int) -> None:
 
 
 def test_ranks_that_share_weights_alone_have_the_same_rows() -> None:
-    """With one rank along "data" batches are whole on each, and are padded and counted as on one rank."""
+    """With one rank along "data" the batch is whole on each rank, and is padded and counted as on one rank."""
     case = CASES[1]
     step, mesh = step_of(case, 12, uneven=True), {"data": 1, "model": 2}
 
@@ -266,7 +268,7 @@ def test_a_step_without_rows_changes_nothing() -> None:
 
 
 def test_rows_may_be_said() -> None:
-    """Of a whole batch, of which rows in its midst do not count: whatever they hold."""
+    """A full batch in which some rows do not count. Their contents have no effect."""
     samples, labels = CASES[1].data()
     exe = ls.compile(step_of(CASES[1], 8, uneven=True), threads=1)
     rows = np.array([1, 0, 1, 1, 0, 0, 1, 1], np.float32)
@@ -288,7 +290,7 @@ graph @logarithms(%x: f32[{batch},4] split(0), state %w: f32[4,5]) -> (logits: f
 
 
 def test_what_pads_are_rows_that_a_rank_had() -> None:
-    """The logarithm of a row of zeros, times that it counts for nothing, would be no number."""
+    """With rows of zeros as padding, the logarithm times the weight of zero would be NaN."""
     random = np.random.Generator(np.random.PCG64(8))
     x, label = random.uniform(0.5, 2, (9, 4)).astype(np.float32), random.integers(0, 5, 9)
     step = lambda batch, uneven: ls.train_step(
@@ -371,7 +373,7 @@ def test_losses_of_words_count_those_of_rows_that_are_there(options: dict[str, A
 
 
 def test_a_batch_of_one_row() -> None:
-    """Nothing can be split, and all is of that row."""
+    """The batch cannot be split, and everything is computed from that row."""
     images, labels = CASES[0].data()
     exes = [ls.compile(step_of(CASES[0], 1, uneven=uneven), threads=1) for uneven in (True, False)]
     for i in range(3):
@@ -449,9 +451,9 @@ def test_what_is_no_batch_is_an_error_on_all_ranks(batch: Any) -> None:
         assert f"joined: a batch is a {type(batch).__name__}, expected inputs by name" in message
 
 
-# --- What pads -------------------------------------------------------------------------------------------------------
+# --- Padding ---------------------------------------------------------------------------------------------------------
 
-# The directions of rows: of a row of zeros not a number, and infinite is what its gradient is multiplied by.
+# The directions of rows. For a row of zeros the direction is NaN, and its gradient is multiplied by infinity.
 DIRECTIONS = """
 graph @directions(%x: f32[8,3] split(0), state %v: f32[3,3], state %w: f32[3,2]) -> (logits: f32[8,2] split(0)) {
   %h = matmul %x, %v : f32[8,3]
@@ -467,7 +469,7 @@ graph @directions(%x: f32[8,3] split(0), state %v: f32[3,3], state %w: f32[3,2])
 
 
 def test_what_pads_is_computed_of_numbers() -> None:
-    """The model makes NaN of zeros, and NaN times a weight of 0 is NaN."""
+    """The model computes NaN from zeros, and NaN times a weight of 0 is NaN."""
     random = np.random.Generator(np.random.PCG64(5))
     x, label = random.standard_normal((6, 3)).astype(np.float32), random.integers(0, 2, 6)
     values = {"v": random.standard_normal((3, 3)).astype(np.float32), "w": np.ones((3, 2), np.float32)}

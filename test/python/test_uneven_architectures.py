@@ -1,4 +1,6 @@
-"""Architectures that people train, on three ranks of which one has most rows and one has none: a step is PyTorch's of all rows."""
+"""Popular architectures on three ranks, of which one has most rows and one has none: a step equals PyTorch's on all
+rows.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from ranks import run_in_threads
 
 SHARES = [3, 0, 1]
 MOST = 3
-# Of each architecture one file.
+# One file of each architecture.
 FILES = {file.split(".")[0]: file for file in reversed(architectures.files())}
 
 
@@ -41,7 +43,7 @@ def train(world: ls.Communicator, name: str) -> tuple[float, dict[str, np.ndarra
     return float(results["loss"]), {key: np.array(exe.state[key], np.float64) for key in exe.state}
 
 
-# As they are exported they pick their mask from that of all rows.
+# Their exported files pick the mask from that of all rows.
 MIXING = {"bert", "distilbert"}
 
 

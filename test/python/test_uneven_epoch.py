@@ -1,5 +1,7 @@
-"""An epoch of `ls.data.batches` ends on all ranks at once, whoever has how many samples: each is used once, and the weights are those of
-one rank."""
+"""An epoch of `ls.data.batches` ends on all ranks at once, for any numbers of samples: each sample is used once.
+
+The weights are those of one rank.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ import lockstep as ls
 from cases import CASES, ROOT
 from ranks import mpirun
 
-BATCH = 8  # of a rank
+BATCH = 8  # per rank
 SEED = 3
-SHARDS = {2: [29, 11], 3: [5, 35, 0]}  # samples of each rank's own
+SHARDS = {2: [29, 11], 3: [5, 35, 0]}  # numbers of samples of each rank
 SAMPLES = 40
 
 
@@ -31,7 +33,7 @@ def step_of(batch: int, uneven: bool = False) -> ls.Graph:
 
 
 def trained_alone(batches: list[list[int]]) -> dict[str, np.ndarray]:
-    """The states after one rank's steps of these samples, each by a program for so many."""
+    """The states after one rank's steps on these samples, with one program for each number of samples."""
     x, label = samples()
     programs: dict[int, ls.Executable] = {}
     states: dict[str, np.ndarray] = {}
@@ -55,7 +57,7 @@ def test_an_epoch_ends_on_all_ranks_at_once(ranks: int, whose: str, tmp_path: Pa
     steps = int(np.ceil(most / BATCH))
     for report in reports:
         assert report["size"] == ranks
-        assert report["step"] == len(report["counts"]) == steps, "the call that ends the epoch is no step"
+        assert report["step"] == len(report["counts"]) == steps, "the call that ends the epoch is not a step"
         assert report["counts"] == reports[0]["counts"]
     of_steps: list[list[int]] = [[] for _ in range(steps)]
     for report in reports:

@@ -1,6 +1,6 @@
-"""The networks of the examples on ranks of MPI that have different numbers of rows: a step is that of one rank with all rows.
+"""The networks of the examples on MPI ranks with different numbers of rows: a step is that of one rank with all rows.
 
-Small ones (uneven_models.py): what takes long is not what differs between ranks.
+The networks are small ones (uneven_models.py), because the expensive parts do not differ between ranks.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ranks import mpirun
 from uneven_models import NETWORKS, SHARES, compiled, data, start
 
 HERE = Path(__file__).parent
-TOLERANCE, ROUNDING = 2e-3, 2e-6  # of how far a state moved, and of its largest element
+TOLERANCE, ROUNDING = 2e-3, 2e-6  # relative to the distance that a state moved, and to its largest element
 
 
 @functools.cache
 def alone(name: str, rows: int) -> tuple[float, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The loss of a step of one rank whose batch is these rows, and its states before and after."""
+    """The loss of a step of one rank with these rows, and its states before and after."""
     exe = compiled(NETWORKS[name], ls.Communicator.single(), rows, uneven=False)
     start(exe)
     before = dict(exe.state)

@@ -1,4 +1,4 @@
-"""Between hosts, what the computation waits for does not queue behind what nobody waits for yet."""
+"""Between hosts, a collective that the computation waits for does not queue behind collectives that are needed later."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def test_what_is_urgent_overtakes(tmp_path: Path) -> None:
         waits = json.loads((tmp_path / str(rank)).read_text())
         (urgent,) = (seconds for is_urgent, _, seconds in waits if is_urgent)
         large = max(seconds for is_urgent, size, seconds in waits if not is_urgent and size > 1 << 20)
-        # Eight MiB take 0.67 s, and the small sum is asked for at their begin.
+        # Eight MiB take 0.67 s; the small sum starts at their beginning.
         assert large > 0.4
         assert urgent < 0.2, waits

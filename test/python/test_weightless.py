@@ -1,4 +1,4 @@
-"""What weighs nothing counts for nothing, whatever its target is: NaN, an infinity, a label that there is not."""
+"""Elements of weight 0 count for nothing, whatever their target is: NaN, an infinity, a label out of range."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ W = RANDOM.standard_normal((5, CLASSES)).astype(np.float32)
 WANTED = RANDOM.random((BATCH, CLASSES)).astype(np.float32)
 SIGNS = np.sign(WANTED - 0.5).astype(np.float32)
 LABELS = RANDOM.integers(0, CLASSES, BATCH)
-PADDED = np.array([1, 0, 2, 1, 0, 1], np.float32)  # the weights of samples
-MASKED = RANDOM.integers(0, 2, (BATCH, CLASSES)).astype(np.float32)  # of elements
+PADDED = np.array([1, 0, 2, 1, 0, 1], np.float32)  # weights of samples
+MASKED = RANDOM.integers(0, 2, (BATCH, CLASSES)).astype(np.float32)  # weights of elements
 SOFT = WANTED / WANTED.sum(axis=1, keepdims=True)
 
 loss = ls.loss
@@ -67,7 +67,7 @@ def test_samples(name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_elements(name: str) -> None:
     make, target = SAMPLES[name]
-    has_classes = name in ("softmax_cross_entropy", "nll", "soft targets")  # of which the losses have none
+    has_classes = name in ("softmax_cross_entropy", "nll", "soft targets")  # their losses have no class dimension
     weight = PADDED if has_classes else MASKED
     of = make("z", "target", element_weight="weight")
     expected, weights = after_a_step(of, target, weight)

@@ -79,7 +79,7 @@ def test_strict_is_a_flag(file: Path) -> None:
 
 
 def test_a_training_step_goes_on_where_it_was_saved(file: Path) -> None:
-    """The optimizer's states are in the file, and have to be unless one says otherwise."""
+    """The file has the optimizer's states; they are required unless strict=False."""
     step = training(optimizer=ls.optim.SGD(0.1, momentum=0.9))
     one, other = ls.compile(step, threads=1), ls.compile(step, threads=1)
     one(x=X, label=LABELS)
@@ -100,7 +100,7 @@ def test_a_training_step_goes_on_where_it_was_saved(file: Path) -> None:
 
 
 def test_states_that_ranks_share_or_that_are_half_updated_are_not_written(file: Path) -> None:
-    """Rank 0 would write its part of them as if it were the whole."""
+    """Otherwise rank 0 would write its part as if it were the whole."""
     before = saved(file, w=TWO).read_bytes()
 
     def shared(world: ls.Communicator) -> None:

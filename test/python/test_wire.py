@@ -1,5 +1,7 @@
-"""compile(wire="bf16") and "int8": gradients travel in fewer bytes, and nearly the same is learnt. What int8 keeps for the next
-step has its tests in test_int8_wire.py."""
+"""compile(wire="bf16") and "int8": gradients travel in fewer bytes, and nearly the same is learnt.
+
+test_int8_wire.py tests what int8 keeps for the next step.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,8 @@ def test_the_loss_falls_as_it_does_with_all_bits(case: Case, wire: str) -> None:
     losses, _ = trained(case, 2, None)
     rounded, _ = trained(case, 2, wire)
     assert rounded != losses, "nothing was rounded"
-    assert rounded[0] == losses[0], "the loss itself is not"
-    # Adam divides by what gradients were, so that small ones, which int8 brings as nothing or as a whole code, count more.
+    assert rounded[0] == losses[0], "the first loss is not rounded"
+    # Adam divides by previous gradients, so small ones count more; int8 sends those as zero or as a whole code.
     of_first = 0.05 if wire == "int8" and case.name == "mlp" else 0.02
     np.testing.assert_allclose(rounded, losses, rtol=0.02, atol=of_first * losses[0])
 
@@ -90,5 +92,5 @@ def test_fewer_bytes_are_on_the_wire_between_hosts(ranks: list[int], tmp_path: P
         assert {report["size"] for report in reports} == {sum(ranks)}
     print({wire: round(bytes / sent["f32"], 3) for wire, bytes in sent.items()})
     assert sent["bf16"] < 0.6 * sent["f32"]
-    # A host of several ranks adds theirs before it sends them in f32, and sends those of each as int8.
+    # In f32, a host of several ranks sends the sum of its ranks; in int8 it sends each rank's gradient.
     assert sent["int8"] < (0.35 if ranks == [1, 1] else 0.45) * sent["f32"]

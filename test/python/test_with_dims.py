@@ -1,4 +1,4 @@
-"""Graph.with_dims: the same model for another batch, of files and of modules, without what it was imported from."""
+"""Graph.with_dims: the same model for another batch, from files and from modules, without the original file or module."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_training_step_of_another_batch_trains_the_same_and_is_written_as_the_
 
 
 def test_what_was_given_at_import_holds(tmp_path: Path) -> None:
-    """Places, inputs that are shared, constants and values; and what drops in training still does."""
+    """Placements, shared inputs, constants and values stay, and so does dropout in training."""
     onnx = pytest.importorskip("onnx")
     text = """<ir_version: 8, opset_import: ["" : 17]>
     m (float[2,4] x, int64[1] k) => (float[2,n] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}, float[4] table = {1,2,3,4}, float ratio = {0.5}, bool on = {1}> {
@@ -96,7 +96,7 @@ def test_what_was_given_at_import_holds(tmp_path: Path) -> None:
     w = np.arange(1, 17, dtype=np.float32).reshape(4, 4)
     np.testing.assert_allclose(result, -np.sort(-(x @ w + np.float32([1, 2, 3, 4])), axis=1)[:, :2])
     exe = ls.compile(other, threads=1)
-    ls.save_onnx(exe, tmp_path / "written.onnx")  # a model for inference, which drops nothing
+    ls.save_onnx(exe, tmp_path / "written.onnx")  # a model for inference, without dropout
     (dropout,) = [node for node in onnx.load(tmp_path / "written.onnx").graph.node if node.op_type == "Dropout"]
     assert len(dropout.input) == 2
 
@@ -130,7 +130,7 @@ def test_a_module_is_exported_once() -> None:
     with torch.no_grad():
         expected = module.eval()(x, 2.0).numpy()
         for value in module.parameters():
-            value.fill_(7)  # what becomes of the module does not matter
+            value.fill_(7)  # later changes of the module have no effect
     del module
     other = model.with_dims(rows=1)
     assert [each.shape for each in other.inputs] == [(1, 5)]
@@ -142,7 +142,7 @@ def test_a_module_is_exported_once() -> None:
         found = results_of(other, x=x[i : i + 1].numpy())["logits"]
         np.testing.assert_allclose(found, expected[i : i + 1], rtol=1e-4, atol=1e-5)
     assert "random_bits" in str(ls.train_step(other.with_dims(rows=4), LOSS, ls.optim.SGD(0.1))), (
-        "dropout drops in training"
+        "dropout is active in training"
     )
 
 

@@ -1,5 +1,6 @@
-"""Calls that no user means: a wrong value is an Error, in text that can be printed; a call that no signature fits a TypeError,
-as everywhere in Python; and the process goes on."""
+"""Calls that no user intends: a wrong value is an Error with printable text; a call that fits no signature is a
+TypeError, as usual in Python; and the process continues.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def exe() -> ls.Executable:
     return ls.compile(training(), threads=1)
 
 
-# Every public function, and for each a call in which the argument is wrong unless it is one of the values after it.
+# Every public function with an argument, and the values for which the call is right; for all other values of WRONG it
+# is wrong.
 CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: ls.load_onnx(wrong), []),
     (lambda wrong: ls.load_onnx(MLP, dims=wrong), []),
@@ -231,7 +233,7 @@ def test_every_public_function_was_called() -> None:
             assert f"ls.{name}(" in source, name
 
 
-# Calls that fit no signature, each with the words of the message that name what is wrong.
+# Calls that fit no signature, each with the parts of the message that name the mistake.
 MISFITS: list[tuple[Callable[[], Any], list[str]]] = [
     (lambda: ls.parse(), ["parse", "text"]),
     (lambda: ls.parse("", strict=True), ["parse", "strict"]),
@@ -305,7 +307,8 @@ def test_names_in_files_that_are_no_text(where: str, name: bytes, tmp_path: Path
         "initializer": (b"fc1.weight", name),
         "graph": (model.graph.name.encode(), name),
     }[where]
-    # Python's protobuf refuses to make such a file, so the bytes are replaced by as many others, and those by the name.
+    # Python's protobuf refuses to make such a file, so the name is first replaced by a placeholder of equal length, and
+    # then the bytes of the placeholder.
     placeholder = b"Q" * len(new)
     for field in ("input", "output", "node", "initializer"):
         for item in getattr(model.graph, field):
@@ -415,7 +418,7 @@ def test_two_threads_with_one_executable() -> None:
     for error in errors:
         assert isinstance(error, ls.Error), error
         assert "@slow is in use by another thread" in str(error)
-    assert (exe(x=x)["y"] == x).all(), "and it goes on"
+    assert (exe(x=x)["y"] == x).all(), "it is still usable"
 
 
 def test_two_threads_with_one_communicator() -> None:
@@ -430,7 +433,7 @@ def test_two_threads_with_one_communicator() -> None:
     assert waiting.is_alive()
     second.barrier()
     waiting.join(10)
-    assert not waiting.is_alive(), "the barrier went on"
+    assert not waiting.is_alive(), "the barrier ended"
 
 
 # Shares

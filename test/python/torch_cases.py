@@ -1,7 +1,7 @@
-"""Cases of PyTorch: a module or function with one option changed, trained for some steps in PyTorch and in Lockstep.
+"""PyTorch cases: a module or function with one changed option, trained for some steps in PyTorch and in Lockstep.
 
-What `torch_options.py` lists in its table is made into cases here, and compared. Many cases make one module, as an export takes half a
-second however small it is.
+This file makes cases of the table in `torch_options.py` and compares them. Many cases form one module, because even a
+small export takes half a second.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ import lockstep as ls
 
 STEPS = 3
 RATE = 0.5
-MOVE = 0.05  # the largest of an element in the first step
+MOVE = 0.05  # the largest change of an element in the first step
 DRAWS = 300
 
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A tensor to make for a case: a parameter if it is trained, else a constant."""
+    """A tensor that a case needs: a parameter if it is trained, else a constant."""
 
     make: Callable[[], torch.Tensor]
     trained: bool
@@ -47,7 +47,7 @@ def between(low: float, high: float, *shape: int) -> Value:
 
 
 def spread(*shape: int) -> Value:
-    """Values that are further apart than any step moves them, so that none overtakes another."""
+    """Values whose distances are larger than a step's changes, so that their order stays."""
     count = int(np.prod(shape))
     return Value(lambda: (torch.randperm(count) / 4.0 - count / 8.0 + 0.1).reshape(shape), True)
 
@@ -57,7 +57,7 @@ def constant(data: Any) -> Value:
 
 
 def below(count: int, *shape: int) -> Value:
-    """Whole numbers from 0."""
+    """Whole numbers from 0 to `count` - 1."""
     return Value(lambda: torch.randint(count, shape), False)
 
 
@@ -67,7 +67,7 @@ def signs(*shape: int) -> Value:
 
 @dataclass(frozen=True)
 class Given:
-    """One value of an option, with the inputs and other arguments that it needs."""
+    """One value of an option, with the inputs and other arguments that it requires."""
 
     value: Any
     inputs: Sequence[Any] | None = None
@@ -81,7 +81,7 @@ def given(value: Any, /, *inputs: Any, forward: Mapping[str, Any] | None = None,
 
 @dataclass(frozen=True)
 class Subject:
-    """A module class or a function: what it is called with, and the other values of its options."""
+    """A module class or a function: the arguments of its base case, and the other values of its options."""
 
     function: Any
     inputs: Sequence[Any]
@@ -89,7 +89,7 @@ class Subject:
     options: Mapping[str, Sequence[Any]]
     forward: Mapping[str, Sequence[Any]]  # options of a module's `forward`
     left_out: Mapping[str, str]
-    draws: bool  # at random, in training mode
+    draws: bool  # draws random numbers in training mode
 
     @property
     def is_module(self) -> bool:
@@ -114,7 +114,9 @@ def of(
 
 @dataclass(frozen=True)
 class Case:
-    """A call of a module or function in training or evaluation mode, of which one option is not what the subject's base has."""
+    """A call of a module or function in training or evaluation mode, in which one option differs from the subject's
+    base.
+    """
 
     name: str
     subject: Subject
@@ -122,11 +124,11 @@ class Case:
     inputs: Sequence[Any]
     forward: Mapping[str, Any]
     training: bool
-    shows_input: bool  # its result includes the input as the call leaves it
+    shows_input: bool  # its result includes the input after the call
 
 
 def cases_of(subject: Subject) -> Iterator[Case]:
-    """The base first. Modules that draw are in evaluation mode; functions that draw have none."""
+    """The cases, the base first. Modules that draw are in evaluation mode; functions that draw have no cases here."""
     if not subject.draws or subject.is_module:
         yield from _cases(subject, not subject.draws)
 
@@ -159,7 +161,7 @@ def _changed(subject: Subject, name: str, option: str, value: Given, of_forward:
 
 
 def _text(option: str, value: Given, place: int) -> str:
-    """ "option=value, other=1": what is given for the option's sake too, where it can be written."""
+    """Returns "option=value, other=1", with the other arguments that the option requires, if they can be written."""
     given_too = {**value.arguments, **value.forward}
     texts = [f"{option}={_written(value.value) or f'#{place}'}"]
     return ", ".join(
@@ -175,7 +177,9 @@ def _written(value: Any) -> str:
 
 
 class Part(nn.Module):
-    """A case as a module without inputs: what the case is called with are its parameters and buffers, its result a loss."""
+    """A case as a module without inputs: the inputs of the call are its parameters and buffers, and its result is a
+    loss.
+    """
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -198,7 +202,7 @@ class Part(nn.Module):
         self.factor = _factor(copy.deepcopy(self))
 
     def _kept(self, name: str, values: Any) -> Any:
-        """`values` with the name of a parameter or buffer in the place of each Value."""
+        """`values`, with each Value replaced by the name of a parameter or buffer."""
         leaves, structure = pytree.tree_flatten(values, is_leaf=lambda leaf: isinstance(leaf, Value))
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, Value):
@@ -226,7 +230,7 @@ class Part(nn.Module):
 
 
 def _factor(module: nn.Module) -> float:
-    """What to multiply a module's loss by so that a step of SGD moves the parameter that moves most by MOVE."""
+    """The factor of a module's loss with which a step of SGD changes the parameter that moves most by MOVE."""
     loss = module()
     if not loss.requires_grad:
         return 1.0
@@ -242,7 +246,7 @@ class _Kept:
 
 
 def _made(values: Any) -> Any:
-    """The values that a case is made with: tensors, and modules of its own."""
+    """Makes the values for a case: new tensors, and copies of modules."""
 
     def make(leaf: Any) -> Any:
         if isinstance(leaf, Value):
@@ -253,7 +257,7 @@ def _made(values: Any) -> Any:
 
 
 def _disturb(module: nn.Module) -> None:
-    """Moves parameters and running statistics away from the zeros and ones that they are at first."""
+    """Moves parameters and running statistics away from their initial zeros and ones."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.2)
@@ -282,7 +286,7 @@ def compiled(whole: Whole, rate: float = RATE) -> ls.Executable:
 
 
 def differences(parts: Sequence[nn.Module]) -> list[str]:
-    """What differs from PyTorch after some steps of SGD, for each part; "" if nothing does.
+    """The difference from PyTorch after some steps of SGD, for each part; "" if there is none.
 
     Raises:
       Error: if Lockstep refuses one of them.
@@ -328,7 +332,7 @@ def _difference(name: str, ours: np.ndarray | None, theirs: torch.Tensor, before
 
 
 def outcome(make: Callable[[], nn.Module]) -> str:
-    """What becomes of one part: "" if it agrees with PyTorch, else "refused: …", "raises …" or "differs: …"."""
+    """The outcome of one part: "" if it agrees with PyTorch, else "refused: …", "raises …" or "differs: …"."""
     return _outcome(make, differences)
 
 
@@ -338,13 +342,13 @@ def _outcome(make: Callable[[], nn.Module], compare: Callable[[Sequence[nn.Modul
         found = compare([part])[0]
     except ls.Error as error:
         return f"refused: {error}"
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is no lockstep.Error)
+    except Exception as error:  # noqa: BLE001 (any error that is not a lockstep.Error)
         return f"raises {type(error).__name__}: {error}"
     return found and f"differs: {found}"
 
 
 def spread_differences(parts: Sequence[nn.Module]) -> list[str]:
-    """What differs from PyTorch in the mean and spread of the losses of many calls, for each part; "" if nothing does."""
+    """The difference from PyTorch in mean and spread of the losses of many calls, for each part; "" if there is none."""
     whole = Whole(parts)
     exe = compiled(whole, 0.0)
     results = [exe() for _ in range(DRAWS)]
@@ -366,5 +370,5 @@ def _spread_difference(ours: list[float], theirs: list[float]) -> str:
 
 
 def spread_outcome(make: Callable[[], nn.Module]) -> str:
-    """As `outcome`, for what draws."""
+    """Like `outcome`, for parts that draw random numbers."""
     return _outcome(make, spread_differences)

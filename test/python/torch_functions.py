@@ -1,4 +1,4 @@
-"""Options of functions of torch.nn.functional that no module has; and which function is the `forward` of which module."""
+"""Options of functions of torch.nn.functional that no module has, and the modules whose `forward` is such a function."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch.nn import functional as F
 from torch_cases import Value, between, constant, given, normal, of
 from torch_options import LINE, PLANE, SPACE, scaling
 
-# What a function takes that its module has as a parameter, a buffer or a mode.
+# Arguments of a function that its module has as a parameter, a buffer or a mode.
 OF_MODULES = {"weight", "bias", "training", "running_mean", "running_var", "linear_weight", "linear_bias", "input"}
 
-# Functions whose options are those of a module, where these are tried.
+# Functions whose options are those of a module, with which they are tried.
 SAME_AS_MODULE = {
     **{
         name: re.sub(r"(^|_)([a-z])", lambda match: match[2].upper(), name)
@@ -73,7 +73,7 @@ SAME_AS_MODULE = {
     "multi_head_attention_forward": "MultiheadAttention",
 }
 
-# Of those, what the module does not have.
+# Options of those functions that the module lacks.
 BEYOND_MODULE = {
     "multi_head_attention_forward": {
         "embed_dim_to_check": "a size",
@@ -112,7 +112,7 @@ def clipped(*shape: int) -> Value:
 
 
 def in_place(function: object, **options: list[object]) -> object:
-    """A subject whose result is the input, which the call changes."""
+    """A subject whose result is the input, which the call changes in place."""
     return of(function, Value(lambda: 3 * torch.randn(3, 5), True), **options)
 
 

@@ -1,9 +1,10 @@
-"""Functions of PyTorch at the points where a derivative is chosen: kinks, ties, the origin, the border of the domain.
+"""PyTorch functions at the points where a derivative is chosen: kinks, ties, the origin, the border of the domain.
 
-`CASES` has every function of torch, torch.nn.functional and Tensor that is not smooth, or whose derivative divides by something that
-may be 0, and the formulas that users write in their place. Most were found by going through torch's database of operators,
-`torch.testing._internal.common_methods_invocations.op_db`. What torch's exporter refuses is not here: copysign, cummax, cummin, cumprod,
-cdist, digamma, erfinv, fmax, fmin, hypot, kthvalue, lgamma, median, mode, pdist, rrelu, sort(stable=True) and others.
+`CASES` has every function of torch, torch.nn.functional and Tensor that is not smooth, or whose derivative divides by
+something that may be 0, and formulas that users write in their place. Most were found by going through torch's database
+of operators, `torch.testing._internal.common_methods_invocations.op_db`. Functions that torch's exporter refuses are
+not here: copysign, cummax, cummin, cumprod, cdist, digamma, erfinv, fmax, fmin, hypot, kthvalue, lgamma, median, mode,
+pdist, rrelu, sort(stable=True) and others.
 """
 
 from __future__ import annotations
@@ -38,22 +39,22 @@ def add(name: str, function: Callable[..., Any], *operands: Any) -> None:
     CASES.append(Case(name, function, operands))
 
 
-# Around 0 and at the bounds of the functions below.
+# Points around 0 and at the bounds of the functions below.
 ZERO = [-2.0, -(2**-9), 0.0, -0.0, 2**-9, 2.0]
 UNIT = [-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0]
 THREE = [-4.0, -3.0, -2.999, -0.5, 0.0, 0.5, 2.999, 3.0, 4.0]
 SIX = [-1.0, 0.0, 3.0, 6.0, 7.0]
 HALVES = [-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.5]
-# Pairs of which some are equal.
+# Pairs, some of them equal.
 LEFT, RIGHT = [1.0, 2.0, 3.0, 0.0, -0.0, INF, -INF], [2.0, 2.0, 1.0, -0.0, 0.0, INF, -INF]
-# Rows with one largest and smallest element, with two, with three, with equal ones alone, with infinities.
+# Rows with one largest and smallest element, with two, with three, with only equal ones, with infinities.
 TIES = [[1.0, 3.0, 2.0, 0.0], [3.0, 1.0, 3.0, 1.0], [2.0, 0.0, 2.0, 2.0], [5.0, 5.0, 5.0, 5.0], [INF, 1.0, INF, -INF]]
 FINITE_TIES = TIES[:4]
-# Rows without a zero, with one, with two, of zeros.
+# Rows without a zero, with one, with two, and with only zeros.
 ZEROS = [[2.0, 3.0, -4.0], [2.0, 0.0, 3.0], [0.0, 2.0, 0.0], [0.0, 0.0, 0.0]]
 # Rows away from the origin, on an axis, at the origin.
 VECTORS = [[3.0, -4.0, 1.0], [0.0, 2.0, 0.0], [0.0, 0.0, 0.0], [-2.0, 2.0, 2.0]]
-# Rows of which some, and all, are excluded.
+# Rows in which some or all elements are excluded.
 MASKED = [[1.0, 2.0, 3.0], [1.0, -INF, 2.0], [-INF, -INF, 0.5], [-INF, -INF, -INF]]
 
 
@@ -540,7 +541,7 @@ add(
     [[[[0.0, 1.0], [1.0, 0.0]]]],
 )
 
-# Sums of some, scatters, and what else the database has
+# Sums of some, scatters, and other functions of the database
 
 HOLES = [[1.0, math.nan, 2.0], [math.nan, math.nan, math.nan]]
 add("nansum", lambda x: torch.nansum(x, 1), HOLES)
@@ -587,8 +588,8 @@ add(
 )
 add("log_cosh", lambda x: (x + F.softplus(-2 * x) - math.log(2)).mean(), ZERO)
 
-# Where ours is another than PyTorch's: the first number that differs, and how many do. The list may only become shorter.
-# `python test/python/test_torch_kinks.py` prints it, and docs/frameworks.md has the reasons.
+# Differences from PyTorch: the first number that differs, and how many do. The list may only become shorter. `python
+# test/python/test_torch_kinks.py` prints it, and docs/frameworks.md has the reasons.
 DIFFERS: dict[str, str] = {
     "fmod by 0": "gradient of operand 1[0] nan, PyTorch -inf; 2 in all",
     "topk": "gradient[8] 2, PyTorch 0; 7 in all",

@@ -1,7 +1,8 @@
-"""Every option of every module of torch.nn, and those that functions of torch.nn.functional have beyond their module's.
+"""Every option of every module of torch.nn, and the options that functions of torch.nn.functional have beyond their
+module's.
 
-A subject has the arguments of its base case, and for each option the other values to try, one at a time. `LEFT_OUT` and the like
-say what is no case, and why. What is known to be refused, or to differ, is in torch_option_outcomes.py.
+A subject has the arguments of its base case, and for each option the other values to try, one at a time. `LEFT_OUT` and
+the like list arguments that are not cases, with the reason. Known refusals and differences are in torch_outcomes.py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 
 from torch_cases import Subject, Value, between, constant, given, normal, of, signs, spread
 
-# --- What is no option, for all subjects
+# --- Arguments that are not options, for all subjects
 
 NOWHERE_AN_OPTION = {
     "device": "a step of Lockstep is compiled for its device",
@@ -64,7 +65,7 @@ IMAGES = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
 def sizes(n: int, first: int, *others: int) -> tuple[int, ...]:
-    """n numbers: the given ones, the last of them again and again."""
+    """n numbers: the given ones, with the last one repeated."""
     return (first, *others, *[(first, *others)[-1]] * n)[:n]
 
 
@@ -243,7 +244,7 @@ def batch_norms(n: int) -> list[Subject]:
         "track_running_stats": [False, given(False, momentum=None)],
         "bias": [False],
     }
-    # A momentum of None is the mean of all batches.
+    # With a momentum of None the statistics are the mean over all batches.
     batch = {**options, "momentum": [*options["momentum"], None]}
     own = {
         "eps": [0.1, given(1e-3, affine=True)],
@@ -469,7 +470,9 @@ ALIGNED = {"linear": LINE, "bilinear": PLANE, "bicubic": PLANE, "trilinear": SPA
 
 
 def scaling(**fixed: object) -> dict[str, list[object]]:
-    """The options of an Upsample: all modes, by size and by factor, larger and smaller, with corners aligned or not."""
+    """The options of an Upsample: all modes, by size and by factor, enlarging and reducing, with corners aligned or
+    not.
+    """
     sized = lambda mode: {"size": None, "scale_factor": None, "mode": mode, **fixed}
     factors = (2.0, 1.7, 0.6, 2.4)
     return {
@@ -684,7 +687,7 @@ def recurrent(function: type[nn.Module], **more: object) -> Subject:
         num_layers=[2, 3],
         bias=[False, given(False, num_layers=2)],
         batch_first=[True, given(True, bidirectional=True, forward={"hx": hidden(2, 4, 6)})],
-        dropout=[0.0, given(0.5, num_layers=1)],  # what it drops is in DRAWN
+        dropout=[0.0, given(0.5, num_layers=1)],  # its dropout is in DRAWN
         bidirectional=[True, given(True, num_layers=2), given(True, bias=False)],
         forward={
             "hx": [
@@ -725,7 +728,7 @@ ATTENTION = of(
     kdim=[given(6, Q, normal(5, 2, 6), V), given(6, Q, normal(5, 2, 6), V, bias=False)],
     vdim=[given(3, Q, K, normal(5, 2, 3))],
     batch_first=[given(True, *BATCH_FIRST)],
-    dropout=[0.0],  # what it drops is in DRAWN
+    dropout=[0.0],  # its dropout is in DRAWN
     forward={
         "key_padding_mask": [KEY_MASK, FLOAT_KEY_MASK, given(KEY_MASK, forward={"need_weights": False})],
         "need_weights": [False],
@@ -753,7 +756,7 @@ LAYER_OPTIONS = {
     "batch_first": [True],
     "norm_first": [True],
     "bias": [False],
-    "dropout": [0.0],  # what it drops is in DRAWN
+    "dropout": [0.0],  # its dropout is in DRAWN
 }
 SOURCE, GOAL = normal(3, 2, 4), normal(3, 2, 4)
 NORM = {"norm": [nn.LayerNorm(4)]}
@@ -768,7 +771,7 @@ DECODING = {
 
 
 class Mixed(nn.Module):
-    """In the place of an encoder or decoder: the sum of what it gets, weighted."""
+    """A replacement for an encoder or decoder: the weighted sum of its inputs."""
 
     def forward(self, first: torch.Tensor, *others: torch.Tensor, **options: object) -> torch.Tensor:
         return 2 * first + sum(others)

@@ -1,6 +1,6 @@
-"""What becomes of the cases of torch_options.py and its like that do not train as in PyTorch.
+"""The outcomes of cases of torch_options.py and similar tables that do not train as in PyTorch.
 
-A name that ends in an asterisk is about all cases whose name begins so.
+A name that ends in an asterisk covers all cases whose name begins with it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ DATA_DEPENDENT = "GuardOnDataDependentSymNode: Could not "
 
 
 def unknown(function: str, *cases: str) -> dict[str, str]:
-    """Cases of a function of ATen that torch's exporter does not know."""
+    """Cases of an ATen function that torch's exporter does not know."""
     return dict.fromkeys(
         cases, f"torch cannot export Whole: DispatchError: No ONNX function found for <OpOverload(op='{function}'"
     )
 
 
-# Case: words of the error, of torch's exporter.
+# Case: a part of the error of torch's exporter.
 REFUSED_BY_TORCH: dict[str, str] = {
     **unknown("aten.rrelu_with_noise_functional", "RReLU*", "F.rrelu(training=True)"),
     **unknown("aten.conv_tbc", "F.conv_tbc(*"),
@@ -45,9 +45,9 @@ REFUSED_BY_TORCH: dict[str, str] = {
     **unknown("aten.poisson", "torch.poisson"),
     **unknown("prims.uniform", "Tensor.uniform_"),
     **unknown("aten.random", "Tensor.random_"),
-    # It cannot trace it, as it looks at values.
+    # The exporter cannot trace it, because it reads values.
     "F.one_hot()": DATA_DEPENDENT + "extract specialized integer",
-    **dict.fromkeys(  # where the variance is a tensor
+    **dict.fromkeys(  # if the variance is a tensor
         (
             *("GaussianNLLLoss()", "GaussianNLLLoss(full=True)", "GaussianNLLLoss(eps=1.0)"),
             *("GaussianNLLLoss(reduction='sum')", "GaussianNLLLoss(reduction='none')*"),
@@ -61,9 +61,9 @@ REFUSED_BY_TORCH: dict[str, str] = {
     "Transformer.forward(memory_mask=#0)": "Cannot view a tensor with shape torch.Size([3, 2, 2, 2])",
 }
 
-# Case: words of the error, of Lockstep.
+# Case: a part of Lockstep's error.
 REFUSED_BY_LOCKSTEP: dict[str, str] = {
-    # What torch's exporter would leave out, or cannot write.
+    # Parts that torch's exporter would leave out, or cannot write.
     "CTCLoss(*": "ls.loss.ctc is that loss",
     "AdaptiveLogSoftmaxWithLoss(*": "chooses what it computes by its data",
     **{f"BatchNorm{rank}d(momentum=None)": "averages over all batches with momentum = None" for rank in (1, 2, 3)},
@@ -113,13 +113,13 @@ REFUSED_BY_LOCKSTEP: dict[str, str] = {
     "a parameter and its transpose of one storage": "have elements in common",
     "a buffer that counts": "changes its buffer parts.0.count in forward",
     "F.batch_norm(training=True)": "changes its buffer parts.0.input1 in forward",
-    # What the importer does not know, or the exporter writes wrongly.
+    # Parts that the importer does not know, or that the exporter writes wrongly.
 }
 
 REFUSED = {**REFUSED_BY_TORCH, **REFUSED_BY_LOCKSTEP}
 
-# Case: what differs, silently or with an error that is none of Lockstep's. A test sees that it still does.
+# Case: the difference, silent or with an error that is not Lockstep's. A test checks that it still exists.
 DIFFERS: dict[str, str] = {
-    # Modes, hooks and memory that the program does not know of.
+    # Modes, hooks and memory of which the program knows nothing.
     "an attribute that counts calls": "is a constant (from_torch warns)",
 }

@@ -1,6 +1,7 @@
-"""Modules with what is no option, but could get lost on the way from PyTorch all the same: hooks, modes, shared storage, draws.
+"""Modules with features that are not options, but that an import from PyTorch could lose: hooks, modes, shared storage,
+draws.
 
-Each is made by a function without arguments; its `forward` takes nothing and gives a loss.
+Each is made by a function without arguments. Its `forward` takes no inputs and returns a loss.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch_options import encoder_layer
 
 
 class Small(nn.Module):
-    """Two linear layers with weights, an input and a target of their own; `compute` says what is done with them."""
+    """Two linear layers with weights, an input and a target of their own; `compute` is the computation with them."""
 
     def __init__(self, compute: Callable[[Any], torch.Tensor], **parts: Any) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ def changed(change: Callable[[Small], Any], compute: Callable[[Small], torch.Ten
 
 
 def of_part(part: Callable[[], nn.Module], *inputs: torch.Tensor, evaluate: bool = False) -> Small:
-    """Gives the part the input, shifted by a parameter if it is of floats."""
+    """Calls the part with the inputs; inputs of floats are parameters."""
     torch.manual_seed(6)
     made = part().train(not evaluate)
     stored = {f"given{place}": value for place, value in enumerate(inputs)}
@@ -56,7 +57,7 @@ def of_part(part: Callable[[], nn.Module], *inputs: torch.Tensor, evaluate: bool
         results = m.part(*(getattr(m, name) for name in stored))
         while not isinstance(results, torch.Tensor):
             results = results[0]
-        return results * torch.linspace(0.5, 2, results.shape[-1])  # the squares of what is normalised are all alike
+        return results * torch.linspace(0.5, 2, results.shape[-1])  # squares of normalised values are all alike
 
     values = {
         name: nn.Parameter(value.clone()) if value.is_floating_point() else value for name, value in stored.items()
@@ -175,7 +176,7 @@ SHARED = {
     ),
 }
 
-# --- Values without gradient, and gradients of one's own
+# --- Values without gradient, and custom gradients
 
 
 class Reversed(torch.autograd.Function):
@@ -221,7 +222,7 @@ def penalty(m: Small) -> torch.Tensor:
     return gradient
 
 
-# torch.autocast is no case: the file has its casts, but 16 bits are rounded too differently to compare.
+# torch.autocast is not a case: the file has its casts, but 16-bit results are rounded too differently to compare.
 
 
 def inner_requires(m: Small) -> torch.Tensor:
@@ -259,7 +260,7 @@ GRADIENTS = {
     ),
 }
 
-# --- Weights computed of others
+# --- Weights computed from other weights
 
 
 class Symmetric(nn.Module):
@@ -300,7 +301,7 @@ WEIGHTS = {
     "pruned": lambda: changed(lambda m: prune.random_unstructured(m.first, "weight", 0.5)),
 }
 
-# --- What forward changes
+# --- State that forward changes
 
 
 def counted(m: Small) -> torch.Tensor:
@@ -426,7 +427,7 @@ SEQUENCES = {
 
 SPECIALS = {**HOOKS, **MODES, **SHARED, **GRADIENTS, **WEIGHTS, **CHANGES, **SEQUENCES}
 
-# --- Draws: the loss of these differs from call to call
+# --- Draws: their loss differs between calls
 
 LONG, SEQUENCE = torch.randn(6, 2, 3), torch.ones(5, 2, 4)
 

@@ -1,4 +1,6 @@
-"""The networks of the examples, small, and how ranks share their batches, for test_uneven_models.py and its ranks, mpi_uneven.py."""
+"""Small versions of the examples' networks, and the division of their batches among ranks, for test_uneven_models.py
+and mpi_uneven.py.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ from example_parts import part
 class Network:
     make: Callable[[], onnx.ModelProto]
     input: str
-    shape: tuple[int, ...]  # of a row; of words, if there is no other dimension
+    shape: tuple[int, ...]  # of a row; a sequence of tokens, if it has one dimension
     classes: int
     label: tuple[int, ...] = ()  # shape of a row
 
 
-# All layers of the real ones, but for those of the GPT; fewer channels, and smaller images and texts. What is dropped depends on the
-# place in the batch, so nothing is.
+# All layers of the real networks, except the GPT's; fewer channels, and smaller images and texts. Without dropout,
+# whose draws depend on the position in the batch.
 NETWORKS = {
     "lenet": Network(lambda: onnx.load(ROOT / "examples/mnist/lenet.onnx"), "image", (1, 28, 28), 10),
     "resnet50": Network(lambda: part("imagenet/model").resnet(50, 7, 32, 8), "image", (3, 32, 32), 7),
@@ -31,8 +33,8 @@ NETWORKS = {
     "unet": Network(lambda: part("segmentation/model").unet(4, 16, 4, 2), "image", (3, 16, 16), 4, (16, 16)),
 }
 
-# By the number of ranks: how many rows each has room for, and those that they have in two steps, other numbers and equal ones. Of
-# several ranks one has none.
+# By the number of ranks: the rows that each has room for, and the rows that they have in two steps, unequal and equal
+# ones. One of several ranks has none.
 SHARES: dict[int, tuple[int, list[list[int]]]] = {
     1: (13, [[12]]),
     2: (12, [[12, 0], [6, 6]]),
@@ -54,12 +56,14 @@ def data(network: Network, rows: int) -> dict[str, np.ndarray]:
 def compiled(network: Network, world: ls.Communicator, batch: int, uneven: bool) -> ls.Executable:
     model = ls.load_onnx(network.make(), dims={"batch": batch})
     loss = ls.loss.softmax_cross_entropy("logits", "label")
-    # What the gradients are, the new weights say.
+    # With a rate of 1 the new weights show the gradients.
     return ls.compile(ls.train_step(model, loss, ls.optim.SGD(1.0), uneven=uneven), world=world, threads=1)
 
 
 def start(exe: ls.Executable) -> None:
-    """The weights with which each step begins: a factor of 0, with which a block starts as the identity, would hide its gradients."""
+    """Sets the initial weights of each step. The usual scale of 0, with which a block starts as the identity, would
+    hide its gradients.
+    """
     random = np.random.Generator(np.random.PCG64(12))
     for name in sorted(exe.state):
         if name.endswith(".running_mean"):

@@ -1,5 +1,5 @@
-// What is drawn: from where, how often, and that draws do not follow from each other. Seeds are fixed, so that a test
-// that passes once always does.
+// Tests of random numbers: their ranges, their frequencies, and that draws are independent. Seeds are fixed, so that a
+// test that passes once always passes.
 
 #include "test/random/draws.h"
 
@@ -40,8 +40,8 @@ double CorrelationOf(const std::vector<double>& x, const std::vector<double>& y)
   return sum / static_cast<double>(x.size()) / std::sqrt(VarianceOf(x) * VarianceOf(y));
 }
 
-// Kolmogorov's and Smirnov's statistic times the root of n: above 1.95 in one of a thousand samples of the distribution
-// whose function `below` is.
+// The Kolmogorov-Smirnov statistic times the root of n. It is above 1.95 for one in a thousand samples from the
+// distribution with the cumulative distribution function `below`.
 double KolmogorovSmirnov(std::vector<double> x, const std::function<double(double)>& below) {
   std::sort(x.begin(), x.end());
   const double n = static_cast<double>(x.size());
@@ -54,7 +54,7 @@ double KolmogorovSmirnov(std::vector<double> x, const std::function<double(doubl
   return distance * std::sqrt(n);
 }
 
-// How many standard deviations the mean of what has `variance` is away from `mean`.
+// The distance between the mean of x and `mean`, in standard deviations of the mean of samples with `variance`.
 double Deviations(const std::vector<double>& x, double mean, double variance) {
   return std::abs(MeanOf(x) - mean) / std::sqrt(variance / static_cast<double>(x.size()));
 }
@@ -86,10 +86,10 @@ TEST(RandomUniform, IsNeverHighItself) {
     const auto drawn = [&](double low, double high) {
       return Numbers(DrawOne([&](Builder& b) { return RandomUniform(b, {dtype, {500}}, low, high); }));
     };
-    for (double x : drawn(1, 1 + epsilon)) EXPECT_EQ(x, 1);  // there is nothing between
+    for (double x : drawn(1, 1 + epsilon)) EXPECT_EQ(x, 1);  // there is no number between
     for (double x : drawn(-2, -2)) EXPECT_EQ(x, -2);
     for (double x : drawn(-1, 0)) EXPECT_TRUE(x >= -1 && x < 0) << x;
-    // Half of what would be drawn rounds to the higher one.
+    // Half of the drawn numbers round to the higher one.
     const auto two = drawn(1, 1 + 2 * epsilon);
     EXPECT_EQ(*std::min_element(two.begin(), two.end()), 1);
     EXPECT_EQ(*std::max_element(two.begin(), two.end()), 1 + epsilon);
@@ -120,7 +120,7 @@ TEST(RandomNormal, IsNormal) {
   }
 }
 
-// What the logarithm is taken of, for the least and the greatest words that there are.
+// The argument of the logarithm, for the smallest and the largest words.
 TEST(RandomDraw, IsAbove0AndBelow1) {
   for (DType dtype : {DType::kF32, DType::kF64}) {
     SCOPED_TRACE(DTypeName(dtype));
@@ -128,7 +128,7 @@ TEST(RandomDraw, IsAbove0AndBelow1) {
       RandomDraw draw(b, {2});
       return std::vector<Value>{draw.Above0(dtype, 0), draw.Unit(dtype, 0)};
     });
-    // The words are given instead of drawn.
+    // The words are an input instead of being drawn.
     const Value words = graph.AddInput("words", {DType::kU32, {2}}).value();
     std::vector<Node*> bits;
     for (Node& node : graph.nodes()) {
@@ -187,7 +187,7 @@ TEST(RandomMultinomial, DrawsClassesAsTheSoftmaxSays) {
       if (expected == 0) EXPECT_EQ(found[i], 0) << i;
       else chi_square += (found[i] - expected) * (found[i] - expected) / expected;
     }
-    EXPECT_LT(chi_square, 16.3);  // of 3 degrees of freedom, in one of a thousand samples more
+    EXPECT_LT(chi_square, 16.3);  // 3 degrees of freedom; exceeded by one in a thousand samples
   }
 }
 
@@ -196,7 +196,7 @@ TEST(RandomMultinomial, OfOneClassIsThatClass) {
   EXPECT_EQ(classes, Tensor(TensorType{DType::kI64, {4, 5}}));
 }
 
-// x, what dropout with the ratio makes of it, and the mask.
+// Returns x, the dropout of x with this ratio, and the mask.
 std::vector<Tensor> Dropout(double ratio, const TensorType& type, DType of_ratio = DType::kF32) {
   return Draws(
       [&](Builder& b) -> std::vector<Value> {
@@ -236,7 +236,7 @@ TEST(RandomDropout, OfNothingAndOfEverything) {
   }
 }
 
-// --- What draws have to do with each other ---------------------------------------------------------------------------
+// --- Independence of draws -------------------------------------------------------------------------------------------
 
 Value SomeUniform(Builder& b) { return RandomUniform(b, Many(DType::kF32), 0, 1); }
 
@@ -273,7 +273,7 @@ TEST(RandomDraw, WordsAndNeighboursAreUnrelated) {
   EXPECT_LT(std::abs(CorrelationOf(x, next)) * std::sqrt(static_cast<double>(kMany)), 4);
 }
 
-// In bodies of loops too there are draws, whose streams are taken.
+// Draws in the bodies of loops have streams too, which must not be used again.
 TEST(RandomDraw, IsNoneOfTheDrawsOfABody) {
   absl::StatusOr<Graph> graph = ParseGraph(R"(
 graph @loops(%x: i64[3,2]) -> (y: u32[3,2]) {
@@ -292,7 +292,7 @@ graph @loops(%x: i64[3,2]) -> (y: u32[3,2]) {
   EXPECT_EQ(bits.node->attr<int64_t>("stream"), 6);
 }
 
-// A number has words of its own: of f64 for its low bits too, and a normal one for its radius and its angle.
+// Each number uses words of its own: f64 also for its low bits, a normal number for its radius and its angle.
 TEST(RandomDraw, NoWordServesTwice) {
   using Words = std::vector<int64_t>;
   for (DType dtype : kFloats) {
@@ -314,7 +314,7 @@ TEST(RandomDraw, NoWordServesTwice) {
   }
 }
 
-// An element's number follows from its place in row-major order.
+// An element's number depends on its position in row-major order.
 TEST(RandomDraw, CountsElementsInTheirOrder) {
   const auto drawn = [](const Shape& shape) {
     return DrawOne([&](Builder& b) { return RandomUniform(b, {DType::kF64, shape}, 0, 1); });
@@ -339,7 +339,7 @@ TEST(RandomStates, AreThoseOfAllDraws) {
   EXPECT_EQ(graph.FindResult(kRandomSeed, /*is_state=*/true), nullptr);
 }
 
-// Removing those that nothing draws by.
+// Unused random states are removed.
 TEST(RandomStates, GoUnlessSomethingUsesThem) {
   const auto remain = [](const std::string& of) {
     absl::StatusOr<Graph> graph = ParseGraph(R"(

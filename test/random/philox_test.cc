@@ -18,7 +18,7 @@ TEST(Philox, GivesTheKnownAnswers) {
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-// Of each of the four numbers every bit counts, as far as the counter has room for it.
+// Every bit of each of the four counters matters, as far as the Philox counter has room for it.
 TEST(RandomWords, DependOnAllOfWhatTheyCount) {
   std::set<Words> seen = {RandomWords(0, 0, 0, 0)};
   size_t expected = 1;

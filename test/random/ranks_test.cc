@@ -1,5 +1,5 @@
-// The draws of a program on several ranks are those of one: bit by bit, on the interpreter and on the CPU, however the
-// tensors are split. And the two draw alike.
+// The draws of a program on several ranks are those of one rank: bit by bit, on the interpreter and on the CPU, for any
+// splits. Interpreter and CPU draw the same numbers.
 
 #include <cmath>
 #include <cstring>
@@ -61,7 +61,7 @@ RankTensors RunOnCpu(const Graph& local, const RankTensors& inputs, const Mesh& 
   return *results;
 }
 
-// Every result of every rank against its part of the whole.
+// Compares every result of every rank with its part of the whole.
 void ExpectParts(const Graph& local, const RankTensors& found, const std::vector<Tensor>& whole, const Mesh& mesh) {
   for (size_t rank = 0; rank < found.size(); ++rank) {
     for (size_t i = 0; i < whole.size(); ++i) {
@@ -74,7 +74,7 @@ void ExpectParts(const Graph& local, const RankTensors& found, const std::vector
 
 // --- Draws -----------------------------------------------------------------------------------------------------------
 
-// Inputs of ones, so that what is drawn is seen where they are: `rows` is split along dimension 0, `columns` along 1,
+// Inputs are ones, so that the draws show at their positions: `rows` is split along dimension 0, `columns` along 1,
 // `grid` along both.
 Graph Program(const Mesh& mesh) {
   Graph graph("draws");
@@ -127,14 +127,14 @@ TEST(DrawsOnRanks, AreThoseOfOneRank) {
     ExpectParts(local, Interpret(local, parts).value(), whole, mesh);
     for (bool optimize : {false, true}) ExpectParts(local, RunOnCpu(local, parts, mesh, optimize), on_cpu, mesh);
     if (mesh.num_ranks() == 1) continue;
-    // Each rank draws what is its own alone.
+    // Each rank draws only its own part.
     EXPECT_EQ(local.FindResult("rows.uniform")->value.shape(), Shape({12 / *mesh.axis_size("data"), 5}));
     int whole_draws = 0;
     for (const Node& node : local.nodes()) {
       whole_draws += node.Is("random_bits") && node.type().shape == Shape({12, 5});
       EXPECT_TRUE(!node.op().has_trait(kCollective) || node.Is("shard")) << node.Describe();
     }
-    EXPECT_EQ(whole_draws, 2) << "the mask of rows, which nothing says to split, and `whole`\n" << local.ToString();
+    EXPECT_EQ(whole_draws, 2) << "the mask of rows, which no annotation splits, and `whole`\n" << local.ToString();
   }
 }
 
@@ -189,7 +189,7 @@ struct History {
   std::map<std::string, Tensor> states;
 };
 
-// Trains on the CPU; every state is the same, bit by bit, on all ranks, after each step.
+// Trains on the CPU. After each step, every state is bitwise equal on all ranks.
 History Train(const Graph& step, const Mesh& mesh, int steps, int64_t seed) {
   const Graph local = LocalProgram(step, mesh);
   EXPECT_EQ(local.num_ranks(), mesh.num_ranks());
@@ -238,8 +238,8 @@ TEST(TrainingOnRanks, DropsAsOneRankDoes) {
   EXPECT_NE(Train(without, kMeshes[1], 1, 0).losses[0], one.losses[0]);
 }
 
-// What is dropped forward has no gradient, and what stays has its factor: the derivative of a sum of what remains of
-// ones is what remains of them.
+// Elements dropped in the forward pass have gradient zero, and the others have their scale: for inputs of ones, the
+// derivative of the sum of the results is the result itself.
 TEST(Training, TheGradientHasTheMaskOfTheForwardPass) {
   Graph graph = ParseGraph(R"(
 graph @f(%p: f32[], state %w: f32[40,50]) -> (y: f32[40,50], loss: f32[]) {

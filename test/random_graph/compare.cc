@@ -16,8 +16,8 @@
 namespace lockstep {
 namespace {
 
-// A copy in which the results that `keep` refuses are gone, then nodes and inputs that nobody needs. `replaced` becomes
-// an input of the value `tensor`, if it is not null.
+// Copies the program without the results for which `keep` returns false, and without nodes and inputs that are then
+// unused. `replaced`, if not null, becomes inputs with the values `tensors`.
 RandomProgram Copy(const RandomProgram& program, const std::function<bool(size_t)>& keep,
                    const Node* replaced = nullptr, const std::vector<Tensor>& tensors = {}) {
   std::unordered_map<const Node*, bool> needed;
@@ -94,7 +94,7 @@ bool ShrinkOnce(RandomProgram& program, const std::function<bool(const RandomPro
   for (const Node& node : program.graph.nodes()) {
     if (take_if_fails(Copy(program, [](size_t) { return true; }, &node, ValuesOf(program, node)))) return true;
   }
-  // What the only result is computed from, in its place.
+  // Replaces the only result by one of its operands.
   for (size_t i = 0; program.graph.results().size() == 1; ++i) {
     RandomProgram nearer{program.graph.Clone(), program.inputs};
     const Result& result = nearer.graph.results()[0];
@@ -107,7 +107,7 @@ bool ShrinkOnce(RandomProgram& program, const std::function<bool(const RandomPro
   return false;
 }
 
-// `graph` after some passes, against what one rank gives of the program as it was.
+// Compares `graph`, after some passes, with the program on one rank.
 absl::Status CheckMeaning(const RandomProgram& program, const Graph& graph) {
   const absl::StatusOr<std::vector<Tensor>> expected =
       InterpretOneRank(AsOnRanks(program.graph, graph.mesh()), program.inputs);
@@ -122,7 +122,7 @@ absl::Status CheckResults(const RandomProgram& program, const std::vector<Tensor
   absl::StatusOr<std::vector<Tensor>> expected = InterpretOneRank(program.graph, program.inputs);
   RETURN_IF_ERROR(Annotate(expected.status(), "before the passes"));
   if (found.size() != expected->size()) {
-    return Internal() << "there were " << expected->size() << " results and are " << found.size();
+    return Internal() << "there were " << expected->size() << " results, now there are " << found.size();
   }
   const double tolerance = ToleranceOf(program.graph);
   for (size_t i = 0; i < expected->size(); ++i) {

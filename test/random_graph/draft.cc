@@ -47,7 +47,7 @@ Value Draft::AddInput(Tensor tensor, bool is_state, PlacementMap placements) {
 PlacementMap Draft::RandomPlacements(const Shape& shape, bool is_state) {
   PlacementMap placements;
   const bool is_batch = shape.rank() > 0 && options_.batch > 0 && shape[0] == options_.batch;
-  // A state that is split needs a next value that is split, and not every value of its type is.
+  // A split state needs a split next value, and not every value of its type is split.
   if (is_batch && !is_state && random_.Chance(80)) placements["data"] = Placement::Split(0);
   if (options_.model > 0 && random_.Chance(80)) SplitAlongModel(shape, placements);
   return placements;
@@ -108,7 +108,7 @@ Value Draft::Pick(const Filter& filter) {
     if (filter(value)) fitting.push_back(value);
   }
   if (fitting.empty()) return Value();
-  // Often one of the latest, so that chains grow.
+  // Often one of the latest values, so that chains grow.
   if (random_.Chance(50))
     return fitting[fitting.size() - 1 -
                    static_cast<size_t>(random_.Below(std::min<int64_t>(3, static_cast<int64_t>(fitting.size()))))];

@@ -1,5 +1,5 @@
-// A random graph while it grows: its inputs, its values and what these are, and how operands are chosen. What nodes
-// there may be is in random_graph.cc and op_nodes.cc.
+// A random graph under construction: its inputs, its values with their elements, and the choice of operands. The kinds
+// of nodes are in random_graph.cc and op_nodes.cc.
 
 #pragma once
 
@@ -29,9 +29,10 @@ class Draft {
 
   // --- Inputs --------------------------------------------------------------------------------------------------------
 
-  // Elements of floats between the two, or multiples of 1/2 there (so that some are equal); integers with both ends.
+  // Floats are between `low` and `high`, or multiples of 1/2 there (so that some are equal); integers may equal either
+  // bound.
   Tensor RandomTensor(const TensorType& type, double low, double high);
-  // A data input, or sometimes a state, that is split along some axes of the mesh that is to come.
+  // Adds a data input, or sometimes a state, split along some axes of the later mesh.
   Value AddInput(Tensor tensor);
   Value AddInput(Tensor tensor, bool is_state, PlacementMap placements);
   PlacementMap RandomPlacements(const Shape& shape, bool is_state);
@@ -39,7 +40,7 @@ class Draft {
   int64_t RandomExtent();
   Shape RandomShape();
   double RandomElement(DType dtype);
-  // Most elements are equal, and numbers that rules look for.
+  // Most elements are equal, and are numbers that rewrite rules look for.
   Value Constant(const TensorType& type);
 
   // --- Choosing operands: null if there is none ----------------------------------------------------------------------
@@ -53,17 +54,17 @@ class Draft {
 
   // --- Growing -------------------------------------------------------------------------------------------------------
 
-  // Evaluates what was inserted since the last call. Nodes of which no backend and no order of computing could be
-  // compared with another are erased, and those that need them. Requires that the builder holds no error.
+  // Evaluates the nodes inserted since the last call. Erases nodes whose values depend on rounding, so that backends or
+  // orders of computation could not be compared, and their users. Requires that the builder has no error.
   void KeepSteadyNodes();
-  // At the end `value`, if it is still there, is the next value of the state `input`.
+  // Makes `value` the next value of the state `input` in the finished program, unless it was erased.
   void SetNext(Value input, Value value) { next_[input] = value; }
-  // The node, a batch normalisation whose x is split along `data`, has the statistics of each of the axis' ranks: its
-  // groups, which are so many times more until the end, are then each rank's.
+  // Gives the node, a batch normalisation whose x is split along `data`, the statistics of each rank of that axis.
+  // Until Finish its groups are those of all ranks, then those of each rank.
   void SetOfRanks(Node* node) { of_ranks_.insert(node); }
   bool IsOfRanks(Node* node) const { return of_ranks_.contains(node); }
 
-  // The program: each state has a next value if there is one of its type, and values that nobody uses are results.
+  // Returns the program. Each state has a next value if there is one of its type; unused values are results.
   RandomProgram Finish();
 
  private:

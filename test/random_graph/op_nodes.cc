@@ -10,7 +10,7 @@ namespace {
 
 using Rows = std::vector<OpCase>;
 
-// Whether the operands of the row are tame, as all values of random graphs.
+// True if the operands of the row are tame, like all values of random graphs.
 bool IsTameRow(const OpCase& row) {
   return std::all_of(row.operands.begin(), row.operands.end(), [](const CaseOperand& operand) {
     if (operand.value) return IsTame(*operand.value);
@@ -18,8 +18,8 @@ bool IsTameRow(const OpCase& row) {
   });
 }
 
-// The accepted rows of each op that is drawn, in the order of the ops. `whole`: of ops that are neither elementwise nor
-// movements, reductions or generators; else of the others.
+// The accepted rows of each op that is drawn, in the order of the ops. `whole`: only ops that are neither elementwise
+// nor movements, reductions or generators; else only the others.
 std::vector<Rows> RowsOfOps(bool whole) {
   std::vector<Rows> all;
   for (const OpDef* op : AllOps()) {
@@ -33,8 +33,8 @@ std::vector<Rows> RowsOfOps(bool whole) {
   return all;
 }
 
-// `shape` of another operand for a first operand of shape `to` where the row has `from`: extents that are equal in the
-// row stay equal.
+// Adapts the `shape` of an operand when the first operand's shape changes from `from` to `to`: extents that are equal
+// in the row stay equal.
 Shape Adapted(const Shape& shape, const Shape& from, const Shape& to) {
   if (shape == from) return to;
   std::vector<int64_t> extents = shape.dims();
@@ -58,7 +58,7 @@ bool Accepts(const OpCase& row) {
   return attributes.ok() && op.InferTypes(types, *attributes).ok() && IsTameRow(row);
 }
 
-// The row with the shapes that a first operand of this one asks for, if the op accepts these.
+// Returns the row with shapes adapted to this shape of the first operand, or unchanged if the op does not accept them.
 OpCase AdaptedTo(const OpCase& row, const Shape& shape) {
   OpCase adapted = row;
   for (CaseOperand& operand : adapted.operands) {
@@ -68,7 +68,8 @@ OpCase AdaptedTo(const OpCase& row, const Shape& shape) {
   return Accepts(adapted) ? adapted : row;
 }
 
-// Whether the elements of `value` are where the row wants them: that of rows that say nothing else is anywhere.
+// True if the elements of `value` are in the range of the row's operand. The default range of floats allows any
+// elements.
 bool IsInRange(const Draft& draft, Value value, const CaseOperand& operand) {
   static const CaseOperand anywhere = F32({});
   if (operand.value) return false;
@@ -77,7 +78,7 @@ bool IsInRange(const Draft& draft, Value value, const CaseOperand& operand) {
   return SmallestOf(tensor) >= operand.low && LargestOf(tensor) <= operand.high;
 }
 
-// Some value of the dtype and rank, cut and padded to the shape; null if there is none.
+// A value of this dtype and rank, cut and padded to the shape; null if there is none.
 Value Fitted(Draft& draft, const TensorType& type) {
   const Value value = draft.Pick([&](Value v) {
     return v.dtype() == type.dtype && v.shape().rank() == type.shape.rank() && v.type().num_elements() > 0;
@@ -109,7 +110,7 @@ Value OperandOf(Draft& draft, const CaseOperand& operand) {
   return draft.AddInput(operand.value ? *operand.value : draft.RandomTensor(operand.type, operand.low, operand.high));
 }
 
-// A variable or its state, which must not be a sum that is not reduced yet: a state input, often a new one.
+// An optimizer's variable or state, which must not be partial: a state input, often a new one.
 Value VariableOf(Draft& draft, const CaseOperand& operand) {
   const Value value = draft.Pick([&](Value v) {
     const Input* input = draft.graph().FindInput(v.name());
@@ -129,8 +130,8 @@ Value BatchOf(Draft& draft, const CaseOperand& operand) {
 
 bool HasStatistics(const OpDef& op) { return op.FindAttribute("statistics") != nullptr; }
 
-// Makes the statistics of a batch normalisation those of each rank where it is known which those are: of the batch of
-// an input. Their groups are then those of all ranks.
+// Gives a batch normalisation statistics per rank, if it normalises the batch of an input, so that each rank's part is
+// known. `groups` then counts those of all ranks. Returns false if that is not possible.
 bool TakeStatisticsOfRanks(Draft& draft, const std::vector<Value>& operands, AttributeMap& attributes) {
   const OpDef& inputs = InputOp();
   const int64_t ranks = draft.options().data;
@@ -144,7 +145,7 @@ bool TakeStatisticsOfRanks(Draft& draft, const std::vector<Value>& operands, Att
   const int64_t groups =
       (given == attributes.end() ? 1 : std::get<int64_t>(given->second)) * std::max<int64_t>(ranks, 1);
   const Shape& x = operands[0].shape();
-  if (x[0] % groups != 0 || x.num_elements() < 2 * groups * x[1]) return false;  // two values for a variance
+  if (x[0] % groups != 0 || x.num_elements() < 2 * groups * x[1]) return false;  // at least two values for a variance
   attributes["groups"] = groups;
   return true;
 }
@@ -152,10 +153,10 @@ bool TakeStatisticsOfRanks(Draft& draft, const std::vector<Value>& operands, Att
 }  // namespace
 
 std::string WhyNotDrawn(const OpDef& op) {
-  if (op.name() == "random_bits") return "its results are as large as numbers of 32 bits are";
+  if (op.name() == "random_bits") return "its results are arbitrary 32-bit numbers";
   for (const OpDef::AttributeDef& attribute : op.attribute_defs()) {
-    if (std::holds_alternative<Region>(attribute.example)) return "its operands are those of a body";
-    if (attribute.name == "axis") return "it is about an axis of a mesh: distribute inserts it";
+    if (std::holds_alternative<Region>(attribute.example)) return "it has a region, whose inputs are its operands";
+    if (attribute.name == "axis") return "it names a mesh axis: distribute inserts it";
   }
   return "";
 }

@@ -1,4 +1,4 @@
-// The random numbers of random graphs: the same for a seed on every machine.
+// The random numbers of random graphs: equal for equal seeds on every machine.
 
 #pragma once
 
@@ -8,10 +8,10 @@
 
 namespace lockstep {
 
-// splitmix64 of Steele, Lea and Flood (2014): unlike the standard library's distributions it is the same everywhere.
+// splitmix64 of Steele, Lea and Flood (2014). Unlike the standard library's distributions, it is the same everywhere.
 class Random {
  public:
-  // The seed is mixed too: the numbers of seeds that differ by 1 would else be the same ones, shifted by a place.
+  // The seed is mixed first: otherwise seeds that differ by 1 would give the same numbers, shifted by one.
   explicit Random(uint64_t seed) : state_(seed + 0x2545f4914f6cdd1du) { state_ = Next(); }
   int64_t Below(int64_t bound) { return static_cast<int64_t>(Next() % static_cast<uint64_t>(bound)); }
   bool Chance(int percent) { return Below(100) < percent; }

@@ -10,7 +10,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// Sums come twice.
+// Sums occur twice, to be drawn more often.
 std::vector<std::string> Reductions() {
   std::vector<std::string> names;
   for (const OpDef* op : AllOps()) {
@@ -20,7 +20,7 @@ std::vector<std::string> Reductions() {
   return names;
 }
 
-// Nodes of ops whose attributes follow from a random value's shape.
+// Adds nodes of ops whose attributes depend on the shape of a random value.
 class Generator {
  public:
   Generator(uint64_t seed, const RandomGraphOptions& options)
@@ -46,7 +46,7 @@ class Generator {
     draft_.AddInput(draft_.RandomTensor(type, low, high));
   }
 
-  // Each returns a new value, or null if there were no fitting operands.
+  // Each of these returns a new value, or null if there were no fitting operands.
   Value Unary() {
     static const std::vector<std::string> ops = ElementwiseOpsOfFloats(1);
     const OpDef& op = GetOp(random_.Of(ops));
@@ -102,7 +102,7 @@ class Generator {
                                               DType::kI32, DType::kI64, DType::kI8,  DType::kU8};
     const Value x = draft_.Pick([](Value) { return true; });
     const DType to = random_.Of(dtypes);
-    // What is outside of the integers' range would be anything.
+    // The conversion of a number outside of the integers' range is undefined.
     if (IsFloat(x.dtype()) && !IsFloat(to) && !IsSigned(to) && SmallestOf(draft_.TensorOf(x)) < 0) return Value();
     return b_.Op("convert", {x}, {{"dtype", to}});
   }

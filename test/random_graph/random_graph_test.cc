@@ -1,5 +1,4 @@
-// Random graphs mean the same before and after each pass, and all of them. Two hundred of each; for a longer
-// hunt:
+// Random graphs keep their meaning in each pass, and in all passes together. Two hundred graphs for each; for more:
 //
 //   bazel run //test/random_graph:random_graph_test -- --graphs=100000 --first_seed=1000
 
@@ -46,7 +45,8 @@ namespace {
 
 uint64_t num_graphs = NumCases(200), first_seed = 0;
 
-// Ops that legalize takes apart: all that can be, but for what a pass made of several nodes.
+// True for the ops that legalize decomposes here: all that can be decomposed, except those that a pass forms from
+// several nodes.
 bool IsComposite(const OpDef& op) { return op.decompose() && WhyNotDrawn(op).empty(); }
 
 std::string LegalizeAll() {
@@ -59,13 +59,13 @@ std::string LegalizeAll() {
 
 RandomProgram ProgramOf(uint64_t seed) {
   RandomGraphOptions options;
-  // Small ones first: what fails on those needs less shrinking. Larger extents meet the limits of fusion.
+  // Some graphs are small: failures on them need less shrinking. Larger extents reach the limits of fusion.
   if (seed % 4 == 0) options.max_nodes = 6;
   if (seed % 8 == 7) options.max_nodes = 60;
   return MakeRandomProgram(seed, options);
 }
 
-// The same graph with smaller extents, if that fails too, then without what can be left out.
+// Tries similar graphs with smaller extents, then removes everything that is not needed for the failure.
 RandomProgram Smallest(uint64_t seed, const std::function<bool(const RandomProgram&)>& fails) {
   RandomProgram program = ProgramOf(seed);
   for (int64_t extent : {1, 2, 3}) {
@@ -96,14 +96,14 @@ TEST_P(RandomGraphTest, MeansTheSame) {
            << smallest.graph.ToString() << "written with its inputs to " << path;
   }
   if (UnderSanitizer()) return;
-  // A pass that finds nothing to do is not tested. Of all ops dropout and stop_gradient alone are for inference-mode,
-  // and few graphs have one, or products of 16 bits, which are for widen-halves.
+  // A pass that changes nothing is not tested. inference-mode only changes dropout and stop_gradient, and widen-halves
+  // only 16-bit products; few graphs have them.
   const bool is_rare = GetParam() == "inference-mode" || GetParam() == "widen-halves";
   EXPECT_GE(num_changed * (is_rare ? 100 : 20), num_graphs)
       << "only " << num_changed << " of " << num_graphs << " graphs were changed";
 }
 
-// Every pass of the table that keeps the meaning of a graph on one rank, and many of them in a row.
+// Every pass of the table that keeps the meaning of a graph on one rank, and a sequence of many of them.
 std::vector<std::string> PassesOfOneRank() {
   std::vector<std::string> names;
   for (const passes::PassEntry& entry : passes::PassTable()) {
@@ -112,7 +112,7 @@ std::vector<std::string> PassesOfOneRank() {
     LOCKSTEP_CHECK(pass.ok()) << pass.status();
     if (pass->keeps == passes::Keeps::kNothing || pass->keeps == passes::Keeps::kResults) continue;
     if (pass->name == passes::RecognizeAttention().name) continue;  // too rare: see FindsWork below
-    if (pass->name == passes::SeparateRows().name) continue;        // has a test of its own
+    if (pass->name == passes::SeparateRows().name) continue;        // tested separately
     if (!pass->needs_mesh) names.push_back(entry.name == "legalize" ? LegalizeAll() : entry.name);
   }
   names.push_back("simplify,fold-constants,simplify,cse,dce," + LegalizeAll() +
@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Passes, RandomGraphTest, testing::ValuesIn(PassesOfOneR
   return std::to_string(info.index) + "_" + name;
 });
 
-// What separate-rows is for: rows of two dimensions that are one where a product is computed.
+// Makes work for separate-rows: merges two dimensions of rows where a product is computed.
 passes::Pass MergeRows() {
   return {"merge-rows", [](Graph& graph) -> absl::StatusOr<bool> {
             bool changed = false;
@@ -140,7 +140,7 @@ passes::Pass MergeRows() {
                 return b.Reshape(of, Shape({2, of.shape()[0] / 2, of.shape()[1]}));
               };
               Builder before(graph, &node);
-              const bool has_rows = x.shape()[0] == rows;  // it is not transposed
+              const bool has_rows = x.shape()[0] == rows;  // not transposed
               const Value merged = has_rows ? before.Reshape(apart(before, x), x.shape()) : x;
               RETURN_IF_ERROR(before.status());
               ValueMap map = {{x, merged}, {y, y}};
@@ -176,7 +176,7 @@ TEST(RandomGraph, SeparateRowsMeansTheSameOfRowsThatWereMerged) {
   EXPECT_GE(num_separated * 20, num_graphs) << num_merged << " graphs had rows to merge";
 }
 
-constexpr int64_t kBatch = 6;  // for 2 ranks and for 3
+constexpr int64_t kBatch = 6;  // divides among 2 ranks and among 3
 constexpr int64_t kModelRanks = 2;
 
 passes::PipelineOptions OptionsOf(const Mesh& mesh, bool optimize) {
@@ -203,8 +203,8 @@ class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<Mesh, boo
       programs_.push_back(MeshProgramOf(seed, mesh()));
   }
 
-  // Runs random graphs through the passes, and compares after each but the first `num_known`, of which another test
-  // knows. Returns how often each changed a graph.
+  // Runs random graphs through the passes, and compares after each pass except the first `num_known`, which another
+  // test checks. Returns how often each pass changed a graph.
   std::map<std::string, int> Run(const std::vector<passes::Pass>& passes, size_t num_known = 0) {
     std::map<std::string, int> num_changed;
     for (const RandomProgram& program : programs_) {
@@ -225,11 +225,12 @@ class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<Mesh, boo
     }
     return num_changed;
   }
-  // A pass that finds nothing to do is not tested. What form-reduce-scatters and separate-rows are for is too rare in
-  // random graphs: tests of their own put it there, and one lets gather-factors work whatever it costs. What
-  // recognize-attention, reduce-before-scale and the wire's passes are for is in test/golden/ alone, and stages, of
-  // training steps alone, are in test/distributed/. A dropout is rare, too: of as few graphs as the sanitizers try none
-  // may have it. Nothing moves to servers, and ranks share nothing, that nobody asked for.
+  // Returns true if the pass must change some graph, because a pass that changes nothing is not tested. Random graphs
+  // have too little work for form-reduce-scatters and separate-rows, so tests of their own insert it; another test runs
+  // gather-factors regardless of cost. recognize-attention, reduce-before-scale and the wire's passes are tested only
+  // in test/golden/; stages, which need training steps, in test/distributed/. Dropouts are rare: the few graphs of a
+  // sanitizer run may have none. No program here asks for servers, split inputs, sharded optimizers or a check of what
+  // ranks share.
   static bool FindsWork(const passes::Pass& pass) {
     if (pass.name == passes::InferenceMode().name) return num_graphs >= 200;
     for (const passes::Pass& other :
@@ -257,13 +258,14 @@ TEST_P(RandomGraphOnMeshTest, MeansTheSameAfterEachPassOfThePipeline) {
   }
 }
 
-// Each on what distribute makes, or localize where it comes after that: no other pass took away what is hard.
+// Runs each pass right after distribute, or after localize if it comes later, so that no other pass has removed the
+// difficult parts.
 TEST_P(RandomGraphOnMeshTest, MeansTheSameAfterDistributeAndEachPass) {
   std::vector<passes::Pass> before = {passes::Distribute(options().mesh)};
   Run(before);
   for (const passes::Pass& pass : passes::MakePipeline(options())) {
     if (pass.name == before[0].name) continue;
-    if (pass.name == passes::WidenHalves({}).name) continue;  // it is for programs that are not distributed yet
+    if (pass.name == passes::WidenHalves({}).name) continue;  // only for programs that are not distributed yet
     SCOPED_TRACE(pass.name);
     std::vector<passes::Pass> passes = before;
     passes.push_back(pass);
@@ -275,14 +277,14 @@ TEST_P(RandomGraphOnMeshTest, MeansTheSameAfterDistributeAndEachPass) {
   }
 }
 
-// Slices of slices of one dimension are gathered along the later axis first, or not at all.
+// True if several axes split the dimension: such slices can only be gathered along the later axis first.
 bool IsSharedTwice(Value value, int64_t dim) {
   return std::count_if(value.placements().begin(), value.placements().end(),
                        [&](const auto& each) { return each.second.is_split(dim); }) > 1;
 }
 
-// What form-reduce-scatters takes away, put into a placed graph: a reduce_scatter as an all_reduce and a shard, and of
-// each value that is split, operands as shards of what is gathered.
+// Makes work for form-reduce-scatters in a placed graph: replaces a reduce_scatter by an all_reduce and a shard, and
+// each split operand by a shard of its all_gather.
 passes::Pass MoveTooMuch() {
   const auto insert = [](Graph& graph, const char* op, Value x, AttributeMap attributes, Node* before) {
     const absl::StatusOr<Node*> node = graph.Insert({&GetOp(op), {x}, std::move(attributes), "", {}}, before);
@@ -317,7 +319,7 @@ passes::Pass MoveTooMuch() {
           passes::Keeps::kEveryValue, /*needs_mesh=*/true};
 }
 
-// A dimension along which no rank has a part of `value` yet, and that divides among `ranks`; -1 if there is none.
+// A dimension of `value` that no axis splits and that `ranks` divides; -1 if there is none.
 int64_t WholeDim(Value value, int64_t ranks) {
   for (int64_t dim = 0; dim < value.shape().rank(); ++dim) {
     const bool is_split = std::any_of(value.placements().begin(), value.placements().end(),
@@ -327,9 +329,8 @@ int64_t WholeDim(Value value, int64_t ranks) {
   return -1;
 }
 
-// Puts collectives into a placed graph that send values around, and back to where they were: of an operand that is
-// split, another dimension is split meanwhile, or one rank has all of it; of one that is replicated, each rank has its
-// neighbour's.
+// Inserts collectives into a placed graph that move values away and back. A split operand is split along another
+// dimension in between, or one rank has all of it; of a replicated operand, each rank gets its neighbour's copy.
 passes::Pass SendAround(std::map<std::string, int>* num_sent) {
   return {"send-around",
           [num_sent](Graph& graph) -> absl::StatusOr<bool> {
@@ -385,7 +386,7 @@ TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereValuesAreSentAround) {
     EXPECT_GT(num_sent[op], 0) << op;
 }
 
-// What simplify takes away of what was sent around.
+// simplify removes the collectives that were inserted.
 TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereWhatComesBackIsNotSent) {
   std::map<std::string, int> num_sent;
   std::map<std::string, int> num_changed = Run({passes::Distribute(options().mesh), SendAround(&num_sent),
@@ -393,7 +394,7 @@ TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereWhatComesBackIsNotSent) {
   EXPECT_GT(num_changed["simplify"], 0);
 }
 
-// As stages of a pipeline, where there are nodes enough.
+// Cuts the graph into stages of a pipeline if it has enough nodes.
 passes::Pass CutWhereThatCanBe(int64_t stages) {
   return {"cut",
           [stages](Graph& graph) -> absl::StatusOr<bool> {
@@ -416,7 +417,7 @@ TEST_P(RandomGraphOnMeshTest, MeansTheSameInStages) {
   EXPECT_GT(static_cast<uint64_t>(num_changed["cut"]), num_graphs / 4);
 }
 
-// Sums over ranks in a roundabout way: as the difference of two sums, or with a row that is then cut away.
+// Computes sums over ranks in a roundabout way: as the difference of two sums, or with a row that is then cut off.
 passes::Pass SumRoundabout() {
   return {"sum-roundabout",
           [](Graph& graph) -> absl::StatusOr<bool> {
@@ -455,7 +456,7 @@ TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereSumsAreReducedTogether) {
   EXPECT_GE(num_changed["simplify"], num_changed["sum-roundabout"]);
 }
 
-// Sums of all ops, whether or not their factors are less.
+// Gathers the factors of all products, even where they are larger than the product.
 TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereFactorsAreGathered) {
   std::map<std::string, int> num_changed =
       Run({passes::Distribute(options().mesh), passes::Dce(), passes::GatherFactors({.whatever_it_costs = true}),
@@ -489,7 +490,7 @@ passes::Pass Accumulate(int64_t micro_batches) {
           }};
 }
 
-// A program with a batch, and without batch normalisation, which is by the statistics of a micro-batch.
+// True for a program with a batch and without batch normalisation, whose statistics are per micro-batch.
 bool IsOfMicroBatches(const Graph& graph) {
   return std::any_of(graph.inputs().begin(), graph.inputs().end(),
                      [](const Input& input) { return input.is_data() && input.value.placement("data").is_split(); }) &&
@@ -497,7 +498,7 @@ bool IsOfMicroBatches(const Graph& graph) {
                       [](const Node& node) { return node.attributes().contains("statistics"); });
 }
 
-// On ranks too, but for loops in which those would have to meet.
+// Checks on ranks too, except if ranks would have to communicate within a loop.
 absl::Status CheckMicroBatches(const RandomProgram& program, int64_t micro_batches, int* num_shared) {
   if (!IsOfMicroBatches(program.graph)) return absl::OkStatus();
   const passes::Pass accumulate = Accumulate(micro_batches);
@@ -510,7 +511,7 @@ absl::Status CheckMicroBatches(const RandomProgram& program, int64_t micro_batch
   return on_ranks;
 }
 
-// Any program of a batch, not steps alone.
+// Any program with a batch can be cut into micro-batches, not only training steps.
 TEST(RandomGraphsTest, MeanTheSameInMicroBatches) {
   int num_cut = 0, num_shared = 0;
   for (uint64_t seed = first_seed; seed < first_seed + num_graphs; ++seed) {
@@ -533,10 +534,10 @@ TEST(RandomGraphsTest, MeanTheSameInMicroBatches) {
 
 constexpr uint64_t kMany = 1000;
 
-// The generator reaches every op, but for those of which is said why it does not.
+// The generator reaches every op, except those for which WhyNotDrawn gives a reason.
 TEST(RandomGraphsTest, HoldEveryOp) {
   if (UnderSanitizer()) GTEST_SKIP() << "is about the graphs, not about memory";
-  std::map<std::string, int> one_rank, mesh;  // how often an op is drawn
+  std::map<std::string, int> one_rank, mesh;  // number of times that an op is drawn
   for (uint64_t seed = 0; seed < kMany; ++seed) {
     const RandomProgram program = ProgramOf(seed), of_mesh = MeshProgramOf(seed, Mesh({{"model", 2}, {"data", 3}}));
     for (const Node& node : program.graph.nodes()) ++one_rank[node.op_name()];
@@ -558,7 +559,7 @@ bool HasTie(const Tensor& tensor) {
   return num_largest > 1;
 }
 
-// Statistics of the whole batch and of each rank's share of it.
+// Graphs contain statistics of the whole batch and of each rank's part.
 TEST(RandomGraphsTest, HoldStatisticsOfRanks) {
   if (UnderSanitizer()) GTEST_SKIP() << "is about the graphs, not about memory";
   std::map<std::string, int> num_nodes;
@@ -574,7 +575,7 @@ TEST(RandomGraphsTest, HoldStatisticsOfRanks) {
     EXPECT_GE(num_nodes[of], 3) << of;
 }
 
-// Equal floats where a comparison, or a maximum's gradient, has to choose.
+// Graphs contain equal floats where a comparison, or a maximum's gradient, has to choose.
 TEST(RandomGraphsTest, HoldTies) {
   if (UnderSanitizer()) GTEST_SKIP() << "is about the graphs, not about memory";
   std::map<std::string, int> num_ties;
@@ -596,7 +597,7 @@ TEST(RandomGraphsTest, AreTheSameForTheSameSeed) {
   EXPECT_NE(ProgramOf(17).graph.ToString(), ProgramOf(18).graph.ToString());
 }
 
-// A pass with a bug: it is found, and the graph that shows it is small.
+// A pass with a bug is found, and the reduced graph is small.
 TEST(RandomGraphsTest, FindAndShrinkABug) {
   const passes::Pass broken = {"broken", [](Graph& graph) -> absl::StatusOr<bool> {
                                  for (Node& node : graph.nodes()) {

@@ -71,7 +71,7 @@ class ModelGenerator {
     if (x) b_.MatMul(x, State({x.shape()[x.shape().rank() - 1], Extent()}));
   }
 
-  // A bias or a factor for each channel, or for each element of the last dimension.
+  // A bias or a scale for each channel, or for each element of the last dimension.
   void Affine() {
     const Value x = PickRows(2, 4);
     if (!x) return;
@@ -112,7 +112,7 @@ class ModelGenerator {
     if (x) b_.Op(random_.Of(ops), {x, draft_.PickOf(x.type())});
   }
 
-  // Within a row.
+  // A softmax within each row.
   void Softmax() {
     const Value x = PickRows(2, 4);
     if (x)
@@ -127,7 +127,7 @@ class ModelGenerator {
     else b_.ReduceMax(x, {dim});
   }
 
-  // What a sentence has becomes rows of their own, or all of a row one dimension.
+  // Makes the words of a sentence rows of their own, or flattens a row to one dimension.
   void Reshape() {
     const Value x = PickRows(3, 4);
     if (!x) return;
@@ -161,7 +161,7 @@ class ModelGenerator {
     else AddNodeOfRow(draft_);
   }
 
-  // The last value that is computed from a batch and, through floats, from a state.
+  // The last value that depends on a batch and, through floats, on a state.
   Value Prediction() {
     ValueSet of_batch, of_state;
     for (const Input& input : draft_.graph().inputs()) {
@@ -195,7 +195,7 @@ class ModelGenerator {
     return RandomModel{std::move(draft_.graph()), std::move(inputs)};
   }
 
-  static constexpr int64_t kWords = 5;  // that there are
+  static constexpr int64_t kWords = 5;  // size of the vocabulary
 
   Draft draft_;
   Random& random_;
@@ -227,7 +227,7 @@ absl::StatusOr<Attribute> Scaled(const Node& node, const Attribute& attribute, i
 absl::Status AddScaled(const Input& input, int64_t rows, Graph& graph, ValueMap& map) {
   const TensorType type = Scaled(input.value.type(), rows);
   if (type != input.value.type() && !(input.is_data() && input.value.placement("data").is_split(0)))
-    return InvalidArgument() << "input %" << input.name() << " " << input.value.type() << " is no batch";
+    return InvalidArgument() << "input %" << input.name() << " " << input.value.type() << " is not a batch";
   ASSIGN_OR_RETURN(map[input.value], graph.AddInput(input.name(), type, input.is_state, input.placements()));
   return absl::OkStatus();
 }

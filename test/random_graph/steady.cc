@@ -14,7 +14,7 @@ namespace {
 
 bool IsHalf(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
-// How far from a jump a value of this dtype must be, so that rounding does not carry it across.
+// The minimal distance of a value of this dtype from a jump, so that rounding cannot cross it.
 double Margin(DType dtype) {
   if (IsHalf(dtype)) return 0.1;
   return IsFloat(dtype) ? 1e-3 : 0.5;
@@ -31,7 +31,7 @@ double LargestMagnitude(const Tensor& tensor) { return std::max(-SmallestOf(tens
 
 bool MayBeRounded(const KnownTensor& known) { return IsFloat(known.tensor.dtype()) && !known.is_exact; }
 
-// Each element to one side or the other, by the margin of its dtype.
+// Moves each element up or down by the margin of its dtype.
 Tensor Moved(const Tensor& tensor, Random& random) {
   Tensor moved(tensor.type());
   DispatchDType(tensor.dtype(), [&](auto tag) {
@@ -45,10 +45,10 @@ Tensor Moved(const Tensor& tensor, Random& random) {
   return moved;
 }
 
-// Whether `moved` is as near to `result` as `margin`, times what an op may magnify, explains.
+// True if `moved` differs from `result` by no more than `margin` times the amplification that an op may have.
 bool MovedLittle(const Tensor& result, const Tensor& moved, double margin) {
   if (!IsFloat(result.dtype())) return moved == result;
-  const double gain = margin > 0.01 ? 4 : 20;  // the results of half precision have few digits to lose
+  const double gain = margin > 0.01 ? 4 : 20;  // 16-bit results have few digits to lose
   const double allowed = gain * margin * std::max(1.0, LargestMagnitude(result));
   for (int64_t i = 0; i < result.num_elements(); ++i) {
     if (!(std::abs(moved.At(i) - result.At(i)) <= allowed)) return false;
@@ -56,10 +56,10 @@ bool MovedLittle(const Tensor& result, const Tensor& moved, double margin) {
   return true;
 }
 
-// By trial, for an op of which nothing is known: its results with operands that are moved to either side.
+// Tests an op without known properties: compares its results when operands move up or down.
 bool WithstandsRounding(const Node& node, const std::vector<const KnownTensor*>& operands,
                         const std::vector<Tensor>& results) {
-  constexpr int kTrials = 6;  // of two elements that are almost equal, one moves up and the other down in half of them
+  constexpr int kTrials = 6;  // in half of the trials, two almost equal elements move apart
   double margin = 0;
   for (const KnownTensor* operand : operands) {
     if (MayBeRounded(*operand)) margin = std::max(margin, Margin(operand->tensor.dtype()));
@@ -81,12 +81,13 @@ bool WithstandsRounding(const Node& node, const std::vector<const KnownTensor*>&
   return true;
 }
 
-// An op that decides between numbers: a comparison, a step, a conversion to integers.
+// True if the op, if it decides between numbers (a comparison, a step, a conversion to integers), does so with a
+// margin.
 bool DecidesClearly(const Node& node, const std::vector<const KnownTensor*>& operands) {
   if (operands.empty() ||
       std::none_of(operands.begin(), operands.end(), [](const KnownTensor* operand) { return MayBeRounded(*operand); }))
     return true;
-  if (node.Is("bitcast")) return false;  // its result tells all bits
+  if (node.Is("bitcast")) return false;  // its result shows all bits
   const Tensor& x = operands[0]->tensor;
   const bool is_decision = IsFloat(x.dtype()) && !IsFloat(node.type().dtype);
   if (is_decision && operands.size() == 2)

@@ -1,4 +1,5 @@
-// Whether rounding can be told from an error in what a node computes: random graphs keep only nodes of which it can.
+// Tells if rounding in a node's results can be distinguished from an error. Random graphs keep only nodes for which it
+// can.
 
 #pragma once
 
@@ -9,35 +10,35 @@
 
 namespace lockstep {
 
-// A value and whether it is exact: small multiples of a small power of two, computed from such alone, so that every
-// order of computing it gives the same bits. Among exact values there may be ties, and jumps may be met.
+// A value, with a flag if it is exact: it consists of small multiples of a small power of two and is computed only from
+// such, so that every order of computation gives the same bits. Exact values may have ties and may lie on jumps.
 struct KnownTensor {
   Tensor tensor;
   bool is_exact = false;
 };
 
-// Finite, not large, and of few elements.
+// A tame tensor is finite, not large, and has few elements.
 constexpr int64_t kMostElements = 512;
 constexpr double kTooLarge = 100;
 bool IsTame(const Tensor& tensor);
 
-// Whether all elements are numbers that every float dtype holds, with room for a few sums and products of them.
+// True if all elements are numbers that every float dtype represents, also after a few sums and products.
 bool IsCoarse(const Tensor& tensor);
 
-// Whether `result` of the node is exact, as its operands are.
+// True if `result` of the node is exact, given its operands.
 bool IsExact(const Node& node, const std::vector<const KnownTensor*>& operands, const Tensor& result);
 
-// Whether rounding of the operands that are not exact moves the node's results by little: its op is where it is defined
-// and not steep, compares nothing that is almost equal, and steps over no jump.
+// True if rounding errors of inexact operands change the node's results only little: the op is inside its domain and
+// not steep, compares no almost equal numbers, and crosses no jump.
 bool IsSteady(const Node& node, const std::vector<const KnownTensor*>& operands, const std::vector<Tensor>& results);
 
-// Of a whole program: all that it computes of the inputs is smaller than kTooLarge, and steady.
+// The same for a whole program: every computed value is smaller than kTooLarge, and every node is steady.
 bool IsSteadyProgram(const Graph& graph, const std::vector<Tensor>& inputs);
 
-// Whether rounding could carry an element across an integer, or the middle between two.
+// True if rounding could move an element across an integer, or across the middle between two.
 bool NearJump(const Tensor& tensor);
 
-// The smallest element, and the largest; 0 if there are none.
+// The smallest and the largest element; 0 if there are none.
 double SmallestOf(const Tensor& tensor);
 double LargestOf(const Tensor& tensor);
 

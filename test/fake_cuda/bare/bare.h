@@ -1,5 +1,5 @@
-// What the fake libraries of this folder share. Each answers with a version that a test can set: the number in the file
-// <path of the library>.version beside it, in the form that the library's own version function returns.
+// The code that the fake libraries of this folder share. Each reports a version that a test can set: the number in the
+// file <path of the library>.version beside it, in the form that the library's own version function returns.
 
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace lockstep::bare {
 
-// The number in the file beside the library in which `function` is, or `number`.
+// Returns the number in the version file of the library that contains `function`, or `number` if there is none.
 inline int VersionOr(int number, void* function) {
   Dl_info info;
   if (dladdr(function, &info) == 0) return number;

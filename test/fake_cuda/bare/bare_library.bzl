@@ -1,14 +1,14 @@
-"""A fake of one of NVIDIA's libraries."""
+"""A rule for stubs of NVIDIA's libraries."""
 
 def bare_library(name, source, functions, hidden = "nothing", soname = None):
-    """Builds the shared library `name` of a source, and of a function that fails for each that the source does not define.
+    """Builds the shared library `name`. Each function that the source does not define fails.
 
     Args:
-      name: of the file.
-      source: what its functions do, as far as they do anything.
-      functions: the list of all functions, a macro of the library's header.
-      hidden: a function that it lacks.
-      soname: by which others find it once it is loaded.
+      name: the name of the file.
+      source: defines the functions that do something.
+      functions: the list of all functions, a macro in the library's header.
+      hidden: a function that the library lacks.
+      soname: the name by which other libraries find it once it is loaded.
     """
     native.genrule(
         name = name + "_script",

@@ -1,4 +1,4 @@
-// A part of cuDNN: a library that is there.
+// A part of cuDNN: a library that exists and does nothing.
 namespace lockstep::bare {
 int part = 0;
 }  // namespace lockstep::bare

@@ -1,5 +1,5 @@
-// A CUDA driver 13.0 of a machine with as many GPUs as LOCKSTEP_FAKE_GPUS says, 1 if it is not set, of the compute
-// capability that LOCKSTEP_FAKE_CAPABILITY says, 90 (9.0) if it is not set.
+// A CUDA driver 13.0. LOCKSTEP_FAKE_GPUS sets the number of GPUs, 1 by default; LOCKSTEP_FAKE_CAPABILITY their compute
+// capability, 90 (9.0) by default.
 
 #include "runtime/cuda/driver.h"
 
@@ -43,7 +43,7 @@ LOCKSTEP_BARE CUresult cuDeviceGetName(char* name, int length, CUdevice) {
   return CUDA_SUCCESS;
 }
 
-// 00010203-0405-0607-0809-0a0b0c0dfe00, whose last byte is the GPU's number.
+// 00010203-0405-0607-0809-0a0b0c0dfe00 for GPU 0; the last byte is the GPU's number.
 LOCKSTEP_BARE CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   for (int i = 0; i < 14; ++i) uuid->bytes[i] = static_cast<char>(i);
   uuid->bytes[14] = static_cast<char>(0xfe);

@@ -1,5 +1,5 @@
-// Every function of the library, weak: those that the fake defines itself stand in for these. They fail: 1 is an error
-// of each of the libraries. (Parameters are left to the caller, as the C calling convention allows.)
+// Weak definitions of every function of the library; those that the fake defines itself replace them. They return 1,
+// which is an error in each of the libraries. (They take no parameters, as the C calling convention allows.)
 
 #include "backends/cuda/cublaslt.h"
 #include "backends/cuda/cudnn.h"

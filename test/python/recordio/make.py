@@ -1,6 +1,7 @@
-"""Writes the files of this folder, with MXNet 1.9.1 (Python 3.11, NumPy before 1.24): python test/python/recordio/make.py
+"""Writes the files of this folder, with MXNet 1.9.1 (Python 3.11, NumPy before 1.24): python
+test/python/recordio/make.py
 
-They are checked in: what MXNet wrote, and in expected.json what MXNet read of it.
+They are checked in: the files that MXNet wrote, and in expected.json the contents that MXNet read from them.
 """
 
 from __future__ import annotations
