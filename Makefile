@@ -7,7 +7,7 @@ BAZEL ?= bazel
 BAZEL_FLAGS ?= --disk_cache=$(CACHE)
 RANKS ?= 2
 EXAMPLE ?= mnist
-PYTHON_FILES = $(wildcard bazel/*.py) $(wildcard python_bindings examples test/python test/mutants test/fuzz test/cuda_abi test/cuda_check test/hosts test/faults benchmarks tools frontends runtime/comm/hosts_test.py)
+PYTHON_FILES = $(wildcard bazel/*.py) $(wildcard python_bindings examples test/python test/mutants test/fuzz test/cuda_abi test/cuda_check test/hosts test/faults benchmarks tools frontends runtime/comm/conformance/hosts_test.py)
 # The extension module and the tools. `make test` builds the tests.
 BUILD_TARGETS = //python_bindings:_lockstep //tools:lockstep-opt //tools:lockstep-run
 CPP_FILES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.inc')

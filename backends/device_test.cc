@@ -13,8 +13,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "passes/training/train_step.h"
-#include "runtime/execution/agreement.h"
 #include "runtime/comm/staged.h"
+#include "runtime/execution/agreement.h"
 #include "runtime/simulated_device.h"
 
 namespace lockstep {

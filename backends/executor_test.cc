@@ -10,8 +10,8 @@
 #include "core/printer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/execution/agreement.h"
 #include "runtime/exclusive_use.h"
+#include "runtime/execution/agreement.h"
 
 namespace lockstep {
 namespace {

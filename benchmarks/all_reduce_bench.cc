@@ -1,6 +1,6 @@
-// Compares all_reduce of f32 sums with MPI_Allreduce, under mpirun, from 4 KiB to 100 MiB per rank:
+// all_reduce of f32 sums against MPI_Allreduce, under mpirun, from 4 KiB to 100 MiB a rank:
 //   mpirun -np 2 all_reduce_bench [--json] [--seconds=S] [--route=NAME]
-// NAME is a route between hosts (runtime/comm/route.h); by default the route is chosen automatically.
+// NAME is a route between hosts (runtime/comm/routes/route.h); by default the route is chosen automatically.
 // Both reduce in place, and alternate within one run, so that other load on the machine affects both. Each call uses
 // the next of several buffers, written again before the call as gradients are, so that caches contain the same as in
 // training. The time of a call is that of the slowest rank, measured from a barrier. The table shows medians.
@@ -15,13 +15,13 @@
 
 #include "absl/time/clock.h"
 #include "core/check.h"
-#include "runtime/comm/mpi.h"
+#include "runtime/comm/mpi/mpi.h"
 
 namespace lockstep {
 namespace {
 
 constexpr size_t kSizes[] = {4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 100 << 20};
-constexpr size_t kRotated = 256 << 20;  // maximum bytes of all buffers of a rank
+constexpr size_t kRotated = 256 << 20;  // bytes of a rank's buffers together, at most
 constexpr int kMaxBuffers = 16;
 
 struct Row {
@@ -45,7 +45,7 @@ void Dirty(float* x, size_t count, int call, int rank) {
   for (size_t i = 0; i < count; ++i) x[i] = static_cast<float>((i + call) % 1000 + rank);
 }
 
-// Returns the seconds of the slowest rank.
+// Seconds of the slowest rank.
 template <typename F>
 double Time(F&& call) {
   MPI_Barrier(MPI_COMM_WORLD);
@@ -74,14 +74,15 @@ Row Measure(Communicator& world, size_t bytes, double seconds) {
     float* b = theirs[call % buffers].data();
     Dirty(a, count, call, world.rank());
     const double our_time = Time([&] {
-      Check(world.AllReduce(a, a, static_cast<int64_t>(count), DType::kF32, ReduceKind::kSum, {.label = "bench"}));
+      Check(world.Run(Collective::AllReduce(static_cast<int64_t>(count), DType::kF32, ReduceKind::kSum), a, a,
+                      {.label = "bench"}));
     });
     Dirty(b, count, call, world.rank());
     const double mpi_time =
         Time([&] { MPI_Allreduce(MPI_IN_PLACE, b, static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); });
     for (size_t i : {size_t{0}, count / 2, count - 1})
       LOCKSTEP_CHECK(a[i] == b[i]) << "element " << i << ": " << a[i] << ", " << b[i];
-    if (call >= buffers) {  // every buffer has been used once
+    if (call >= buffers) {  // every buffer has been touched once
       our_times.push_back(our_time);
       mpi_times.push_back(mpi_time);
     }

@@ -1,14 +1,17 @@
-// The collectives that a communicator offers (runtime/communicator.h), and their properties that the compiler needs.
-// Plain values; any thread.
+// The collectives that ranks can do together, and what is true of each: one row in collective_op.cc, which the compiler
+// and all communicators read. Plain values; any thread.
 
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace lockstep {
 
 enum class CollectiveOp : uint8_t {
+  kBarrier,
+  kAllocate,  // of memory that is registered with a communicator
   kAllReduce,
   kBroadcast,
   kAllGather,
@@ -20,23 +23,33 @@ enum class CollectiveOp : uint8_t {
 };
 
 struct CollectiveTraits {
-  std::string_view name;   // the name in steps and messages, such as "all_reduce"
-  bool reduces = false;    // has a kind
-  bool has_root = false;   // a coordinate along the axis
-  bool has_pairs = false;  // pairs of a sending and a receiving rank
-  bool in_place = false;   // the result overwrites the operand
-  // Takes several operands, adjacent in a bucket, and has a result for each. Others have one operand and one result.
+  std::string_view name;     // "all_reduce", in steps, texts and messages
+  bool moves_data = true;    // false: only the communicator's own
+  bool reduces = false;      // has a kind
+  bool from_root = false;    // the root's input alone is read
+  bool to_root = false;      // the root's output alone gets anything
+  bool permutes = false;     // from the sources of pairs to their targets
+  bool scatters = false;     // the input holds a slice for each rank
+  bool gathers = false;      // the output holds a slice of each rank
+  bool is_in_place = false;  // the compiler puts the result in the operand's place
+  // The compiler may merge several into one call, side by side in a bucket, which has a result for each operand.
   bool is_in_bucket = false;
-  bool scatters = false;  // the operand holds a slice for each rank
-  bool gathers = false;   // the result holds a slice of each rank
-  // True if the count given to the communicator is the number of elements of one rank's slice.
+
+  bool has_root() const { return from_root || to_root; }
+  // The communicator counts the elements of a rank's slice.
   bool counts_slices() const { return scatters || gathers; }
+  // Each element goes from one rank to one rank.
+  bool is_direct() const { return permutes || to_root || (!reduces && scatters); }
+  // No rank has its result before all ranks have started: each result depends on all inputs.
+  bool synchronizes() const { return moves_data && !has_root() && !permutes; }
 };
 CollectiveTraits TraitsOf(CollectiveOp op);
 
 inline std::string_view CollectiveOpName(CollectiveOp op) { return TraitsOf(op).name; }
+// The collective of this name that moves data; null if there is none.
+std::optional<CollectiveOp> CollectiveOpFromName(std::string_view name);
 
-// One pair of a permutation: rank `source` sends to rank `target`.
+// In a permutation, rank `source` sends to rank `target`.
 struct RankPair {
   int source = 0, target = 0;
   bool operator==(const RankPair&) const = default;

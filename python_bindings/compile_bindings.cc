@@ -24,8 +24,8 @@
 #include "python_bindings/loaded_executable.h"
 #include "python_bindings/padded_rows.h"
 #include "python_bindings/released_gil.h"
-#include "runtime/execution/agreement.h"
 #include "runtime/exclusive_use.h"
+#include "runtime/execution/agreement.h"
 
 namespace lockstep::python {
 

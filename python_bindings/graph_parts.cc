@@ -1,5 +1,5 @@
-// What a Graph of Python is made of, as facts and tensors, and a Graph of these: what lockstep/_graph/graph_file.py writes
-// and reads.
+// What a Graph of Python is made of, as facts and tensors, and a Graph of these: what lockstep/_graph/graph_file.py
+// writes and reads.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>

@@ -11,11 +11,11 @@
 #include "python_bindings/errors.h"
 #include "python_bindings/loaded_executable.h"
 #include "python_bindings/released_gil.h"
+#include "runtime/execution/reduced_tensors.h"
 #include "runtime/record/job_folder.h"
 #include "runtime/record/recorder.h"
 #include "runtime/record/status.h"
 #include "runtime/record/trace_file.h"
-#include "runtime/execution/reduced_tensors.h"
 
 namespace lockstep::python {
 

@@ -14,8 +14,8 @@
 #include "python_bindings/errors.h"
 #include "python_bindings/loaded_executable.h"
 #include "python_bindings/released_gil.h"
-#include "runtime/execution/agreement.h"
 #include "runtime/exclusive_use.h"
+#include "runtime/execution/agreement.h"
 #include "runtime/execution/whole_state.h"
 
 namespace lockstep::python {
@@ -190,7 +190,9 @@ Raises:
   Error: before anything is changed, if the file is damaged or not the same on all ranks, or if the program has other states,
     with the first difference, or a setting that cannot have the file's value.)";
 
-nb::object Checkpoint(const char* function) { return nb::module_::import_("lockstep._checkpoint.checkpoint").attr(function); }
+nb::object Checkpoint(const char* function) {
+  return nb::module_::import_("lockstep._checkpoint.checkpoint").attr(function);
+}
 
 void BindFiles(ExecutableClass& executable) {
   const auto save = [](nb::object self, nb::object path, nb::object step, nb::object metadata, nb::object background) {
@@ -230,7 +232,8 @@ void BindStates(ExecutableClass& executable) {
   executable
       .def_prop_ro(
           "state", [](nb::object self) { return nb::module_::import_("lockstep._base.values").attr("State")(self); },
-          "The state on this rank by name: read it, assign it.", nb::sig("def state(self) -> lockstep._base.values.State"))
+          "The state on this rank by name: read it, assign it.",
+          nb::sig("def state(self) -> lockstep._base.values.State"))
       .def("_read_state", &ReadState, "name"_a, nb::sig("def _read_state(self, name: str) -> numpy.ndarray"))
       .def("_assign_state", &AssignState, "name"_a, "value"_a.none())
       .def("_state_names", &StateNames)
@@ -257,7 +260,8 @@ void BindSettings(ExecutableClass& executable) {
           "Assigned, when training goes on where it was left.",
           nb::for_setter("step"_a.none()))
       .def_prop_ro(
-          "settings", [](nb::object self) { return nb::module_::import_("lockstep._compile.settings").attr("Settings")(self); },
+          "settings",
+          [](nb::object self) { return nb::module_::import_("lockstep._compile.settings").attr("Settings")(self); },
           "The numbers that may change between calls, by name, and their present values: read them, assign them.",
           nb::sig("def settings(self) -> lockstep._compile.settings.Settings"))
       .def(

@@ -57,7 +57,7 @@ absl::Status CheckIndices(OnnxNode& n, int i) {
   return n.Error() << "indices are " << n.type(i) << ", expected i64 or i32";
 }
 
-// ONNX counts negative indices from the end. Some PyTorch operators reject them; lockstep/_torch_notes.py marks their
+// ONNX counts negative indices from the end. Some PyTorch operators reject them; lockstep/_torch/notes.py marks their
 // nodes.
 bool RefusesNegative(const OnnxNode& n) { return n.Metadata("lockstep.indices") == "not negative"; }
 
@@ -98,7 +98,7 @@ absl::StatusOr<std::optional<Value>> GatherAsSlice(OnnxNode& n, const Tensor& in
   return n.b().Reshape(is_whole ? x : n.b().Slice(x, start, limit, stride), Shape(dims));
 }
 
-// `rows` without a gradient for those whose index is `padding`, PyTorch's padding_idx, which lockstep/_torch_notes.py
+// `rows` without a gradient for those whose index is `padding`, PyTorch's padding_idx, which lockstep/_torch/notes.py
 // notes in the node. The indices' dimensions begin at `axis` of the rows.
 Value WithoutGradientAt(OnnxNode& n, const std::string& padding, Value indices, int64_t axis, Value rows) {
   Builder& b = n.b();

@@ -48,7 +48,7 @@ Value Weighted(OnnxNode& n, Value of_classes) {
   return n.has_input(2) ? n.b().Mul(of_classes, n.b().BroadcastAlong(n.input(2), of_classes.shape(), 1)) : of_classes;
 }
 
-// PyTorch's label_smoothing, which lockstep/_torch_notes.py writes to the node's metadata; 0 in other files.
+// PyTorch's label_smoothing, which lockstep/_torch/notes.py writes to the node's metadata; 0 in other files.
 double Smoothing(const OnnxNode& n) {
   return std::strtod(std::string(n.Metadata("lockstep.label_smoothing")).c_str(), nullptr);
 }

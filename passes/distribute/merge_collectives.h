@@ -14,9 +14,9 @@
 // Buckets are filled in the order in which their operands are computed, so that the first bucket is complete early and
 // is reduced while the backward pass continues. A bucket is filled up to a size or, if a step was measured, such that
 // the step ends as early as possible (bucket_plan.h). Sums are computed element by element, so buckets do not change
-// bits, unless the communicator chooses its order of additions by the size of a bucket (runtime/comm/route_choice.h).
-// Collectives whose results other collectives need (batch statistics, slices of gradients whose new weights are
-// gathered) are merged only if they do not depend on each other.
+// bits, unless the communicator chooses its order of additions by the size of a bucket
+// (runtime/comm/routes/route_choice.h). Collectives whose results other collectives need (batch statistics, slices of
+// gradients whose new weights are gathered) are merged only if they do not depend on each other.
 //
 // A reduce_scatter or an all_gather along a dimension that follows one of more than one element is left alone: its
 // slices are not contiguous in memory, and the backend moves the elements. A tensor that cannot be shared evenly is

@@ -306,7 +306,7 @@ def failing_ranks(machine: Machine, report: Report) -> None:
 
 def judge_graph(losses: dict[int, list[list[float]]], log: str) -> tuple[str, str]:
     """Judges whether two ranks' steps as a CUDA graph with NCCL's collectives gives the losses of single steps."""
-    if by_host := re.search(r"collectives go by way of the host.*", log):
+    if by_host := re.search(r"collectives go through the host.*", log):
         return LEFT_OUT, shortened(by_host[0])
     if apart := re.search(r"the program runs step by step.*", log):
         return FAILED, shortened(apart[0])

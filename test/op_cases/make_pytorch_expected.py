@@ -191,8 +191,7 @@ def softmaxes():
 
 
 def attention(name, q, k, v, mask=None, causal=False, softcap=None):
-    """By F.scaled_dot_product_attention. It gives no log-sum-exp and has no softcap; those are computed by the formula.
-    """
+    """By F.scaled_dot_product_attention. It gives no log-sum-exp and has no softcap; those are computed by the formula."""
     inputs = {"q": random(*q), "k": random(*k), "v": random(*v)}
     inputs = {**leaves(inputs), **({} if mask is None else {"mask": mask})}
     if mask is not None and mask.is_floating_point():

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lockstep import _atomic, _checkpoint_file, _tensor_file
-from lockstep._values import ValueInfo
+from lockstep._base import atomic, tensor_file
+from lockstep._base.values import ValueInfo
+from lockstep._checkpoint import checkpoint_file
 
 STATES = [ValueInfo("weight", "f32", (100_000,)), ValueInfo("step", "i64", ())]
 
@@ -28,16 +29,16 @@ def save(path: str, step: int) -> None:
     values = (np.full(state.shape, step, {"f32": "<f4", "i64": "<i8"}[state.dtype]) for state in ordered())
     content = [value.reshape(-1).view(np.uint8) for value in values]
     about = {"program": {"name": "g"}, "settings": {}, "schedules": {}, "metadata": {"step": step}}
-    _atomic.write(path, lambda file: _checkpoint_file.write(file, ordered(), content, about))
+    atomic.write(path, lambda file: checkpoint_file.write(file, ordered(), content, about))
 
 
 def ordered() -> list[ValueInfo]:
-    return _tensor_file.in_file_order(STATES)
+    return tensor_file.in_file_order(STATES)
 
 
 def step_of(path: str) -> int:
     """The step of a file. Asserts that the file is complete."""
-    file = _checkpoint_file.CheckpointFile(path)
+    file = checkpoint_file.CheckpointFile(path)
     step = int(file.metadata["step"])
     assert np.all(file.read("weight").view("<f4") == step), path
     assert file.read("step").view("<i8") == step, path

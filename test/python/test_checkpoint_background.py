@@ -16,9 +16,10 @@ import pytest
 import safetensors.numpy
 
 import lockstep as ls
-from lockstep import _atomic, _checkpoint
-from lockstep._checkpoint_file import CheckpointFile
-from lockstep._checkpoint_thread import Writing
+from lockstep._base import atomic
+from lockstep._checkpoint import checkpoint
+from lockstep._checkpoint.checkpoint_file import CheckpointFile
+from lockstep._checkpoint.thread import Writing
 from ranks import errors_of
 from test_checkpoint import assert_same_bits, compiled, in_ranks, run, share, states_of
 from test_errors import X, raises
@@ -39,7 +40,7 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened, self.reached = threading.Event(), threading.Event()
-        write = _atomic.write
+        write = atomic.write
 
         def wait(path: str, content: Any) -> None:
             def later(file: Any) -> None:
@@ -49,7 +50,7 @@ class Gate:
 
             write(path, later)
 
-        monkeypatch.setattr(_atomic, "write", wait)
+        monkeypatch.setattr(atomic, "write", wait)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -142,7 +143,7 @@ def test_whatever_a_writer_meets_is_an_error(background: bool, path: Path, monke
     def odd(path: str, content: Any) -> None:
         raise ValueError("what nobody has thought of")
 
-    monkeypatch.setattr(_atomic, "write", odd)
+    monkeypatch.setattr(atomic, "write", odd)
     exe = compiled()
     with raises(f"{path}: ValueError: what nobody has thought of"):
         exe.save(path, background=background)
@@ -151,7 +152,7 @@ def test_whatever_a_writer_meets_is_an_error(background: bool, path: Path, monke
 
 def test_a_writer_that_has_failed_when_the_save_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The failed writer ends like any other: its thread prints nothing."""
-    wait, waits, uncaught = _checkpoint._wait, [], []
+    wait, waits, uncaught = checkpoint._wait, [], []
 
     def failing(world: ls.Communicator, caller: str, progress: Any) -> None:
         waits.append(progress)
@@ -159,7 +160,7 @@ def test_a_writer_that_has_failed_when_the_save_is_given_up(path: Path, monkeypa
             raise MemoryError("nothing is left")
         wait(world, caller, progress)
 
-    monkeypatch.setattr(_checkpoint, "_wait", failing)
+    monkeypatch.setattr(checkpoint, "_wait", failing)
     monkeypatch.setattr(threading, "excepthook", uncaught.append)
     with pytest.raises(MemoryError, match="nothing is left"):
         compiled().save(path.parent / "no" / "folder")
@@ -220,7 +221,7 @@ def test_a_save_that_fails_halfway_ends_on_all_ranks(
     background: bool, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No file is left, and no thread, for which the process would wait at its end."""
-    wait, unlink, waits = _checkpoint._wait, os.unlink, []
+    wait, unlink, waits = checkpoint._wait, os.unlink, []
 
     def failing(world: ls.Communicator, caller: str, progress: Any) -> None:
         if world.rank == 0:
@@ -233,7 +234,7 @@ def test_a_save_that_fails_halfway_ends_on_all_ranks(
         time.sleep(0.3)
         unlink(*args, **kwargs)
 
-    monkeypatch.setattr(_checkpoint, "_wait", failing)
+    monkeypatch.setattr(checkpoint, "_wait", failing)
     monkeypatch.setattr(os, "unlink", slowly)
     left: list[Any] = []
 
@@ -306,13 +307,13 @@ def test_a_reader_that_takes_longer_than_ranks_wait_for_each_other(path: Path, m
 ENDS = """
 import sys, time
 sys.path.insert(0, {folder!r})
-from lockstep import _atomic
+from lockstep._base import atomic
 from test_checkpoint import compiled, run
-write = _atomic.write
+write = atomic.write
 def slowly(path, content):
     time.sleep(1)
     write(path, content)
-_atomic.write = slowly
+atomic.write = slowly
 exe = compiled()
 run(exe, 0, 2)
 exe.save({path!r}, background=True)

@@ -20,9 +20,10 @@ import safetensors
 import safetensors.numpy
 
 import lockstep as ls
-from lockstep import _atomic, _checkpoint_file, _tensor_file
-from lockstep._checkpoint_file import CheckpointFile
-from lockstep._values import ValueInfo
+from lockstep._base import atomic, tensor_file
+from lockstep._base.values import ValueInfo
+from lockstep._checkpoint import checkpoint_file
+from lockstep._checkpoint.checkpoint_file import CheckpointFile
 from test_errors import raises
 
 HERE = Path(__file__).parent
@@ -41,9 +42,9 @@ def values() -> dict[str, np.ndarray]:
 
 
 def write(path: Path, states: list[ValueInfo] = STATES) -> Path:
-    states, of = _tensor_file.in_file_order(states), values()
+    states, of = tensor_file.in_file_order(states), values()
     content = (of[state.name] for state in states)
-    _atomic.write(str(path), lambda file: _checkpoint_file.write(file, states, content, ABOUT))
+    atomic.write(str(path), lambda file: checkpoint_file.write(file, states, content, ABOUT))
     return path
 
 
@@ -77,7 +78,7 @@ def test_the_package_safetensors_reads_it(path: Path) -> None:
     assert metadata["lockstep.checkpoint"] == "1"
     assert json.loads(metadata["lockstep.settings"]) == SETTINGS
     assert json.loads(metadata["lockstep.schedules"]) == {"optimizer/momentum": "f"}
-    assert json.loads(metadata["lockstep.program"]) == {"name": "g", "fits": _checkpoint_file.fits(STATES)}
+    assert json.loads(metadata["lockstep.program"]) == {"name": "g", "fits": checkpoint_file.fits(STATES)}
 
 
 def test_what_is_written_is_read(path: Path) -> None:
@@ -97,9 +98,9 @@ def test_large_tensors_are_written_and_read_in_pieces(
     writing: int, reading: int, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The digest does not depend on the sizes of the pieces."""
-    monkeypatch.setattr(_tensor_file, "_PIECE", writing)
+    monkeypatch.setattr(tensor_file, "_PIECE", writing)
     write(path)
-    monkeypatch.setattr(_tensor_file, "_PIECE", reading)
+    monkeypatch.setattr(tensor_file, "_PIECE", reading)
     of, found = values(), read_all(path)
     assert {name: value.tobytes() for name, value in found.items()} == {name: of[name].tobytes() for name in of}
 
@@ -113,9 +114,9 @@ def test_tensors_are_aligned_to_their_elements(path: Path) -> None:
 
 
 def test_what_fits_does_not_depend_on_the_order_of_states() -> None:
-    assert _checkpoint_file.fits(STATES) == _checkpoint_file.fits(STATES[::-1])
+    assert checkpoint_file.fits(STATES) == checkpoint_file.fits(STATES[::-1])
     other = [*STATES[:-1], ValueInfo(STATES[-1].name, "u64", STATES[-1].shape)]
-    assert _checkpoint_file.fits(STATES) != _checkpoint_file.fits(other)
+    assert checkpoint_file.fits(STATES) != checkpoint_file.fits(other)
 
 
 def test_no_states(path: Path) -> None:
@@ -126,7 +127,7 @@ def test_no_states(path: Path) -> None:
 def test_what_a_header_cannot_hold(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with raises("a state cannot be called __metadata__"):
         write(path, [ValueInfo("__metadata__", "f32", ())])
-    monkeypatch.setattr(_tensor_file, "_MOST_HEADER", 100)
+    monkeypatch.setattr(tensor_file, "_MOST_HEADER", 100)
     with raises("names and metadata make a header of", "of at most 100"):
         write(path)
     assert not list(path.parent.iterdir())
@@ -280,10 +281,10 @@ def test_the_names_of_new_folders_are_on_the_disk(tmp_path: Path, monkeypatch: p
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", sync)
-    _atomic.make_folder(str(tmp_path / "a" / "b"))
+    atomic.make_folder(str(tmp_path / "a" / "b"))
     assert (tmp_path / "a" / "b").is_dir()
     assert synced == [(str(tmp_path), ["a"]), (str(tmp_path / "a"), ["b"])]
-    _atomic.make_folder(str(tmp_path / "a" / "b"))
+    atomic.make_folder(str(tmp_path / "a" / "b"))
     assert len(synced) == 2, "existing folders need no sync"
 
 
@@ -299,9 +300,9 @@ def test_a_folder_that_cannot_be_synced_is_an_error_unless_its_file_system_needs
 
     monkeypatch.setattr(os, "fsync", sync)
     with pytest.raises(OSError, match="Input/output error"):
-        _atomic.write(str(path), lambda file: file.write(b"one"))
+        atomic.write(str(path), lambda file: file.write(b"one"))
     error[0] = errno.EINVAL
-    _atomic.write(str(path), lambda file: file.write(b"two"))
+    atomic.write(str(path), lambda file: file.write(b"two"))
     assert path.read_bytes() == b"two"
 
 
@@ -310,7 +311,7 @@ def test_a_link_stays_one_and_others_may_read_the_file_as_any_other(path: Path) 
     (path.parent / "folder").mkdir()
     link.symlink_to(path.parent / "folder" / "target")
     plain.touch()
-    _atomic.write(str(link), lambda file: file.write(b"new"))
+    atomic.write(str(link), lambda file: file.write(b"new"))
     assert link.is_symlink()
     assert [file.read_bytes() for file in (path.parent / "folder").iterdir()] == [b"new"]
     assert link.stat().st_mode == plain.stat().st_mode
@@ -326,14 +327,14 @@ def test_an_old_file_stays_when_writing_fails(path: Path) -> None:
         if old is not None:
             path.write_bytes(old)
         with pytest.raises(ValueError, match="in the middle"):
-            _atomic.write(str(path), failing)
+            atomic.write(str(path), failing)
         assert [file.read_bytes() for file in path.parent.iterdir()] == ([] if old is None else [old])
 
 
 def test_a_new_file_is_not_longer_than_it_should_be(path: Path) -> None:
     """Even if the hidden file that a killed writer left, and that is overwritten, was longer."""
     (path.parent / ".c.safetensors.lockstep-part").write_bytes(b"x" * 1000)
-    _atomic.write(str(path), lambda file: file.write(b"new"))
+    atomic.write(str(path), lambda file: file.write(b"new"))
     assert [file.read_bytes() for file in path.parent.iterdir()] == [b"new"]
 
 
@@ -345,7 +346,7 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(path: Path) -> Non
     (path.parent / stay[4]).symlink_to(path.parent / ".hidden")
     with open(path.parent / ".kept.lockstep-part") as kept:
         fcntl.flock(kept, fcntl.LOCK_EX)  # as if a process were writing it
-        _atomic.write(str(path), lambda file: file.write(b"new"))
+        atomic.write(str(path), lambda file: file.write(b"new"))
     assert {file.name for file in path.parent.iterdir()} == {*stay, path.name}
 
 
@@ -357,12 +358,12 @@ def test_two_writers_of_one_file(path: Path) -> None:
         assert end.wait(30)
         file.write(b"first")  # type: ignore[attr-defined]
 
-    thread = threading.Thread(target=_atomic.write, args=(str(path), slow))
+    thread = threading.Thread(target=atomic.write, args=(str(path), slow))
     thread.start()
     assert begun.wait(30)
     with raises("another process or thread is writing this file"):
-        _atomic.write(str(path), lambda file: file.write(b"second"))
-    _atomic.write(str(path) + "2", lambda file: file.write(b"another"))
+        atomic.write(str(path), lambda file: file.write(b"second"))
+    atomic.write(str(path) + "2", lambda file: file.write(b"another"))
     end.set()
     thread.join()
     assert path.read_bytes() == b"first"
@@ -378,7 +379,7 @@ def test_a_writer_waits_for_who_looks_whether_a_file_was_abandoned(path: Path) -
     looking = open(part)  # noqa: SIM115 (the timer closes it)
     fcntl.flock(looking, fcntl.LOCK_EX)
     threading.Timer(0.2, looking.close).start()
-    _atomic.write(str(path), lambda file: file.write(b"new"))
+    atomic.write(str(path), lambda file: file.write(b"new"))
     assert looking.closed
     assert [file.read_bytes() for file in path.parent.iterdir()] == [b"new"]
 
@@ -397,7 +398,7 @@ def test_who_opens_a_file_that_is_just_given_its_name_writes_another(
 
     monkeypatch.setattr(fcntl, "flock", late)
     with pytest.raises(ValueError, match="in the middle"):
-        _atomic.write(str(path), failing)
+        atomic.write(str(path), failing)
     assert [file.read_bytes() for file in path.parent.iterdir()] == [b"the other's"]
 
 
@@ -411,7 +412,7 @@ def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch
     for name in (".other.lockstep-part", ".c.safetensors.lockstep-part"):
         (path.parent / name).write_bytes(b"x" * 1000)
     for content in (b"one", b"two"):
-        _atomic.write(str(path), lambda file, content=content: file.write(content))
+        atomic.write(str(path), lambda file, content=content: file.write(content))
         assert path.read_bytes() == content
     assert {file.name for file in path.parent.iterdir()} == {path.name, ".other.lockstep-part"}
 
@@ -424,7 +425,7 @@ def test_a_lock_that_fails_is_an_error(path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(fcntl, "flock", stale)
     with pytest.raises(OSError, match="Stale file handle"):
-        _atomic.write(str(path), lambda file: file.write(b"new"))
+        atomic.write(str(path), lambda file: file.write(b"new"))
     assert not path.exists()
 
 

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lockstep import _elastic, _supervise
+from lockstep._launch import elastic as _elastic
+from lockstep._launch import supervise
 from mpi_elastic import BATCH, PER_EPOCH, SAVE_EVERY, STEPS
 from ranks import MPI_ENVIRONMENT
 from test_launch_killed import mpirun_of
@@ -186,7 +187,7 @@ def test_all_hosts_are_asked_before_each_restart(monkeypatch: pytest.MonkeyPatch
     ran: list[str] = []
     monkeypatch.setattr(_elastic, "_hosts_that_answer", lambda _, of: asked.append(of) or answers[len(asked) - 1])
     monkeypatch.setattr(
-        _elastic._supervise, "run", lambda command, *_: ran.append(command[command.index("--host") + 1]) or 5
+        _elastic.supervise, "run", lambda command, *_: ran.append(command[command.index("--host") + 1]) or 5
     )
     monkeypatch.setattr(_elastic.time, "sleep", pauses.append)
     assert _elastic._attempts(["mpirun", "program"], 3, hosts, 2) == 5
@@ -208,9 +209,9 @@ def test_mpirun_is_ended_if_it_stays_long_after_its_ranks(linger: float, code: i
     """mpirun may end by itself a little later than its ranks, with its own exit code."""
     mpirun = "env OMPI_COMM_WORLD_RANK=0 sleep 1.5; sleep 3; exit 3"
     program = f"""
-from lockstep import _supervise
-_supervise.LINGER_SECONDS = {linger}
-print(_supervise.run(["bash", "-c", {mpirun!r}], {{}}, lambda text: None))
+from lockstep._launch import supervise
+supervise.LINGER_SECONDS = {linger}
+print(supervise.run(["bash", "-c", {mpirun!r}], {{}}, lambda text: None))
 """
     environment = {**ENVIRONMENT, "PYTHONPATH": str(HERE.parents[1] / "python_bindings")}
     done = run([sys.executable, "-c", program], environment)
@@ -285,7 +286,7 @@ def ended(processes: Sequence[int]) -> bool:
     """Returns True if these processes are gone within seconds; a killed one may be visible until the system has cleaned
     up.
     """
-    return _supervise.wait_until(lambda: not any(Path(f"/proc/{each}").exists() for each in processes), 10)
+    return supervise.wait_until(lambda: not any(Path(f"/proc/{each}").exists() for each in processes), 10)
 
 
 def await_file(path: Path) -> None:

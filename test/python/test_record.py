@@ -20,7 +20,10 @@ import numpy as np
 import pytest
 
 import lockstep as ls
-from lockstep import _job_report, _machine, _record, _report, _report_page, forecast
+from lockstep import forecast
+from lockstep._compile import machine
+from lockstep._reports import job_report, record, report_page
+from lockstep._reports import report as _report
 from mpi_record import LAYER, PROGRAM, SIZE
 from ranks import MPI_ENVIRONMENT, run_in_threads
 
@@ -154,7 +157,7 @@ def test_the_report_names_the_slow_rank_and_layer(trace: Path) -> None:
     assert done.returncode == 0, done.stderr
     worst = done.stdout.partition("slow ranks\n")[2].partition("\n")[0]
     assert re.search(rf"rank 1 is slow in step \d+ .*{LAYER}", worst), done.stdout
-    report = _job_report.job_report(str(trace))
+    report = job_report.job_report(str(trace))
     assert [each.calls for each in report.reports] == [6, 6]
     for each in report.reports:
         parts = each.compute + each.exposed + each.waiting + each.other
@@ -218,7 +221,7 @@ def test_ranks_of_two_hosts_share_a_trace_and_a_clock(tmp_path: Path) -> None:
     # Both hosts have the same clock, but the second rank does not know that, so it measured the difference.
     assert ranks[0]["clock_ahead"] == 0
     assert 0 < abs(ranks[1]["clock_ahead"]) < 50e6
-    first, second = (_record.rank_of(rank) for rank in ranks)
+    first, second = (record.rank_of(rank) for rank in ranks)
     for own, peer in ((first, second), (second, first)):
         transfers, others = _report.transfers_of(own), _report.transfers_of(peer)
         assert len(transfers["met"]) == len(others["met"]) >= 4
@@ -286,37 +289,35 @@ def test_what_is_not_recorded_is_not_reported() -> None:
     exe(x=x)
     ls._lockstep._set_recording(world, True)
     exe(x=x)
-    calls = _report.calls_of(_record.rank_of(exe._record()), exe._record()["program"])
+    calls = _report.calls_of(record.rank_of(exe._record()), exe._record()["program"])
     assert list(calls.events["call"][calls.begins]) == [1, 3]
 
 
-def recorded(steps: list[tuple[int, int, int, int]], transfers: list[tuple[int, ...]]) -> _record.Rank:
+def recorded(steps: list[tuple[int, int, int, int]], transfers: list[tuple[int, ...]]) -> record.Rank:
     """The record of rank 0 of two, from rows (time, step, call, kind) and (time, sequence, phase, last, and optionally
     communicator), in milliseconds.
     """
-    kernel, wait = _record.Step("kernel", "k", "onnx:/a", ""), _record.Step("wait", "all_reduce.wait", "", "bucket 0")
-    own = np.zeros(len(steps), _record._STEP)
+    kernel, wait = record.Step("kernel", "k", "onnx:/a", ""), record.Step("wait", "all_reduce.wait", "", "bucket 0")
+    own = np.zeros(len(steps), record._STEP)
     for row, (time_, step, call, kind) in zip(own, steps):
         row["time"], row["step"], row["call"], row["kind"] = time_ * 1_000_000, step, call, kind
-    moved = np.zeros(len(transfers), _record._TRANSFER)
+    moved = np.zeros(len(transfers), record._TRANSFER)
     for row, (time_, sequence, phase, last, *communicator) in zip(moved, transfers):
         row["time"], row["sequence"], row["phase"], row["last"] = time_ * 1_000_000, sequence, phase, last
         row["communicator"] = communicator[0] if communicator else 0
-    return _record.Rank(
-        0, 2, 1, "h", ("mpi", 0, 0), "", 0, {0: _record.Program("p", [kernel, wait, kernel])}, own, moved
-    )
+    return record.Rank(0, 2, 1, "h", ("mpi", 0, 0), "", 0, {0: record.Program("p", [kernel, wait, kernel])}, own, moved)
 
 
 def page_of_call(milliseconds: int, ranks: int = 1) -> ElementTree.Element:
     """The report page of one call with this duration, on this many ranks."""
     half = milliseconds // 2
-    steps = [(10, 0, 7, _record.CALL), (10, 0, 7, _record.STEP), (10 + half, 1, 7, _record.STEP)]
+    steps = [(10, 0, 7, record.CALL), (10, 0, 7, record.STEP), (10 + half, 1, 7, record.STEP)]
     all_ranks = [
-        dataclasses.replace(recorded([*steps, (10 + milliseconds, 0, 7, _record.END)], []), rank=rank)
+        dataclasses.replace(recorded([*steps, (10 + milliseconds, 0, 7, record.END)], []), rank=rank)
         for rank in range(ranks)
     ]
     reports = [_report.report_of(rank, 0) for rank in all_ranks]
-    text = _report_page.page(_job_report.JobReport("f", "t", all_ranks, reports, dict.fromkeys(range(ranks), 0), []))
+    text = report_page.page(job_report.JobReport("f", "t", all_ranks, reports, dict.fromkeys(range(ranks), 0), []))
     return ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n").replace('<meta charset="utf-8">', ""))
 
 
@@ -361,25 +362,25 @@ def test_the_page_fits_a_window_of_1400_pixels() -> None:
 
 def test_pushes_and_pulls_are_communication() -> None:
     steps = [
-        (10, 0, 7, _record.CALL),
-        (11, 0, 7, _record.STEP),
-        (21, 1, 7, _record.STEP),
-        (23, 2, 7, _record.STEP),
-        (24, 3, 7, _record.STEP),
-        (29, 4, 7, _record.STEP),
-        (32, 0, 7, _record.END),
+        (10, 0, 7, record.CALL),
+        (11, 0, 7, record.STEP),
+        (21, 1, 7, record.STEP),
+        (23, 2, 7, record.STEP),
+        (24, 3, 7, record.STEP),
+        (29, 4, 7, record.STEP),
+        (32, 0, 7, record.END),
     ]
     rank = recorded(steps, [])
     of_servers = [
-        _record.Step(kind, name, "", "w", size)
+        record.Step(kind, name, "", "w", size)
         for kind, name, size in (
             ("push", "push", 2_000_000),
             ("start_pull", "pull.start", 3_000_000),
             ("wait_pull", "pull.wait", 3_000_000),
         )
     ]
-    kernel = _record.Step("kernel", "k", "", "")
-    rank.programs[0] = _record.Program("p", [kernel, *of_servers, kernel])
+    kernel = record.Step("kernel", "k", "", "")
+    rank.programs[0] = record.Program("p", [kernel, *of_servers, kernel])
     report = _report.report_of(rank, 0)
     assert report is not None
     per_call = {name: round(1e3 * getattr(report, name), 6) for name in ("total", "compute", "exposed", "waiting")}
@@ -390,28 +391,28 @@ def test_pushes_and_pulls_are_communication() -> None:
     late = dataclasses.replace(report, staleness=ls.kv.Staleness({0: 3, 2: 1}))
     assert "  staleness 0.50 on average, at most 2; updates by staleness: 0: 3, 2: 1\n" in str(late)
     with pytest.raises(ls.Error, match="pushes to parameter servers"):
-        forecast.forecast(report, _machine.Machine(between=_machine.Link(0.5, 1.0)), [2])
+        forecast.forecast(report, machine.Machine(between=machine.Link(0.5, 1.0)), [2])
 
 
 def test_parts_of_a_call_are_told_apart() -> None:
     steps = [
-        (5, 0, 6, _record.END),  # of a call without a recorded begin
-        (10, 0, 7, _record.CALL),
-        (11, 0, 7, _record.STEP),
-        (21, 1, 7, _record.STEP),  # waits 4 ms for rank 1, then moves for 2 ms
-        (27, 2, 7, _record.STEP),
-        (30, 0, 7, _record.END),
-        (40, 0, 8, _record.CALL),
-        (41, 0, 8, _record.STEP),
-        (51, 1, 8, _record.STEP),  # everything has been sent before
-        (51, 2, 8, _record.STEP),
-        (54, 0, 8, _record.END),
-        (60, 0, 9, _record.CALL),  # not ended
-        (61, 0, 9, _record.STEP),
+        (5, 0, 6, record.END),  # of a call without a recorded begin
+        (10, 0, 7, record.CALL),
+        (11, 0, 7, record.STEP),
+        (21, 1, 7, record.STEP),  # waits 4 ms for rank 1, then moves for 2 ms
+        (27, 2, 7, record.STEP),
+        (30, 0, 7, record.END),
+        (40, 0, 8, record.CALL),
+        (41, 0, 8, record.STEP),
+        (51, 1, 8, record.STEP),  # everything has been sent before
+        (51, 2, 8, record.STEP),
+        (54, 0, 8, record.END),
+        (60, 0, 9, record.CALL),  # not ended
+        (61, 0, 9, record.STEP),
     ]
     transfers = [
-        (15, 1, _record.POSTED, 0), (25, 1, _record.MET, 1), (27, 1, _record.MOVED, 0),
-        (43, 2, _record.POSTED, 0), (44, 2, _record.MET, 0), (50, 2, _record.MOVED, 0),
+        (15, 1, record.POSTED, 0), (25, 1, record.MET, 1), (27, 1, record.MOVED, 0),
+        (43, 2, record.POSTED, 0), (44, 2, record.MET, 0), (50, 2, record.MOVED, 0),
     ]  # fmt: skip
     report = _report.report_of(recorded(steps, transfers), 0)
     assert report is not None
@@ -432,18 +433,18 @@ def test_parts_of_a_call_are_told_apart() -> None:
 def test_each_communicator_does_one_collective_after_the_other() -> None:
     """Urgent collectives have a communicator of their own, which has its own sequence numbers."""
     steps = [
-        (10, 0, 7, _record.CALL),
-        (11, 0, 7, _record.STEP),
-        (21, 1, 7, _record.STEP),  # waits 4 ms for rank 1, then moves for 2 ms
-        (27, 2, 7, _record.STEP),
-        (30, 0, 7, _record.END),
+        (10, 0, 7, record.CALL),
+        (11, 0, 7, record.STEP),
+        (21, 1, 7, record.STEP),  # waits 4 ms for rank 1, then moves for 2 ms
+        (27, 2, 7, record.STEP),
+        (30, 0, 7, record.END),
     ]
     transfers = [
-        (15, 1, _record.POSTED, 0), (25, 1, _record.MET, 1), (27, 1, _record.MOVED, 0),
-        (16, 2, _record.POSTED, 0), (26, 2, _record.MET, 1), (27, 2, _record.MOVED, 0),  # nobody waits for it before 27
-        (12, 1, _record.POSTED, 0, 1), (13, 1, _record.MET, 0, 1), (17, 1, _record.MOVED, 0, 1),  # beside the kernel
-        (20, 2, _record.POSTED, 0, 1), (22, 2, _record.MET, -1, 1), (22, 2, _record.MOVED, 0, 1),  # no rank came last
-        (29, 3, _record.POSTED, 0, 1), (29, 3, _record.MET, 1, 1), (40, 3, _record.MOVED, 0, 1),  # after the call
+        (15, 1, record.POSTED, 0), (25, 1, record.MET, 1), (27, 1, record.MOVED, 0),
+        (16, 2, record.POSTED, 0), (26, 2, record.MET, 1), (27, 2, record.MOVED, 0),  # nobody waits for it before 27
+        (12, 1, record.POSTED, 0, 1), (13, 1, record.MET, 0, 1), (17, 1, record.MOVED, 0, 1),  # beside the kernel
+        (20, 2, record.POSTED, 0, 1), (22, 2, record.MET, -1, 1), (22, 2, record.MOVED, 0, 1),  # no rank came last
+        (29, 3, record.POSTED, 0, 1), (29, 3, record.MET, 1, 1), (40, 3, record.MOVED, 0, 1),  # after the call
     ]  # fmt: skip
     report = _report.report_of(recorded(steps, transfers), 0)
     assert report is not None
@@ -454,17 +455,17 @@ def test_each_communicator_does_one_collective_after_the_other() -> None:
 
 def test_who_is_slow() -> None:
     def of(rank: int, seconds: list[float], between: float = 0.0) -> _report.Report:
-        steps = [(_record.Step(kind, kind, "", ""), each) for kind, each in zip(("kernel", "wait", "kernel"), seconds)]
+        steps = [(record.Step(kind, kind, "", ""), each) for kind, each in zip(("kernel", "wait", "kernel"), seconds)]
         return _report.Report(rank, "p", 3, sum(seconds), 0, 0, 0, {}, 0, 0, between, steps, usual=[*seconds, between])
 
     reports = [of(0, [1.0, 2.0, 0.1]), of(1, [3.0, 0.0, 0.11]), of(2, [1.1, 1.9, 0.1], between=0.5)]
-    findings = [(finding.rank, finding.number) for finding in _job_report.findings_of(reports)]
+    findings = [(finding.rank, finding.number) for finding in job_report.findings_of(reports)]
     assert findings == [(1, 0), (2, 3)]
-    assert _job_report.findings_of(reports[:1]) == []
+    assert job_report.findings_of(reports[:1]) == []
     by_little = [of(0, [1e-4, 0.0, 1e-4]), of(1, [1.9e-4, 0.0, 1e-4])]
-    assert _job_report.findings_of(by_little) == [], "noise is of this size"
+    assert job_report.findings_of(by_little) == [], "noise is of this size"
     by_more = [of(0, [1e-4, 0.0, 1e-4]), of(1, [2.1e-4, 0.0, 1e-4])]
-    assert [(finding.rank, finding.number) for finding in _job_report.findings_of(by_more)] == [(1, 0)]
+    assert [(finding.rank, finding.number) for finding in job_report.findings_of(by_more)] == [(1, 0)]
 
 
 @pytest.mark.parametrize(
@@ -477,14 +478,14 @@ def test_a_call_or_two_make_no_rank_slow(calls: int, slow_calls: int, found: set
         time_, steps = 0, []
         for call in range(calls):
             late = 50 * (call < slow)
-            steps += [(time_, 0, call, _record.CALL), (time_ + 1, 0, call, _record.STEP)]
-            steps += [(time_ + 3 + late, 1, call, _record.STEP), (time_ + 4 + late, 2, call, _record.STEP)]
-            steps += [(time_ + 5 + late, 0, call, _record.END)]
+            steps += [(time_, 0, call, record.CALL), (time_ + 1, 0, call, record.STEP)]
+            steps += [(time_ + 3 + late, 1, call, record.STEP), (time_ + 4 + late, 2, call, record.STEP)]
+            steps += [(time_ + 5 + late, 0, call, record.END)]
             time_ += 6 + 2 * late
         report = _report.report_of(dataclasses.replace(recorded(steps, []), rank=rank), 0)
         assert report is not None and report.calls == calls
         assert report.steps[0][1] == pytest.approx((2 + 50 * slow / calls) * 1e-3)
         return report
 
-    findings = _job_report.findings_of([of(0, 0), of(1, slow_calls)])
+    findings = job_report.findings_of([of(0, 0), of(1, slow_calls)])
     assert {(finding.rank, finding.number) for finding in findings} == {(1, number) for number in found}

@@ -96,11 +96,11 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_bits_of_one_that_was_not
         assert step <= ls.Checkpoints(killed).steps()[-1] < 80
         assert not Path(f"{killed}-out/lenet-trained.onnx").exists()
     last = ls.Checkpoints(killed).steps()[-1]
-    assert f"goes on after step {last}" in run_with_checkpoints(2, data, killed, "--resume")
+    assert f"continues after step {last}" in run_with_checkpoints(2, data, killed, "--resume")
     for name in ("killed/step-000000000080.safetensors", "killed-out/lenet-trained.onnx"):
         assert (tmp_path / name).read_bytes() == (tmp_path / name.replace("killed", "whole")).read_bytes(), name
     # On one rank, no steps are left to do.
-    assert "goes on after step 80" in run_with_checkpoints(1, data, killed, "--resume")
+    assert "continues after step 80" in run_with_checkpoints(1, data, killed, "--resume")
     assert ls.Checkpoints(killed).steps()[-1] == 80
 
 
@@ -108,7 +108,7 @@ def test_a_folder_with_checkpoints_of_another_run(data: Path, tmp_path: Path) ->
     folder = tmp_path / "c"
     run_with_checkpoints(1, data, folder, "--epochs", "1", "--resume")
     for options, message in (
-        ([], "step-000000000040.safetensors is of a run before: --resume goes on from there"),
+        ([], "step-000000000040.safetensors is of an earlier run: --resume continues it"),
         (["--resume", "--batch", "100"], "batch was 50 when it was saved, and is 100"),
         (["--resume", "--optimizer", "sgd"], "state .* which the program @.* has"),
     ):
@@ -173,7 +173,7 @@ def test_bad_options_end_all_ranks(options: list[str], message: str, data: Path,
         (["--batch", "0"], "--batch: 0"),
         (["--batch", "many"], "--batch.*many"),
         (["--checkpoint-every", "0"], "--checkpoint-every: 0"),
-        (["--resume"], "--resume: --checkpoints says where from"),
+        (["--resume"], "--resume: needs --checkpoints"),
     ],
     ids=ids,
 )
