@@ -8,7 +8,7 @@ namespace lockstep {
 
 RankDevice& RankDevice::operator=(RankDevice&& other) noexcept {
   communicator = std::exchange(other.communicator, nullptr);
-  of_devices = std::move(other.of_devices);
+  device_communicator = std::move(other.device_communicator);
   device = std::move(other.device);
   return *this;
 }
@@ -19,9 +19,9 @@ RankDevice OpenStagedDevice(std::unique_ptr<Device> device, Communicator& world,
   using Runs = StagedCommunicator::Runs;
   RankDevice opened{std::move(device), nullptr, &world};
   if (world.size() == 1) return opened;
-  opened.of_devices =
+  opened.device_communicator =
       std::make_unique<StagedCommunicator>(world, *opened.device, threads_share_it ? Runs::kInCaller : Runs::kInStream);
-  opened.communicator = opened.of_devices.get();
+  opened.communicator = opened.device_communicator.get();
   return opened;
 }
 

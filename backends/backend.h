@@ -76,15 +76,16 @@ struct Target {
 struct RankDevice {
   RankDevice() = default;
   RankDevice(std::unique_ptr<Device> opened, std::unique_ptr<Communicator> between, Communicator* to_load_with)
-      : device(std::move(opened)), of_devices(std::move(between)), communicator(to_load_with) {}
+      : device(std::move(opened)), device_communicator(std::move(between)), communicator(to_load_with) {}
   RankDevice(RankDevice&&) = default;
   // Destroys the old members in the order of the destructor: first the communicator, which uses the device to free
   // memory and events, then the device. A member-wise assignment would destroy the device first.
   RankDevice& operator=(RankDevice&& other) noexcept;
 
   std::unique_ptr<Device> device;
-  std::unique_ptr<Communicator> of_devices;  // null if collectives between devices use the world's communicator
-  Communicator* communicator = nullptr;      // the communicator to load executables with
+  std::unique_ptr<Communicator>
+      device_communicator;               // null if collectives between devices use the world's communicator
+  Communicator* communicator = nullptr;  // the communicator to load executables with
 };
 
 // Opens the host's device. Its ranks communicate over `world`.

@@ -55,8 +55,8 @@ struct CompileOptions {
 // text.
 std::string OptionsText(const CompileOptions& options);
 
-// Checks all options in one place. Refuses two that exclude each other, naming both and the reason, and graphs that do
-// not have what the options require. Returns the mesh of all ranks: the options', or the graph's.
+// Checks all options in one place. ChecksData two that exclude each other, naming both and the reason, and graphs that
+// do not have what the options require. Returns the mesh of all ranks: the options', or the graph's.
 absl::StatusOr<Mesh> CheckOptions(const Graph& graph, const CompileOptions& options, std::string_view backend);
 
 }  // namespace lockstep

@@ -90,9 +90,9 @@ std::vector<std::vector<Tensor>> TrainOnRanks(const Graph& graph, const Mesh& me
   std::vector<std::vector<Tensor>> of_ranks(static_cast<size_t>(mesh.num_ranks()));
   const absl::Status status = ForEachRank(static_cast<int>(of_ranks.size()), [&](Communicator& world) -> absl::Status {
     ASSIGN_OR_RETURN(const auto rank, Rank::Load(graph, mesh, machines, world));
-    EXPECT_EQ(rank->opened.of_devices != nullptr, !machines.is_host() && world.size() > 1);
-    if (rank->opened.of_devices != nullptr) {
-      EXPECT_EQ(static_cast<StagedCommunicator&>(*rank->opened.of_devices).splits(), expected_splits);
+    EXPECT_EQ(rank->opened.device_communicator != nullptr, !machines.is_host() && world.size() > 1);
+    if (rank->opened.device_communicator != nullptr) {
+      EXPECT_EQ(static_cast<StagedCommunicator&>(*rank->opened.device_communicator).splits(), expected_splits);
     }
     ASSIGN_OR_RETURN(of_ranks[static_cast<size_t>(world.rank())], TrainOnMachine(*rank, world.rank(), mesh));
     return CheckReplicas(*rank->executor, *rank->opened.communicator);

@@ -43,7 +43,7 @@ Held HeldBy(Program& program) {
 
 // Returns the largest number of bytes in the arena that are in use beside the body of a loop while it runs; nothing if
 // there is no loop.
-std::optional<uint64_t> BesideLoops(const Program& program) {
+std::optional<uint64_t> ArenaBytesOutsideLoopBodies(const Program& program) {
   const std::vector<Lifetime> lifetimes = Lifetimes(program);
   std::optional<uint64_t> most;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
@@ -69,7 +69,7 @@ class Fitter {
     ASSIGN_OR_RETURN(Program program, LowerAndSchedule(graph_, shared_, backend_, target_));
     held_ = HeldBy(program);
     const uint64_t arena = limit_ > held_.total() ? limit_ - held_.total() : 0;
-    const std::optional<uint64_t> beside = BesideLoops(program);
+    const std::optional<uint64_t> beside = ArenaBytesOutsideLoopBodies(program);
     LoweredProgram lowered{std::move(program), {}};
     if (Fit(lowered, arena)) return lowered;
     // First recomputes values in loops' bodies as far as needed; the smallest bodies are the last resort.

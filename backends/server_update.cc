@@ -23,7 +23,7 @@ struct ServerMachine {
 };
 
 // Makes the value an input and a result of the graph, so that the server keeps it in memory that workers can read.
-absl::StatusOr<Graph> TakeValueOut(const Graph& graph, const TensorType& type) {
+absl::StatusOr<Graph> ExposeValue(const Graph& graph, const TensorType& type) {
   const Input* const value = graph.FindInput(kValue);
   const Input* const gradient = graph.FindInput(kGradient);
   const Result* const next = graph.FindResult(kValue, /*is_state=*/true);
@@ -104,7 +104,7 @@ absl::StatusOr<std::unique_ptr<Update>> Make(const std::shared_ptr<ServerMachine
                                              const TensorType& type) {
   ASSIGN_OR_RETURN(const Graph graph, ParseGraph(text));
   RETURN_IF_ERROR(Verify(graph));
-  ASSIGN_OR_RETURN(Graph taken, TakeValueOut(graph, type));
+  ASSIGN_OR_RETURN(Graph taken, ExposeValue(graph, type));
   ASSIGN_OR_RETURN(Executable executable, Compile(std::move(taken), *machine->backend, CompileOptions()));
   ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
                    Executor::Load(std::move(executable), machine->device.communicator, machine->device.device.get()));

@@ -30,7 +30,7 @@ ValueSet DependentValues(Graph& graph, const std::vector<Value>& wrt) {
 
 // Returns the dimension along which the operand of `second` directly follows that of `first`, if both are `pad`s with
 // zeros and equal along all other dimensions; else -1.
-int64_t DimInWhichTheyMeet(const Node& first, const Node& second) {
+int64_t AdjacentDim(const Node& first, const Node& second) {
   using Ints = std::vector<int64_t>;
   if (!first.Is("pad") || !second.Is("pad") || first.type() != second.type()) return -1;
   if (first.attr<double>("value") != 0 || second.attr<double>("value") != 0) return -1;
@@ -47,11 +47,11 @@ int64_t DimInWhichTheyMeet(const Node& first, const Node& second) {
 
 // Joins the gradients of two adjacent slices of one value. This is cheaper than the sum of two tensors that are mostly
 // zeros. Returns null if `x` and `y` are not such gradients.
-Value SideBySide(Builder& b, Value x, Value y) {
+Value JoinAdjacentPads(Builder& b, Value x, Value y) {
   using Ints = std::vector<int64_t>;
-  int64_t dim = DimInWhichTheyMeet(*x.node, *y.node);
+  int64_t dim = AdjacentDim(*x.node, *y.node);
   if (dim < 0) {
-    dim = DimInWhichTheyMeet(*y.node, *x.node);
+    dim = AdjacentDim(*y.node, *x.node);
     std::swap(x, y);
   }
   if (dim < 0) return Value();
@@ -98,7 +98,7 @@ class Reverse {
     if (!sum) {
       sum = contribution;
     } else {
-      const Value joined = SideBySide(builder_, sum, contribution);
+      const Value joined = JoinAdjacentPads(builder_, sum, contribution);
       sum = joined ? joined : builder_.Add(sum, contribution);
     }
   }

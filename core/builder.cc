@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/placing.h"
+#include "core/placement_rules.h"
 
 namespace lockstep {
 

@@ -30,7 +30,7 @@ class Builder {
     if (status_.ok()) status_ = std::move(status);
   }
   // Clears the error so that the caller can continue after undoing the failed part.
-  void ForgetError() { status_ = absl::OkStatus(); }
+  void ClearError() { status_ = absl::OkStatus(); }
   void set_source(std::string source) { source_ = std::move(source); }
   const std::string& source() const { return source_; }
   void set_before(Node* before) { before_ = before; }

@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "core/op_def.h"
-#include "core/placing.h"
+#include "core/placement_rules.h"
 #include "core/printer.h"
 
 namespace lockstep {

@@ -25,7 +25,7 @@ std::vector<Tensor> AllocateResults(const Node& node) {
 }
 
 // True if the node is placed at a rank other than `rank`.
-bool IsElsewhere(const Node& node, const Mesh& mesh, int64_t rank) {
+bool IsOnOtherRank(const Node& node, const Mesh& mesh, int64_t rank) {
   return std::any_of(node.placements().begin(), node.placements().end(), [&](const auto& along) {
     return along.second.is_at() && !along.second.is_at(mesh.Coordinate(rank, along.first));
   });
@@ -116,7 +116,7 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> Interpret(const Graph& graph,
       RETURN_IF_ERROR(EvaluateAcrossRanks(node, graph.type_mesh(), operands, results));
     } else {
       for (size_t rank = 0; rank < ranks; ++rank) {
-        if (graph.is_local() && IsElsewhere(node, graph.mesh(), static_cast<int64_t>(rank))) {
+        if (graph.is_local() && IsOnOtherRank(node, graph.mesh(), static_cast<int64_t>(rank))) {
           results[rank] = Nothing(node);
           continue;
         }

@@ -10,7 +10,7 @@ using Ints = std::vector<int64_t>;
 enum class Direction { kToLocal, kToGlobal };
 
 // Converts the `extents` of a value with these placements to the other form.
-Ints Rescaled(Ints extents, const PlacementMap& placements, const Mesh& mesh, Direction direction) {
+Ints ConvertedExtents(Ints extents, const PlacementMap& placements, const Mesh& mesh, Direction direction) {
   for (const auto& [name, placement] : placements) {
     if (!placement.is_split() || !mesh.has_axis(name)) continue;
     const int64_t ranks = *mesh.axis_size(name);
@@ -20,20 +20,21 @@ Ints Rescaled(Ints extents, const PlacementMap& placements, const Mesh& mesh, Di
   return extents;
 }
 
-TensorType Rescaled(const TensorType& type, const PlacementMap& placements, const Mesh& mesh, Direction direction) {
-  return {type.dtype, Shape(Rescaled(type.shape.dims(), placements, mesh, direction))};
+TensorType ConvertedExtents(const TensorType& type, const PlacementMap& placements, const Mesh& mesh,
+                            Direction direction) {
+  return {type.dtype, Shape(ConvertedExtents(type.shape.dims(), placements, mesh, direction))};
 }
 
 // Copies a graph with the types of the other form. `mesh` is the graph's, or for a region that of the enclosing graph.
-class Rescaling {
+class TypeConversion {
  public:
-  Rescaling(const Graph& from, const Mesh& mesh, Direction direction)
+  TypeConversion(const Graph& from, const Mesh& mesh, Direction direction)
       : from_(from), mesh_(mesh), direction_(direction), to_(from.name()) {}
 
   absl::StatusOr<Graph> Run() {
     to_.set_mesh(from_.mesh(), direction_ == Direction::kToLocal);
     for (const Input& input : from_.inputs()) {
-      const TensorType type = Rescaled(input.value.type(), input.placements(), mesh_, direction_);
+      const TensorType type = ConvertedExtents(input.value.type(), input.placements(), mesh_, direction_);
       ASSIGN_OR_RETURN(map_[input.value], to_.AddInputLike(input, type, input.placements()));
     }
     for (const Node& node : from_.nodes()) RETURN_IF_ERROR(Copy(node));
@@ -50,15 +51,15 @@ class Rescaling {
     NodeSpec spec = CopyOf(node, map_);
     for (const OpDef::AttributeDef& def : node.op().attribute_defs()) {
       Attribute& value = spec.attributes.at(def.name);
-      if (def.is_per_dim) value = Rescaled(std::get<Ints>(value), node.placements(), mesh_, direction_);
+      if (def.is_per_dim) value = ConvertedExtents(std::get<Ints>(value), node.placements(), mesh_, direction_);
       if (const Region* region = std::get_if<Region>(&value)) {
-        ASSIGN_OR_RETURN(Graph body, Rescaling(region->graph(), mesh_, direction_).Run());
+        ASSIGN_OR_RETURN(Graph body, TypeConversion(region->graph(), mesh_, direction_).Run());
         value = Region(std::move(body));
       }
     }
     ASSIGN_OR_RETURN(Node* const copy, to_.Insert(std::move(spec)));
     for (size_t i = 0; i < node.num_results(); ++i) {
-      const TensorType expected = Rescaled(node.type(i), node.placements(i), mesh_, direction_);
+      const TensorType expected = ConvertedExtents(node.type(i), node.placements(i), mesh_, direction_);
       if (copy->type(i) != expected) {
         return Internal() << node.Describe() << ": the placement of %" << node.result_name(i) << " converts "
                           << node.type(i) << " to " << expected << ", but the op infers " << copy->type(i);
@@ -78,21 +79,21 @@ class Rescaling {
 }  // namespace
 
 TensorType LocalType(const TensorType& type, const PlacementMap& placements, const Mesh& mesh) {
-  return Rescaled(type, placements, mesh, Direction::kToLocal);
+  return ConvertedExtents(type, placements, mesh, Direction::kToLocal);
 }
 
 TensorType GlobalType(const TensorType& type, const PlacementMap& placements, const Mesh& mesh) {
-  return Rescaled(type, placements, mesh, Direction::kToGlobal);
+  return ConvertedExtents(type, placements, mesh, Direction::kToGlobal);
 }
 
 absl::StatusOr<Graph> ToLocalTypes(const Graph& graph) {
   if (!graph.is_placed()) return graph.Clone();
-  return Rescaling(graph, graph.mesh(), Direction::kToLocal).Run();
+  return TypeConversion(graph, graph.mesh(), Direction::kToLocal).Run();
 }
 
 absl::StatusOr<Graph> ToGlobalTypes(const Graph& graph) {
   if (!graph.is_local()) return graph.Clone();
-  return Rescaling(graph, graph.mesh(), Direction::kToGlobal).Run();
+  return TypeConversion(graph, graph.mesh(), Direction::kToGlobal).Run();
 }
 
 }  // namespace lockstep

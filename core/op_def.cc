@@ -210,9 +210,9 @@ std::string_view PrecisionRuleName(PrecisionRule rule) {
   switch (rule) {
     case PrecisionRule::kFull: return "f32";
     case PrecisionRule::kLow: return "16 bits";
-    case PrecisionRule::kInside: return "f32 inside";
+    case PrecisionRule::kComputesInF32: return "f32 inside";
     case PrecisionRule::kFollows: return "follows";
-    case PrecisionRule::kWritten: return "as written";
+    case PrecisionRule::kAsDeclared: return "as written";
   }
   LOCKSTEP_CHECK(false) << "precision rule " << static_cast<int>(rule);
   __builtin_unreachable();
@@ -233,9 +233,9 @@ const std::vector<OpTraitName>& AllOpTraits() {
       {kKeepsOrder, "keeps the order"},
       {kRematerialised, "rematerialised"},
       {kOneRankIdentity, "identity on one rank"},
-      {kHeavy, "heavy"},
+      {kExpensive, "heavy"},
       {kSteps, "steps"},
-      {kRefuses, "refuses data"},
+      {kChecksData, "refuses data"},
       {kEndsGradients, "ends gradients"},
   };
   return names;

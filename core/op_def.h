@@ -314,7 +314,7 @@ class OpDef {
   OpDef& Domain(DomainFn fn) { return domain_ = std::move(fn), *this; }
   // The error of an elementwise op that has no result for some operands, such as "integer division by zero". It does
   // not name the operands, because a loop does not know them. Evaluation fails with the same text.
-  OpDef& Refuses(RefusalFn fn) { return refusal_ = std::move(fn), *this; }
+  OpDef& ChecksData(RefusalFn fn) { return refusal_ = std::move(fn), *this; }
   // The number of arithmetic operations of a node, for reports. Default: by its traits, see FlopsOf.
   OpDef& Flops(FlopsFn fn) { return flops_ = std::move(fn), *this; }
   OpDef& Constraint(std::string id, std::string text) {
@@ -333,7 +333,7 @@ class OpDef {
   OpDef& Updates(VariableRanks ranks) {
     return optimizer_.ranks = ranks, Constraint("rank", "w has " + ranks.ToString());
   }
-  OpDef& KnownAs(OptimizerName name) { return optimizer_.names.push_back(std::move(name)), *this; }
+  OpDef& UserName(OptimizerName name) { return optimizer_.names.push_back(std::move(name)), *this; }
 
   // --- Reading an op. ------------------------------------------------------------------------------------------------
   const std::string& name() const { return name_; }

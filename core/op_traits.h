@@ -1,7 +1,7 @@
 // The properties of ops that are single words. Passes and backends ask for properties and not for the op's name
 // (docs/decisions/0011). Other properties are functions of the op's block: see OpDef in core/op_def.h.
 // test/op_cases/op_traits_test.cc and elementwise_traits_test.cc compare the traits with the op's reference meaning,
-// and backends/codegen/heavy_ops_test.cc compares kHeavy with the code generated for an element.
+// and backends/codegen/heavy_ops_test.cc compares kExpensive with the code generated for an element.
 
 #pragma once
 
@@ -30,9 +30,9 @@ enum OpTrait : uint32_t {
   kKeepsOrder = 1u << 10,       // a movement that keeps row-major order: the result may share the operand's memory
   kRematerialised = 1u << 11,   // elements are recomputed where they are read instead of being stored and loaded
   kOneRankIdentity = 1u << 12,  // along a mesh axis of one rank, result i is operand i
-  kHeavy = 1u << 13,            // elementwise, tens of instructions an element: few elements are worth a thread
+  kExpensive = 1u << 13,        // elementwise, tens of instructions an element: few elements are worth a thread
   kSteps = 1u << 14,            // elementwise, steps at multiples of 1/2 only: a rounded operand may cross a step
-  kRefuses = 1u << 15,          // has a constraint on the data: the program ends with an error if it does not hold
+  kChecksData = 1u << 15,       // has a constraint on the data: the program ends with an error if it does not hold
   kEndsGradients = 1u << 16,    // gradients treat its results as constants
 };
 
@@ -47,11 +47,11 @@ const std::vector<OpTraitName>& AllOpTraits();
 // PyTorch's autocast lists for CUDA, not CPU, because most models are written for CUDA. Ops on none of these lists
 // follow their operands in both.
 enum class PrecisionRule {
-  kFull,     // operands and results of f32
-  kLow,      // operands and results of 16 bits
-  kInside,   // computes in f32; the first result has the precision of the first operand, the others are f32
-  kFollows,  // the precision of the operands
-  kWritten,  // results of the dtype written in the program
+  kFull,           // operands and results of f32
+  kLow,            // operands and results of 16 bits
+  kComputesInF32,  // computes in f32; the first result has the precision of the first operand, the others are f32
+  kFollows,        // the precision of the operands
+  kAsDeclared,     // results of the dtype written in the program
 };
 
 // The name of the rule in docs/precision.md: "16 bits", "f32", ….

@@ -6,7 +6,7 @@
 
 #include "core/local_types.h"
 #include "core/op_def.h"
-#include "core/placing.h"
+#include "core/placement_rules.h"
 
 namespace lockstep {
 namespace {

@@ -117,7 +117,7 @@ class Importer {
   SubgraphImporter nodes_;
   std::set<std::string> initializers_, statistics_;
   std::map<std::string, std::string> kinds_;  // KindsInModule
-  std::vector<std::string> no_states_;        // the float initializers that are constants
+  std::vector<std::string> constant_names_;   // the float initializers that are constants
 };
 
 absl::Status Importer::CheckFile() {
@@ -294,14 +294,14 @@ absl::Status Importer::AddInitializer(onnx::TensorProto& proto, const ImportOpti
   if (!IsFloat(tensor.dtype()) && options.states.count(name))
     return InvalidArgument() << "is " << tensor.type() << ", but `states` have to be floats";
   if (!IsFloat(tensor.dtype()) || IsNoState(name, tensor, options)) {
-    if (IsFloat(tensor.dtype())) no_states_.push_back(name);
+    if (IsFloat(tensor.dtype())) constant_names_.push_back(name);
     RETURN_IF_ERROR(InlineData(proto));
     return values_.DefineConstant(name, std::move(tensor));
   }
   ASSIGN_OR_RETURN(const Value state, model_.graph.AddInput(name, tensor.type(), /*is_state=*/true));
   RETURN_IF_ERROR(values_.Define(name, state));
   if (!kinds_.count(name) && !options.states.count(name) && !statistics_.count(name))
-    model_.supposed_parameters.push_back(name);
+    model_.unmarked_parameters.push_back(name);
   ClearData(proto);  // so that a large model is not in memory twice
   values_.SetInitialValue(state, &model_.parameters.emplace(name, std::move(tensor)).first->second);
   return absl::OkStatus();
@@ -361,13 +361,13 @@ void Importer::RemoveUnused(const ImportOptions& options) {
       if (proto.name() == name) EncodeTensor(model_.parameters.at(name), proto);
     }
     model_.parameters.erase(name);
-    std::erase(model_.supposed_parameters, name);
+    std::erase(model_.unmarked_parameters, name);
   }
 }
 
 // Records the float initializers that the graph uses as constants, by the names of the constants.
 void Importer::NoteConstants() {
-  for (const std::string& name : no_states_) {
+  for (const std::string& name : constant_names_) {
     if (values_.IsUndefinedConstant(name)) continue;  // folded into an attribute, or used by nothing
     const Value value = values_.Get(name);
     for (const Node& node : model_.graph.nodes()) {

@@ -72,7 +72,7 @@ struct ImportedModel {
   std::map<std::string, Tensor> parameters;
 
   // The parameters that neither the file nor an option marks as such. Tables and masks look the same.
-  std::vector<std::string> supposed_parameters;
+  std::vector<std::string> unmarked_parameters;
 
   // The float initializers that the graph uses as constants, by the names of the constants. Most are epsilons and
   // scales, but a scalar that should be trained looks the same (ConstantsToStates of passes/training/train_step.h).

@@ -60,7 +60,7 @@ Model ImportedAs(ImportedModel imported) {
           std::move(imported.notes),
           std::move(imported.constants),
           std::move(imported.fixed_inputs),
-          std::move(imported.supposed_parameters),
+          std::move(imported.unmarked_parameters),
           /*is_imported=*/true};
 }
 
@@ -273,7 +273,7 @@ void BindGraphFacts(GraphClass& graph) {
           "The inputs of the file whose values, given to load_onnx(), went into the graph.")
       .def_prop_ro(
           "notes", [](const Model& self) { return self.notes; }, "What the import changed, a sentence each.")
-      .def_prop_ro("_supposed_parameters", [](const Model& self) { return self.supposed_parameters; })
+      .def_prop_ro("_supposed_parameters", [](const Model& self) { return self.unmarked_parameters; })
       .def("_facts", &Summary)
       .def("_nodes", &DescribeNodes, nb::sig("def _nodes(self) -> list[dict[str, typing.Any]]"))
       .def(

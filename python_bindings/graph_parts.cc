@@ -129,7 +129,7 @@ std::pair<nb::dict, std::map<std::string, TensorParts>> GraphParts(const Model& 
   facts["notes"] = model.notes;
   facts["constants"] = model.constants;
   facts["fixed_inputs"] = model.fixed_inputs;
-  facts["supposed_parameters"] = model.supposed_parameters;
+  facts["unmarked_parameters"] = model.unmarked_parameters;
   facts["is_imported"] = model.is_imported;
   std::map<std::string, TensorParts> parts;
   for (const auto& [name, tensor] : tensors) parts.emplace(name, PartsOf(tensor));
@@ -165,7 +165,7 @@ Model GraphOfParts(const nb::dict& facts, const std::map<std::string, TensorPart
               Fact<Names>(facts, "notes"),
               Fact<Names>(facts, "constants"),
               Fact<Names>(facts, "fixed_inputs"),
-              Fact<Names>(facts, "supposed_parameters"),
+              Fact<Names>(facts, "unmarked_parameters"),
               Fact<bool>(facts, "is_imported")};
   SetConstants(model.graph, constants);
   ThrowIfError(VerifyStructure(model.graph));

@@ -49,7 +49,7 @@ nb::list StatesOf(const Graph& graph, const Mesh& mesh) {
   std::set<std::string> kept;
   for (const Input& input : graph.inputs()) {
     if (!input.is_state) continue;
-    for (const std::string& name : passes::KeptFor(graph, input)) kept.insert(name);
+    for (const std::string& name : passes::StatesOfOptimizerFor(graph, input)) kept.insert(name);
   }
   nb::list states;
   for (const Input& input : graph.inputs()) {

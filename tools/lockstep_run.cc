@@ -167,7 +167,7 @@ absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backe
 }
 
 // True if the flags ask for something that needs a run.
-bool AsksForARun() {
+bool NeedsRun() {
   return absl::GetFlag(FLAGS_compare) || absl::GetFlag(FLAGS_repeat) > 0 || absl::GetFlag(FLAGS_profile) ||
          absl::GetFlag(FLAGS_print_results);
 }
@@ -194,7 +194,7 @@ absl::Status Main(const std::string& path) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(absl::GetFlag(FLAGS_backend)));
   const int ranks = absl::GetFlag(FLAGS_ranks), threads = absl::GetFlag(FLAGS_threads);
   if (ranks < 1 || threads < 1) return InvalidArgument() << "--ranks and --threads must be at least 1";
-  if (absl::GetFlag(FLAGS_dry) && AsksForARun()) {
+  if (absl::GetFlag(FLAGS_dry) && NeedsRun()) {
     return InvalidArgument() << "--dry runs nothing: leave out --compare, --repeat, --profile and --print_results";
   }
   if (graph.mesh().empty() && ranks > 1) {

@@ -18,7 +18,7 @@ namespace lockstep {
 
 class ElementEmitter {
  public:
-  // `error` points to an i32. If the op refuses an element (OpDef::Refuses), the op's error code is written there,
+  // `error` points to an i32. If the op refuses an element (OpDef::ChecksData), the op's error code is written there,
   // unless it already holds an error.
   ElementEmitter(llvm::IRBuilderBase& builder, bool has_fma, llvm::Value* error)
       : b_(builder), math_(builder, has_fma), error_(error) {}

@@ -4,7 +4,7 @@
 
 #include "backends/codegen/body_key.h"
 #include "backends/codegen/emit_loop.h"
-#include "backends/codegen/parallel_jobs.h"
+#include "backends/codegen/run_jobs.h"
 
 namespace lockstep {
 namespace {
@@ -59,7 +59,7 @@ absl::StatusOr<std::vector<CompiledGrid>> GridCompiler::Compile(std::span<const 
   }
   std::vector<Job*> todo;
   for (auto& [key, job] : jobs) todo.push_back(&job);
-  ShareOut(todo.size(), [&](const std::function<size_t()>& next) {
+  RunJobs(todo.size(), [&](const std::function<size_t()>& next) {
     absl::StatusOr<std::unique_ptr<GridTarget>> target = make_target_();
     for (size_t i = next(); i < todo.size(); i = next())
       todo[i]->status = target.ok() ? CompileOne(*todo[i], **target) : target.status();

@@ -1,4 +1,4 @@
-// Compares the trait kHeavy with the number of instructions for an element. The trait decides how many elements are
+// Compares the trait kExpensive with the number of instructions for an element. The trait decides how many elements are
 // worth a thread.
 
 #include <cstdint>
@@ -47,7 +47,7 @@ TEST(HeavyOps, AreThoseOfTensOfInstructions) {
     for (const std::string& op : ElementwiseOpsOfFloats(operands)) {
       const int64_t count = InstructionsOf(op, operands);
       EXPECT_GT(count, 0) << op;
-      EXPECT_EQ(count >= 20, GetOp(op).has_trait(kHeavy)) << op << " takes " << count << " instructions an element";
+      EXPECT_EQ(count >= 20, GetOp(op).has_trait(kExpensive)) << op << " takes " << count << " instructions an element";
       ++(count >= 20 ? heavy : light);
     }
   }

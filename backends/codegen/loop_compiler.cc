@@ -7,7 +7,7 @@
 #include "backends/codegen/body_key.h"
 #include "backends/codegen/emit_loop.h"
 #include "backends/codegen/module_compiler.h"
-#include "backends/codegen/parallel_jobs.h"
+#include "backends/codegen/run_jobs.h"
 #include "core/op_def.h"
 #include "llvm/ExecutionEngine/Orc/LLJIT.h"
 
@@ -90,7 +90,7 @@ class LoopCompiler::Impl {
     }
     std::vector<Job*> todo;
     for (auto& [key, job] : jobs) todo.push_back(&job);
-    ShareOut(todo.size(), [&](const std::function<size_t()>& next) {
+    RunJobs(todo.size(), [&](const std::function<size_t()>& next) {
       auto compiler = ModuleCompiler::Create(target_);
       for (size_t i = next(); i < todo.size(); i = next()) {
         Job& job = *todo[i];

@@ -103,7 +103,7 @@ absl::StatusOr<int> ReadFilter(const Node& node, Value filter, const Convolution
 
 }  // namespace
 
-bool HasQuickConvolution(const Node& node) {
+bool HasFastConvolution(const Node& node) {
   if (!CheckForOneDnn(node).ok()) return false;
   const Convolution conv = ConvolutionOf(node);
   const absl::StatusOr<std::string> name = CallOneDnn("convolution", [&]() -> std::string {

@@ -21,8 +21,8 @@ bool Supports(const Node& node) {
 // Requires a node with 16-bit float operands.
 bool PrefersF32(const Node& node) {
   const cpu::Emitter* const emitter = cpu::FindEmitter(node.op_name());
-  if (emitter == nullptr || emitter->has_quick_halves == nullptr) return false;
-  return !cpu::HasQuickProductsOf(node.operand(0).dtype()) || !emitter->has_quick_halves(node);
+  if (emitter == nullptr || emitter->has_fast_16_bit_kernel == nullptr) return false;
+  return !cpu::HasFastProducts(node.operand(0).dtype()) || !emitter->has_fast_16_bit_kernel(node);
 }
 
 class CpuBackend : public Backend {

@@ -18,7 +18,7 @@ struct Emitter {
   absl::Status (*fallback)(const Node& node, EmitContext& c) = nullptr;
   // For products of 16-bit floats on processors that support them: true if there is a kernel that is faster than in
   // f32.
-  bool (*has_quick_halves)(const Node& node) = nullptr;
+  bool (*has_fast_16_bit_kernel)(const Node& node) = nullptr;
 };
 
 // Lowers all nodes of a graph, or of a loop's body, with the emitters below.
@@ -34,8 +34,8 @@ absl::Status EmitMatMul(const Node& node, EmitContext& c);
 absl::Status EmitMatMulLoop(const Node& node, EmitContext& c);
 absl::StatusOr<Kernel> MatMulKernel(const Node& node, const EmitContext& c);  // one of the two above
 absl::Status EmitConvolution(const Node& node, EmitContext& c);
-bool HasQuickConvolution(const Node& node);  // for the three convolution ops; false if oneDNN has only its reference
-                                             // implementation
+bool HasFastConvolution(const Node& node);  // for the three convolution ops; false if oneDNN has only its reference
+                                            // implementation
 absl::Status EmitConvolutionGradInput(const Node& node, EmitContext& c);
 absl::Status EmitConvolutionGradFilter(const Node& node, EmitContext& c);
 absl::Status EmitMaxPool(const Node& node, EmitContext& c);
@@ -74,9 +74,9 @@ absl::Status EmitLoop(const Node& node, EmitContext& c);
 
 inline constexpr Emitter kEmitters[] = {
     {"matmul", EmitMatMul, EmitMatMulLoop, [](const Node&) { return true; }},
-    {"convolution", EmitConvolution, EmitReference, HasQuickConvolution},
-    {"convolution_grad_input", EmitConvolutionGradInput, EmitReference, HasQuickConvolution},
-    {"convolution_grad_filter", EmitConvolutionGradFilter, EmitReference, HasQuickConvolution},
+    {"convolution", EmitConvolution, EmitReference, HasFastConvolution},
+    {"convolution_grad_input", EmitConvolutionGradInput, EmitReference, HasFastConvolution},
+    {"convolution_grad_filter", EmitConvolutionGradFilter, EmitReference, HasFastConvolution},
     {"max_pool", EmitMaxPool, EmitReference},
     {"max_pool_grad", EmitMaxPoolGrad, EmitReference},
     {"avg_pool", EmitAvgPool, EmitReference},

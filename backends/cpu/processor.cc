@@ -55,7 +55,7 @@ absl::Status SetInstructionSet(std::string_view isa) {
                               << " in this process since an earlier compilation; set isa in the first one";
 }
 
-bool HasQuickProductsOf(DType dtype) {
+bool HasFastProducts(DType dtype) {
   const auto has = [](dnnl_cpu_isa_t isa) { return (dnnl_get_effective_cpu_isa() & isa) == isa; };
   if (dtype == DType::kF16) return has(dnnl_cpu_isa_avx512_core_fp16);
   if (has(dnnl_cpu_isa_avx512_core_amx)) return true;

@@ -19,7 +19,7 @@ absl::Status SetInstructionSet(std::string_view isa);
 
 // True if the processor multiplies and adds 16-bit floats, f16 or bf16, at least as fast as f32 with the instruction
 // set to which oneDNN is limited. Call it after SetInstructionSet.
-bool HasQuickProductsOf(DType dtype);
+bool HasFastProducts(DType dtype);
 
 // Returns the options that limit the loop compiler to `isa`, which SetInstructionSet must accept.
 LoopCompiler::Options LoopOptionsFor(std::string_view isa);

@@ -90,8 +90,8 @@ class Convolution {
       operation.Set(row.alpha, CUDNN_TYPE_FLOAT, 1.0f).Set(row.beta, CUDNN_TYPE_FLOAT, 0.0f);
     }
     RETURN_IF_ERROR(operation.Finalize());
-    const EngineWishes wishes = {.tensor_cores = problem_.type != CUDNN_DATA_FLOAT || problem_.tf32,
-                                 .workspace_bytes = problem_.WorkspaceLimit()};
+    const EngineRequirements wishes = {.tensor_cores = problem_.type != CUDNN_DATA_FLOAT || problem_.tf32,
+                                       .workspace_bytes = problem_.WorkspaceLimit()};
     ASSIGN_OR_RETURN(plan_, PlanOperation(*cudnn_, operation, wishes));
     return absl::OkStatus();
   }

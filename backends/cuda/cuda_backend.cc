@@ -30,7 +30,7 @@ absl::Status EmitNode(const Node& node, EmitContext& c) {
 
 }  // namespace
 
-absl::StatusOr<Program> cuda::LowerGraph(const Graph& graph, const LoweringOf& with) {
+absl::StatusOr<Program> cuda::LowerGraph(const Graph& graph, const LoweringContext& with) {
   EmitContext c(graph, with);
   const MatMulEpilogues epilogues = EpiloguesOf(graph);
   for (const Node& node : graph.nodes()) {

@@ -56,7 +56,7 @@ constexpr NoteRow kRefusedNotes[] = {
 constexpr NoteRow kTensorCores = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, "multiplies in TF32"};
 
 // Returns why an engine with these notes is not used; empty if it may be used.
-std::string Refusal(std::span<const cudnnBackendNumericalNote_t> notes, const EngineWishes& wishes) {
+std::string Refusal(std::span<const cudnnBackendNumericalNote_t> notes, const EngineRequirements& wishes) {
   const auto has = [&](const NoteRow& row) { return std::find(notes.begin(), notes.end(), row.note) != notes.end(); };
   for (const NoteRow& row : kRefusedNotes) {
     if (has(row)) return row.name;
@@ -66,7 +66,7 @@ std::string Refusal(std::span<const cudnnBackendNumericalNote_t> notes, const En
 
 // Returns the plan of a configuration, or the reason why its engine does not meet the wishes or does not support the
 // operation.
-absl::Status TryConfiguration(const CudnnHandle& cudnn, const CudnnDescriptor& config, const EngineWishes& wishes,
+absl::Status TryConfiguration(const CudnnHandle& cudnn, const CudnnDescriptor& config, const EngineRequirements& wishes,
                               std::string& engine_name, std::vector<CudnnDescriptor>& made) {
   CudnnDescriptor engine(cudnn.api(), CUDNN_BACKEND_ENGINE_DESCRIPTOR, "an engine");
   cudnnBackendDescriptor_t into = engine.value();
@@ -125,7 +125,7 @@ constexpr Mode kModes[] = {
 }  // namespace
 
 absl::StatusOr<CudnnPlan> PlanOperation(const CudnnHandle& cudnn, const CudnnDescriptor& operation,
-                                        const EngineWishes& wishes) {
+                                        const EngineRequirements& wishes) {
   const CudnnApi& api = cudnn.api();
   CudnnPlan plan;
   CudnnDescriptor& graph = plan.parts.emplace_back(api, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "the operation graph");

@@ -69,7 +69,7 @@ class CudnnDescriptor {
 // The requirements of an operation on its engine. In addition, no engine may be nondeterministic, accumulate in less
 // than the compute type, or spread infinities and NaN to results that do not read them, as Winograd and Fourier engines
 // do.
-struct EngineWishes {
+struct EngineRequirements {
   bool tensor_cores = true;      // may be used; they multiply f32 in TF32
   uint64_t workspace_bytes = 0;  // at most
 };
@@ -86,7 +86,7 @@ struct CudnnPlan {
 // ranks compare their engines (preparation.h). Returns Unimplemented, with the engines that were tried, if there is
 // none.
 absl::StatusOr<CudnnPlan> PlanOperation(const CudnnHandle& cudnn, const CudnnDescriptor& operation,
-                                        const EngineWishes& wishes);
+                                        const EngineRequirements& wishes);
 
 // Queues the plan. The tensor with id ids[i] is at `pointers`[i]; tensors and workspace are on the GPU.
 absl::Status RunPlan(const CudnnHandle& cudnn, const CudnnPlan& plan, CudaStream& stream, std::span<const int64_t> ids,

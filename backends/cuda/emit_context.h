@@ -35,7 +35,7 @@ struct Images {
 };
 
 // The context in which a graph is lowered: the graph of a program, or the body of one of its loops.
-struct LoweringOf {
+struct LoweringContext {
   const Target& target;
   const Images& images;
   Preparation& preparation;               // of the whole program
@@ -47,10 +47,10 @@ inline CudaStream& StreamOf(const KernelArgs& args) { return static_cast<CudaStr
 
 class EmitContext {
  public:
-  EmitContext(const Graph& graph, const LoweringOf& with) : builder_(graph, with.target.place), with_(with) {}
+  EmitContext(const Graph& graph, const LoweringContext& with) : builder_(graph, with.target.place), with_(with) {}
 
   ProgramBuilder& builder() { return builder_; }
-  const LoweringOf& with() const { return with_; }
+  const LoweringContext& with() const { return with_; }
   const Target& target() const { return with_.target; }
   const GpuDescription& gpu() const { return *with_.target.gpu; }
   uint32_t alignment() const { return with_.alignment; }
@@ -86,7 +86,7 @@ class EmitContext {
 
  private:
   ProgramBuilder builder_;
-  const LoweringOf with_;
+  const LoweringContext with_;
   std::string op_;
   std::map<std::string, std::shared_ptr<KernelImage>> families_;  // by name
   std::vector<Graph> loop_bodies_;

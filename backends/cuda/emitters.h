@@ -22,7 +22,7 @@ struct Emitter {
 bool Supports(const Node& node);
 
 // Lowers a graph, or a loop's body.
-absl::StatusOr<Program> LowerGraph(const Graph& graph, const LoweringOf& with);
+absl::StatusOr<Program> LowerGraph(const Graph& graph, const LoweringContext& with);
 
 // Returns the emitter that supports the node; null if there is none.
 const Emitter* FindEmitter(const Node& node);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backends/codegen/parallel_jobs.h"
+#include "backends/codegen/run_jobs.h"
 #include "backends/cuda/gpu.h"
 #include "backends/cuda/product_cache.h"
 #include "core/status.h"
@@ -37,7 +37,7 @@ absl::Status Preparation::Run(CudaDevice& device, Communicator& communicator) {
 
 // The driver compiles an image when it is loaded, on the calling thread.
 absl::Status Preparation::LoadImages(CudaDevice& device) {
-  ShareOut(images_.size(), [&](const std::function<size_t()>& next) {
+  RunJobs(images_.size(), [&](const std::function<size_t()>& next) {
     const DriverApi& api = device.api();
     const absl::Status entered = api.Check(api.CtxSetCurrent(device.context()), "cuCtxSetCurrent");
     for (size_t i = next(); i < images_.size(); i = next()) {

@@ -64,7 +64,7 @@ struct Facts {
   }
 };
 
-constexpr char kShallShare[] = " for ranks that share GPUs";
+constexpr char kWantsSharing[] = " for ranks that share GPUs";
 
 bool ShareAGpu(const Communicator& world, const std::vector<Facts>& all, size_t a, size_t b) {
   return world.host(static_cast<int>(a)) == world.host(static_cast<int>(b)) && all[a].place == all[b].place;
@@ -75,14 +75,14 @@ std::string Name(const Communicator& world, size_t rank) {
 }
 
 // Returns why the ranks cannot use NCCL; empty if they can.
-std::string WhyNot(const Communicator& world, const std::vector<Facts>& all) {
+std::string ReasonAgainstNccl(const Communicator& world, const std::vector<Facts>& all) {
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].missing.empty()) return Name(world, rank) + " has no NCCL: " + all[rank].missing;
     if (all[rank].nccl != all[0].nccl) {
       return Name(world, 0) + " has NCCL " + all[0].nccl + ", " + Name(world, rank) + " has " + all[rank].nccl;
     }
     for (size_t other = 0; other < rank; ++other) {
-      if (!ShareAGpu(world, all, other, rank) || all[rank].nccl.ends_with(kShallShare)) continue;
+      if (!ShareAGpu(world, all, other, rank) || all[rank].nccl.ends_with(kWantsSharing)) continue;
       return Name(world, other) + " and rank " + std::to_string(rank) + " share a GPU";
     }
   }
@@ -160,7 +160,7 @@ absl::StatusOr<RankDevice> OpenRankDevice(const DriverApi& driver, Communicator&
   mine.process = std::to_string(getpid());
   const absl::StatusOr<const NcclApi*> nccl = Nccl();
   if (nccl.ok()) {
-    mine.nccl = (*nccl)->from.version.ToString() + (AsksToShareGpus() ? kShallShare : "");
+    mine.nccl = (*nccl)->from.version.ToString() + (AsksToShareGpus() ? kWantsSharing : "");
   } else {
     mine.missing = std::string(nccl.status().message());
   }
@@ -168,7 +168,7 @@ absl::StatusOr<RankDevice> OpenRankDevice(const DriverApi& driver, Communicator&
                    world.AllGatherBytes(mine.ToText(), "the GPUs and NCCL versions of ranks"));
   std::vector<Facts> all;
   for (const std::string& text : texts) all.push_back(Facts::Of(text));
-  std::string why_not = WhyNot(world, all);
+  std::string why_not = ReasonAgainstNccl(world, all);
   if (why_not.empty() && AnyShareAGpu(world, all)) {
     ASSIGN_OR_RETURN(const std::string refusal, WhyNcclRefuses(**nccl, world, *device));
     if (!refusal.empty())
@@ -183,7 +183,7 @@ absl::StatusOr<RankDevice> OpenRankDevice(const DriverApi& driver, Communicator&
   }
   ASSIGN_OR_RETURN(auto communicator, NcclCommunicator::Create(**nccl, world, *device));
   RankDevice opened{std::move(device), std::move(communicator), nullptr};
-  opened.communicator = opened.of_devices.get();
+  opened.communicator = opened.device_communicator.get();
   return opened;
 }
 

@@ -44,7 +44,7 @@ uint32_t AlignmentOf(const Graph& body, uint64_t most) {
 }
 
 absl::StatusOr<BodyProgram> MakeBodyProgram(const Graph& body, const EmitContext& c) {
-  LoweringOf with = c.with();
+  LoweringContext with = c.with();
   with.alignment = AlignmentOf(body, with.alignment);
   ASSIGN_OR_RETURN(Program program, LowerGraph(body, with));
   BindResults(program);

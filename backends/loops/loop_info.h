@@ -10,8 +10,8 @@ namespace lockstep {
 
 // A loop returns kLoopOk or LoopRefusal(position).
 inline constexpr int32_t kLoopOk = 0;
-// The error code if the node at `position` in the body refuses an element (OpDef::Refuses), and the position from the
-// code. The result of a refused division is 0; that of a value out of bounds is the lower bound.
+// The error code if the node at `position` in the body refuses an element (OpDef::ChecksData), and the position from
+// the code. The result of a refused division is 0; that of a value out of bounds is the lower bound.
 constexpr int32_t LoopRefusal(size_t position) { return static_cast<int32_t>(position) + 1; }
 constexpr size_t PositionOfRefusal(int32_t error) { return static_cast<size_t>(error - 1); }
 

@@ -284,7 +284,7 @@ int64_t LoopNest::num_reduced() const {
 
 int64_t LoopNest::num_heavy() const {
   return std::count_if(elements.begin(), elements.end(), [](const Element& element) {
-    return element.kind == Element::Kind::kOp && element.node->op().has_trait(kHeavy);
+    return element.kind == Element::Kind::kOp && element.node->op().has_trait(kExpensive);
   });
 }
 

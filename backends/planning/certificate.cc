@@ -237,7 +237,7 @@ class Checker {
 
   // Returns true if the wait of the collective completes only after all ranks have started it, because each rank's
   // result includes the operands of all ranks.
-  static bool MeetsAll(const CollectiveInfo& collective) {
+  static bool SynchronizesAllRanks(const CollectiveInfo& collective) {
     return collective.op == CollectiveOp::kBarrier ||
            (TraitsOf(collective.op).synchronizes() && collective.count() > 0);
   }
@@ -281,7 +281,7 @@ class Checker {
       if (!Contains(started.output, write.slice)) return Error("O4", at, step) << "%" << write.name << " is outside";
     }
     in_flight_.erase(flying);
-    if (MeetsAll(collective)) {
+    if (SynchronizesAllRanks(collective)) {
       int64_t& met = met_.emplace(collective.mesh_axis, -1).first->second;
       met = std::max(met, started_at_.at(collective.id));
     }

@@ -68,7 +68,7 @@ void OwnPart::FindOwn(const Graph& graph) {
     }
     const bool gives = IsTransfer(node, place_->axis) && Has(node.operand(0));
     if (!gives && (!is_here || !(is_at || is_needed))) {
-      elsewhere_.insert(&node);
+      nodes_of_other_ranks_.insert(&node);
       continue;
     }
     for (Value operand : node.operands()) {

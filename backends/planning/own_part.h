@@ -41,7 +41,7 @@ class OwnPart {
   bool Has(const PlacementMap& placements) const;
   bool Has(Value value) const { return Has(value.placements()); }
   // Returns true if the rank computes the node or takes part in it.
-  bool Computes(const Node& node) const { return is_whole() || !elsewhere_.contains(&node); }
+  bool Computes(const Node& node) const { return is_whole() || !nodes_of_other_ranks_.contains(&node); }
   // Returns true for a collective that moves a value of one rank if this rank is its source, its target, or both.
   bool HasEndOf(const Node& node) const;
   // Returns the number of the node's lane; -1 if it is not a transfer between two ranks.
@@ -55,7 +55,7 @@ class OwnPart {
 
   const std::optional<PlaceOfPart> place_;
   std::vector<Lane> lanes_;
-  std::unordered_set<const Node*> elsewhere_;  // nodes that only other ranks compute
+  std::unordered_set<const Node*> nodes_of_other_ranks_;  // nodes that only other ranks compute
 };
 
 }  // namespace lockstep

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "backends/planning/said_of.h"
+#include "backends/planning/collective_labels.h"
 #include "backends/planning/served_states.h"
 #include "core/local_types.h"
 #include "core/op_def.h"
@@ -137,7 +137,7 @@ absl::StatusOr<bool> ProgramBuilder::LowerCommon(const Node& node) {
   } else if (node.op().has_trait(kKeepsOrder) && Find(node.operand(0), "") >= 0) {
     DefineAlias(const_cast<Node&>(node).result(), Find(node.operand(0), ""), "");
   } else if (part_.HasEndOf(node)) {
-    RETURN_IF_ERROR(LowerOwnEnd(node));
+    RETURN_IF_ERROR(LowerPartialCollective(node));
   } else if (node.op().collective() && IsContiguous(node)) {
     RETURN_IF_ERROR(LowerCollective(node));
   } else {
@@ -244,7 +244,7 @@ absl::Status ProgramBuilder::LowerCollective(const Node& node) {
   }
   for (auto& [dtype, operands] : by_dtype) {
     CollectiveInfo info = InfoOf(node, dtype);
-    if (!part_.is_whole() && any_layout) info.said = SaidOfReduction(node, positions.at(dtype));
+    if (!part_.is_whole() && any_layout) info.user_label = LabelOfReduction(node, positions.at(dtype));
     AddCollective(node, std::move(info), std::move(operands.first), std::move(operands.second));
   }
   return absl::OkStatus();
@@ -277,7 +277,7 @@ absl::Status ProgramBuilder::LowerPull(const Node& node) {
   return absl::OkStatus();
 }
 
-absl::Status ProgramBuilder::LowerOwnEnd(const Node& node) {
+absl::Status ProgramBuilder::LowerPartialCollective(const Node& node) {
   const Value operand = node.operand(0), result = const_cast<Node&>(node).result();
   CollectiveInfo info = InfoOf(node, operand.dtype());
   if (const int lane = part_.LaneOf(node); lane >= 0) {
@@ -286,7 +286,7 @@ absl::Status ProgramBuilder::LowerOwnEnd(const Node& node) {
   }
   info.counts = {operand.type().num_elements()};
   info.label = "%" + operand.name();
-  info.said = SaidOfTransfer(node);
+  info.user_label = LabelOfTransfer(node);
   std::vector<int> reads, writes;
   if (part_.Has(operand)) {
     reads.push_back(Find(operand, ""));

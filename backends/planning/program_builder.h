@@ -81,7 +81,7 @@ class ProgramBuilder {
   absl::Status LowerPull(const Node& node);
   // Lowers a collective that moves a value of one rank: on this rank with its operand if it is the source, and its
   // result if it is a target.
-  absl::Status LowerOwnEnd(const Node& node);
+  absl::Status LowerPartialCollective(const Node& node);
   // Along an axis of one rank each result is its operand, in the same memory.
   bool IsAlongOneRank(const Node& node) const;
 

@@ -51,7 +51,7 @@ class Walk {
     touched.insert(step.writes.begin(), step.writes.end());
     for (int id : touched) ++state(id).pins;
     for (int id : touched) {
-      if (HasGone(id) && !Revive(id)) return false;
+      if (HasGone(id) && !RecomputeValue(id)) return false;
     }
     std::vector<int> written;
     for (int id : step.writes) {
@@ -71,7 +71,7 @@ class Walk {
 
   // Runs the writer of a dropped value again, after the writers of dropped values that it reads. Other dropped values
   // that it writes become live too, if they are needed.
-  bool Revive(int id) {
+  bool RecomputeValue(int id) {
     const int position = facts_.value(id).writer;
     if (position < 0) return false;
     const RecomputeFacts::Step& step = facts_.step(position);
@@ -79,7 +79,7 @@ class Walk {
     if (work_left_ < 0) return false;
     for (int read : step.reads) ++state(read).pins;
     for (int read : step.reads) {
-      if (HasGone(read) && !Revive(read)) return false;
+      if (HasGone(read) && !RecomputeValue(read)) return false;
     }
     std::vector<int> revived;
     uint64_t others = step.scratch + step.outside;  // includes writes that are not needed
@@ -127,7 +127,7 @@ class Walk {
     for (int id : values) {
       state(id).is_live = state(id).was_written = true;
       state(id).next = Next(id);
-      if (facts_.value(id).may_go) may_go_.insert(id);
+      if (facts_.value(id).can_be_dropped) may_go_.insert(id);
     }
     return true;
   }
@@ -223,7 +223,7 @@ RecomputeFacts::RecomputeFacts(const Program& program) {
   AddValues(program);
   AddUses(program);
   FindWriters(program);
-  FindWhatMayGo(program);
+  FindDroppable(program);
 }
 
 void RecomputeFacts::AddValues(const Program& program) {
@@ -303,7 +303,7 @@ void RecomputeFacts::FindWriters(const Program& program) {
 
 // The operands of a value's writer must be valid at the value's last use: they must not include a state that was
 // updated before.
-void RecomputeFacts::FindWhatMayGo(const Program& program) {
+void RecomputeFacts::FindDroppable(const Program& program) {
   std::vector<int> updated(program.states.size(), kNever);  // by state: the position of its update
   for (int at = 0; at < num_steps(); ++at) {
     for (int id : program.instructions[static_cast<size_t>(at)].writes) {
@@ -326,7 +326,7 @@ void RecomputeFacts::FindWhatMayGo(const Program& program) {
   }
   for (size_t id = 0; id < values_.size(); ++id) {
     Value& value = values_[id];
-    value.may_go = value.writer >= 0 && !value.uses.empty() && value.uses.back() < valid[id];
+    value.can_be_dropped = value.writer >= 0 && !value.uses.empty() && value.uses.back() < valid[id];
   }
 }
 

@@ -19,7 +19,7 @@ class RecomputeFacts {
   struct Value {
     uint64_t bytes = 0;           // aligned
     int writer = -1;              // the only instruction that writes it, if it can run again; else -1
-    bool may_go = false;          // may be dropped: it has a writer, whose operands are valid at each use
+    bool can_be_dropped = false;  // may be dropped: it has a writer, whose operands are valid at each use
     std::vector<int> uses;        // positions of instructions that access it after its first write
     std::vector<int> dependents;  // values whose writers read it
   };
@@ -44,7 +44,7 @@ class RecomputeFacts {
   void AddValues(const Program& program);
   void AddUses(const Program& program);
   void FindWriters(const Program& program);
-  void FindWhatMayGo(const Program& program);
+  void FindDroppable(const Program& program);
 
   std::vector<int> value_of_;
   std::vector<Value> values_;

@@ -8,7 +8,7 @@ namespace lockstep {
 namespace {
 
 bool MayRefuse(const Node& node) {
-  if (node.op().has_trait(kRefuses)) return true;
+  if (node.op().has_trait(kChecksData)) return true;
   if (node.op().FindAttribute("body") == nullptr) return false;
   const Graph& body = node.attr<Region>("body").graph();
   return std::any_of(body.nodes().begin(), body.nodes().end(), MayRefuse);

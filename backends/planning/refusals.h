@@ -1,5 +1,5 @@
 // The places where a program may end because of its caller's data: a label that is not a class, an index out of range,
-// an integer divisor of zero (kRefuses). If the call fails there, states must not have been updated before.
+// an integer divisor of zero (kChecksData). If the call fails there, states must not have been updated before.
 
 #pragma once
 

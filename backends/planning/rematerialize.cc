@@ -61,7 +61,7 @@ class Rewriter {
         Instruction again = RunAgain(program_.instructions[place[at]]);
         // The operands are those of the first run, under the names that hold them now.
         again.reads = Resolved(original_reads_.at(at));
-        Revive(again, event.revived);
+        RecomputeValue(again, event.revived);
         program_.instructions.push_back(std::move(again));
         continue;
       }
@@ -99,7 +99,7 @@ class Rewriter {
   }
 
   // Gives the results of `again` new storages.
-  void Revive(Instruction& again, const std::vector<int>& revived) {
+  void RecomputeValue(Instruction& again, const std::vector<int>& revived) {
     for (int& id : again.writes) {
       const int root = program_.Root(id), value = facts_.ValueOf(root);
       const bool is_wanted = value >= 0 && std::find(revived.begin(), revived.end(), value) != revived.end();

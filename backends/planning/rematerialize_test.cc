@@ -288,8 +288,8 @@ TEST(Rematerialize, NotWhatACollectiveTouches) {
   w.program.instructions.push_back(std::move(wait));
   w.Run({b, c, e}, {w.Result(640)});
   const RecomputeFacts facts(w.program);
-  for (int id : {a, b}) EXPECT_FALSE(facts.value(facts.ValueOf(id)).may_go);
-  EXPECT_TRUE(facts.value(facts.ValueOf(c)).may_go);
+  for (int id : {a, b}) EXPECT_FALSE(facts.value(facts.ValueOf(id)).can_be_dropped);
+  EXPECT_TRUE(facts.value(facts.ValueOf(c)).can_be_dropped);
   ASSERT_TRUE(Rematerialize(w.program, 5 * 640).fits);
   int collectives = 0;
   for (const Instruction& each : w.program.instructions) collectives += each.kind != Instruction::Kind::kKernel;
@@ -307,7 +307,7 @@ TEST(Rematerialize, NotWhatWasComputedInABucket) {
   w.Run({b}, {w.Result(640)});
   const RecomputeFacts facts(w.program);
   EXPECT_EQ(facts.ValueOf(a), -1);
-  EXPECT_FALSE(facts.value(facts.ValueOf(b)).may_go);
+  EXPECT_FALSE(facts.value(facts.ValueOf(b)).can_be_dropped);
 }
 
 // A value that two instructions write is not recomputed: neither instruction alone computes it.
@@ -320,7 +320,7 @@ TEST(Rematerialize, NotWhatIsWrittenTwice) {
   w.Run({a, b}, {w.Result(640)});
   const RecomputeFacts facts(w.program);
   EXPECT_EQ(facts.value(facts.ValueOf(a)).writer, -1);
-  EXPECT_FALSE(facts.value(facts.ValueOf(a)).may_go);
+  EXPECT_FALSE(facts.value(facts.ValueOf(a)).can_be_dropped);
 }
 
 Program RandomProgram(uint32_t seed) {

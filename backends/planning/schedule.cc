@@ -53,8 +53,8 @@ class Scheduler {
       instruction.collective.id = program_.num_collectives++;
       copies_.emplace_back();
       const bool in_place = TraitsOf(instruction.collective.op).is_in_place;
-      if (IsOwnEnd(instruction)) {
-        PlaceOwnEnd(instruction, position);
+      if (IsPartialCollective(instruction)) {
+        PlacePartialCollective(instruction, position);
       } else {
         PlaceOperands(instruction, position);
         if (in_place) CountInPlace(instruction);
@@ -87,13 +87,13 @@ class Scheduler {
 
   // True for a collective of a value that one rank has. On this rank it lacks the operands or results that this rank
   // does not have, and its counts and labels are the same on all ranks (ProgramBuilder).
-  static bool IsOwnEnd(const Instruction& instruction) { return !instruction.collective.label.empty(); }
+  static bool IsPartialCollective(const Instruction& instruction) { return !instruction.collective.label.empty(); }
 
-  void PlaceOwnEnd(Instruction& instruction, int position) {
+  void PlacePartialCollective(Instruction& instruction, int position) {
     if (!instruction.reads.empty()) PlaceOperands(instruction, position);
     if (instruction.writes.empty()) return;
     uint64_t end = 0;
-    PlaceSideBySide(AddBucket(instruction), instruction.writes[0], end);
+    PlaceAdjacent(AddBucket(instruction), instruction.writes[0], end);
   }
 
   int AddBucket(const Instruction& instruction) {
@@ -103,7 +103,7 @@ class Scheduler {
 
   // Places the storage at the next position in `bucket`, which is filled up to `end`, with the alignment that the
   // communicator requires.
-  void PlaceSideBySide(int bucket, int id, uint64_t& end) {
+  void PlaceAdjacent(int bucket, int id, uint64_t& end) {
     static_assert(kBufferAlignment == kPieceAlignment);
     Storage& storage = program_.storage(program_.Root(id));
     storage.bucket = bucket;
@@ -121,7 +121,7 @@ class Scheduler {
     uint64_t end = 0;
     for (int& read : instruction.reads) {
       if (!CanLiveInBucket(instruction, read, position)) read = CopyOf(read, position);
-      PlaceSideBySide(bucket, read, end);
+      PlaceAdjacent(bucket, read, end);
     }
   }
 
@@ -143,7 +143,7 @@ class Scheduler {
     uint64_t end = 0;
     info.counts.clear();
     for (size_t i = 0; i < instruction.writes.size(); ++i) {
-      PlaceSideBySide(bucket, instruction.writes[i], end);
+      PlaceAdjacent(bucket, instruction.writes[i], end);
       const uint64_t bytes = program_.storage(instruction.reads[i]).bytes / (traits.scatters ? ranks : 1);
       info.counts.push_back(static_cast<int64_t>(bytes / SizeOf(info.dtype)));
     }

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/op_def.h"
-#include "core/placing.h"
+#include "core/placement_rules.h"
 
 namespace lockstep {
 namespace {
@@ -72,7 +72,7 @@ absl::StatusOr<std::vector<ServedState>> ServedStatesOf(const Graph& graph) {
     state.synchronous = push.attr<bool>("synchronous");
     state.max_staleness = push.attr<int64_t>("max_staleness");
     state.bigarray_bound =
-        TakesElementsApart(update) ? push.attr<int64_t>("bigarray_bound") : std::numeric_limits<int64_t>::max();
+        IsElementwiseUpdate(update) ? push.attr<int64_t>("bigarray_bound") : std::numeric_limits<int64_t>::max();
     for (size_t i = kValue + 1; i < pull->operands().size(); ++i) {
       const Input& input = update.inputs()[i];
       const Input* const given = graph.FindInput(pull->operand(i).name());
@@ -107,7 +107,7 @@ absl::StatusOr<std::string> UpdateOfPiece(const Graph& update, const TensorType&
 }
 
 // Uses the placement rules, which say how an op treats operands that ranks have slices of.
-bool TakesElementsApart(const Graph& update) {
+bool IsElementwiseUpdate(const Graph& update) {
   const Shape& whole = update.inputs()[kValue].value.shape();
   if (whole.rank() == 0) return true;
   for (const Input& input : update.inputs()) {
@@ -123,7 +123,7 @@ bool TakesElementsApart(const Graph& update) {
       if (!HasShapeOfPieces(node.type(i).shape, whole)) return false;
       results.push_back(node.type(i));
     }
-    const PlacementRuling ruling =
+    const PlacementRuleResult ruling =
         AskPlacementRule({node.op(), node.attributes(), node.operands(), results}, axis, std::nullopt, operands);
     if (ruling.decompose || !ruling.failure.empty() || ruling.required != operands) return false;
     for (size_t i = 0; i < results.size(); ++i) {

@@ -29,6 +29,6 @@ absl::StatusOr<std::vector<ServedState>> ServedStatesOf(const Graph& graph);
 absl::StatusOr<std::string> UpdateOfPiece(const Graph& update, const TensorType& piece);
 
 // Returns true if the update of a piece is the corresponding part of the update of the whole.
-bool TakesElementsApart(const Graph& update);
+bool IsElementwiseUpdate(const Graph& update);
 
 }  // namespace lockstep

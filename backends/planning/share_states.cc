@@ -166,7 +166,7 @@ class Guard {
     int first_write = -1, last_write = -1;  // of the part
   };
   // A collective that synchronizes all ranks: after the wait, all ranks are known to have reached its start.
-  struct Meeting {
+  struct Synchronization {
     int start, wait;  // positions of the instructions before which they come
   };
 
@@ -189,22 +189,22 @@ class Guard {
     }
     if (instruction.kind == Instruction::Kind::kStart) started_[instruction.collective.id] = at;
     if (instruction.kind == Instruction::Kind::kWait && instruction.collective.mesh_axis == axis_ &&
-        MeetsAll(instruction.collective))
-      meetings_.push_back({started_.at(instruction.collective.id), at});
+        SynchronizesAllRanks(instruction.collective))
+      synchronizations_.push_back({started_.at(instruction.collective.id), at});
   }
 
   bool IsShared(int state) const { return program_.shared[static_cast<size_t>(state)].axis >= 0; }
 
   // Returns true if every rank's result depends on the operands of all ranks.
-  static bool MeetsAll(const CollectiveInfo& collective) {
+  static bool SynchronizesAllRanks(const CollectiveInfo& collective) {
     return collective.op == CollectiveOp::kBarrier ||
            (TraitsOf(collective.op).synchronizes() && collective.count() > 0);
   }
 
   // Returns true if some meeting starts after `from` and is waited for before `to`.
   bool IsGuarded(int from, int to) const {
-    return std::any_of(meetings_.begin(), meetings_.end(),
-                       [&](const Meeting& meeting) { return meeting.start > from && meeting.wait < to; });
+    return std::any_of(synchronizations_.begin(), synchronizations_.end(),
+                       [&](const Synchronization& meeting) { return meeting.start > from && meeting.wait < to; });
   }
 
   int LastReadBefore(int position) const {
@@ -229,7 +229,7 @@ class Guard {
     wait.collective = start.collective;
     inserted_.emplace(from + 1, std::move(start));
     inserted_.emplace(to, std::move(wait));
-    meetings_.push_back({from + 1, to - 1});
+    synchronizations_.push_back({from + 1, to - 1});
   }
 
   // Adds the inserted instructions, and numbers collectives in the order of their starts.
@@ -260,7 +260,7 @@ class Guard {
   int axis_ = -1;               // of the mesh, along which ranks share states
   std::map<int, Uses> uses_;    // by whole state
   std::map<int, int> started_;  // by collective: the position of its start
-  std::vector<Meeting> meetings_;
+  std::vector<Synchronization> synchronizations_;
   std::multimap<int, Instruction> inserted_;  // by the position before which it is inserted
 };
 

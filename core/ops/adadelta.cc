@@ -38,10 +38,10 @@ const OpDef& AdadeltaOp() {
           .OptionalAttr<double>("weight_decay", 0.0, "weight of the L2 penalty")
           .In(AtLeast(0))
           .OrOperand()
-          .KnownAs({.name = "Adadelta",
-                    .doc = "Adadelta (Zeiler, 2012): the gradient divided by its own root mean square, times the root "
-                           "mean square of the changes so far.",
-                    .defaults = {{"learning_rate", 1.0}}});
+          .UserName({.name = "Adadelta",
+                     .doc = "Adadelta (Zeiler, 2012): the gradient divided by its own root mean square, times the root "
+                            "mean square of the changes so far.",
+                     .defaults = {{"learning_rate", 1.0}}});
   return def;
 }
 

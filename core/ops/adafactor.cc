@@ -99,13 +99,14 @@ const OpDef& AdafactorOp() {
                       "next_columns / max(mean of next_rows, epsilon1); ") +
               kStep + "rows and columns start as zeros; step counts this step, 1 for the first.")
           .Updates({.least = 2})
-          .KnownAs({.name = "Adafactor",
-                    .doc = "Adafactor (Shazeer and Stern, 2018): steps relative to the variable's scale. For variables "
-                           "of two or more dimensions it keeps second moments of rows and of columns only, which need "
-                           "almost no memory.\n\n"
-                           "PyTorch's `eps` is the pair of epsilon1 and epsilon2.",
-                    .defaults = {{"learning_rate", 0.01}},
-                    .variants = {{"adafactor_vector"}}});
+          .UserName({.name = "Adafactor",
+                     .doc =
+                         "Adafactor (Shazeer and Stern, 2018): steps relative to the variable's scale. For variables "
+                         "of two or more dimensions it keeps second moments of rows and of columns only, which need "
+                         "almost no memory.\n\n"
+                         "PyTorch's `eps` is the pair of epsilon1 and epsilon2.",
+                     .defaults = {{"learning_rate", 0.01}},
+                     .variants = {{"adafactor_vector"}}});
   return def;
 }
 

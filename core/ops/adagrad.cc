@@ -38,10 +38,11 @@ const OpDef& AdagradOp() {
           .In(AtLeast(0))
           .OptionalAttr<double>("epsilon", 1e-10, "added to the root, against division by zero")
           .In(Above(0))
-          .KnownAs({.name = "Adagrad",
-                    .doc = "Adagrad (Duchi, Hazan and Singer, 2011): the gradient is divided by the root of the sum of "
-                           "its squares so far.",
-                    .defaults = {{"learning_rate", 0.01}}});
+          .UserName({.name = "Adagrad",
+                     .doc =
+                         "Adagrad (Duchi, Hazan and Singer, 2011): the gradient is divided by the root of the sum of "
+                         "its squares so far.",
+                     .defaults = {{"learning_rate", 0.01}}});
   return def;
 }
 

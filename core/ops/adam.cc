@@ -45,15 +45,15 @@ const OpDef& AdamOp() {
           .In(AtLeast(0))
           .OrOperand()
           .OptionalAttr<bool>("decoupled", false, "decay the variable itself rather than by an L2 penalty")
-          .KnownAs({.name = "Adam",
-                    .doc = "Adam (Kingma and Ba, 2015), with bias correction; weight decay is added to the gradient.",
-                    .defaults = {{"learning_rate", 1e-3}},
-                    .fixed = {{"decoupled", false}}})
-          .KnownAs({.name = "AdamW",
-                    .doc = "Adam with decoupled weight decay (Loshchilov and Hutter, 2019): "
-                           "w -= learning_rate * weight_decay * w.",
-                    .defaults = {{"learning_rate", 1e-3}, {"weight_decay", 0.01}},
-                    .fixed = {{"decoupled", true}}});
+          .UserName({.name = "Adam",
+                     .doc = "Adam (Kingma and Ba, 2015), with bias correction; weight decay is added to the gradient.",
+                     .defaults = {{"learning_rate", 1e-3}},
+                     .fixed = {{"decoupled", false}}})
+          .UserName({.name = "AdamW",
+                     .doc = "Adam with decoupled weight decay (Loshchilov and Hutter, 2019): "
+                            "w -= learning_rate * weight_decay * w.",
+                     .defaults = {{"learning_rate", 1e-3}, {"weight_decay", 0.01}},
+                     .fixed = {{"decoupled", true}}});
   return def;
 }
 

@@ -38,11 +38,11 @@ const OpDef& AdamaxOp() {
           .OptionalAttr<double>("weight_decay", 0.0, "weight of the L2 penalty")
           .In(AtLeast(0))
           .OrOperand()
-          .KnownAs({.name = "Adamax",
-                    .doc =
-                        "Adamax (Kingma and Ba, 2015): Adam with a decaying maximum of the gradient's size instead of "
-                        "the root mean square.",
-                    .defaults = {{"learning_rate", 2e-3}}});
+          .UserName({.name = "Adamax",
+                     .doc =
+                         "Adamax (Kingma and Ba, 2015): Adam with a decaying maximum of the gradient's size instead of "
+                         "the root mean square.",
+                     .defaults = {{"learning_rate", 2e-3}}});
   return def;
 }
 

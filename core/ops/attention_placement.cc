@@ -8,7 +8,7 @@ namespace lockstep::ops {
 namespace {
 
 // A way to divide the work between ranks: the required placements of the operands, and the placements of the results.
-struct Way {
+struct WorkSplit {
   std::vector<Placement> operands, results;
 };
 
@@ -16,15 +16,15 @@ const Placement kWhole = Placement::Replicated();
 const Placement kShare = Placement::Partial(ReduceKind::kSum);
 
 // Makes and chooses the ways for one op. Dimensions are those of q, [batch..., queries, size], and of k.
-class Ways {
+class WorkSplits {
  public:
   // `mask` is the position of the mask's operand.
-  Ways(const PlacementContext& c, size_t mask) : c_(c), mask_(mask), rank_(c.shape(0).rank()) {}
+  WorkSplits(const PlacementContext& c, size_t mask) : c_(c), mask_(mask), rank_(c.shape(0).rank()) {}
 
   // Splits the leading dimension `dim` of all operands and results, except a mask whose extent is 1 there.
-  Way Batch(int64_t dim) const {
-    Way way{std::vector<Placement>(c_.num_operands(), Placement::Split(dim)),
-            std::vector<Placement>(c_.num_results(), Placement::Split(dim))};
+  WorkSplit Batch(int64_t dim) const {
+    WorkSplit way{std::vector<Placement>(c_.num_operands(), Placement::Split(dim)),
+                  std::vector<Placement>(c_.num_results(), Placement::Split(dim))};
     if (has_mask() && c_.shape(mask_)[dim] == 1) way.operands[mask_] = kWhole;
     return way;
   }
@@ -35,7 +35,7 @@ class Ways {
 
   // True if operands can be moved as the way requires: the ranks can divide each split dimension evenly, and no operand
   // becomes partial that is not.
-  bool IsPossible(const Way& way) const {
+  bool IsPossible(const WorkSplit& way) const {
     for (size_t i = 0; i < way.operands.size(); ++i) {
       const Placement& placement = way.operands[i];
       if (placement.is_split() && c_.shape(i)[placement.dim()] % c_.axis_size() != 0) return false;
@@ -45,11 +45,12 @@ class Ways {
   }
 
   // Chooses the first of the possible ways in which the fewest operands move; all replicated is the last candidate.
-  void Choose(PlacementContext& c, const std::vector<Way>& ways) const {
-    const Way whole{std::vector<Placement>(c.num_operands(), kWhole), std::vector<Placement>(c.num_results(), kWhole)};
-    const Way* best = nullptr;
+  void Choose(PlacementContext& c, const std::vector<WorkSplit>& ways) const {
+    const WorkSplit whole{std::vector<Placement>(c.num_operands(), kWhole),
+                          std::vector<Placement>(c.num_results(), kWhole)};
+    const WorkSplit* best = nullptr;
     size_t fewest = 0;
-    const auto consider = [&](const Way& way) {
+    const auto consider = [&](const WorkSplit& way) {
       size_t moves = 0;
       for (size_t i = 0; i < c.num_operands(); ++i)
         moves += !c.operand(i).is_replicated() && c.operand(i) != way.operands[i];
@@ -57,7 +58,7 @@ class Ways {
     };
     bool any_placed = false;
     for (size_t i = 0; i < c.num_operands(); ++i) any_placed |= !c.operand(i).is_replicated();
-    for (const Way& way : ways) {
+    for (const WorkSplit& way : ways) {
       if (any_placed && IsPossible(way)) consider(way);
     }
     consider(whole);
@@ -65,14 +66,14 @@ class Ways {
     for (size_t i = 0; i < c.num_results(); ++i) c.Result(i, best->results[i]);
   }
 
-  std::vector<Way> Batches() const {
-    std::vector<Way> ways;
+  std::vector<WorkSplit> Batches() const {
+    std::vector<WorkSplit> ways;
     for (int64_t dim = 0; dim < rank_ - 2; ++dim) ways.push_back(Batch(dim));
     return ways;
   }
 
   // A way from the placements of all operands except the mask, of the mask, and of the results.
-  Way Of(std::vector<Placement> operands, Placement mask, std::vector<Placement> results) const {
+  WorkSplit Of(std::vector<Placement> operands, Placement mask, std::vector<Placement> results) const {
     if (has_mask()) operands.push_back(mask);
     return {std::move(operands), std::move(results)};
   }
@@ -92,8 +93,8 @@ class Ways {
 
 void PlaceAttention(PlacementContext& c) {
   if (PlaceLocal(c)) return;
-  const Ways of(c, kForwardOperands.mask);
-  std::vector<Way> ways = of.Batches();
+  const WorkSplits of(c, kForwardOperands.mask);
+  std::vector<WorkSplit> ways = of.Batches();
   if (!c.attr<bool>("causal")) {
     const Placement split = of.queries();
     ways.push_back(of.Of({split, kWhole, kWhole}, of.MaskAlong(split.dim()), {split, split}));
@@ -103,8 +104,8 @@ void PlaceAttention(PlacementContext& c) {
 
 void PlaceAttentionGrad(PlacementContext& c) {
   if (PlaceLocal(c)) return;
-  const Ways of(c, kGradOperands.mask);
-  std::vector<Way> ways = of.Batches();
+  const WorkSplits of(c, kGradOperands.mask);
+  std::vector<WorkSplit> ways = of.Batches();
   const Placement queries = of.queries(), keys = of.keys(), last = of.last();
   // Operands are in the order q, k, v, log_sum_exp, dy, delta.
   if (!c.attr<bool>("causal")) {
@@ -119,11 +120,11 @@ void PlaceAttentionGrad(PlacementContext& c) {
 
 void PlaceAttentionMaskGrad(PlacementContext& c) {
   if (PlaceLocal(c)) return;
-  const Ways of(c, kGradOperands.mask);
-  std::vector<Way> ways = of.Batches();
+  const WorkSplits of(c, kGradOperands.mask);
+  std::vector<WorkSplit> ways = of.Batches();
   // If the dimension that is split has extent 1 in the mask, the mask's gradient is a partial sum.
   const auto result = [&](int64_t dim) { return of.Mask(dim).is_split() ? of.Mask(dim) : kShare; };
-  for (Way& way : ways) way.results = {result(way.operands[0].dim())};
+  for (WorkSplit& way : ways) way.results = {result(way.operands[0].dim())};
   const Placement queries = of.queries(), keys = of.keys(), last = of.last();
   if (!c.attr<bool>("causal")) {
     ways.push_back(

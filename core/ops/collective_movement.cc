@@ -266,7 +266,7 @@ const OpDef& AxisIndexOp() {
                                  return c.SetResult(DType::kI64, Shape());
                                })
                                .EvalAcrossRanks(EvalAxisIndex)
-                               .Precision(PrecisionRule::kWritten)
+                               .Precision(PrecisionRule::kAsDeclared)
                                .NoGradient("it has no operands")
                                .Place([](PlacementContext& c) {
                                  c.Result(ops::IsOwnAxis(c) ? Placement::Local() : Placement::Replicated());

@@ -280,7 +280,7 @@ Placement PlacementOf(std::string_view dims, char index, Placement if_absent) {
 
 // An index that is split in one operand must be split in the other if that has it. The result is split along it, or is
 // a partial sum if the op sums over it. Channels of a grouped convolution and spatial dimensions are never split.
-void PlaceForm(PlacementContext& c, std::string_view a, std::string_view b, std::string_view result) {
+void PlaceTrilinear(PlacementContext& c, std::string_view a, std::string_view b, std::string_view result) {
   if (ops::PlaceLocal(c)) return;
   const bool grouped = c.attr<int64_t>("groups") != 1;
   const auto split_index = [&](size_t i, std::string_view dims) -> char {
@@ -355,7 +355,7 @@ const OpDef& ConvolutionOp() {
           .Flops([](const Node& node) { return ConvolutionFlops(node.type(), node.operand(1).type()); })
           .Precision(PrecisionRule::kLow)
           .Vjp(ConvolutionVjp)
-          .Place([](PlacementContext& c) { PlaceForm(c, kX, kFilter, kY); });
+          .Place([](PlacementContext& c) { PlaceTrilinear(c, kX, kFilter, kY); });
   return def;
 }
 
@@ -378,7 +378,7 @@ const OpDef& ConvolutionGradInputOp() {
           .Flops([](const Node& node) { return ConvolutionFlops(node.operand(1).type(), node.operand(0).type()); })
           .Precision(PrecisionRule::kLow)
           .Vjp(ConvolutionGradInputVjp)
-          .Place([](PlacementContext& c) { PlaceForm(c, kFilter, kY, kX); });
+          .Place([](PlacementContext& c) { PlaceTrilinear(c, kFilter, kY, kX); });
   return def;
 }
 
@@ -402,7 +402,7 @@ const OpDef& ConvolutionGradFilterOp() {
           .Flops([](const Node& node) { return ConvolutionFlops(node.operand(1).type(), node.type()); })
           .Precision(PrecisionRule::kLow)
           .Vjp(ConvolutionGradFilterVjp)
-          .Place([](PlacementContext& c) { PlaceForm(c, kX, kY, kFilter); });
+          .Place([](PlacementContext& c) { PlaceTrilinear(c, kX, kY, kFilter); });
   return def;
 }
 

@@ -239,8 +239,8 @@ const OpDef& DivOp() {
                       ops::Linearity::kFirst)
           .Domain(
               [](std::span<const ValueRange> operands) { return operands[1].low >= 0.2 || operands[1].high <= -0.2; })
-          .Trait(kRefuses)
-          .Refuses(RefuseDivisionByZero)
+          .Trait(kChecksData)
+          .ChecksData(RefuseDivisionByZero)
           .Vjp([](VjpContext& c) {  // dx = g / y, dy = -dx (x / y)
             const Value dx = c.b().Div(c.grad(), c.operand(1));
             c.Contribute(0, dx);
@@ -255,10 +255,10 @@ const OpDef& FmodOp() {
       Arithmetic<Fmod>("fmod",
                        "x - y * q, where q is x / y truncated toward zero. It has the sign of x. NaN where y is 0 or x "
                        "is infinite; for integers, y = 0 is an error.")
-          .Trait(kHeavy)
+          .Trait(kExpensive)
           .Domain(OneQuotient(std::trunc))
-          .Trait(kRefuses)
-          .Refuses(RefuseDivisionByZero)
+          .Trait(kChecksData)
+          .ChecksData(RefuseDivisionByZero)
           .Vjp(RestVjp);
   return def;
 }
@@ -269,10 +269,10 @@ const OpDef& RemainderOp() {
       Arithmetic<Remainder>("remainder",
                             "x - y * q, where q is x / y rounded down. It has the sign of y. NaN where y is 0 or x is "
                             "infinite; for integers, y = 0 is an error.")
-          .Trait(kHeavy)
+          .Trait(kExpensive)
           .Domain(OneQuotient(std::floor))
-          .Trait(kRefuses)
-          .Refuses(RefuseDivisionByZero)
+          .Trait(kChecksData)
+          .ChecksData(RefuseDivisionByZero)
           .Vjp(RestVjp);
   return def;
 }
@@ -309,13 +309,13 @@ const OpDef& PowOp() {
       Arithmetic<Pow>("pow",
                       "x to the power y. For integers, a negative power is truncated toward zero, and a negative power "
                       "of zero is an error.")
-          .Trait(kHeavy)
+          .Trait(kExpensive)
           .F32Error(1)
           .Domain([](std::span<const ValueRange> operands) {
             return operands[0].low >= 0.2 && operands[1].low >= 0 && operands[1].high <= 3;
           })
-          .Trait(kRefuses)
-          .Refuses(RefuseDivisionByZero)
+          .Trait(kChecksData)
+          .ChecksData(RefuseDivisionByZero)
           .Precision(PrecisionRule::kFull)
           .Vjp(PowVjp);
   return def;

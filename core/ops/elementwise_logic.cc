@@ -165,8 +165,8 @@ const OpDef& WithinOp() {
           .Constraint("C1", "x has an integer dtype")
           .Constraint("C2", "low is at most high")
           .Constraint("C3", "when it runs: every element is in [low, high)")
-          .Trait(kRefuses)
-          .Refuses(RefuseOutside)
+          .Trait(kChecksData)
+          .ChecksData(RefuseOutside)
           .Infer(InferWithin)
           .Eval(EvalWithin)
           .Precision(PrecisionRule::kFollows)
@@ -191,7 +191,7 @@ const OpDef& ConvertOp() {
             c.result() = c.operand(0).Converted(c.result().dtype());
             return absl::OkStatus();
           })
-          .Precision(PrecisionRule::kWritten)
+          .Precision(PrecisionRule::kAsDeclared)
           .Vjp([](VjpContext& c) {
             // Between floats the gradient is only converted. Integers have no gradient.
             if (IsFloat(c.operand(0).dtype())) c.Contribute(0, c.b().Convert(c.grad(), c.operand(0).dtype()));

@@ -35,7 +35,7 @@ void Times(VjpContext& c, Value slope) { c.Contribute(0, c.b().Mul(c.grad(), slo
 //===-- sin -------------------------------------------------------------------------------------------------------===//
 const OpDef& SinOp() {
   static const OpDef def = Unary("sin", "The sine of x.", [](double x) { return std::sin(x); })
-                               .Trait(kHeavy)
+                               .Trait(kExpensive)
                                .F32Error(1)
                                .Domain(ops::Between(-kLargestAngle, kLargestAngle))
                                .Vjp([](VjpContext& c) { Times(c, c.b().Unary("cos", c.operand(0))); });
@@ -45,7 +45,7 @@ const OpDef& SinOp() {
 //===-- cos -------------------------------------------------------------------------------------------------------===//
 const OpDef& CosOp() {
   static const OpDef def = Unary("cos", "The cosine of x.", [](double x) { return std::cos(x); })
-                               .Trait(kHeavy)
+                               .Trait(kExpensive)
                                .F32Error(1)
                                .Domain(ops::Between(-kLargestAngle, kLargestAngle))
                                .Vjp([](VjpContext& c) { Times(c, c.b().Neg(c.b().Unary("sin", c.operand(0)))); });
@@ -55,7 +55,7 @@ const OpDef& CosOp() {
 //===-- tan -------------------------------------------------------------------------------------------------------===//
 const OpDef& TanOp() {
   static const OpDef def = Unary("tan", "The tangent of x.", [](double x) { return std::tan(x); })
-                               .Trait(kHeavy)
+                               .Trait(kExpensive)
                                .F32Error(1)
                                .Domain(ops::Between(-1.2, 1.2))
                                .Precision(PrecisionRule::kFull)
@@ -67,7 +67,7 @@ const OpDef& TanOp() {
 const OpDef& AsinOp() {
   static const OpDef def = Unary("asin", "The angle from -pi/2 to pi/2 whose sine is x; NaN if there is none.",
                                  [](double x) { return std::asin(x); })
-                               .Trait(kHeavy)
+                               .Trait(kExpensive)
                                .F32Error(1)
                                .Domain(ops::Between(-kNearOne, kNearOne))
                                .Precision(PrecisionRule::kFull)
@@ -80,7 +80,7 @@ const OpDef& AcosOp() {
   static const OpDef def =
       Unary("acos", "The angle from 0 to pi whose cosine is x; NaN if there is none.",
             [](double x) { return std::acos(x); })
-          .Trait(kHeavy)
+          .Trait(kExpensive)
           .F32Error(1)
           .Domain(ops::Between(-kNearOne, kNearOne))
           .Precision(PrecisionRule::kFull)
@@ -92,7 +92,7 @@ const OpDef& AcosOp() {
 const OpDef& AtanOp() {
   static const OpDef def =
       Unary("atan", "The angle from -pi/2 to pi/2 whose tangent is x.", [](double x) { return std::atan(x); })
-          .Trait(kHeavy)
+          .Trait(kExpensive)
           .F32Error(1)
           .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Div(c.grad(), OnePlusSquare(c.b(), c.operand(0)))); });
   return def;
@@ -101,7 +101,7 @@ const OpDef& AtanOp() {
 //===-- sinh ------------------------------------------------------------------------------------------------------===//
 const OpDef& SinhOp() {
   static const OpDef def = Unary("sinh", "The hyperbolic sine of x.", [](double x) { return std::sinh(x); })
-                               .Trait(kHeavy)
+                               .Trait(kExpensive)
                                .F32Error(1)
                                .Precision(PrecisionRule::kFull)
                                .Vjp([](VjpContext& c) { Times(c, c.b().Unary("cosh", c.operand(0))); });
@@ -111,7 +111,7 @@ const OpDef& SinhOp() {
 //===-- cosh ------------------------------------------------------------------------------------------------------===//
 const OpDef& CoshOp() {
   static const OpDef def = Unary("cosh", "The hyperbolic cosine of x.", [](double x) { return std::cosh(x); })
-                               .Trait(kHeavy)
+                               .Trait(kExpensive)
                                .F32Error(1)
                                .Precision(PrecisionRule::kFull)
                                .Vjp([](VjpContext& c) { Times(c, c.b().Unary("sinh", c.operand(0))); });
@@ -122,7 +122,7 @@ const OpDef& CoshOp() {
 const OpDef& AsinhOp() {
   static const OpDef def =
       Unary("asinh", "The number whose hyperbolic sine is x.", [](double x) { return std::asinh(x); })
-          .Trait(kHeavy)
+          .Trait(kExpensive)
           .F32Error(1)
           .Vjp([](VjpContext& c) { Times(c, c.b().Rsqrt(OnePlusSquare(c.b(), c.operand(0)))); });
   return def;
@@ -133,7 +133,7 @@ const OpDef& AcoshOp() {
   static const OpDef def =
       Unary("acosh", "The number of at least 0 whose hyperbolic cosine is x; NaN if there is none.",
             [](double x) { return std::acosh(x); })
-          .Trait(kHeavy)
+          .Trait(kExpensive)
           .F32Error(1)
           .Domain(From(1.2))
           .Vjp([](VjpContext& c) {  // 1 / sqrt(x^2 - 1), without loss of precision near 1; infinite at 1
@@ -149,7 +149,7 @@ const OpDef& AtanhOp() {
   static const OpDef def =
       Unary("atanh", "The number whose hyperbolic tangent is x; NaN if there is none.",
             [](double x) { return std::atanh(x); })
-          .Trait(kHeavy)
+          .Trait(kExpensive)
           .F32Error(1)
           .Domain(ops::Between(-kNearOne, kNearOne))
           .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Div(c.grad(), OneMinusSquare(c.b(), c.operand(0)))); });

@@ -63,7 +63,7 @@ const OpDef& SignOp() {
 const OpDef& ExpOp() {
   static const OpDef def = Unary(
                                "exp", "e to the power x.", [](double x) { return std::exp(x); }, nullptr)
-                               .Trait(kHeavy)
+                               .Trait(kExpensive)
                                .F32Error(2)
                                .Precision(PrecisionRule::kFull)
                                .Vjp([](VjpContext& c) { c.Contribute(0, c.b().Mul(c.grad(), c.result())); });
@@ -74,7 +74,7 @@ const OpDef& ExpOp() {
 const OpDef& LogOp() {
   static const OpDef def = Unary(
                                "log", "The natural logarithm of x.", [](double x) { return std::log(x); }, nullptr)
-                               .Trait(kHeavy)
+                               .Trait(kExpensive)
                                .F32Error(2)
                                .Domain(From(0.2))
                                .Precision(PrecisionRule::kFull)
@@ -87,7 +87,7 @@ const OpDef& Log1pOp() {
   static const OpDef def =
       Unary(
           "log1p", "The natural logarithm of 1 + x, exact near 0.", [](double x) { return std::log1p(x); }, nullptr)
-          .Trait(kHeavy)
+          .Trait(kExpensive)
           .F32Error(3)
           .Domain(From(-0.8))
           .Precision(PrecisionRule::kFull)
@@ -126,7 +126,7 @@ const OpDef& RsqrtOp() {
 const OpDef& TanhOp() {
   static const OpDef def = Unary(
                                "tanh", "The hyperbolic tangent of x.", [](double x) { return std::tanh(x); }, nullptr)
-                               .Trait(kHeavy)
+                               .Trait(kExpensive)
                                .F32Error(3)
                                .Vjp([](VjpContext& c) {  // g (1 - y^2)
                                  Builder& b = c.b();
@@ -141,7 +141,7 @@ const OpDef& SigmoidOp() {
   static const OpDef def =
       Unary(
           "sigmoid", "1 / (1 + exp(-x)).", [](double x) { return 1.0 / (1.0 + std::exp(-x)); }, nullptr)
-          .Trait(kHeavy)
+          .Trait(kExpensive)
           .F32Error(3)
           .Vjp([](VjpContext& c) {  // g y (1 - y)
             Builder& b = c.b();
@@ -171,7 +171,7 @@ const OpDef& SoftsignOp() {
 const OpDef& ErfOp() {
   static const OpDef def = Unary(
                                "erf", "The error function of x.", [](double x) { return std::erf(x); }, nullptr)
-                               .Trait(kHeavy)
+                               .Trait(kExpensive)
                                .F32Error(3)
                                .Vjp([](VjpContext& c) {  // g 2 / sqrt(pi) exp(-x^2)
                                  Builder& b = c.b();

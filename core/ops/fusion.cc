@@ -4,7 +4,7 @@
 #include "core/interpreter.h"
 #include "core/ops/op_list.h"
 #include "core/ops/rules.h"
-#include "core/placing.h"
+#include "core/placement_rules.h"
 
 namespace lockstep {
 namespace {

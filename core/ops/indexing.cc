@@ -237,7 +237,7 @@ const OpDef& GatherOp() {
           .Attr<int64_t>("dim", "the dimension of x that is indexed")
           .OptionalAttr<int64_t>("batch_dims", 0, "the number of leading dimensions that x and the indices share")
           .Trait(kMovement)
-          .Trait(kRefuses)
+          .Trait(kChecksData)
           .Constraint("C1", "the indices have dtype i64 or i32")
           .Constraint("C2", "dim is a dimension of x")
           .Constraint("C3", "batch_dims is at least 0, and no more than dim and the rank of the indices")
@@ -266,7 +266,7 @@ const OpDef& ScatterSumOp() {
           .OptionalAttr<int64_t>("batch_dims", 0, "the number of leading dimensions that updates and indices share")
           .Attr<int64_t>("size", "the extent of dimension dim")
           .Trait(kOpaque)
-          .Trait(kRefuses)
+          .Trait(kChecksData)
           .Constraint("C1", "the indices have dtype i64 or i32")
           .Constraint("C2",
                       "0 <= batch_dims <= dim, and the updates have dimensions for those of the indices from dim on")

@@ -45,14 +45,14 @@ const OpDef& LambOp() {
                                 "weight of the decay, which is part of the update before its norm is taken")
           .In(AtLeast(0))
           .OrOperand()
-          .KnownAs({.name = "LAMB",
-                    .doc =
-                        "LAMB (You et al., 2020), for large batches: Adam's step, scaled to the norm of the variable. "
-                        "Defaults are those of NVIDIA's FusedLAMB, without its clipping of gradients, which "
-                        "`train_step` has.\n\n"
-                        "Biases and the parameters of normalisations are usually excluded: `groups` of `train_step` "
-                        "give them AdamW.",
-                    .defaults = {{"learning_rate", 1e-3}}});
+          .UserName({.name = "LAMB",
+                     .doc =
+                         "LAMB (You et al., 2020), for large batches: Adam's step, scaled to the norm of the variable. "
+                         "Defaults are those of NVIDIA's FusedLAMB, without its clipping of gradients, which "
+                         "`train_step` has.\n\n"
+                         "Biases and the parameters of normalisations are usually excluded: `groups` of `train_step` "
+                         "give them AdamW.",
+                     .defaults = {{"learning_rate", 1e-3}}});
   return def;
 }
 

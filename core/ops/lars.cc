@@ -43,13 +43,13 @@ const OpDef& LarsOp() {
           .OrOperand()
           .OptionalAttr<double>("epsilon", 1e-8, "added to the divisor, against division by zero")
           .In(Above(0))
-          .KnownAs({.name = "LARS",
-                    .doc =
-                        "LARS (You, Gitman and Ginsburg, 2017), for large batches: SGD with momentum, whose gradient "
-                        "is scaled by the ratio of the variable's norm to its own. The learning rate multiplies the "
-                        "accumulated momentum, as in PyTorch's SGD and NVIDIA's LARC.\n\n"
-                        "Biases and the parameters of normalisations are usually excluded: `groups` of `train_step` "
-                        "give them SGD."});
+          .UserName({.name = "LARS",
+                     .doc =
+                         "LARS (You, Gitman and Ginsburg, 2017), for large batches: SGD with momentum, whose gradient "
+                         "is scaled by the ratio of the variable's norm to its own. The learning rate multiplies the "
+                         "accumulated momentum, as in PyTorch's SGD and NVIDIA's LARC.\n\n"
+                         "Biases and the parameters of normalisations are usually excluded: `groups` of `train_step` "
+                         "give them SGD."});
   return def;
 }
 

@@ -36,7 +36,7 @@ const OpDef& LionOp() {
           .OptionalAttr<double>("weight_decay", 0.0, "weight of the decay of the variable itself")
           .In(AtLeast(0))
           .OrOperand()
-          .KnownAs(
+          .UserName(
               {.name = "Lion",
                .doc = "Lion (Chen et al., 2023): each weight moves by the learning rate, in the direction of a running "
                       "mean of its gradient; the weight decay is decoupled.",

@@ -83,13 +83,13 @@ const OpDef& MuonOp() {
           .OneOf({"original", "match_rms_adamw"})
           .Updates({.least = 2, .most = 2})
           .Flops(MuonFlops)
-          .KnownAs({.name = "Muon",
-                    .doc =
-                        "Muon (Jordan et al., 2024), for the matrices of hidden layers: momentum, made orthogonal.\n\n"
-                        "It updates only states of two dimensions. `groups` of `train_step` give AdamW to the others, "
-                        "and to embeddings and the last layer. PyTorch's `ns_coefficients` are ns_a, ns_b and ns_c. "
-                        "The iteration is computed in f32, or in f64 for states of f64; PyTorch uses bf16.",
-                    .defaults = {{"learning_rate", 1e-3}}});
+          .UserName({.name = "Muon",
+                     .doc =
+                         "Muon (Jordan et al., 2024), for the matrices of hidden layers: momentum, made orthogonal.\n\n"
+                         "It updates only states of two dimensions. `groups` of `train_step` give AdamW to the others, "
+                         "and to embeddings and the last layer. PyTorch's `ns_coefficients` are ns_a, ns_b and ns_c. "
+                         "The iteration is computed in f32, or in f64 for states of f64; PyTorch uses bf16.",
+                     .defaults = {{"learning_rate", 1e-3}}});
   return def;
 }
 

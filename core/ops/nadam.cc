@@ -61,9 +61,9 @@ const OpDef& NadamOp() {
           .In(AtLeast(0))
           .OrOperand()
           .OptionalAttr<bool>("decoupled_weight_decay", false, "decay the variable itself rather than by an L2 penalty")
-          .KnownAs({.name = "NAdam",
-                    .doc = "NAdam (Dozat, 2016): Adam with Nesterov's momentum, which grows in the first steps.",
-                    .defaults = {{"learning_rate", 2e-3}}});
+          .UserName({.name = "NAdam",
+                     .doc = "NAdam (Dozat, 2016): Adam with Nesterov's momentum, which grows in the first steps.",
+                     .defaults = {{"learning_rate", 2e-3}}});
   return def;
 }
 

@@ -452,7 +452,7 @@ const OpDef& BatchNormInferenceOp() {
           .Trait(kOpaque)
           .Infer(InferBatchNormInference)
           .Eval(EvalBatchNormInference)
-          .Precision(PrecisionRule::kInside)
+          .Precision(PrecisionRule::kComputesInF32)
           .Vjp(BatchNormInferenceVjp)
           .Decompose(DecomposeBatchNormInference)
           .Place(PlaceBatchNormInference);
@@ -472,7 +472,7 @@ const OpDef& BatchNormTrainingOp() {
           .Trait(kOpaque)
           .Infer(InferBatchNormTraining)
           .Eval(EvalBatchNormTraining)
-          .Precision(PrecisionRule::kInside)
+          .Precision(PrecisionRule::kComputesInF32)
           .Vjp(BatchNormTrainingVjp)
           .Decompose(DecomposeBatchNormTraining)
           .Place(PlaceBatchNormTraining);
@@ -495,7 +495,7 @@ const OpDef& BatchNormGradOp() {
           .Trait(kOpaque)
           .Infer(InferBatchNormGrad)
           .Eval(EvalBatchNormGrad)
-          .Precision(PrecisionRule::kInside)
+          .Precision(PrecisionRule::kComputesInF32)
           .NoGradient("second derivatives of batch normalisation are not needed by any optimizer here")
           .Decompose(DecomposeBatchNormGrad)
           .Place(PlaceBatchNormGrad);

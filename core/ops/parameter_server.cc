@@ -151,7 +151,7 @@ const OpDef& PushOp() {
           .Constraint("C4", "a synchronous push has no max_staleness")
           .Infer(InferPush)
           .EvalAcrossRanks(EvalPush)
-          .Precision(PrecisionRule::kWritten)
+          .Precision(PrecisionRule::kAsDeclared)
           .NoGradient("updates are where differentiation ends")
           .Place(PlacePush)
           .Decompose(DecomposePush);
@@ -178,7 +178,7 @@ const OpDef& PullOp() {
           .Infer(InferPull)
           .Eval(EvalPull)
           .Flops(PullFlops)
-          .Precision(PrecisionRule::kWritten)
+          .Precision(PrecisionRule::kAsDeclared)
           .NoGradient("updates are where differentiation ends")
           .Place(PlacePull)
           .Decompose(DecomposePull);

@@ -50,11 +50,11 @@ const OpDef& RadamOp() {
           .OptionalAttr<double>("weight_decay", 0.0, "weight of the L2 penalty")
           .In(AtLeast(0))
           .OrOperand()
-          .KnownAs({.name = "RAdam",
-                    .doc =
-                        "RAdam (Liu et al., 2020): Adam whose adaptive step is held back in the first steps, where its "
-                        "variance is large.",
-                    .defaults = {{"learning_rate", 1e-3}}});
+          .UserName(
+              {.name = "RAdam",
+               .doc = "RAdam (Liu et al., 2020): Adam whose adaptive step is held back in the first steps, where its "
+                      "variance is large.",
+               .defaults = {{"learning_rate", 1e-3}}});
   return def;
 }
 

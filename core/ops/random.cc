@@ -70,14 +70,14 @@ const OpDef& RandomBitsOp() {
           .Attr<int64_t>("stream", "the number of this draw among those of the program")
           .OptionalAttr<int64_t>("word", 0, "the number of the word, of the four for an index")
           .Trait(kElementwise)
-          .Trait(kHeavy)
+          .Trait(kExpensive)
           .Constraint("C1", "seed, step and index have the same type")
           .Constraint("C2", "they are i64; only 40 bits of a step are used")
           .Constraint("C3", "stream is at least 0 and below 2^24")
           .Constraint("C4", "word is 0, 1, 2 or 3")
           .Infer(InferRandomBits)
           .Eval(EvalRandomBits)
-          .Precision(PrecisionRule::kWritten)
+          .Precision(PrecisionRule::kAsDeclared)
           .NoGradient("its operands are integers")
           .Place([](PlacementContext& c) { ops::PlaceElementwise(c); });
   return def;

@@ -84,16 +84,17 @@ const OpDef& RmspropCenteredMomentumOp() {
       RmspropOf("rmsprop_centered_momentum", kCentered | kMomentum,
                 "One step of centered RMSprop with momentum: next_mean and the root are those of rmsprop_centered, "
                 "next_v and next_w those of rmsprop_momentum.")
-          .KnownAs({.name = "RMSprop",
-                    .doc = "RMSprop (Tieleman and Hinton, 2012): the gradient is divided by the root of the running "
-                           "mean of its squares, or, if it is centered, of its variance.\n\n"
-                           "With `momentum` each step is added to a share of the previous ones. The state of an option "
-                           "exists only with that option.",
-                    .defaults = {{"learning_rate", 0.01}, {"momentum", 0.0}},
-                    .variants = {{"rmsprop", {"momentum", "centered"}},
-                                 {"rmsprop_momentum", {"centered"}},
-                                 {"rmsprop_centered", {"momentum"}}},
-                    .flags = {{"centered", "divide by the root of the variance of the gradient"}}});
+          .UserName({.name = "RMSprop",
+                     .doc =
+                         "RMSprop (Tieleman and Hinton, 2012): the gradient is divided by the root of the running "
+                         "mean of its squares, or, if it is centered, of its variance.\n\n"
+                         "With `momentum` each step is added to a share of the previous ones. The state of an option "
+                         "exists only with that option.",
+                     .defaults = {{"learning_rate", 0.01}, {"momentum", 0.0}},
+                     .variants = {{"rmsprop", {"momentum", "centered"}},
+                                  {"rmsprop_momentum", {"centered"}},
+                                  {"rmsprop_centered", {"momentum"}}},
+                     .flags = {{"centered", "divide by the root of the variance of the gradient"}}});
   return def;
 }
 

@@ -39,11 +39,11 @@ const OpDef& RpropOp() {
           .In(AtLeast(0))
           .OptionalAttr<double>("largest", 50.0, "the greatest step size")
           .In(AtLeast(0))
-          .KnownAs({.name = "Rprop",
-                    .doc =
-                        "Rprop (Riedmiller and Braun, 1993): each weight has its own step size, which grows while its "
-                        "gradient keeps its sign. For gradients of all data, not of batches.",
-                    .defaults = {{"learning_rate", 0.01}}});
+          .UserName({.name = "Rprop",
+                     .doc =
+                         "Rprop (Riedmiller and Braun, 1993): each weight has its own step size, which grows while its "
+                         "gradient keeps its sign. For gradients of all data, not of batches.",
+                     .defaults = {{"learning_rate", 0.01}}});
   return def;
 }
 

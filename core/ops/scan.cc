@@ -10,7 +10,7 @@
 #include "core/ops/op_list.h"
 #include "core/ops/rules.h"
 #include "core/ops/scan_gradient.h"
-#include "core/placing.h"
+#include "core/placement_rules.h"
 
 namespace lockstep {
 

@@ -21,15 +21,15 @@ bool IsCheap(const Node& node) {
 
 // True for a sum with a term that is not cheap, such as two products and a bias. The sum is stacked instead of its
 // terms, which the gradient of a sum does not read.
-bool IsSumOfDear(const Node& node) {
+bool IsSumOfExpensive(const Node& node) {
   if (!node.Is("add") && !node.Is("sub")) return false;
   return std::any_of(node.operands().begin(), node.operands().end(), [](Value operand) {
     if (operand.node->is_input()) return false;
-    return !IsCheap(*operand.node) || IsSumOfDear(*operand.node);
+    return !IsCheap(*operand.node) || IsSumOfExpensive(*operand.node);
   });
 }
 
-bool IsStacked(const Node& node) { return !IsCheap(node) || IsSumOfDear(node); }
+bool IsStacked(const Node& node) { return !IsCheap(node) || IsSumOfExpensive(node); }
 
 absl::StatusOr<Value> AddFreshInput(Graph& graph, const std::string& name, const TensorType& type) {
   std::unordered_set<std::string> taken;

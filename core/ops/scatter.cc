@@ -142,14 +142,14 @@ void ScatterVjp(VjpContext& c) {
 
 // True if a partial x gives a partial result: if it is replaced by updates with the same partial placement, or
 // multiplied by replicated ones.
-bool PassesShares(const PlacementContext& c) {
+bool KeepsPartial(const PlacementContext& c) {
   const Placement &x = c.operand(0), &updates = c.operand(2);
   const std::optional<ReduceKind> kind = ScatterKind(c);
   if (!kind) return x.is_partial() && updates == x;
   return *kind == ReduceKind::kProd && ops::IsLinearPartial(x, c.dtype(0)) && updates.is_replicated();
 }
 
-// Splits along a dimension that is not indexed, else keeps x partial if PassesShares, else replicates.
+// Splits along a dimension that is not indexed, else keeps x partial if KeepsPartial, else replicates.
 void PlaceScatter(PlacementContext& c) {
   if (ops::PlaceLocal(c)) return;
   const ops::IndexedDims dims(c.attr<int64_t>("dim"), c.attr<int64_t>("batch_dims"), c.shape(1).rank());
@@ -166,7 +166,7 @@ void PlaceScatter(PlacementContext& c) {
     c.Require(1, ops::SplitOrWhole(dims.ValuesToIndices(dims.XToValues(along))));
     c.Require(2, Placement::Split(dims.XToValues(along)));
     c.Result(Placement::Split(along));
-  } else if (PassesShares(c)) {
+  } else if (KeepsPartial(c)) {
     c.Require(1, Placement::Replicated());
     c.Result(x);
   } else {
@@ -192,7 +192,7 @@ const OpDef& ScatterOp() {
           .OptionalAttr<int64_t>("batch_dims", 0, "the number of leading dimensions that x and the indices share")
           .OptionalAttr<std::string>("kind", "replace", "replace, min, max or prod")
           .Trait(kOpaque)
-          .Trait(kRefuses)
+          .Trait(kChecksData)
           .Constraint("C1", "the indices have dtype i64 or i32")
           .Constraint("C2", "dim is a dimension of x")
           .Constraint("C3", "batch_dims is at least 0, and no more than dim and the rank of the indices")

@@ -46,12 +46,12 @@ const OpDef& SgdMomentumOp() {
           .OptionalAttr<double>("weight_decay", 0.0, kPenalty)
           .In(AtLeast(0))
           .OrOperand()
-          .KnownAs({.name = "SGD",
-                    .doc = "Stochastic gradient descent: d = gradient + weight_decay * w; v = momentum * v + d; "
-                           "w -= learning_rate * v.\n\n"
-                           "With `nesterov` the step is along d + momentum * v. If momentum is 0, there is no v.",
-                    .defaults = {{"momentum", 0.0}},
-                    .variants = {{"sgd", {"momentum"}}}});
+          .UserName({.name = "SGD",
+                     .doc = "Stochastic gradient descent: d = gradient + weight_decay * w; v = momentum * v + d; "
+                            "w -= learning_rate * v.\n\n"
+                            "With `nesterov` the step is along d + momentum * v. If momentum is 0, there is no v.",
+                     .defaults = {{"momentum", 0.0}},
+                     .variants = {{"sgd", {"momentum"}}}});
   return def;
 }
 

@@ -218,7 +218,7 @@ const OpDef& ConstantOp() {
                                  c.result() = c.attr<Tensor>("value");
                                  return absl::OkStatus();
                                })
-                               .Precision(PrecisionRule::kWritten)
+                               .Precision(PrecisionRule::kAsDeclared)
                                .NoGradient("it has no operands")
                                .Place([](PlacementContext& c) { c.Result(Placement::Replicated()); });
   return def;
@@ -239,7 +239,7 @@ const OpDef& IotaOp() {
                                .Constraint("C3", "dtype is not bool")
                                .Infer(InferIota)
                                .Eval(EvalIota)
-                               .Precision(PrecisionRule::kWritten)
+                               .Precision(PrecisionRule::kAsDeclared)
                                .NoGradient("it has no operands")
                                .Place(PlaceIota);
   return def;

@@ -260,7 +260,7 @@ const OpDef& SoftmaxCrossEntropyOp() {
           .Constraint("C4", "labels have the shape of logits without dimension 1, the classes")
           .Constraint("C5", "when it runs: every label is in [0, C)")
           .Trait(kOpaque)
-          .Trait(kRefuses)
+          .Trait(kChecksData)
           .Infer(InferSoftmaxCrossEntropy)
           .Eval(EvalSoftmaxCrossEntropy)
           .Vjp(SoftmaxCrossEntropyVjp)

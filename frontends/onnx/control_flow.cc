@@ -26,8 +26,8 @@ absl::Status If(OnnxNode& n) {
 
 // Imports a loop whose condition stays true as a `scan` node and returns its outputs. Returns an error if the body
 // cannot be that of a `scan`.
-absl::StatusOr<std::vector<Value>> UnrollLoop(OnnxNode& n, const onnx::GraphProto& body,
-                                              const std::vector<OnnxValue>& carried, int64_t trips) {
+absl::StatusOr<std::vector<Value>> ImportLoopAsScan(OnnxNode& n, const onnx::GraphProto& body,
+                                                    const std::vector<OnnxValue>& carried, int64_t trips) {
   using Kind = OnnxLoopInput::Kind;
   constexpr int64_t kMostNumbered = int64_t{1} << 31;
   if (trips > kMostNumbered) return n.Unsupported() << trips << " iterations";
@@ -69,7 +69,7 @@ absl::Status Loop(OnnxNode& n) {
   }
   absl::Status not_a_loop;
   if (goes_on && trips && *trips > kMostUnrolledAtOnce) {
-    const absl::StatusOr<std::vector<Value>> results = UnrollLoop(n, *body, carried, *trips);
+    const absl::StatusOr<std::vector<Value>> results = ImportLoopAsScan(n, *body, carried, *trips);
     if (results.ok()) {
       for (int i = 0; i < n.num_outputs(); ++i) n.SetOutput(i, (*results)[static_cast<size_t>(i)]);
       return absl::OkStatus();

@@ -53,7 +53,7 @@ namespace {
 // bias cannot have.
 bool IsNoBias(OnnxNode& n) {
   if (!n.has_input(2) || n.TorchOperator() != "conv3d.default") return false;
-  const Tensor* const bias = n.FixedInput(2);
+  const Tensor* const bias = n.DataIndependentInput(2);
   return bias != nullptr && bias->shape().rank() != 1 && *bias == Tensor::Full(bias->type(), 0);
 }
 

@@ -36,7 +36,7 @@ absl::Status Extremum(OnnxNode& n, std::string_view op) {
 absl::Status Max(OnnxNode& n) {
   const Value x = n.input(0);
   RETURN_IF_ERROR(n.b().status());
-  const Tensor* bound = n.num_inputs() == 2 ? n.FixedInput(1) : nullptr;
+  const Tensor* bound = n.num_inputs() == 2 ? n.DataIndependentInput(1) : nullptr;
   if (bound == nullptr || bound->num_elements() != 1 || bound->At(0) != -100) return Extremum(n, "max");
   ASSIGN_OR_RETURN(const std::vector<Value> xs, BroadcastInputs(n));
   const Value result = xs[0] == x ? BoundedLog(n.b(), x, xs[1]) : Value();
@@ -83,7 +83,7 @@ absl::Status Reciprocal(OnnxNode& n) {
 // float power, and if the base's dtype may not hold the exponent exactly: rounding could make an odd exponent even.
 DType PowType(const OnnxNode& n, DType base, DType exponent) {
   if (exponent == base || (!IsFloat(base) && !IsFloat(exponent))) return base;
-  const Tensor* known = IsFloat(base) ? n.FixedInput(1) : nullptr;
+  const Tensor* known = IsFloat(base) ? n.DataIndependentInput(1) : nullptr;
   if (known == nullptr) return DType::kF64;
   const Tensor rounded = known->Converted(base);
   for (int64_t i = 0; i < known->num_elements(); ++i) {
@@ -96,7 +96,7 @@ DType PowType(const OnnxNode& n, DType base, DType exponent) {
 absl::Status Pow(OnnxNode& n) {
   Builder& b = n.b();
   ASSIGN_OR_RETURN(std::vector<Value> xs, BroadcastInputs(n));
-  const Tensor* exponent = n.FixedInput(1);
+  const Tensor* exponent = n.DataIndependentInput(1);
   if (exponent != nullptr && exponent->num_elements() == 1 && exponent->At(0) == 2.0) {
     n.SetOutput(0, b.Mul(xs[0], xs[0]));
     return absl::OkStatus();

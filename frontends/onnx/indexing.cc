@@ -113,7 +113,8 @@ absl::Status Gather(OnnxNode& n) {
   RETURN_IF_ERROR(n.b().status());
   ASSIGN_OR_RETURN(const int64_t axis, n.Axis(n.Int("axis", 0), x.shape().rank()));
   const std::string padding(n.Metadata("lockstep.padding_idx"));
-  if (const Tensor* fixed = n.FixedInput(1); padding.empty() && fixed != nullptr && IsInteger(fixed->dtype())) {
+  if (const Tensor* fixed = n.DataIndependentInput(1);
+      padding.empty() && fixed != nullptr && IsInteger(fixed->dtype())) {
     ASSIGN_OR_RETURN(const std::optional<Value> slice, GatherAsSlice(n, *fixed, axis));
     if (slice) {
       n.SetOutput(0, *slice);

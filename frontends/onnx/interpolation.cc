@@ -4,7 +4,7 @@ namespace lockstep {
 
 Value IndexBelow(Builder& b, Value x) { return b.Convert(b.Unary("floor", x), DType::kI64); }
 
-Value NearImage(Builder& b, Value position, int64_t extent, double margin) {
+Value ClampToMargin(Builder& b, Value position, int64_t extent, double margin) {
   const Value least = b.SplatLike(-1 - margin, position);
   return b.Min(b.Max(position, least), b.SplatLike(static_cast<double>(extent) + margin, position));
 }
@@ -37,7 +37,7 @@ Value InterpolatedAt(Builder& b, Value x, const std::vector<int64_t>& extents, c
                      bool zeros) {
   std::vector<Value> before, fraction;
   for (size_t i = 0; i < positions.size(); ++i) {
-    const Value position = zeros ? NearImage(b, positions[i], extents[i], 1) : positions[i];
+    const Value position = zeros ? ClampToMargin(b, positions[i], extents[i], 1) : positions[i];
     if (!position) return position;
     before.push_back(IndexBelow(b, position));
     fraction.push_back(b.Sub(position, b.Convert(before.back(), position.dtype())));

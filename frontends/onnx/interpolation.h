@@ -13,7 +13,7 @@ Value IndexBelow(Builder& b, Value x);
 
 // `position` limited to [-1 - margin, extent + margin]. Positions outside read zeros in either case; the limit keeps
 // their weights finite.
-Value NearImage(Builder& b, Value position, int64_t extent, double margin);
+Value ClampToMargin(Builder& b, Value position, int64_t extent, double margin);
 
 // Gathers elements of images x [N, C, S], whose last dimension is all spatial dimensions of `extents` in one. `indices`
 // is a list of i64 [N, P], one for each spatial dimension. Returns [N, C, P] of the float type `wide`. For an index out

@@ -84,15 +84,15 @@ absl::StatusOr<double> OnnxNode::FloatInput(int i) {
   return value->At(0);
 }
 
-const Tensor* OnnxNode::FixedInput(int i) const { return values_.FindFixed(proto_.input(i)); }
+const Tensor* OnnxNode::DataIndependentInput(int i) const { return values_.FindDataIndependent(proto_.input(i)); }
 
-absl::StatusOr<Tensor> OnnxNode::KnownInput(int i) {
+absl::StatusOr<Tensor> OnnxNode::ConstantOrInitialInput(int i) {
   if (const Tensor* value = values_.FindInitialValue(proto_.input(i))) return *value;
   return Unsupported() << "input " << i << " (" << proto_.input(i) << ") must be known before the program runs";
 }
 
 absl::StatusOr<std::vector<double>> OnnxNode::FloatsInput(int i) {
-  ASSIGN_OR_RETURN(const Tensor value, KnownInput(i));
+  ASSIGN_OR_RETURN(const Tensor value, ConstantOrInitialInput(i));
   if (value.shape().rank() > 1 || !IsFloat(value.dtype())) {
     return Error() << "input " << i << " (" << proto_.input(i) << ") is " << value.type()
                    << ", expected a list of floats";

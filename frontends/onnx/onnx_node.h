@@ -56,9 +56,9 @@ class OnnxNode {
   absl::StatusOr<Tensor> ConstantInput(int i);
   absl::StatusOr<std::vector<int64_t>> IntsInput(int i);  // of rank 0 or 1
   // The same, or the value of an initializer. That initializer is then not trained, unless it is also used elsewhere.
-  absl::StatusOr<Tensor> KnownInput(int i);
+  absl::StatusOr<Tensor> ConstantOrInitialInput(int i);
   // The value of an input if it does not depend on given values or data, else null. For optional simplifications.
-  const Tensor* FixedInput(int i) const;
+  const Tensor* DataIndependentInput(int i) const;
   absl::StatusOr<double> FloatInput(int i);                // of one element; may be an initializer
   absl::StatusOr<std::vector<double>> FloatsInput(int i);  // of rank 0 or 1; may be an initializer
   // For operators that also take sequences and optionals (`takes_any_kind` in the table). For other operators, all

@@ -44,7 +44,7 @@ absl::StatusOr<Ints> PadAmounts(OnnxNode& n, int64_t rank) {
 absl::StatusOr<Tensor> PaddingOf(OnnxNode& n, DType dtype) {
   if (n.opset() < 11) return Tensor::Scalar(dtype, n.Float("value", 0));
   if (!n.has_input(2)) return Tensor::Scalar(dtype, 0);
-  ASSIGN_OR_RETURN(const Tensor value, n.KnownInput(2));
+  ASSIGN_OR_RETURN(const Tensor value, n.ConstantOrInitialInput(2));
   if (value.num_elements() != 1 || value.dtype() != dtype)
     return n.Error() << "constant_value is " << value.type() << ", expected one element of " << dtype;
   return value.Reshaped(Shape());

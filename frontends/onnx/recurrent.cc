@@ -68,7 +68,7 @@ absl::Status ReadLengths(OnnxNode& n, RecurrentForm& form) {
   const Value lengths = n.input(4);
   RETURN_IF_ERROR(b.status());
   if (!IsInteger(lengths.dtype())) return n.Error() << "input 4 (sequence_lens) is " << lengths.type();
-  if (const Tensor* known = n.FixedInput(4)) {
+  if (const Tensor* known = n.DataIndependentInput(4)) {
     bool all_whole = true;
     for (int64_t i = 0; i < known->num_elements(); ++i) {
       if (known->At(i) < 0 || known->At(i) > static_cast<double>(form.length)) {

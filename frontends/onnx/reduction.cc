@@ -45,11 +45,11 @@ absl::Status Reduce(OnnxNode& n, int64_t axes_input_since, std::string_view op, 
 }
 
 Value Same(Builder&, Value x) { return x; }
-Value SameBehind(Builder&, Value x, int64_t) { return x; }
+Value IdentityAfter(Builder&, Value x, int64_t) { return x; }
 Value Square(Builder& b, Value x) { return b.Mul(x, x); }
 Value Abs(Builder& b, Value x) { return b.Unary("abs", x); }
-Value LogBehind(Builder& b, Value x, int64_t) { return b.Log(x); }
-Value NormBehind(Builder& b, Value x, int64_t) { return NormOf(b, x); }
+Value LogAfter(Builder& b, Value x, int64_t) { return b.Log(x); }
+Value NormAfter(Builder& b, Value x, int64_t) { return NormOf(b, x); }
 
 // The mean, given the sum. A mean of integers is truncated, so the sum is divided; a float sum is multiplied by 1 /
 // count.
@@ -59,7 +59,7 @@ Value Divide(Builder& b, Value sum, int64_t count) {
   return b.Scale(sum, 1.0 / static_cast<double>(count));
 }
 
-absl::Status ReduceSum(OnnxNode& n) { return Reduce(n, 13, "reduce_sum", Same, SameBehind); }
+absl::Status ReduceSum(OnnxNode& n) { return Reduce(n, 13, "reduce_sum", Same, IdentityAfter); }
 
 // 16-bit floats are computed in f32: the sum could overflow, and 1 / count has few digits.
 absl::Status ReduceMean(OnnxNode& n) {
@@ -97,7 +97,7 @@ absl::Status ReduceExtremum(OnnxNode& n, std::string_view op) {
   const std::string made_of = n.TorchOperator();
   if ((made_of == "max.dim" || made_of == "min.dim") && IsFloat(x.dtype()) && x.shape().rank() > 0)
     return FirstExtremum(n, op);
-  if (x.dtype() != DType::kBool) return Reduce(n, 18, op, Same, SameBehind);
+  if (x.dtype() != DType::kBool) return Reduce(n, 18, op, Same, IdentityAfter);
   return Reduce(
       n, 18, op, [](Builder& b, Value x) { return b.Convert(x, DType::kU8); },
       [](Builder& b, Value x, int64_t) { return b.Convert(x, DType::kBool); });
@@ -105,11 +105,11 @@ absl::Status ReduceExtremum(OnnxNode& n, std::string_view op) {
 
 absl::Status ReduceMax(OnnxNode& n) { return ReduceExtremum(n, "reduce_max"); }
 absl::Status ReduceMin(OnnxNode& n) { return ReduceExtremum(n, "reduce_min"); }
-absl::Status ReduceProd(OnnxNode& n) { return Reduce(n, 18, "reduce_prod", Same, SameBehind); }
-absl::Status ReduceL1(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Abs, SameBehind); }
-absl::Status ReduceL2(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, NormBehind); }
-absl::Status ReduceSumSquare(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, SameBehind); }
-absl::Status ReduceLogSum(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Same, LogBehind); }
+absl::Status ReduceProd(OnnxNode& n) { return Reduce(n, 18, "reduce_prod", Same, IdentityAfter); }
+absl::Status ReduceL1(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Abs, IdentityAfter); }
+absl::Status ReduceL2(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, NormAfter); }
+absl::Status ReduceSumSquare(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Square, IdentityAfter); }
+absl::Status ReduceLogSum(OnnxNode& n) { return Reduce(n, 18, "reduce_sum", Same, LogAfter); }
 
 // log(sum(exp(x))), without overflow: the largest element, if it is finite, is subtracted first.
 absl::Status ReduceLogSumExp(OnnxNode& n) {

@@ -111,7 +111,7 @@ Value Cubic(Builder& b, Value x, const Ints& extents, std::vector<Value> positio
   std::vector<std::vector<Value>> indices, weights;  // four for each spatial dimension
   size_t corners = 1;
   for (size_t i = 0; i < extents.size(); ++i, corners *= 4) {
-    if (s.padding == "zeros") positions[i] = NearImage(b, positions[i], extents[i], 2);
+    if (s.padding == "zeros") positions[i] = ClampToMargin(b, positions[i], extents[i], 2);
     if (!positions[i]) return Value();
     const Value floor = b.Convert(IndexBelow(b, positions[i]), positions[i].dtype());
     weights.push_back(CubicWeights(b, b.Sub(positions[i], floor)));

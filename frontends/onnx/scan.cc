@@ -68,8 +68,10 @@ Value MoveDim(Builder& b, Value x, int64_t from, int64_t to) {
 }
 
 // Imports the Scan as a `scan` node and returns its results. Returns an error if the body cannot be that of a `scan`.
-absl::StatusOr<std::vector<Value>> UnrollScan(OnnxNode& n, const OnnxScan& form, const std::vector<OnnxValue>& carried,
-                                              const std::vector<Value>& scanned, const Ints& axes, int64_t length) {
+absl::StatusOr<std::vector<Value>> ImportAsScanNode(OnnxNode& n, const OnnxScan& form,
+                                                    const std::vector<OnnxValue>& carried,
+                                                    const std::vector<Value>& scanned, const Ints& axes,
+                                                    int64_t length) {
   using Kind = OnnxLoopInput::Kind;
   Builder& b = n.b();
   const bool reverse = std::all_of(form.input_directions.begin(), form.input_directions.end(),
@@ -111,7 +113,7 @@ absl::StatusOr<std::vector<Value>> RunScan(OnnxNode& n, const OnnxScan& form, st
   }
   absl::Status not_a_loop;
   if (length > kMostUnrolledAtOnce) {
-    absl::StatusOr<std::vector<Value>> results = UnrollScan(n, form, carried, scanned, axes, length);
+    absl::StatusOr<std::vector<Value>> results = ImportAsScanNode(n, form, carried, scanned, axes, length);
     if (results.ok()) return results;
     not_a_loop = results.status();
   }

@@ -17,7 +17,7 @@ Tensor IntsTensor(const Ints& list) { return Tensor::Of<int64_t>({static_cast<in
 
 // The indices of the elements that are not 0: a row for each dimension.
 absl::Status NonZero(OnnxNode& n) {
-  ASSIGN_OR_RETURN(const Tensor x, n.KnownInput(0));
+  ASSIGN_OR_RETURN(const Tensor x, n.ConstantOrInitialInput(0));
   Ints found;
   for (int64_t i = 0; i < x.num_elements(); ++i) {
     if (x.At(i) != 0) found.push_back(i);
@@ -81,7 +81,7 @@ Groups GroupsOf(const Items<T>& items, bool sorted) {
 }
 
 absl::Status Unique(OnnxNode& n) {
-  ASSIGN_OR_RETURN(const Tensor x, n.KnownInput(0));
+  ASSIGN_OR_RETURN(const Tensor x, n.ConstantOrInitialInput(0));
   const bool sorted = n.Flag("sorted", true);
   const int64_t elements = x.num_elements();
   int64_t outer = 1, extent = elements, inner = 1;
@@ -175,8 +175,8 @@ absl::StatusOr<double> NumberInput(OnnxNode& n, int i) {
 
 absl::Status NonMaxSuppression(OnnxNode& n) {
   Suppression s{};
-  ASSIGN_OR_RETURN(s.boxes, n.KnownInput(0));
-  ASSIGN_OR_RETURN(s.scores, n.KnownInput(1));
+  ASSIGN_OR_RETURN(s.boxes, n.ConstantOrInitialInput(0));
+  ASSIGN_OR_RETURN(s.scores, n.ConstantOrInitialInput(1));
   ASSIGN_OR_RETURN(s.most, NumberInput(n, 2));
   ASSIGN_OR_RETURN(s.overlap, NumberInput(n, 3));
   ASSIGN_OR_RETURN(s.least, NumberInput(n, 4));

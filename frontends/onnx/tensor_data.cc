@@ -61,7 +61,7 @@ absl::Status CopyTypedData(const TensorProto& tensor, Tensor& result) {
 }
 
 // Replaces nonzero bytes by 1, as bools have no other values than 0 and 1.
-void MakeBools(Tensor& tensor) {
+void NormalizeBools(Tensor& tensor) {
   if (tensor.dtype() != DType::kBool) return;
   std::byte* bytes = tensor.mutable_bytes();
   for (size_t i = 0; i < tensor.num_bytes(); ++i) bytes[i] = bytes[i] == std::byte(0) ? std::byte(0) : std::byte(1);
@@ -74,7 +74,7 @@ absl::Status CopyRawData(const TensorProto& tensor, Tensor& result) {
   }
   if (result.num_bytes() == 0) return absl::OkStatus();
   std::memcpy(result.mutable_bytes(), tensor.raw_data().data(), result.num_bytes());
-  MakeBools(result);
+  NormalizeBools(result);
   return absl::OkStatus();
 }
 
@@ -169,7 +169,7 @@ absl::StatusOr<Tensor> DecodeExternal(const std::string& model, const TensorProt
   file.seekg(static_cast<std::streamoff>(range.offset));
   file.read(reinterpret_cast<char*>(result.mutable_bytes()), static_cast<std::streamsize>(length));
   if (!file) return NotFound() << "external data: " << range.location << " cannot be read";
-  MakeBools(result);
+  NormalizeBools(result);
   return result;
 }
 

@@ -148,7 +148,7 @@ absl::StatusOr<OnnxLoopBody> SubgraphImporter::TraceLoop(const OnnxNode& n, cons
   absl::StatusOr<OnnxLoopBody> traced = trace();
   EraseTraced(last_before, placeholders);
   if (!traced.ok()) {
-    builder_.ForgetError();
+    builder_.ClearError();
     error_has_source_ = error_had_source;
     model_.notes.resize(notes);
   }

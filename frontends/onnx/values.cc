@@ -126,7 +126,7 @@ const Tensor* OnnxValues::FindConstant(Value value) {
   return &known->value;
 }
 
-const Tensor* OnnxValues::FindFixed(const std::string& name) const {
+const Tensor* OnnxValues::FindDataIndependent(const std::string& name) const {
   const Scope& scope = scopes_[ScopeOf(name).value()];
   if (const auto it = scope.constants.find(name); it != scope.constants.end()) return &it->second;
   const auto it = scope.values.find(name);

@@ -75,8 +75,8 @@ class OnnxValues {
   Value Get(const std::string& name);                // requires IsTensor(name); never null
   // The value if it is known at import, else null; also null if it is not a tensor. Requires Has(name).
   const Tensor* FindConstant(const std::string& name);
-  const Tensor* FindFixed(const std::string& name) const;   // the same, but null if it depends on given values
-  const Tensor* FindInitialValue(const std::string& name);  // the same, or the initial value of a state
+  const Tensor* FindDataIndependent(const std::string& name) const;  // the same, but null if it depends on given values
+  const Tensor* FindInitialValue(const std::string& name);           // the same, or the initial value of a state
   const Tensor* FindConstant(Value value);
 
   // Evaluates `node` if it is a computation on small known values, such as shapes, and remembers its results. Does

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "core/op_def.h"
-#include "core/placing.h"
+#include "core/placement_rules.h"
 #include "passes/bodies.h"
 #include "passes/distribute/place_bodies.h"
 #include "passes/legalize/decompose.h"
@@ -46,17 +46,17 @@ class AxisPlacer {
   bool Divides(const Shape& shape, const PlacementMap& others, const Placement& placement) const {
     return SplitsEvenly(shape, With(others, placement), to_.mesh());
   }
-  bool CanBePlaced(const Node& node, const PlacementRuling& ruling) const;
+  bool CanBePlaced(const Node& node, const PlacementRuleResult& ruling) const;
 
   absl::Status AddInput(const Input& input);
   absl::Status AddResult(const Result& result);
   absl::StatusOr<Iterator> Place(Iterator node);  // returns the next node to place
   absl::Status PlaceBody(Node& scan, const std::vector<Value>& operands);
-  absl::Status PlaceByRule(const Node& node, const PlacementRuling& ruling);
+  absl::Status PlaceByRule(const Node& node, const PlacementRuleResult& ruling);
   void FindGradientsOfSlices();
-  absl::Status ReduceToSlices(const Node& node, const PlacementRuling& ruling);
-  absl::Status ReduceOnce(const Node& node, const PlacementRuling& ruling);
-  absl::Status MoveBefore(Node& node, const PlacementRuling& ruling);
+  absl::Status ReduceToSlices(const Node& node, const PlacementRuleResult& ruling);
+  absl::Status ReduceOnce(const Node& node, const PlacementRuleResult& ruling);
+  absl::Status MoveBefore(Node& node, const PlacementRuleResult& ruling);
 
   Graph from_;
   const MeshAxis axis_;
@@ -97,7 +97,7 @@ absl::Status AxisPlacer::AddInput(const Input& input) {
 }
 
 // Returns true if the ranks can share all dimensions that are to be split, and the operands can be moved so.
-bool AxisPlacer::CanBePlaced(const Node& node, const PlacementRuling& ruling) const {
+bool AxisPlacer::CanBePlaced(const Node& node, const PlacementRuleResult& ruling) const {
   for (size_t i = 0; i < node.operands().size(); ++i) {
     const Value operand = map_.at(node.operand(i));
     if (!Divides(operand.shape(), operand.placements(), ruling.required[i])) return false;
@@ -117,7 +117,7 @@ absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
   for (size_t i = 0; i < node.num_results(); ++i) types.push_back(node.type(i));
   if (node.Is("scan")) RETURN_IF_ERROR(PlaceBody(node, operands));
   const NodeToPlace to_place{node.op(), node.attributes(), operands, types};
-  PlacementRuling ruling = AskPlacementRule(to_place, axis_);
+  PlacementRuleResult ruling = AskPlacementRule(to_place, axis_);
   RETURN_IF_ERROR(ReduceToSlices(node, ruling));
   RETURN_IF_ERROR(ReduceOnce(node, ruling));
   for (size_t i = 0; i < operands.size(); ++i) operands[i] = map_.at(node.operand(i));
@@ -153,7 +153,7 @@ void AxisPlacer::FindGradientsOfSlices() {
       for (size_t i = 0; i < node.num_results(); ++i) types.push_back(node.type(i));
       const size_t gradient = node.op().operand_names().size() - 1;
       const NodeToPlace to_place{node.op(), node.attributes(), node.operands(), types};
-      const PlacementRuling ruling = AskPlacementRule(to_place, axis_, std::nullopt, operands);
+      const PlacementRuleResult ruling = AskPlacementRule(to_place, axis_, std::nullopt, operands);
       if (ruling.required[gradient].is_split()) slices_.emplace(node.operand(gradient), ruling.required[gradient]);
     } else if (node.op().has_trait(kElementwise) && slices_.contains(node.result())) {
       for (Value operand : node.operands()) slices_.emplace(operand, slices_.at(node.result()));
@@ -163,7 +163,7 @@ void AxisPlacer::FindGradientsOfSlices() {
 
 // Reduces a sum to slices if an optimizer requires slices of it, and `node`, such as the one of its norm, requires it
 // reduced earlier.
-absl::Status AxisPlacer::ReduceToSlices(const Node& node, const PlacementRuling& ruling) {
+absl::Status AxisPlacer::ReduceToSlices(const Node& node, const PlacementRuleResult& ruling) {
   for (size_t i = 0; i < node.operands().size(); ++i) {
     const auto slices = slices_.find(node.operand(i));
     Value& value = map_.at(node.operand(i));
@@ -178,7 +178,7 @@ absl::Status AxisPlacer::ReduceToSlices(const Node& node, const PlacementRuling&
 // Reduces a partial sum before its first user if several nodes would pass it on: once, instead of once behind each. For
 // example, if ranks have columns of a layer, its gradient is reduced before the backward pass of a normalisation, whose
 // gradients are all linear in it.
-absl::Status AxisPlacer::ReduceOnce(const Node& node, const PlacementRuling& ruling) {
+absl::Status AxisPlacer::ReduceOnce(const Node& node, const PlacementRuleResult& ruling) {
   if (is_body_) return absl::OkStatus();  // ranks do not communicate there
   for (size_t i = 0; i < node.operands().size(); ++i) {
     Value& value = map_.at(node.operand(i));
@@ -191,7 +191,7 @@ absl::Status AxisPlacer::ReduceOnce(const Node& node, const PlacementRuling& rul
 
 // Moves the operands of a node that will be decomposed. In from_, a reshape of the same shape stands for each moved
 // operand, so that the nodes of the decomposition use the moved value.
-absl::Status AxisPlacer::MoveBefore(Node& node, const PlacementRuling& ruling) {
+absl::Status AxisPlacer::MoveBefore(Node& node, const PlacementRuleResult& ruling) {
   for (size_t i = 0; i < node.operands().size(); ++i) {
     const Value operand = node.operand(i);
     if (ruling.required[i] == ruling.operands[i]) continue;
@@ -212,7 +212,7 @@ absl::Status AxisPlacer::PlaceBody(Node& scan, const std::vector<Value>& operand
   });
 }
 
-absl::Status AxisPlacer::PlaceByRule(const Node& node, const PlacementRuling& ruling) {
+absl::Status AxisPlacer::PlaceByRule(const Node& node, const PlacementRuleResult& ruling) {
   if (!ruling.failure.empty()) {
     return InvalidArgument() << node.Describe() << " cannot be placed along axis " << axis_.name << ": "
                              << ruling.failure;

@@ -18,7 +18,7 @@
 //
 // Axes are placed one after the other. The ops' placement rules derive placements from those of the inputs
 // (core/op_def.h, PlacementContext). If an op requires another placement than its operand has, the operand is moved
-// (core/placing.h, PlacementMover).
+// (core/placement_rules.h, PlacementMover).
 //
 // A local value that would reach a state is an error that names the op. The next value of a state has the placement of
 // the state. A result that is split stays split, and its placement says so. Axes of size 1 are dropped, so one rank has

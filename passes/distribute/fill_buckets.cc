@@ -155,7 +155,7 @@ const MeasuredStep::Gradient* TimesOf(const Node& node, const MeasuredStep& meas
 // Returns the bytes of the all_reduce that takes as long. A reduce_scatter takes half of an all_reduce, whose bytes
 // travel twice: as terms and as sums.
 int64_t TravellingBytes(const BucketCandidate& candidate) {
-  const auto bytes = static_cast<int64_t>(static_cast<double>(candidate.bytes) * ShareThatTravels(*candidate.node));
+  const auto bytes = static_cast<int64_t>(static_cast<double>(candidate.bytes) * WireByteFraction(*candidate.node));
   return TraitsOf(*candidate.node->op().collective()).scatters ? bytes / 2 : bytes;
 }
 
@@ -214,7 +214,7 @@ absl::StatusOr<std::vector<Bucket>> TakeMeasured(std::vector<BucketCandidate>& c
   for (auto& [key, group] : groups) {
     if (!FindTimes(group, measured)) {
       const Node& first = *group[0].node;
-      if (ShareThatTravels(first) < 1) {
+      if (WireByteFraction(first) < 1) {
         return InvalidArgument() << "the report has no times for any gradient of this program that travels as "
                                  << first.attr<std::string>("wire") << ", such as %" << first.operand(0).name()
                                  << ": it is of another program, or its gradients travelled as int8, for which there "

@@ -8,7 +8,7 @@
 
 #include "core/local_types.h"
 #include "core/op_def.h"
-#include "core/placing.h"
+#include "core/placement_rules.h"
 #include "passes/distribute/wire.h"
 #include "passes/optimize/dce.h"
 
@@ -91,8 +91,8 @@ bool FactorGatherer::CanComputeWhole(const Node& node) const {
     if (std::holds_alternative<Region>(value)) return false;
   }
   const std::vector<TensorType> types = {node.type()};
-  const PlacementRuling ruling = AskPlacementRule({node.op(), node.attributes(), node.operands(), types}, axis_,
-                                                  std::nullopt, std::vector<Placement>(node.operands().size()));
+  const PlacementRuleResult ruling = AskPlacementRule({node.op(), node.attributes(), node.operands(), types}, axis_,
+                                                      std::nullopt, std::vector<Placement>(node.operands().size()));
   const auto is_whole = [](const Placement& placement) { return placement.is_replicated(); };
   return ruling.failure.empty() && !ruling.decompose && is_whole(ruling.results[0]) &&
          std::all_of(ruling.required.begin(), ruling.required.end(), is_whole);
@@ -122,8 +122,8 @@ bool FactorGatherer::Add(Value value, Plan& plan) const {
 }
 
 bool FactorGatherer::Pays(const Node& reduced, const Plan& plan) const {
-  if (options_.whatever_it_costs) return true;
-  const double bytes = BytesOnRank(reduced.operand(0), reduced.placements()) * ShareThatTravels(reduced);
+  if (options_.ignore_cost) return true;
+  const double bytes = BytesOnRank(reduced.operand(0), reduced.placements()) * WireByteFraction(reduced);
   const double saved = 2 * bytes - plan.bytes;
   return saved > 0 && saved * options_.operations_per_byte > plan.operations;
 }
@@ -183,7 +183,7 @@ absl::StatusOr<bool> FactorGatherer::Run() {
 Pass GatherFactors(FactorOptions options) {
   return {"gather-factors",
           [options = std::move(options)](Graph& graph) -> absl::StatusOr<bool> {
-            const bool is_on = options.operations_per_byte > 0 || options.whatever_it_costs;
+            const bool is_on = options.operations_per_byte > 0 || options.ignore_cost;
             const int64_t ranks = graph.mesh().axis_size(options.axis).value_or(1);
             if (!is_on || !graph.is_placed() || ranks == 1) return false;
             return FactorGatherer(graph, options, {options.axis, ranks}).Run();

@@ -45,7 +45,7 @@ struct FactorOptions {
   // does nothing.
   double operations_per_byte = 0;
   std::string axis = std::string(kDataAxis);  // the mesh axis over which sums are taken
-  bool whatever_it_costs = false;             // for tests: gathers factors wherever it is possible
+  bool ignore_cost = false;                   // for tests: gathers factors wherever it is possible
 };
 
 // Runs after ChooseWire, which determines the bytes of a sum.

@@ -126,7 +126,7 @@ class Cut {
   }
 
   // Returns the node right after the gradient. A push before it starts while other gradients are still computed.
-  Node* BehindGradient() const {
+  Node* NodeAfterGradient() const {
     const Value gradient = update_.operand(GradientOf(update_));
     for (auto it = graph_.nodes().begin(); it != graph_.nodes().end(); ++it) {
       if (&*it == gradient.node) return &*std::next(it);  // the update comes after it
@@ -146,7 +146,7 @@ class Cut {
                                                                      {"bigarray_bound", options_.bigarray_bound}},
                                                       .source = update_.source(),
                                                       .names = {gradient.name() + ".pushed"}},
-                                                     BehindGradient()));
+                                                     NodeAfterGradient()));
     std::vector<Value> operands = {push->result()};
     operands.insert(operands.end(), operands_.begin(), operands_.end());
     ASSIGN_OR_RETURN(Node* const pull,

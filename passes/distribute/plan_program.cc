@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "core/op_def.h"
-#include "core/placing.h"
+#include "core/placement_rules.h"
 #include "passes/distribute/plan_costs.h"
 
 namespace lockstep::passes {
@@ -21,7 +21,7 @@ struct Use {
 
 class ProgramMaker {
  public:
-  ProgramMaker(const Graph& graph, const Mesh& mesh, const std::string& axis, const KeptStates& kept)
+  ProgramMaker(const Graph& graph, const Mesh& mesh, const std::string& axis, const OptimizerStates& kept)
       : graph_(graph), mesh_(mesh), axis_(axis), kept_(kept), forward_(ForwardNodes(graph)) {}
 
   PlanProgram Make() {
@@ -55,7 +55,7 @@ class ProgramMaker {
   const Graph& graph_;
   const Mesh& mesh_;
   const std::string& axis_;
-  const KeptStates& kept_;
+  const OptimizerStates& kept_;
   const std::unordered_set<const Node*> forward_;
   PlanProgram program_;
   std::unordered_map<Value, int, ValueHash> ids_;
@@ -244,7 +244,8 @@ void ProgramMaker::FindCuts() {
 
 }  // namespace
 
-PlanProgram MakePlanProgram(const Graph& graph, const Mesh& mesh, const std::string& axis, const KeptStates& kept) {
+PlanProgram MakePlanProgram(const Graph& graph, const Mesh& mesh, const std::string& axis,
+                            const OptimizerStates& kept) {
   return ProgramMaker(graph, mesh, axis, kept).Make();
 }
 

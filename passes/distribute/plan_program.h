@@ -51,12 +51,12 @@ struct PlanProgram {
   std::vector<int> inputs;  // the inputs without a decision
 };
 
-// For each state, the names of the states that an optimizer keeps for it (KeptFor in split_inputs.h).
-using KeptStates = std::map<std::string, std::vector<std::string>>;
+// For each state, the names of the states that an optimizer keeps for it (StatesOfOptimizerFor in split_inputs.h).
+using OptimizerStates = std::map<std::string, std::vector<std::string>>;
 
 // Makes the program of `graph`, which is placed along all axes of its mesh, or has no mesh. `mesh` has these axes and
 // then `axis`, along which states are to be placed. States that are split along it already stay so. `kept` may come
 // from another graph with the same names.
-PlanProgram MakePlanProgram(const Graph& graph, const Mesh& mesh, const std::string& axis, const KeptStates& kept);
+PlanProgram MakePlanProgram(const Graph& graph, const Mesh& mesh, const std::string& axis, const OptimizerStates& kept);
 
 }  // namespace lockstep::passes

@@ -16,10 +16,10 @@
 namespace lockstep::passes {
 namespace {
 
-using Places = std::vector<Whereabouts>;
+using Places = std::vector<ValuePlacements>;
 
 // The number of quickest plans by the walk, besides the runners-up, whose programs are made to compare their costs.
-constexpr size_t kReckoned = 8;
+constexpr size_t kEvaluatedPlans = 8;
 
 // A path through the segments from one to the last and back, for given placements of the values at the cut.
 struct Suffix {
@@ -286,8 +286,8 @@ Graph WithoutAxesOfOne(const Graph& graph, const Mesh& mesh) {
 }
 
 // Returns the costs of the program that distribute makes of the step with these splits.
-absl::StatusOr<PlacementPlan> Reckon(const Graph& step, const Mesh& mesh, const PlanMachine& machine,
-                                     InputSplits splits) {
+absl::StatusOr<PlacementPlan> EvaluatePlan(const Graph& step, const Mesh& mesh, const PlanMachine& machine,
+                                           InputSplits splits) {
   Graph graph = step.Clone();
   RETURN_IF_ERROR(SplitInputs(graph, splits, mesh));
   ASSIGN_OR_RETURN(Graph placed, DistributeGraph(graph, mesh));
@@ -312,16 +312,16 @@ absl::StatusOr<AlongAxis> SearchAlong(const Graph& step, const Mesh& mesh, const
   RETURN_IF_ERROR(SplitInputs(graph, so_far, mesh));
   const Mesh axes = MeshEndingWith(mesh, axis);
   const Mesh others(std::vector<MeshAxis>(axes.axes().begin(), axes.axes().end() - 1));
-  KeptStates kept;
+  OptimizerStates kept;
   for (const Input& input : graph.inputs()) {
-    if (input.is_state) kept.emplace(input.name(), KeptFor(graph, input));
+    if (input.is_state) kept.emplace(input.name(), StatesOfOptimizerFor(graph, input));
   }
   ASSIGN_OR_RETURN(Graph placed, DistributeGraph(graph, others));
   RETURN_IF_ERROR(RunPasses({Dce()}, placed));  // removes whole values of which only slices are used
   const PlanProgram program = MakePlanProgram(placed, axes, axis, kept);
   if (program.decisions.empty()) return AlongAxis{{so_far}, true, false};
   PlanWalk walk(placed, program, axes, options.machine);
-  Search search(program, walk, axis, options.width, is_limited ? 1 : options.runners_up + kReckoned, is_limited);
+  Search search(program, walk, axis, options.width, is_limited ? 1 : options.runners_up + kEvaluatedPlans, is_limited);
   AlongAxis result;
   for (const Found& found : search.Run()) {
     InputSplits splits = so_far;
@@ -364,7 +364,7 @@ absl::StatusOr<std::vector<PlacementPlan>> SearchAll(const Graph& step, const Me
     has_choice = has_choice || along.has_choice;
     plans.clear();
     for (const InputSplits& splits : along.splits) {
-      ASSIGN_OR_RETURN(PlacementPlan plan, Reckon(step, mesh, options.machine, splits));
+      ASSIGN_OR_RETURN(PlacementPlan plan, EvaluatePlan(step, mesh, options.machine, splits));
       plans.push_back(std::move(plan));
     }
     std::stable_sort(plans.begin(), plans.end(), IsBetter);
@@ -384,13 +384,13 @@ absl::StatusOr<std::vector<PlacementPlan>> SearchAll(const Graph& step, const Me
 
 // Removes the splits without which the program is quicker. They are of states of one dimension, such as biases: the
 // walk underestimates the time of their slices.
-absl::Status LeaveOutWhatCosts(const Graph& step, const Mesh& mesh, const PlanOptions& options, PlacementPlan& plan) {
+absl::Status RemoveSlowSplits(const Graph& step, const Mesh& mesh, const PlanOptions& options, PlacementPlan& plan) {
   const InputSplits first = plan.splits;
   for (const auto& [name, dims] : first) {
     if (step.FindInput(name)->value.shape().rank() > 1) continue;
     InputSplits without = plan.splits;
     without.erase(name);
-    ASSIGN_OR_RETURN(PlacementPlan other, Reckon(step, mesh, options.machine, std::move(without)));
+    ASSIGN_OR_RETURN(PlacementPlan other, EvaluatePlan(step, mesh, options.machine, std::move(without)));
     const bool fits = !options.memory_limit || other.costs.bytes() <= *options.memory_limit;
     if (fits && IsBetter(other, plan)) plan = std::move(other);
   }
@@ -411,7 +411,7 @@ absl::StatusOr<PlanSearch> SearchPlan(const Graph& original, const Mesh& mesh, c
                              << kDataAxis << ", along which no input is split; the search needs such an axis";
   }
   PlanSearch result;
-  ASSIGN_OR_RETURN(result.replicated, Reckon(step, mesh, options.machine, {}));
+  ASSIGN_OR_RETURN(result.replicated, EvaluatePlan(step, mesh, options.machine, {}));
   const auto fits = [&](const PlacementPlan& plan) {
     return !options.memory_limit || plan.costs.bytes() <= *options.memory_limit;
   };
@@ -429,7 +429,7 @@ absl::StatusOr<PlanSearch> SearchPlan(const Graph& original, const Mesh& mesh, c
                              << ", and memory_limit is " << *options.memory_limit;
   }
   result.best = plans[0];
-  RETURN_IF_ERROR(LeaveOutWhatCosts(step, mesh, options, result.best));
+  RETURN_IF_ERROR(RemoveSlowSplits(step, mesh, options, result.best));
   for (PlacementPlan& plan : plans) {
     if (result.runners_up.size() == options.runners_up) break;
     if (plan.splits != result.best.splits) result.runners_up.push_back(std::move(plan));

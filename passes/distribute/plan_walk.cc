@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/op_def.h"
-#include "core/placing.h"
+#include "core/placement_rules.h"
 #include "passes/distribute/distribute.h"
 
 namespace lockstep::passes {
@@ -54,7 +54,7 @@ PlacementMap PlanWalk::With(const PlacementMap& others, PlaceCode code) const {
   return placements;
 }
 
-double PlanWalk::Run(const std::vector<PlanItem>& items, std::vector<Whereabouts>& where) {
+double PlanWalk::Run(const std::vector<PlanItem>& items, std::vector<ValuePlacements>& where) {
   double seconds = 0;
   for (const PlanItem& item : items) {
     seconds += item.node == nullptr ? End(item, where) : Run(item, where);
@@ -63,16 +63,16 @@ double PlanWalk::Run(const std::vector<PlanItem>& items, std::vector<Whereabouts
   return seconds;
 }
 
-double PlanWalk::End(const PlanItem& item, std::vector<Whereabouts>& where) {
+double PlanWalk::End(const PlanItem& item, std::vector<ValuePlacements>& where) {
   if (item.state >= 0) return Move(item.operands[0], where[At(item.state)].is, where);
   return IsPartial(where[At(item.operands[0])].is) ? Move(item.operands[0], kReplicatedCode, where) : 0;
 }
 
-double PlanWalk::Run(const PlanItem& item, std::vector<Whereabouts>& where) {
+double PlanWalk::Run(const PlanItem& item, std::vector<ValuePlacements>& where) {
   std::vector<PlaceCode> operands;
   for (const int operand : item.operands)
     operands.push_back(HasNoDimension(operand) ? kReplicatedCode : where[At(operand)].is);
-  const Ruling* ruling = &RulingOf(item, operands);
+  const Ruling* ruling = &CachedRule(item, operands);
   double seconds = 0;
   bool is_reduced = false;
   for (size_t i = 0; i < operands.size(); ++i) {  // like AxisPlacer::ReduceOnce
@@ -83,7 +83,7 @@ double PlanWalk::Run(const PlanItem& item, std::vector<Whereabouts>& where) {
       is_reduced = true;
     }
   }
-  if (is_reduced) ruling = &RulingOf(item, operands);
+  if (is_reduced) ruling = &CachedRule(item, operands);
   for (size_t i = 0; i < operands.size(); ++i) {
     if (!HasNoDimension(item.operands[i])) seconds += Move(item.operands[i], ruling->required[i], where);
   }
@@ -99,8 +99,8 @@ double PlanWalk::Run(const PlanItem& item, std::vector<Whereabouts>& where) {
   return seconds + ruling->seconds;
 }
 
-double PlanWalk::Move(int value, PlaceCode to, std::vector<Whereabouts>& where) {
-  Whereabouts& place = where[At(value)];
+double PlanWalk::Move(int value, PlaceCode to, std::vector<ValuePlacements>& where) {
+  ValuePlacements& place = where[At(value)];
   if (place.is == to || (place.also >> to & 1) != 0) return 0;
   if (place.is == kLocalCode || to == kLocalCode || IsPartial(to)) return kImpossible;
   if (place.is == kReplicatedCode) {  // the rank computes or copies its slice
@@ -120,11 +120,11 @@ double PlanWalk::Move(int value, PlaceCode to, std::vector<Whereabouts>& where) 
   return CollectiveSeconds(false, bytes, axis_.name, machine_);
 }
 
-const PlanWalk::Ruling& PlanWalk::RulingOf(const PlanItem& item, const std::vector<PlaceCode>& operands) {
+const PlanWalk::Ruling& PlanWalk::CachedRule(const PlanItem& item, const std::vector<PlaceCode>& operands) {
   std::map<std::vector<PlaceCode>, Ruling>& known = rulings_[item.node];
   const auto found = known.find(operands);
   if (found != known.end()) return found->second;
-  return known.emplace(operands, AskRule(item, operands)).first->second;
+  return known.emplace(operands, ApplyRule(item, operands)).first->second;
 }
 
 bool PlanWalk::CanBePlaced(const Node& node, const std::vector<PlaceCode>& operands,
@@ -147,14 +147,14 @@ bool PlanWalk::CanBePlaced(const Node& node, const std::vector<PlaceCode>& opera
   return true;
 }
 
-PlanWalk::Ruling PlanWalk::AskRule(const PlanItem& item, const std::vector<PlaceCode>& operands) {
+PlanWalk::Ruling PlanWalk::ApplyRule(const PlanItem& item, const std::vector<PlaceCode>& operands) {
   const Node& node = *item.node;
   if (node.Is("scan")) return DistributeAlone(item, operands);
   const std::vector<TensorType> types = ResultTypesOf(node);
   const NodeToPlace to_place{node.op(), node.attributes(), node.operands(), types};
   std::vector<Placement> places;
   for (const PlaceCode code : operands) places.push_back(PlacementOf(code));
-  PlacementRuling ruling = AskPlacementRule(to_place, axis_, std::nullopt, places);
+  PlacementRuleResult ruling = AskPlacementRule(to_place, axis_, std::nullopt, places);
   if (ruling.decompose) return DistributeAlone(item, operands);
   if (ruling.failure.empty() && !CanBePlaced(node, operands, ruling.required, ruling.results))
     ruling = AskPlacementRule(to_place, axis_, std::nullopt, std::vector<Placement>(operands.size()));

@@ -30,10 +30,10 @@ inline constexpr PlaceCode kReplicatedCode = 0;
 
 // The placement of a value (`is`), and the placements that it has been moved to in addition (`also`, a bit for each
 // code).
-struct Whereabouts {
+struct ValuePlacements {
   PlaceCode is = kReplicatedCode;
   uint32_t also = 0;
-  auto operator<=>(const Whereabouts&) const = default;
+  auto operator<=>(const ValuePlacements&) const = default;
 };
 
 class PlanWalk {
@@ -43,7 +43,7 @@ class PlanWalk {
 
   // Returns the seconds of the items, run one after the other. Each item reads the placements of its operands from
   // `where` and writes those of its results there. Returns kImpossible if an item cannot be placed.
-  double Run(const std::vector<PlanItem>& items, std::vector<Whereabouts>& where);
+  double Run(const std::vector<PlanItem>& items, std::vector<ValuePlacements>& where);
 
   // Returns the bytes of one rank's part of a value.
   int64_t BytesOf(int value, PlaceCode code) const;
@@ -55,11 +55,11 @@ class PlanWalk {
     double seconds = 0;
   };
 
-  double Run(const PlanItem& item, std::vector<Whereabouts>& where);
-  double End(const PlanItem& item, std::vector<Whereabouts>& where);
-  double Move(int value, PlaceCode to, std::vector<Whereabouts>& where);
-  const Ruling& RulingOf(const PlanItem& item, const std::vector<PlaceCode>& operands);
-  Ruling AskRule(const PlanItem& item, const std::vector<PlaceCode>& operands);
+  double Run(const PlanItem& item, std::vector<ValuePlacements>& where);
+  double End(const PlanItem& item, std::vector<ValuePlacements>& where);
+  double Move(int value, PlaceCode to, std::vector<ValuePlacements>& where);
+  const Ruling& CachedRule(const PlanItem& item, const std::vector<PlaceCode>& operands);
+  Ruling ApplyRule(const PlanItem& item, const std::vector<PlaceCode>& operands);
   Ruling DistributeAlone(const PlanItem& item, const std::vector<PlaceCode>& operands);
   bool CanBePlaced(const Node& node, const std::vector<PlaceCode>& operands, const std::vector<Placement>& required,
                    const std::vector<Placement>& results) const;

@@ -48,7 +48,7 @@ Value Dequantize(Builder& b, const Quantized& quantized) {
 }
 
 // Returns the rounding error of quantized blocks; 0 for elements whose error is not finite.
-Value Lost(Builder& b, Value blocks, const Quantized& quantized) {
+Value RoundingError(Builder& b, Value blocks, const Quantized& quantized) {
   const Value lost = b.Sub(blocks, Dequantize(b, quantized));
   const Value infinity = b.SplatLike(std::numeric_limits<double>::infinity(), lost);
   const Value is_finite = b.Compare(b.Unary("abs", lost), infinity, "lt");
@@ -159,7 +159,7 @@ class Quantization {
     const Quantized share = Quantize(b_, sum);
     const Quantized gathered = Communicate(b_, "all_gather", share, {{"axis", axis_}, {"dim", int64_t{0}}});
     const Value whole = b_.Reshape(Dequantize(b_, gathered), Shape({row_}));
-    const Value lost_of_parts = Lost(b_, blocks, sent), lost_of_sum = Lost(b_, sum, share);
+    const Value lost_of_parts = RoundingError(b_, blocks, sent), lost_of_sum = RoundingError(b_, sum, share);
     const Value owed = b_.Reshape(b_.Add(lost_of_parts, AtOwnRank(b_, lost_of_sum)), Shape({ranks_, row_}));
     if (!b_.status().ok()) return;
     for (size_t i = 0; i < pieces_.size(); ++i) {

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "core/op_def.h"
-#include "core/placing.h"
+#include "core/placement_rules.h"
 #include "passes/training/averaging.h"
 
 namespace lockstep::passes {
@@ -119,7 +119,7 @@ absl::Status CheckCanShard(const Graph& graph) {
 
 }  // namespace
 
-std::vector<std::string> KeptFor(const Graph& graph, const Input& state) {
+std::vector<std::string> StatesOfOptimizerFor(const Graph& graph, const Input& state) {
   std::vector<std::string> names;
   for (const Node* user : state.value.node->users()) {
     if (!user->op().has_trait(kOptimizer) || user->operand(0) != state.value) continue;
@@ -139,7 +139,7 @@ absl::StatusOr<InputSplits> SplitsOf(const Graph& graph, const PlacementChoices&
   std::set<std::string> kept;
   for (const Input& input : graph.inputs()) {
     if (!input.is_state) continue;
-    for (const std::string& name : KeptFor(graph, input)) kept.insert(name);
+    for (const std::string& name : StatesOfOptimizerFor(graph, input)) kept.insert(name);
   }
   const auto matches = [&](const std::string& choice, const Input& input) {
     if (choice == input.name()) return true;
@@ -175,7 +175,7 @@ absl::Status SplitInputs(Graph& graph, const InputSplits& splits, const Mesh& me
   for (const auto& [name, dims] : splits) {
     ASSIGN_OR_RETURN(const size_t position, PositionOf(graph, name));
     RETURN_IF_ERROR(SplitInput(graph, position, dims, mesh));
-    for (const std::string& kept : KeptFor(graph, graph.inputs()[position])) {
+    for (const std::string& kept : StatesOfOptimizerFor(graph, graph.inputs()[position])) {
       if (splits.contains(kept)) continue;
       ASSIGN_OR_RETURN(const size_t of_kept, PositionOf(graph, kept));
       const Shape &shape = graph.inputs()[of_kept].value.shape(), &whole = graph.inputs()[position].value.shape();
@@ -201,7 +201,7 @@ InputSplits SplitsOfOptimizers(const Graph& graph, const Mesh& mesh, const std::
     const Shape& shape = state.value.shape();
     const int64_t dim = state.is_state ? FirstSharedDim(state, mesh, axis) : -1;
     if (dim < 0 || !state.value.placement(axis).is_replicated()) continue;
-    for (const std::string& name : KeptFor(graph, state)) {
+    for (const std::string& name : StatesOfOptimizerFor(graph, state)) {
       const Input& kept = *graph.FindInput(name);
       if (kept.value.placement(axis).is_replicated() && !DimsOf(kept.value.shape(), shape, {{axis, dim}}).empty())
         splits[name][axis] = dim;

@@ -35,7 +35,7 @@ using PlacementChoices = std::vector<std::pair<std::string, std::map<std::string
 absl::StatusOr<InputSplits> SplitsOf(const Graph& graph, const PlacementChoices& choices);
 
 // Returns the names of the states that a training step keeps for `state`: its optimizer's states and its average.
-std::vector<std::string> KeptFor(const Graph& graph, const Input& state);
+std::vector<std::string> StatesOfOptimizerFor(const Graph& graph, const Input& state);
 
 // Returns the pass that calls SplitInputs with the splits of the choices, for ranks of `mesh`.
 Pass SplitInputs(PlacementChoices choices, Mesh mesh);

@@ -37,7 +37,7 @@ bool SumsGradients(const Node& node) {
 
 // Returns true if the rounding error of the gradients can be kept for the next step. This requires that the graph
 // updates their states, and that no other axis splits them: the blocks of a rank would differ from those of the whole.
-bool CanBeOwed(const Graph& graph, const Node& node) {
+bool CanKeepResidual(const Graph& graph, const Node& node) {
   for (Value operand : node.operands()) {
     if (!StateOfGradient(graph, operand.name())) return false;
     for (const auto& [axis, placement] : operand.placements()) {
@@ -51,8 +51,9 @@ bool TravelsAsBF16(const Node& node) { return node.attr<std::string>("wire") == 
 
 absl::StatusOr<bool> Choose(Graph& graph, const std::string& dtype) {
   if (dtype.empty()) return false;
-  const std::vector<Node*> gradients = AllReducesOf(
-      graph, [&](const Node& node) { return SumsGradients(node) && (dtype != "int8" || CanBeOwed(graph, node)); });
+  const std::vector<Node*> gradients = AllReducesOf(graph, [&](const Node& node) {
+    return SumsGradients(node) && (dtype != "int8" || CanKeepResidual(graph, node));
+  });
   for (Node* node : gradients) {
     NodeSpec spec{&node->op(), node->operands(), node->attributes(), node->source(), {}};
     spec.attributes["wire"] = dtype;
@@ -114,7 +115,7 @@ absl::StatusOr<bool> Lower(Graph& graph) {
 
 }  // namespace
 
-double ShareThatTravels(const Node& reduction) {
+double WireByteFraction(const Node& reduction) {
   if (!reduction.attributes().contains("wire")) return 1;  // a reduce_scatter
   const std::string wire = reduction.attr<std::string>("wire");
   return wire == "int8" ? kInt8Bytes / sizeof(float) : wire == "bf16" ? 0.5 : 1;

@@ -30,7 +30,7 @@ namespace lockstep::passes {
 
 // Returns the bytes that travel, by the wire of an all_reduce or a reduce_scatter, as a fraction of the bytes of its
 // operand: 1 without a wire.
-double ShareThatTravels(const Node& reduction);
+double WireByteFraction(const Node& reduction);
 
 // `dtype`: "bf16", "int8", or empty for none.
 Pass ChooseWire(std::string dtype);

@@ -7,7 +7,7 @@
 
 #include "core/builder.h"
 #include "core/op_def.h"
-#include "core/placing.h"
+#include "core/placement_rules.h"
 
 namespace lockstep::passes {
 

@@ -5,7 +5,7 @@
 #include "core/builder.h"
 #include "core/interpreter.h"
 #include "core/ops/op_list.h"
-#include "core/placing.h"
+#include "core/placement_rules.h"
 #include "passes/bodies.h"
 #include "passes/simplify/constants.h"
 

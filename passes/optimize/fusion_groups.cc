@@ -105,7 +105,7 @@ void Grouping::AddNode(Node& node) {
 }
 
 std::optional<size_t> Grouping::Producer(Value value) const {
-  value = LookThroughCopies(value);
+  value = SourceOfCopies(value);
   if (IsRematerializable(*value.node)) return std::nullopt;
   const auto it = position_.find(value.node);
   return it == position_.end() ? std::nullopt : std::optional(it->second);
@@ -197,7 +197,7 @@ bool Grouping::WithinLimits(const Group& a, const Group& b) const {
     for (size_t position : group->nodes) {
       Node& node = *nodes_[position];
       for (Value operand : node.operands()) {
-        operand = LookThroughCopies(operand);
+        operand = SourceOfCopies(operand);
         if (!inside.contains(operand.node) && !IsRematerializable(*operand.node)) operands.insert(operand);
       }
       results += IsLiveOut(node.result(), inside, results_);
@@ -282,7 +282,7 @@ bool IsRematerializable(const Node& node) {
          node.attr<Tensor>("value").AllElementsEqual();
 }
 
-Value LookThroughCopies(Value value) {
+Value SourceOfCopies(Value value) {
   while (IsRematerializable(*value.node) && !value.node->operands().empty()) value = value.node->operand(0);
   return value;
 }

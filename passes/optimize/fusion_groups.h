@@ -30,7 +30,7 @@ bool IsRematerializable(const Node& node);
 
 // Returns the value that is read through nodes that are copied into bodies, such as the operand of a broadcast. Returns
 // the value itself if its node is not copied or has no operands.
-Value LookThroughCopies(Value value);
+Value SourceOfCopies(Value value);
 
 // Returns true if anything outside of the group uses `value`, the result of one of its nodes. Looks through copied
 // nodes. `results` are the results of the graph.

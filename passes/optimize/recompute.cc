@@ -16,7 +16,7 @@ namespace {
 using Values = std::unordered_set<Value, ValueHash>;
 
 bool IsCheap(const Node& node) {
-  return node.op().has_trait(kElementwise) && !node.op().has_trait(kHeavy) && node.num_results() == 1;
+  return node.op().has_trait(kElementwise) && !node.op().has_trait(kExpensive) && node.num_results() == 1;
 }
 
 bool IsReshape(const Node& node) { return node.op().is_mover() && node.op().has_trait(kKeepsOrder); }
@@ -108,7 +108,7 @@ class Recomputation {
   void Add(size_t from, Node& node, Recipe& recipe, std::unordered_set<const Node*>& seen) const {
     if (!seen.insert(&node).second) return;
     for (Value operand : node.operands()) {
-      operand = LookThroughCopies(operand);
+      operand = SourceOfCopies(operand);
       if (IsRematerializable(*operand.node)) continue;
       const bool is_inner = members_[from].contains(operand.node) && !IsLiveOut(operand, members_[from], results_);
       // Ops that move elements can only be at the entry of a loop.
@@ -128,7 +128,7 @@ class Recomputation {
     Values operands;
     for (const Node* node : groups_[group]) {
       for (Value operand : node->operands()) {
-        operand = LookThroughCopies(operand);
+        operand = SourceOfCopies(operand);
         if (!members_[group].contains(operand.node) && !IsRematerializable(*operand.node)) operands.insert(operand);
       }
     }
@@ -193,7 +193,7 @@ class Recomputation {
     std::unordered_set<const Node*> seen;
     const std::function<void(Node*)> visit = [&](Node* node) {
       if (!members_[group].contains(node) || !seen.insert(node).second) return;
-      for (const Value operand : node->operands()) visit(LookThroughCopies(operand).node);
+      for (const Value operand : node->operands()) visit(SourceOfCopies(operand).node);
       sorted.push_back(node);
     };
     for (Node* node : groups_[group]) visit(node);

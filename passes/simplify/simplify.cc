@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/op_def.h"
-#include "core/placing.h"
+#include "core/placement_rules.h"
 #include "passes/bodies.h"
 
 namespace lockstep::passes {

@@ -78,7 +78,7 @@ class StageCutter {
     value = plan_.Resolve(value);
     const StagePlan::Item* const item = plan_.ItemOf(value);
     if (plan_.IsScanned(value)) return Slice(value, micro_batch, stage);
-    const int64_t of = item != nullptr && item->is_of_each ? micro_batch : kEach;
+    const int64_t of = item != nullptr && item->differs_by_micro_batch ? micro_batch : kEach;
     const bool is_everywhere =
         item == nullptr ? plan_.StageOf(value) < 0 : item->where == StagePlan::Where::kEverywhere;
     const int64_t at = is_everywhere ? kEveryStage : stage;
@@ -121,7 +121,7 @@ class StageCutter {
     for (size_t i = 0; i < node.num_results(); ++i) {
       const Value result = const_cast<Node&>(node).result(i);
       made_[KeyOf(result, micro_batch, stage)] = copy->result(i);
-      const std::string name = node.op().has_trait(kCollective) ? WhatIsReduced(step_, result) : "";
+      const std::string name = node.op().has_trait(kCollective) ? ReductionName(step_, result) : "";
       if (!name.empty()) to_.SetName(copy->result(i), name);
     }
     return absl::OkStatus();
@@ -133,7 +133,7 @@ class StageCutter {
     const int64_t from = plan_.StageOf(value);
     const Value here = made_.at(KeyOf(value, micro_batch, from));
     const bool is_sum = plan_.loop() != nullptr && value.node == plan_.loop();
-    std::string what = WhatMoves(step_, is_sum ? plan_.OfOneMicroBatch(value) : value);
+    std::string what = TransferName(step_, is_sum ? plan_.OfOneMicroBatch(value) : value);
     if (micro_batch != kEach)
       what += ", micro-batch " + std::to_string(micro_batch + 1) + " of " + std::to_string(plan_.micro_batches());
     b_.set_source(std::move(what));
@@ -173,15 +173,15 @@ class StageCutter {
     for (const StagePlan::Item& item : plan_.items()) {
       if (item.part != Part::kMicroBatch || item.where != StagePlan::Where::kStage || item.stage != turn.stage)
         continue;
-      const int64_t of = item.is_of_each ? micro_batch : kEach;
-      const bool is_due = item.is_forward != is_backward && (item.is_of_each || micro_batch == 0);
+      const int64_t of = item.differs_by_micro_batch ? micro_batch : kEach;
+      const bool is_due = item.is_forward != is_backward && (item.differs_by_micro_batch || micro_batch == 0);
       if (is_due) RETURN_IF_ERROR(Add(item, of, turn.stage));
     }
     // A forward turn sends values to later stages, a backward turn to earlier ones.
     for (const StagePlan::Item& item : plan_.items()) {
       if (item.part != Part::kMicroBatch || item.where != StagePlan::Where::kStage || item.stage != turn.stage)
         continue;
-      if (!item.is_of_each && micro_batch > 0) continue;
+      if (!item.differs_by_micro_batch && micro_batch > 0) continue;
       for (size_t i = 0; i < item.node->num_results(); ++i) {
         const Value value = const_cast<Node&>(*item.node).result(i);
         for (int64_t reader : plan_.Readers(value)) {
@@ -190,7 +190,8 @@ class StageCutter {
                                      << " is a gradient of stage " << turn.stage << ", and the later stage " << reader
                                      << " needs it, made by " << item.node->Describe();
           }
-          if ((reader < turn.stage) == is_backward) Move(value, item.is_of_each ? micro_batch : kEach, reader);
+          if ((reader < turn.stage) == is_backward)
+            Move(value, item.differs_by_micro_batch ? micro_batch : kEach, reader);
         }
       }
     }

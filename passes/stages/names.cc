@@ -18,14 +18,14 @@ std::string NameOfResult(const Graph& step, Value value) {
 
 }  // namespace
 
-std::string WhatMoves(const Graph& step, Value value) {
+std::string TransferName(const Graph& step, Value value) {
   if (value.node->is_input()) return "state " + value.name();
   const std::string name = NameOfResult(step, value);
   if (!name.empty()) return name;
   return value.node->source().empty() ? "%" + value.name() : value.node->source();
 }
 
-std::string WhatIsReduced(const Graph& step, Value sum) {
+std::string ReductionName(const Graph& step, Value sum) {
   std::vector<Value> ahead = {sum};
   std::unordered_set<Value, ValueHash> seen = {sum};
   for (size_t i = 0; i < ahead.size(); ++i) {

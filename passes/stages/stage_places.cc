@@ -98,7 +98,7 @@ bool StagePlan::IsOn(Value root, int64_t stage) const {
 
 // Returns the last stage up to `limit` that has all roots with a stage once the forward part is computed. If there is
 // none, returns the last stage that computes one of them, at most `limit`.
-int64_t StagePlan::StageNear(const std::vector<Value>& roots, int64_t limit) const {
+int64_t StagePlan::LastStageWithAll(const std::vector<Value>& roots, int64_t limit) const {
   std::vector<Value> placed;
   int64_t last = -1;
   for (Value root : roots) {
@@ -128,7 +128,7 @@ void StagePlan::PlaceBackward() {
         else forward.push_back(root);
       }
     }
-    item.stage = StageNear(forward, limit);
+    item.stage = LastStageWithAll(forward, limit);
     for (Value operand : item.node->operands()) {
       for (Value root : Roots(operand)) {
         const Item* const of = ItemOf(root);
@@ -207,7 +207,7 @@ void StagePlan::PlaceAfter() {
       const auto largest = std::max_element(roots.begin(), roots.end(),
                                             [](Value a, Value b) { return TransferBytes(a) < TransferBytes(b); });
       if (largest != roots.end()) limit = StageOf(*largest);
-      item.stage = StageNear(forward, limit);
+      item.stage = LastStageWithAll(forward, limit);
       if (item.stage < 0) item.stage = limit;
     }
     for (Value state : of_states) homes_.emplace(state, item.stage);

@@ -115,13 +115,13 @@ void StagePlan::AddItems() {
     for (Value operand : node.operands()) {
       const Value value = Resolve(operand);
       const Item* const of = ItemOf(value);
-      item.is_of_each |= IsScanned(value) || (of != nullptr && of->is_of_each);
+      item.differs_by_micro_batch |= IsScanned(value) || (of != nullptr && of->differs_by_micro_batch);
       const bool is_of_states = states_.contains(value) || (IsOfLoop(value) && !Roots(OfOneMicroBatch(value)).empty());
       is_everywhere &= !is_of_states && (of == nullptr || of->where == StagePlan::Where::kEverywhere);
     }
     if (node.op().has_trait(kCollective)) is_everywhere = false;
     if (is_everywhere) item.where = StagePlan::Where::kEverywhere;
-    else if (IsMadeWhereItIsRead(node)) item.where = StagePlan::Where::kWhereItIsRead;
+    else if (IsMadeWhereItIsRead(node)) item.where = StagePlan::Where::kCopiedToReaders;
     item_of_[&node] = items_.size();
     items_.push_back(item);
   };
@@ -188,7 +188,7 @@ void StagePlan::AddRoots(Value value, std::vector<Value>& roots) const {
   const bool is_sum = IsOfLoop(value) && !Roots(OfOneMicroBatch(value)).empty();
   if (is_sum || IsState(value) || (item != nullptr && item->where == StagePlan::Where::kStage)) {
     if (std::find(roots.begin(), roots.end(), value) == roots.end()) roots.push_back(value);
-  } else if (item != nullptr && item->where == StagePlan::Where::kWhereItIsRead) {
+  } else if (item != nullptr && item->where == StagePlan::Where::kCopiedToReaders) {
     for (Value operand : item->node->operands()) AddRoots(operand, roots);
   }
 }

@@ -32,17 +32,17 @@ class StagePlan {
   // loop, the nodes that its loss depends on are the micro-batch, and the rest comes after it.
   enum class Part : uint8_t { kBefore, kMicroBatch, kAfter };
   enum class Where : uint8_t {
-    kStage,         // on one stage
-    kEverywhere,    // cheap, and depends on data, settings and constants only: computed on each stage that uses it
-    kWhereItIsRead  // cheap, and depends on values with a stage: copied to each stage that uses it
+    kStage,           // on one stage
+    kEverywhere,      // cheap, and depends on data, settings and constants only: computed on each stage that uses it
+    kCopiedToReaders  // cheap, and depends on values with a stage: copied to each stage that uses it
   };
   struct Item {
     const Node* node = nullptr;
     Part part = Part::kMicroBatch;
     Where where = Where::kStage;
     bool is_forward = false;
-    bool is_of_each = false;  // true if it differs between micro-batches
-    int64_t stage = -1;       // -1: no stage
+    bool differs_by_micro_batch = false;  // true if it differs between micro-batches
+    int64_t stage = -1;                   // -1: no stage
   };
 
   // Makes the plan. Returns an error if there are fewer nodes to cut than stages, if micro-batches carry values from
@@ -88,7 +88,7 @@ class StagePlan {
   void AddRead(Value root, int64_t stage) { reads_[root].insert(stage); }
   bool IsOn(Value root, int64_t stage) const;
   bool MayMove(const Item& item, int64_t stage) const;
-  int64_t StageNear(const std::vector<Value>& roots, int64_t limit) const;
+  int64_t LastStageWithAll(const std::vector<Value>& roots, int64_t limit) const;
   bool IsState(Value value) const { return states_.contains(value); }
   bool IsOfLoop(Value value) const { return loop_ != nullptr && value.node == loop_; }
   Value Source(Value value) const;

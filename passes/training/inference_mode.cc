@@ -13,8 +13,8 @@ namespace {
 
 // Replaces each node of these ops by its first operand, in bodies too. If the mask of a dropout is used, it becomes a
 // constant.
-absl::StatusOr<bool> TakeOut(Graph& graph, std::initializer_list<std::string_view> ops) {
-  ASSIGN_OR_RETURN(bool changed, InBodies(graph, [&](Graph& body) { return TakeOut(body, ops); }));
+absl::StatusOr<bool> ReplaceByOperand(Graph& graph, std::initializer_list<std::string_view> ops) {
+  ASSIGN_OR_RETURN(bool changed, InBodies(graph, [&](Graph& body) { return ReplaceByOperand(body, ops); }));
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
     if (std::find(ops.begin(), ops.end(), it->op().name()) == ops.end()) {
       ++it;
@@ -46,10 +46,10 @@ const Node* FindDropout(const Node& node) {
   return nullptr;
 }
 
-absl::StatusOr<bool> TakeOutDropouts(Graph& graph) { return TakeOut(graph, {"dropout"}); }
+absl::StatusOr<bool> RemoveDropouts(Graph& graph) { return ReplaceByOperand(graph, {"dropout"}); }
 
 Pass InferenceMode() {
-  return {"inference-mode", [](Graph& graph) { return TakeOut(graph, {"dropout", "stop_gradient"}); },
+  return {"inference-mode", [](Graph& graph) { return ReplaceByOperand(graph, {"dropout", "stop_gradient"}); },
           Keeps::kEveryValue};
 }
 

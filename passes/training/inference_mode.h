@@ -25,7 +25,7 @@ namespace lockstep::passes {
 Pass InferenceMode();
 
 // Removes dropouts only, for a training step whose gradients are not added yet. Returns true if there were any.
-absl::StatusOr<bool> TakeOutDropouts(Graph& graph);
+absl::StatusOr<bool> RemoveDropouts(Graph& graph);
 
 // Returns `node` if it is a dropout, else the first dropout in its body, at any depth; null if there is none.
 const Node* FindDropout(const Node& node);

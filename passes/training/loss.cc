@@ -167,7 +167,7 @@ Value Widened(Builder& b, Value x) {
 
 // Returns `x` with 0 where the weight is 0, so that a NaN or an invalid label there has no effect. Returns `x` itself
 // if the weights do not apply to its elements.
-Value WhereItWeighs(Builder& b, Value x, const LossWeights& weights) {
+Value ZeroWhereWeightIsZero(Builder& b, Value x, const LossWeights& weights) {
   const Shape& shape = x.shape();
   const auto masked = [&](Value value, Value weight, std::vector<int64_t> dims) {
     const Value is_nothing = b.Compare(weight, b.SplatLike(0, weight), "eq");
@@ -187,7 +187,7 @@ Value WhereItWeighs(Builder& b, Value x, const LossWeights& weights) {
 // Replaces `stand_in` by `given` with 0 where the weight is 0.
 absl::Status Replace(Graph& graph, Value stand_in, Value given, const LossWeights& weights) {
   Builder b(graph, stand_in.node, "loss");
-  const Value value = WhereItWeighs(b, given, weights);
+  const Value value = ZeroWhereWeightIsZero(b, given, weights);
   RETURN_IF_ERROR(b.status());
   graph.ReplaceUses(stand_in, value);
   graph.Erase(stand_in.node);

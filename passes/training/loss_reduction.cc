@@ -21,7 +21,7 @@ Value WeightOfElements(Builder& b, const LossWeights& weights, const Shape& shap
 }
 
 // Returns x * weight, and 0 where the weight is 0, even if x is infinite there.
-Value Weighted(Builder& b, Value x, Value weight) {
+Value TimesWeight(Builder& b, Value x, Value weight) {
   if (!x || !weight) return x;
   const Formula w(b, weight);
   return Where(w == 0, 0, Formula(b, x) * w).value();
@@ -64,14 +64,14 @@ LossSum SumLosses(Builder& b, const LossElements& elements, const LossWeights& w
   if (!elements.losses) return {};
   const Shape& shape = elements.losses.shape();
   const Value weight = WeightOfElements(b, weights, shape);
-  const Value sum = SumOf(b, Weighted(b, elements.losses, weight));
+  const Value sum = SumOf(b, TimesWeight(b, elements.losses, weight));
   const auto number = [&](int64_t count) {
     return b.Splat(static_cast<double>(count), TensorType{elements.losses.dtype(), Shape()});
   };
   if (reduction == LossReduction::kSum || !sum) return {sum, {}};
   if (reduction == LossReduction::kBatchMean)
     return {sum, weights.samples ? SumOf(b, weights.samples) : number(shape[0])};
-  if (elements.counts) return {sum, SumOf(b, Weighted(b, elements.counts, weight))};
+  if (elements.counts) return {sum, SumOf(b, TimesWeight(b, elements.counts, weight))};
   return {sum, weight ? CountOf(b, weights, weight, shape) : number(shape.num_elements())};
 }
 

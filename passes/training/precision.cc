@@ -189,12 +189,13 @@ class Lowering {
 
   absl::Status Visit(Node& node) {
     const PrecisionRule rule = node.op().precision();
-    if (rule == PrecisionRule::kWritten) return Replace(node, Operands(node));
+    if (rule == PrecisionRule::kAsDeclared) return Replace(node, Operands(node));
     if (!IsOnF32(node)) return Replace(node, InFull(node));
     switch (rule) {
       case PrecisionRule::kLow: return Replace(node, In(low_, node));
       case PrecisionRule::kFollows: return Follow(node);
-      case PrecisionRule::kInside: return Replace(node, InFull(node), Now(node.operand(0)).dtype() == low_ ? 1 : 0);
+      case PrecisionRule::kComputesInF32:
+        return Replace(node, InFull(node), Now(node.operand(0)).dtype() == low_ ? 1 : 0);
       default: return Replace(node, InFull(node));
     }
   }

@@ -159,7 +159,7 @@ absl::StatusOr<bool> TrainAll(Graph& graph, const TrainingModeOptions& options) 
     ASSIGN_OR_RETURN(rows, AddRows(graph));
   }
   ASSIGN_OR_RETURN(const bool normalizes, NormalizeByTheBatch(graph, options, rows));
-  ASSIGN_OR_RETURN(const bool drops, options.dropout ? DropAll(graph) : TakeOutDropouts(graph));
+  ASSIGN_OR_RETURN(const bool drops, options.dropout ? DropAll(graph) : RemoveDropouts(graph));
   return normalizes || drops || rows;
 }
 

@@ -69,11 +69,11 @@ struct CollectiveInfo : Collective {
   BufferSlice input, output;
   std::string label;  // "bucket 0 (%dw, %db)": what messages call it
   // What they call it instead, where the label has names that no user knows; need not be unique. Empty: the label.
-  std::string said;
+  std::string user_label;
 
   // Whether messages call it a transfer: of what one rank alone has, to another one or to all.
-  bool is_called_transfer() const { return is_transfer || (op == CollectiveOp::kBroadcast && !said.empty()); }
-  std::string_view name_in_messages() const { return said.empty() ? label : said; }
+  bool is_called_transfer() const { return is_transfer || (op == CollectiveOp::kBroadcast && !user_label.empty()); }
+  std::string_view name_in_messages() const { return user_label.empty() ? label : user_label; }
   std::string ToString() const;  // one line, equal on ranks that run the same program
   bool operator==(const CollectiveInfo&) const = default;
 };

@@ -129,7 +129,7 @@ void Executor::NameSteps() {
     RecordedStep named{KindOf(info.kind), info.name, info.source, {}, 0};
     if (info.collective) {
       named.label = info.collective->name_in_messages();
-      if (!info.collective->said.empty()) named.source.clear();  // it is said there
+      if (!info.collective->user_label.empty()) named.source.clear();  // the label has it
       named.is_urgent = info.collective->is_urgent;
       named.bytes = static_cast<int64_t>(std::max(info.collective->input.bytes, info.collective->output.bytes));
     }

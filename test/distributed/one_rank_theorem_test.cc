@@ -80,7 +80,7 @@ size_t CountAllReduces(const Graph& graph) {
 // Gradients computed from gathered factors are summed in the order of one rank. Each model has some, and they are
 // clipped together.
 TEST(OneRankTheorem, HoldsWhereFactorsAreGathered) {
-  const passes::Pass gather = passes::GatherFactors({.whatever_it_costs = true});
+  const passes::Pass gather = passes::GatherFactors({.ignore_cost = true});
   for (const std::string_view model : {kMlp, kConvNet, kEmbedding, kRecurrent}) {
     SCOPED_TRACE(model);
     absl::StatusOr<Graph> step = ParseGraph(model);
@@ -100,7 +100,7 @@ TEST(OneRankTheorem, HoldsWhereFactorsAreGathered) {
 
 // With micro-batches, a sum is over iterations too and is reduced once, after the last.
 TEST(OneRankTheorem, SumsOfMicroBatchesAreReduced) {
-  const passes::Pass gather = passes::GatherFactors({.whatever_it_costs = true});
+  const passes::Pass gather = passes::GatherFactors({.ignore_cost = true});
   absl::StatusOr<Graph> step = ParseGraph(kMlp);
   ASSERT_TRUE(step.ok()) << step.status();
   TrainStepSpec spec;

@@ -12,7 +12,7 @@
 
 #include "bazel/num_cases.h"
 #include "core/local_part.h"
-#include "core/placing.h"
+#include "core/placement_rules.h"
 #include "core/printer.h"
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/plan_search.h"

@@ -10,7 +10,7 @@
 #include "core/local_part.h"
 #include "core/local_types.h"
 #include "core/ops/combine.h"
-#include "core/placing.h"
+#include "core/placement_rules.h"
 #include "gtest/gtest.h"
 #include "test/op_cases/op_case_graph.h"
 
@@ -173,8 +173,8 @@ std::string NeedlessMove(const Whole& whole, const std::vector<Placement>& place
   std::vector<TensorType> types;
   for (const Tensor& result : whole.results) types.push_back(result.type());
   const Mesh mesh = TwoRanks();
-  const PlacementRuling ruling = AskPlacementRule({node.op(), node.attributes(), node.operands(), types},
-                                                  mesh.axes()[0], std::nullopt, placements);
+  const PlacementRuleResult ruling = AskPlacementRule({node.op(), node.attributes(), node.operands(), types},
+                                                      mesh.axes()[0], std::nullopt, placements);
   bool moves = false;
   std::vector<std::vector<Placement>> options;  // placements of each operand that need no communication
   for (size_t i = 0; i < placements.size(); ++i) {

@@ -40,7 +40,7 @@ TEST(OpTraits, EveryOpSaysWhatItDoes) {
     if (op->has_trait(kCommutative)) {
       EXPECT_EQ(operands, 2U);
     }
-    if (op->has_trait(kHeavy) || op->has_trait(kSteps)) {
+    if (op->has_trait(kExpensive) || op->has_trait(kSteps)) {
       EXPECT_TRUE(op->has_trait(kElementwise));
     }
     if (op->f32_ulps() > 0) {
@@ -49,7 +49,7 @@ TEST(OpTraits, EveryOpSaysWhatItDoes) {
     // The step count of an optimizer must be at least 1, which its block states as a constraint on data.
     const bool is_on_data = std::any_of(op->constraints().begin(), op->constraints().end(),
                                         [](const auto& each) { return each.text.starts_with("when it runs: "); });
-    EXPECT_EQ(op->has_trait(kRefuses), op->refusal() || (is_on_data && !op->has_trait(kOptimizer)));
+    EXPECT_EQ(op->has_trait(kChecksData), op->refusal() || (is_on_data && !op->has_trait(kOptimizer)));
     if (op->has_trait(kEndsGradients)) {
       EXPECT_FALSE(op->vjp());
     }

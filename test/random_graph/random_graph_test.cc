@@ -458,9 +458,8 @@ TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereSumsAreReducedTogether) {
 
 // Gathers the factors of all products, even where they are larger than the product.
 TEST_P(RandomGraphOnMeshTest, MeansTheSameWhereFactorsAreGathered) {
-  std::map<std::string, int> num_changed =
-      Run({passes::Distribute(options().mesh), passes::Dce(), passes::GatherFactors({.whatever_it_costs = true}),
-           passes::Localize()});
+  std::map<std::string, int> num_changed = Run({passes::Distribute(options().mesh), passes::Dce(),
+                                                passes::GatherFactors({.ignore_cost = true}), passes::Localize()});
   EXPECT_GT(num_changed["gather-factors"], 0);
 }
 

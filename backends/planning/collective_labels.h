@@ -14,10 +14,10 @@ namespace lockstep {
 // For a collective whose operand is at one rank along its axis: "stage 0 to 1, onnx:/fc1/Add, micro-batch 2" or "stage
 // 1 to all, result loss". The moved value is described by the node's source (passes/stages/cut_into_stages.h), if it
 // has one.
-std::string SaidOfTransfer(const Node& node);
+std::string LabelOfTransfer(const Node& node);
 
 // For some results of a reduction: "gradients of fc1.weight, fc1.bias, and result loss". These are the results' names
 // if the cut has named them so (passes/stages/names.h); for others the source is used.
-std::string SaidOfReduction(const Node& node, const std::vector<size_t>& positions);
+std::string LabelOfReduction(const Node& node, const std::vector<size_t>& positions);
 
 }  // namespace lockstep

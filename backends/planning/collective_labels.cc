@@ -1,4 +1,4 @@
-#include "backends/planning/said_of.h"
+#include "backends/planning/collective_labels.h"
 
 #include <string_view>
 
@@ -15,7 +15,7 @@ std::string NameOf(const Node& node, Value value) { return node.source().empty()
 
 }  // namespace
 
-std::string SaidOfTransfer(const Node& node) {
+std::string LabelOfTransfer(const Node& node) {
   const auto& axis = node.attr<std::string>("axis");
   const bool is_to_one = node.op().collective() == CollectiveOp::kPermute;
   const int64_t from =
@@ -24,7 +24,7 @@ std::string SaidOfTransfer(const Node& node) {
   return axis + " " + std::to_string(from) + " to " + to + ", " + NameOf(node, node.operand(0));
 }
 
-std::string SaidOfReduction(const Node& node, const std::vector<size_t>& positions) {
+std::string LabelOfReduction(const Node& node, const std::vector<size_t>& positions) {
   std::string gradients, others;
   size_t num_gradients = 0;
   for (size_t i : positions) {

@@ -19,7 +19,7 @@
 namespace lockstep {
 
 // The result of a placement rule for one node along one axis; see PlacementContext.
-struct PlacementRuling {
+struct PlacementRuleResult {
   std::vector<Placement> operands, required, results;
   bool decompose = false;
   AttributeMap decompose_with;
@@ -36,9 +36,9 @@ struct NodeToPlace {
 
 // Applies the placement rule of the node's op. `wanted` is as in PlacementContext. `operands` are the placements of the
 // operands along the axis; by default those of their values.
-PlacementRuling AskPlacementRule(const NodeToPlace& node, const MeshAxis& axis,
-                                 std::optional<Placement> wanted = std::nullopt,
-                                 std::optional<std::vector<Placement>> operands = std::nullopt);
+PlacementRuleResult AskPlacementRule(const NodeToPlace& node, const MeshAxis& axis,
+                                     std::optional<Placement> wanted = std::nullopt,
+                                     std::optional<std::vector<Placement>> operands = std::nullopt);
 
 // The placements of the results of a node, by its op's rule. The error names the op and the operand that is not placed
 // as required.

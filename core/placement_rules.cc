@@ -1,4 +1,4 @@
-#include "core/placing.h"
+#include "core/placement_rules.h"
 
 #include <algorithm>
 
@@ -23,7 +23,7 @@ bool AllReplicated(const std::vector<Placement>& placements) {
 
 // Checks that the op can be placed as a whole, with its operands placed as they are. `name` names the node in the
 // message.
-absl::Status CheckRuling(const PlacementRuling& ruling, std::span<const Value> operands, const std::string& name,
+absl::Status CheckRuling(const PlacementRuleResult& ruling, std::span<const Value> operands, const std::string& name,
                          const std::string& axis) {
   if (!ruling.failure.empty()) {
     return InvalidArgument() << name << " cannot be placed along axis " << axis << ": " << ruling.failure;
@@ -53,7 +53,7 @@ absl::Status CheckRuling(const PlacementRuling& ruling, std::span<const Value> o
 // replicated and `wanted` is at a rank. Returns false if neither holds, and for collectives along the axis, whose rules
 // decide.
 bool PlaceAtOneRank(const NodeToPlace& node, const MeshAxis& axis, const std::optional<Placement>& wanted,
-                    PlacementRuling& ruling) {
+                    PlacementRuleResult& ruling) {
   const auto at =
       std::find_if(ruling.operands.begin(), ruling.operands.end(), [](const Placement& p) { return p.is_at(); });
   const bool may_be = wanted && wanted->is_at() && AllReplicated(ruling.operands);
@@ -86,9 +86,9 @@ PlacementMap With(PlacementMap placements, const std::string& axis, const Placem
 
 }  // namespace
 
-PlacementRuling AskPlacementRule(const NodeToPlace& node, const MeshAxis& axis, std::optional<Placement> wanted,
-                                 std::optional<std::vector<Placement>> operands) {
-  PlacementRuling ruling;
+PlacementRuleResult AskPlacementRule(const NodeToPlace& node, const MeshAxis& axis, std::optional<Placement> wanted,
+                                     std::optional<std::vector<Placement>> operands) {
+  PlacementRuleResult ruling;
   if (operands) ruling.operands = *std::move(operands);
   else
     for (Value operand : node.operands) ruling.operands.push_back(operand.placement(axis.name));
@@ -110,7 +110,7 @@ absl::StatusOr<std::vector<PlacementMap>> PlaceResults(const OpDef& op, const At
   std::vector<PlacementMap> placements(results.size());
   for (const MeshAxis& axis : mesh.axes()) {
     if (axis.size == 1) continue;
-    const PlacementRuling ruling = AskPlacementRule({op, attributes, operands, results}, axis);
+    const PlacementRuleResult ruling = AskPlacementRule({op, attributes, operands, results}, axis);
     RETURN_IF_ERROR(CheckRuling(ruling, operands, op.name(), axis.name));
     for (size_t i = 0; i < results.size(); ++i) placements[i].emplace(axis.name, ruling.results[i]);
   }
@@ -128,7 +128,7 @@ absl::Status CheckPlacements(const Graph& graph, const Node& node) {
   for (const MeshAxis& axis : graph.mesh().axes()) {
     if (axis.size == 1) continue;
     const auto written = [&](size_t i) { return PlacementAlong(node.placements(i), axis.name); };
-    PlacementRuling ruling = AskPlacementRule(to_place, axis);
+    PlacementRuleResult ruling = AskPlacementRule(to_place, axis);
     const bool is_slice = node.num_results() == 1 && written(0).is_split();
     if (AllReplicated(ruling.operands) && (is_slice || written(0).is_at()))
       ruling = AskPlacementRule(to_place, axis, written(0));
@@ -246,7 +246,8 @@ std::optional<std::vector<Placement>> PlacementMover::OperandsOfSlice(Value valu
       node.num_results() != 1 || node.op().ranks_eval())
     return std::nullopt;
   const std::vector<TensorType> types = ResultTypes(node);
-  const PlacementRuling ruling = AskPlacementRule({node.op(), node.attributes(), node.operands(), types}, axis_, to);
+  const PlacementRuleResult ruling =
+      AskPlacementRule({node.op(), node.attributes(), node.operands(), types}, axis_, to);
   const PlacementMap placements = With(node.placements(), axis_.name, to);
   if (!AllReplicated(ruling.operands) || ruling.decompose || !ruling.failure.empty() || ruling.results[0] != to ||
       !SplitsEvenly(node.type().shape, placements, graph_.mesh()))
@@ -280,7 +281,7 @@ absl::Status SliceOperands(Graph& graph, const OpDef& op, const AttributeMap& at
   ASSIGN_OR_RETURN(const std::vector<TensorType> types, op.InferTypes(operand_types, complete, graph.mesh()));
   for (const MeshAxis& axis : graph.mesh().axes()) {
     if (axis.size == 1) continue;
-    const PlacementRuling ruling = AskPlacementRule({op, complete, operands, types}, axis);
+    const PlacementRuleResult ruling = AskPlacementRule({op, complete, operands, types}, axis);
     if (ruling.decompose || !ruling.failure.empty()) continue;  // inserting the node returns the error
     PlacementMover mover(graph, axis, before);
     for (size_t i = 0; i < operands.size(); ++i) {

@@ -12,7 +12,7 @@ namespace lockstep {
 
 // Calls `work(next)` on as many threads as the processor has, at most `jobs`. Each call takes job numbers from next()
 // until one is `jobs` or more.
-inline void ShareOut(size_t jobs, const std::function<void(const std::function<size_t()>& next)>& work) {
+inline void RunJobs(size_t jobs, const std::function<void(const std::function<size_t()>& next)>& work) {
   std::atomic<size_t> taken = 0;
   const auto one = [&] { work([&] { return taken++; }); };
   std::vector<std::thread> others;
