@@ -8,7 +8,7 @@ namespace lockstep {
 namespace {
 
 // Pushes and pulls are steps if there are servers. Without servers they are replaced by their meaning.
-bool IsOfServers(const Node& node) { return node.Is("push") || node.Is("pull"); }
+bool IsOfServers(const Node& node) { return node.op().has_trait(kOfServers); }
 
 passes::PipelineOptions PipelineFor(const Graph& graph, const Mesh& ranks, const Target& target,
                                     const CompileOptions& options) {

@@ -237,6 +237,8 @@ const std::vector<OpTraitName>& AllOpTraits() {
       {kSteps, "steps"},
       {kChecksData, "refuses data"},
       {kEndsGradients, "ends gradients"},
+      {kLoop, "loop"},
+      {kOfServers, "of parameter servers"},
   };
   return names;
 }

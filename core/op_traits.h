@@ -34,6 +34,8 @@ enum OpTrait : uint32_t {
   kSteps = 1u << 14,            // elementwise, steps at multiples of 1/2 only: a rounded operand may cross a step
   kChecksData = 1u << 15,       // has a constraint on the data: the program ends with an error if it does not hold
   kEndsGradients = 1u << 16,    // gradients treat its results as constants
+  kLoop = 1u << 17,             // runs the graph of its attribute `body`, which passes change like any graph
+  kOfServers = 1u << 18,        // exchanges a value with the parameter servers, which update it
 };
 
 // All traits, each with its name in docs/ops.md.

@@ -15,8 +15,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,27 +22,9 @@
 #include "core/graph.h"
 #include "core/status.h"
 #include "core/tensor.h"
+#include "frontends/onnx/import_options.h"
 
 namespace lockstep {
-
-struct ImportOptions {
-  // Extents of dimensions of the model's inputs. The key is the name of a symbolic dimension, or the place of any
-  // dimension: "x:0" is dimension 0 of input x, whatever the file says of it. All symbolic dimensions must be given.
-  std::map<std::string, int64_t> dims;
-  // The inputs that are split between ranks, and the dimension of each that is split. If absent: dimension 0 of each
-  // input whose dimension 0 is symbolic or given by its place. If empty: none.
-  std::optional<std::map<std::string, int64_t>> split = std::nullopt;
-  // The values of data inputs that decide shapes, such as the shape of a Reshape or the k of a TopK. An input whose
-  // value an operator needs becomes a constant and is removed from the graph's inputs; the others stay inputs. If the
-  // file lists an initializer among its inputs, the value given here replaces the file's.
-  std::map<std::string, Tensor> values = {};
-  // Float initializers that are not parameters, such as tables of positions or masks. They become constants, not
-  // states.
-  std::set<std::string> constants = {};
-  // Float initializers that are parameters, whatever the file says of them, such as a learnt temperature, which has no
-  // dimensions. They become states even if no node uses them.
-  std::set<std::string> states = {};
-};
 
 // The parts of the imported file that ExportOnnx and ImportWithDims need.
 struct OnnxOrigin {
@@ -101,13 +81,5 @@ absl::StatusOr<ImportedModel> ImportOnnxBytes(std::string_view bytes, const std:
 // the file again.
 absl::StatusOr<ImportedModel> ImportWithDims(const OnnxOrigin& origin, const std::map<std::string, Tensor>& parameters,
                                              const std::map<std::string, int64_t>& dims);
-
-// An operator of ONNX's default domain that can be imported, and a range of opsets. One operator may have several
-// ranges.
-struct OnnxOperator {
-  std::string type;
-  int64_t since, until;  // inclusive
-};
-std::vector<OnnxOperator> SupportedOnnxOperators();
 
 }  // namespace lockstep

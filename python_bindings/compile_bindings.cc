@@ -37,7 +37,7 @@ namespace {
 void AddSlowDTypes(const Graph& graph, const std::function<bool(const Node&)>& prefers_f32,
                    std::set<std::string>& slow) {
   for (const Node& node : graph.nodes()) {
-    if (node.Is("scan")) AddSlowDTypes(node.attr<Region>("body").graph(), prefers_f32, slow);
+    if (node.op().has_trait(kLoop)) AddSlowDTypes(node.attr<Region>("body").graph(), prefers_f32, slow);
     if (node.operands().empty()) continue;
     const DType dtype = node.operand(0).dtype();
     const bool is_half = dtype == DType::kF16 || dtype == DType::kBF16;

@@ -162,7 +162,7 @@ void DescribeBody(const Node& loop, nb::list& list) {
 nb::list DescribeNodes(const Model& model) {
   nb::list list;
   for (const Node& node : model.graph.nodes()) {
-    if (node.Is("scan") && node.attr<bool>("one_at_a_time")) DescribeBody(node, list);
+    if (node.op().has_trait(kLoop) && node.attr<bool>("one_at_a_time")) DescribeBody(node, list);
     else list.append(Described(node, [](Value value) { return value.name(); }, /*runs=*/1));
   }
   return list;

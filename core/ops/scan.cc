@@ -266,6 +266,7 @@ const OpDef& ScanOp() {
                       "the rank")
           .Constraint("C7", "no bool is summed")
           .Trait(kOpaque)
+          .Trait(kLoop)
           .Infer(InferScan)
           .Eval(EvalScan)
           .Flops(ScanFlops)

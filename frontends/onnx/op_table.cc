@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "frontends/onnx/import_options.h"
 #include "frontends/onnx/model_file.h"
-#include "frontends/onnx_importer.h"
 
 namespace lockstep {
 

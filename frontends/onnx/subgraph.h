@@ -22,9 +22,9 @@
 #include "core/builder.h"
 #include "core/ops/scan_parts.h"
 #include "core/status.h"
+#include "frontends/onnx/import_options.h"
 #include "frontends/onnx/schema_fwd.h"
 #include "frontends/onnx/values.h"
-#include "frontends/onnx_importer.h"
 
 namespace lockstep {
 

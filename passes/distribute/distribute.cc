@@ -115,7 +115,7 @@ absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
   for (Value operand : node.operands()) operands.push_back(map_.at(operand));
   std::vector<TensorType> types;
   for (size_t i = 0; i < node.num_results(); ++i) types.push_back(node.type(i));
-  if (node.Is("scan")) RETURN_IF_ERROR(PlaceBody(node, operands));
+  if (node.op().has_trait(kLoop)) RETURN_IF_ERROR(PlaceBody(node, operands));
   const NodeToPlace to_place{node.op(), node.attributes(), operands, types};
   PlacementRuleResult ruling = AskPlacementRule(to_place, axis_);
   RETURN_IF_ERROR(ReduceToSlices(node, ruling));
@@ -259,7 +259,7 @@ absl::Status OpenRegions(Graph& graph) {
                     return true;
                   }).status());
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
-    if (it->Is("scan") || it->Is("pull")) {
+    if (it->op().has_trait(kLoop) || it->op().has_trait(kOfServers)) {
       ++it;
       continue;
     }

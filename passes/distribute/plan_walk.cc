@@ -149,7 +149,7 @@ bool PlanWalk::CanBePlaced(const Node& node, const std::vector<PlaceCode>& opera
 
 PlanWalk::Ruling PlanWalk::ApplyRule(const PlanItem& item, const std::vector<PlaceCode>& operands) {
   const Node& node = *item.node;
-  if (node.Is("scan")) return DistributeAlone(item, operands);
+  if (node.op().has_trait(kLoop)) return DistributeAlone(item, operands);
   const std::vector<TensorType> types = ResultTypesOf(node);
   const NodeToPlace to_place{node.op(), node.attributes(), node.operands(), types};
   std::vector<Placement> places;

@@ -8,7 +8,7 @@
 
 #include "core/op_def.h"
 #include "core/placement_rules.h"
-#include "passes/training/averaging.h"
+#include "passes/state_names.h"
 
 namespace lockstep::passes {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "core/builder.h"
 #include "core/interpreter.h"
+#include "core/op_def.h"
 #include "core/ops/op_list.h"
 #include "core/placement_rules.h"
 #include "passes/bodies.h"
@@ -92,7 +93,8 @@ absl::StatusOr<bool> FoldSplat(Graph& graph, Node& node) {
 bool MayFold(const Node& node) {
   // A rematerialised op, such as a broadcast, is smaller than its elements.
   if (node.op().has_trait(kRematerialised)) return false;
-  if (node.Is("scan")) return false;  // evaluating many iterations by the reference meanings may take minutes
+  if (node.op().has_trait(kLoop))
+    return false;  // evaluating many iterations by the reference meanings may take minutes
   return node.op().eval() && !node.op().has_trait(kCollective) && !node.operands().empty();
 }
 

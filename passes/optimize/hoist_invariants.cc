@@ -87,7 +87,7 @@ absl::StatusOr<bool> HoistInvariants(Graph& graph) {
   bool changed = false;
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
     Node& node = *it++;
-    if (!node.Is("scan") || ScanForm(node).length == 0) continue;  // nodes that never run must not fail
+    if (!node.op().has_trait(kLoop) || ScanForm(node).length == 0) continue;  // nodes that never run must not fail
     ASSIGN_OR_RETURN(const bool hoisted, Hoister(graph, node).Run());
     changed = changed || hoisted;
   }

@@ -101,7 +101,7 @@ absl::StatusOr<bool> TrimLoops(Graph& graph) {
   bool changed = false;
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
     Node& node = *it++;
-    if (!node.Is("scan")) continue;
+    if (!node.op().has_trait(kLoop)) continue;
     ASSIGN_OR_RETURN(const bool trimmed, Trimmer(graph, node).Run());
     changed = changed || trimmed;
   }

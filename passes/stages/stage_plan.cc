@@ -15,7 +15,7 @@ namespace {
 
 using Part = StagePlan::Part;
 
-bool IsLoopOverMicroBatches(const Node& node) { return node.Is("scan") && node.attr<bool>("one_at_a_time"); }
+bool IsLoopOverMicroBatches(const Node& node) { return node.op().has_trait(kLoop) && node.attr<bool>("one_at_a_time"); }
 
 // Returns true if a node computes a gradient, by the sources that autodiff.h gives. A wrong answer only costs time.
 bool IsOfGradients(const Node& node) {

@@ -1,6 +1,7 @@
 #include "passes/training/averaging.h"
 
 #include "core/builder.h"
+#include "passes/state_names.h"
 
 namespace lockstep::passes {
 namespace {
@@ -21,8 +22,6 @@ Value Averaged(Builder& b, Value average, Value next, Value weight) {
 }
 
 }  // namespace
-
-std::string AverageOf(const std::string& state) { return state + "/average"; }
 
 absl::Status AddAverages(Graph& graph, const std::vector<Value>& states) {
   if (states.empty()) return absl::OkStatus();

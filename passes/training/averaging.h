@@ -11,9 +11,6 @@
 
 namespace lockstep::passes {
 
-// Returns the name of the state that is the average of `state`.
-std::string AverageOf(const std::string& state);
-
 // Adds a state <state>/average of the same type for each of the states. With `next` the state's next value, a step
 // changes it to
 //   (1 - weight) * average + weight * next,

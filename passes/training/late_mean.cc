@@ -4,7 +4,7 @@
 #include <unordered_set>
 
 #include "core/builder.h"
-#include "passes/training/formula.h"
+#include "passes/formula.h"
 
 namespace lockstep::passes {
 namespace {

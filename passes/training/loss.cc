@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "passes/distribute/distribute.h"
+#include "passes/losses/loss_list.h"
 #include "passes/training/loss_reduction.h"
-#include "passes/training/losses/loss_list.h"
 #include "passes/training/uneven.h"
 
 namespace lockstep::passes {

@@ -10,7 +10,7 @@
 #include "core/graph.h"
 #include "core/op_def.h"
 #include "core/status.h"
-#include "passes/training/options.h"
+#include "passes/option_def.h"
 
 namespace lockstep::passes {
 

@@ -8,7 +8,7 @@
 #include "core/builder.h"
 #include "core/op_def.h"
 #include "core/random.h"
-#include "passes/training/formula.h"
+#include "passes/formula.h"
 #include "passes/training/inference_mode.h"
 #include "passes/training/uneven.h"
 

@@ -53,6 +53,12 @@ TEST(OpTraits, EveryOpSaysWhatItDoes) {
     if (op->has_trait(kEndsGradients)) {
       EXPECT_FALSE(op->vjp());
     }
+    if (op->has_trait(kLoop)) {
+      EXPECT_NE(op->FindAttribute("body"), nullptr);
+    }
+    if (op->has_trait(kOfServers)) {
+      EXPECT_NE(op->FindAttribute("key"), nullptr);
+    }
     EXPECT_EQ(op->has_trait(kReduction), op->reduction().has_value());
     EXPECT_EQ(op->has_trait(kCollective), op->collective().has_value());
     if (op->reduction()) {
@@ -72,7 +78,7 @@ TEST(OpTraits, CollectivesHaveTheAttributesOfTheirKind) {
     const CollectiveTraits traits = TraitsOf(*op->collective());
     const auto has = [&](std::string_view attribute) { return op->FindAttribute(attribute) != nullptr; };
     EXPECT_EQ(has("kind"), traits.reduces);
-    EXPECT_EQ(has("root"), traits.has_root);
+    EXPECT_EQ(has("root"), traits.has_root());
     EXPECT_EQ(has("sources") && has("targets"), traits.has_pairs);
     EXPECT_EQ(has("dim"), traits.scatters != traits.gathers);
     EXPECT_EQ(has("split_dim") && has("concat_dim"), traits.scatters && traits.gathers);

@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include "passes/training/loss.h"
+#include "passes/losses/loss_block.h"
 
 namespace lockstep::passes::losses {
 

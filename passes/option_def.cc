@@ -1,4 +1,4 @@
-#include "passes/training/options.h"
+#include "passes/option_def.h"
 
 #include <algorithm>
 #include <cctype>

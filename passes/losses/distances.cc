@@ -1,6 +1,6 @@
 // Losses that measure the distance between a prediction and a target of its shape, element by element.
 
-#include "passes/training/losses/loss_list.h"
+#include "passes/losses/loss_list.h"
 
 namespace lockstep::passes::losses {
 namespace {

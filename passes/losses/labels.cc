@@ -1,6 +1,6 @@
 // Losses of scores or log-probabilities [batch, classes, ...] against a class, or a probability of each class.
 
-#include "passes/training/losses/loss_list.h"
+#include "passes/losses/loss_list.h"
 
 namespace lockstep::passes::losses {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/ops/scan_parts.h"
-#include "passes/training/losses/loss_list.h"
+#include "passes/losses/loss_list.h"
 
 namespace lockstep::passes::losses {
 namespace {

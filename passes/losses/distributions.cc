@@ -1,6 +1,6 @@
 // Losses between probabilities, element by element.
 
-#include "passes/training/losses/loss_list.h"
+#include "passes/losses/loss_list.h"
 
 namespace lockstep::passes::losses {
 namespace {

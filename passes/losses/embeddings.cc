@@ -1,7 +1,7 @@
 // Losses that measure how close samples are: two samples that belong together or not, or three samples of which one
 // pair must be closer than the other.
 
-#include "passes/training/losses/loss_list.h"
+#include "passes/losses/loss_list.h"
 
 namespace lockstep::passes::losses {
 namespace {
