@@ -4,22 +4,12 @@
 #include <cstring>
 
 #include "backends/cpu/emitters.h"
+#include "backends/planning/inner_collective.h"
 
 namespace lockstep::cpu {
 namespace {
 
 using Ints = std::vector<int64_t>;
-
-// A tensor seen from one dimension: `outer` runs of `extent * inner` bytes.
-struct Runs {
-  int64_t outer = 1;
-  uint64_t inner = 1;  // bytes of one index of the dimension
-
-  Runs(const TensorType& type, int64_t dim) : inner(SizeOf(type.dtype)) {
-    for (int64_t i = 0; i < dim; ++i) outer *= type.shape[i];
-    for (int64_t i = dim + 1; i < type.shape.rank(); ++i) inner *= static_cast<uint64_t>(type.shape[i]);
-  }
-};
 
 // Copies a box of x (row-major, with `x_strides` in bytes) to y; the last dimension is copied as one run.
 void CopyBox(const Ints& extents, size_t dim, uint64_t run_bytes, const std::byte* x, const Ints& x_strides,
@@ -40,12 +30,12 @@ Ints ByteStrides(const TensorType& type) {
 }
 
 // Transposes elements [i][j][bytes] to [j][i][bytes].
-Kernel SwapOuter(std::string name, int64_t rows, int64_t columns, uint64_t bytes) {
+Kernel SwapOuter(std::string name, int64_t rows, int64_t columns, int64_t bytes) {
   return KernelOf(std::move(name), [=](const KernelArgs& args) {
     for (int64_t j = 0; j < columns; ++j) {
       for (int64_t i = 0; i < rows; ++i) {
-        std::memcpy(args.writes[0] + static_cast<uint64_t>(j * rows + i) * bytes,
-                    args.reads[0] + static_cast<uint64_t>(i * columns + j) * bytes, bytes);
+        std::memcpy(args.writes[0] + (j * rows + i) * bytes, args.reads[0] + (i * columns + j) * bytes,
+                    static_cast<size_t>(bytes));
       }
     }
     return absl::OkStatus();
@@ -60,7 +50,7 @@ absl::Status EmitConcat(const Node& node, EmitContext& c) {
   const Runs runs(node.type(), dim);
   std::vector<uint64_t> bytes;  // of a run, for each operand
   for (const Value& operand : node.operands())
-    bytes.push_back(static_cast<uint64_t>(operand.shape()[dim]) * runs.inner);
+    bytes.push_back(static_cast<uint64_t>(operand.shape()[dim] * runs.inner));
   const auto concat = [outer = runs.outer, bytes](const KernelArgs& args) {
     std::byte* to = args.writes[0];
     for (int64_t i = 0; i < outer; ++i) {
@@ -100,8 +90,8 @@ absl::Status EmitPad(const Node& node, EmitContext& c) {
 absl::Status EmitShard(const Node& node, EmitContext& c) {
   ASSIGN_OR_RETURN(std::vector<int> reads, c.ReadAll(node));
   const Runs runs(node.operand(0).type(), node.attr<int64_t>("dim"));
-  const uint64_t whole = static_cast<uint64_t>(node.operand(0).shape()[node.attr<int64_t>("dim")]) * runs.inner;
-  const uint64_t slice = static_cast<uint64_t>(node.type().shape[node.attr<int64_t>("dim")]) * runs.inner;
+  const uint64_t whole = static_cast<uint64_t>(node.operand(0).shape()[node.attr<int64_t>("dim")] * runs.inner);
+  const uint64_t slice = static_cast<uint64_t>(node.type().shape[node.attr<int64_t>("dim")] * runs.inner);
   const int64_t outer = runs.outer;
   Kernel kernel = KernelOf("copy.shard", [=](const KernelArgs& args) {
     const std::byte* from = args.reads[0] + static_cast<uint64_t>(args.coordinate) * slice;
@@ -130,32 +120,9 @@ absl::Status EmitAxisIndex(const Node& node, EmitContext& c) {
 }
 
 absl::Status EmitInnerCollective(const Node& node, EmitContext& c) {
-  ProgramBuilder& builder = c.builder();
-  const int64_t ranks = builder.RanksAlong(node);
-  const std::string kernel = "copy." + std::string(node.op_name());
-  for (size_t i = 0; i < node.operands().size(); ++i) {
-    const TensorType &x = node.operand(i).type(), &y = node.type(i);
-    ASSIGN_OR_RETURN(int taken, c.Read(node, i));
-    if (!ProgramBuilder::TakesContiguous(node, i)) {
-      const auto [slice, dim] = builder.SliceTaken(node, i);
-      const Runs runs(slice, dim);
-      const int slices = builder.DefineTemporary(node.result_name(i) + ".taken", x.dtype, "", x.num_bytes());
-      c.Add(node, SwapOuter(kernel, runs.outer, ranks, static_cast<uint64_t>(slice.shape[dim]) * runs.inner), {taken},
-            {slices});
-      taken = slices;
-    }
-    if (ProgramBuilder::GivesContiguous(node, i)) {
-      builder.AddCollective(node, builder.InfoOf(node, x.dtype), {taken}, {c.Write(node, i)});
-      continue;
-    }
-    const auto [slice, dim] = builder.SliceGiven(node, i);
-    const Runs runs(slice, dim);
-    const int given = builder.DefineTemporary(node.result_name(i) + ".given", y.dtype, "", y.num_bytes());
-    builder.AddCollective(node, builder.InfoOf(node, x.dtype), {taken}, {given});
-    c.Add(node, SwapOuter(kernel, ranks, runs.outer, static_cast<uint64_t>(slice.shape[dim]) * runs.inner), {given},
-          {c.Write(node, i)});
-  }
-  return absl::OkStatus();
+  return EmitCollectiveOfSlices(node, c, [&](int64_t rows, int64_t columns, int64_t bytes) {
+    return SwapOuter("copy." + std::string(node.op_name()), rows, columns, bytes);
+  });
 }
 
 }  // namespace lockstep::cpu

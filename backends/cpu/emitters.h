@@ -1,4 +1,4 @@
-// The table from ops to emitters, and the emitters; each family has a file. There is no kernel here for an op that is
+// The emitters, one file a family, and their table from ops (emitters.cc). There is no kernel here for an op that is
 // not in the table, not lowered by ProgramBuilder and not a loop: the pipeline decomposes it, or it runs by its
 // reference meaning.
 
@@ -24,7 +24,7 @@ struct Emitter {
 // Lowers all nodes of a graph, or of a loop's body, with the emitters below.
 absl::StatusOr<Program> LowerGraph(const Graph& graph, const Target& target);
 
-// Returns the entry of kEmitters; null if there is none.
+// Returns the entry of the table in emitters.cc; null if there is none.
 const Emitter* FindEmitter(std::string_view op);
 
 // Returns Unimplemented if oneDNN does not support the node's types.
@@ -71,37 +71,5 @@ absl::Status EmitInnerCollective(const Node& node, EmitContext& c);  // along an
 // loop.cc: fusions, and other ops that the loop compiler accepts as a body of one node
 bool SupportsLoop(const Node& node);
 absl::Status EmitLoop(const Node& node, EmitContext& c);
-
-inline constexpr Emitter kEmitters[] = {
-    {"matmul", EmitMatMul, EmitMatMulLoop, [](const Node&) { return true; }},
-    {"convolution", EmitConvolution, EmitReference, HasFastConvolution},
-    {"convolution_grad_input", EmitConvolutionGradInput, EmitReference, HasFastConvolution},
-    {"convolution_grad_filter", EmitConvolutionGradFilter, EmitReference, HasFastConvolution},
-    {"max_pool", EmitMaxPool, EmitReference},
-    {"max_pool_grad", EmitMaxPoolGrad, EmitReference},
-    {"avg_pool", EmitAvgPool, EmitReference},
-    {"avg_pool_grad", EmitAvgPoolGrad, EmitReference},
-    {"softmax_cross_entropy", EmitSoftmaxCrossEntropy, EmitReference},
-    {"attention", EmitAttention},
-    {"attention_grad", EmitAttentionGrad},
-    {"attention_mask_grad", EmitAttentionMaskGrad},
-    {"cumulative_sum", EmitCumulative},
-    {"cumulative_prod", EmitCumulative},
-    {"overlap_add", EmitOverlapAdd},
-    {"gather", EmitGather},
-    {"scatter_sum", EmitScatterSum},
-    {"scatter", EmitScatter},
-    {"top_k", EmitTopK},
-    {"scan", EmitScan},
-    {"concat", EmitConcat},
-    {"pad", EmitPad},
-    {"shard", EmitShard},
-    {"axis_index", EmitAxisIndex},
-    {"all_gather", EmitInnerCollective},
-    {"reduce_scatter", EmitInnerCollective},
-    {"all_to_all", EmitInnerCollective},
-    {"collective_gather", EmitInnerCollective},
-    {"collective_scatter", EmitInnerCollective},
-};
 
 }  // namespace lockstep::cpu

@@ -4,21 +4,12 @@
 
 #include "backends/cuda/emitters.h"
 #include "backends/cuda/kernels/copy.h"
+#include "backends/planning/inner_collective.h"
 
 namespace lockstep::cuda {
 namespace {
 
 using Ints = std::vector<int64_t>;
-
-// A tensor seen from one dimension: `outer` runs of its extent times `inner` bytes.
-struct Runs {
-  int64_t outer = 1, inner = 1;
-
-  Runs(const TensorType& type, int64_t dim) : inner(static_cast<int64_t>(SizeOf(type.dtype))) {
-    for (int64_t i = 0; i < dim; ++i) outer *= type.shape[i];
-    for (int64_t i = dim + 1; i < type.shape.rank(); ++i) inner *= type.shape[i];
-  }
-};
 
 // The values of CopyArgs, in bytes.
 struct Box {
@@ -173,30 +164,9 @@ absl::Status EmitAxisIndex(const Node& node, EmitContext& c) {
 }
 
 absl::Status EmitInnerCollective(const Node& node, EmitContext& c) {
-  ProgramBuilder& builder = c.builder();
-  const int64_t ranks = builder.RanksAlong(node);
-  const std::string kernel = "cuda." + std::string(node.op_name());
-  for (size_t i = 0; i < node.operands().size(); ++i) {
-    const TensorType &x = node.operand(i).type(), &y = node.type(i);
-    int taken = c.Read(node, i);
-    if (!ProgramBuilder::TakesContiguous(node, i)) {
-      const auto [slice, dim] = builder.SliceTaken(node, i);
-      const Runs runs(slice, dim);
-      const int slices = builder.DefineTemporary(node.result_name(i) + ".taken", x.dtype, "", x.num_bytes());
-      c.Add(node, SwapOuter(c, kernel, runs.outer, ranks, slice.shape[dim] * runs.inner), {taken}, {slices});
-      taken = slices;
-    }
-    if (ProgramBuilder::GivesContiguous(node, i)) {
-      builder.AddCollective(node, builder.InfoOf(node, x.dtype), {taken}, {c.Write(node, i)});
-      continue;
-    }
-    const auto [slice, dim] = builder.SliceGiven(node, i);
-    const Runs runs(slice, dim);
-    const int given = builder.DefineTemporary(node.result_name(i) + ".given", y.dtype, "", y.num_bytes());
-    builder.AddCollective(node, builder.InfoOf(node, x.dtype), {taken}, {given});
-    c.Add(node, SwapOuter(c, kernel, ranks, runs.outer, slice.shape[dim] * runs.inner), {given}, {c.Write(node, i)});
-  }
-  return absl::OkStatus();
+  return EmitCollectiveOfSlices(node, c, [&](int64_t rows, int64_t columns, int64_t bytes) {
+    return SwapOuter(c, "cuda." + std::string(node.op_name()), rows, columns, bytes);
+  });
 }
 
 }  // namespace lockstep::cuda

@@ -13,26 +13,11 @@
 #include "backends/cuda/emitters.h"
 #include "backends/cuda/kernels/copy.h"
 #include "backends/cuda/kernels/sum.h"
-#include "backends/planning/bind_results.h"
-#include "backends/planning/buffer_plan.h"
-#include "backends/planning/certificate.h"
-#include "backends/planning/emit_steps.h"
-#include "backends/planning/rematerialize.h"
-#include "backends/planning/reuse_operands.h"
+#include "backends/planning/body_program.h"
 #include "runtime/device.h"
 
 namespace lockstep::cuda {
 namespace {
-
-// The body's program, planned and certified. Its constants are copied to the GPU at the first run.
-struct BodyProgram {
-  StepList steps;
-  std::vector<Buffer> buffers;
-  std::vector<int32_t> inputs, results;
-  std::vector<Tensor> constants;
-  std::vector<std::unique_ptr<DeviceMemory>> on_device;  // the constants
-  Recomputation recomputed;                              // per iteration
-};
 
 // Slices of scanned or stacked values are adjacent in memory, so the size of a slice limits their alignment.
 uint32_t AlignmentOf(const Graph& body, uint64_t most) {
@@ -47,18 +32,7 @@ absl::StatusOr<BodyProgram> MakeBodyProgram(const Graph& body, const EmitContext
   LoweringContext with = c.with();
   with.alignment = AlignmentOf(body, with.alignment);
   ASSIGN_OR_RETURN(Program program, LowerGraph(body, with));
-  BindResults(program);
-  BodyProgram made;
-  if (c.target().body_bytes > 0) made.recomputed = Rematerialize(program, c.target().body_bytes).work;
-  ReuseOperands(program);
-  const BufferPlan plan = PlanBuffers(program);
-  made.steps = EmitSteps(program, plan);
-  made.buffers = plan.buffers;
-  RETURN_IF_ERROR(CertifyOrder(made.steps, made.buffers, Mesh()).status());
-  for (const ValueInfo& input : program.inputs) made.inputs.push_back(input.buffer);
-  for (const ValueInfo& result : program.results) made.results.push_back(result.buffer);
-  made.constants = std::move(program.constants);
-  return made;
+  return PlanBody(std::move(program), c.target().body_bytes);
 }
 
 // The destination of a result of the body's program: the first stack that contains it, or else alternately one of two
@@ -117,9 +91,7 @@ class Loop {
 
  private:
   void PlanScratch(const Node& node, const Graph& body, EmitContext& c) {
-    for (const Buffer& buffer : body_.buffers) {
-      if (buffer.kind == BufferKind::kArena) Take(buffer.bytes);  // comes first, as SetFixedAddresses requires
-    }
+    Take(body_.arena_bytes);  // comes first, as SetAddresses requires
     body_bytes_ = scratch_bytes_;
     for (const Result& result : body.results()) destinations_.push_back({result.value.type().num_bytes(), {}, {}});
     for (size_t i = carried_; i < first_summed_; ++i) destinations_[program_of_[i]].stacks.push_back(i);
@@ -132,7 +104,6 @@ class Loop {
                        c.KernelOf("sum", NameFor("sum", type.dtype))});
       sum_bytes_.push_back(type.num_bytes());
     }
-    addresses_.assign(body_.buffers.size(), nullptr);
   }
   uint64_t Take(uint64_t bytes) {
     const uint64_t at = scratch_bytes_;
@@ -143,10 +114,10 @@ class Loop {
   absl::Status Run(const KernelArgs& args) {
     CudaStream& stream = StreamOf(args);
     RETURN_IF_ERROR(LoadConstants(stream.device()));
-    SetFixedAddresses(args);
+    body_.SetAddresses(args, constants_);
     for (int64_t i = 0; i < length_; ++i) {
       MoveOn(args, i);
-      StepContext context(addresses_, stream.device(), {}, {});
+      StepContext context(body_.addresses, stream.device(), {}, {});
       for (const auto& step : body_.steps) RETURN_IF_ERROR(step->Run(context));
       RETURN_IF_ERROR(Collect(stream, args, i));
     }
@@ -154,42 +125,27 @@ class Loop {
   }
 
   absl::Status LoadConstants(CudaDevice& device) {
-    while (body_.on_device.size() < body_.constants.size()) {
-      const Tensor& constant = body_.constants[body_.on_device.size()];
+    while (constants_.size() < body_.constants.size()) {
+      const Tensor& constant = body_.constants[constants_.size()];
       ASSIGN_OR_RETURN(auto memory, device.Allocate(constant.num_bytes(), "a constant of a loop"));
       RETURN_IF_ERROR(
           device.CopyToDevice(memory->data(), static_cast<const std::byte*>(constant.bytes()), constant.num_bytes()));
-      body_.on_device.push_back(std::move(memory));
+      constants_.push_back(std::move(memory));
     }
     return absl::OkStatus();
   }
 
-  std::byte*& InputAddress(size_t i) { return addresses_[static_cast<size_t>(body_.inputs[i])]; }
-  std::byte*& ResultAddress(size_t i) { return addresses_[static_cast<size_t>(body_.results[i])]; }
   uint64_t Position(int64_t i) const { return static_cast<uint64_t>(reverse_ ? length_ - 1 - i : i); }
-
-  void SetFixedAddresses(const KernelArgs& args) {
-    for (size_t i = 0; i < body_.inputs.size(); ++i) InputAddress(i) = args.reads[i];
-    size_t constants = 0;
-    uint64_t arena = 0;
-    for (size_t i = 0; i < body_.buffers.size(); ++i) {
-      const Buffer& buffer = body_.buffers[i];
-      if (buffer.kind == BufferKind::kConstant) addresses_[i] = body_.on_device[constants++]->data();
-      if (buffer.kind != BufferKind::kArena) continue;
-      addresses_[i] = args.scratch + arena;
-      arena += AlignUp(buffer.bytes);
-    }
-  }
 
   void MoveOn(const KernelArgs& args, int64_t i) {
     std::vector<std::byte*> carried;
-    for (size_t k = 0; k < carried_; ++k) carried.push_back(i > 0 ? ResultAddress(program_of_[k]) : args.reads[k]);
-    for (size_t k = 0; k < carried_; ++k) InputAddress(k) = carried[k];
-    for (size_t k = carried_; k < first_constant_; ++k) InputAddress(k) = args.reads[k] + Position(i) * input_bytes_[k];
+    for (size_t k = 0; k < carried_; ++k) carried.push_back(i > 0 ? body_.result(program_of_[k]) : args.reads[k]);
+    for (size_t k = 0; k < carried_; ++k) body_.input(k) = carried[k];
+    for (size_t k = carried_; k < first_constant_; ++k) body_.input(k) = args.reads[k] + Position(i) * input_bytes_[k];
     for (size_t k = 0; k < destinations_.size(); ++k) {
       const Destination& to = destinations_[k];
-      ResultAddress(k) = to.stacks.empty() ? args.scratch + to.scratch[static_cast<size_t>(i % 2)]
-                                           : args.writes[to.stacks[0]] + Position(i) * to.bytes;
+      body_.result(k) = to.stacks.empty() ? args.scratch + to.scratch[static_cast<size_t>(i % 2)]
+                                          : args.writes[to.stacks[0]] + Position(i) * to.bytes;
     }
   }
 
@@ -198,11 +154,11 @@ class Loop {
     for (size_t k = 0; k < destinations_.size(); ++k) {
       const Destination& to = destinations_[k];
       for (size_t s = 1; s < to.stacks.size(); ++s) {
-        RETURN_IF_ERROR(Copy(stream, args.writes[to.stacks[s]] + Position(i) * to.bytes, ResultAddress(k), to.bytes));
+        RETURN_IF_ERROR(Copy(stream, args.writes[to.stacks[s]] + Position(i) * to.bytes, body_.result(k), to.bytes));
       }
     }
     for (IterationSum& sum : sums_) {
-      const SumArgs given{ResultAddress(sum.program), args.scratch + sum.totals, args.writes[sum.result], sum.count,
+      const SumArgs given{body_.result(sum.program), args.scratch + sum.totals, args.writes[sum.result], sum.count,
                           i == 0 ? 1U : 0U};
       RETURN_IF_ERROR(sum.kernel.Run(stream, sum.count, given));
     }
@@ -212,7 +168,7 @@ class Loop {
   // Copies carried values to the node's results. Without iterations these are the operands, and sums are zero.
   absl::Status Finish(CudaStream& stream, const KernelArgs& args) {
     for (size_t k = 0; k < carried_; ++k) {
-      const std::byte* last = length_ > 0 ? ResultAddress(program_of_[k]) : args.reads[k];
+      const std::byte* last = length_ > 0 ? body_.result(program_of_[k]) : args.reads[k];
       RETURN_IF_ERROR(Copy(stream, args.writes[k], last, input_bytes_[k]));
     }
     for (size_t k = 0; length_ == 0 && k < sums_.size(); ++k) {
@@ -238,10 +194,10 @@ class Loop {
   std::vector<uint64_t> input_bytes_, sum_bytes_;
   std::vector<size_t> program_of_;  // by result of the node: the result of the body's program
   BodyProgram body_;
-  std::vector<Destination> destinations_;  // by result of the body's program
+  std::vector<std::unique_ptr<DeviceMemory>> constants_;  // on the GPU, copied at the first run
+  std::vector<Destination> destinations_;                 // by result of the body's program
   std::vector<IterationSum> sums_;
   uint64_t scratch_bytes_ = 0, body_bytes_ = 0;
-  std::vector<std::byte*> addresses_;  // by buffer of the body's program
 };
 
 }  // namespace

@@ -79,7 +79,7 @@ TEST(OpTraits, CollectivesHaveTheAttributesOfTheirKind) {
     const auto has = [&](std::string_view attribute) { return op->FindAttribute(attribute) != nullptr; };
     EXPECT_EQ(has("kind"), traits.reduces);
     EXPECT_EQ(has("root"), traits.has_root());
-    EXPECT_EQ(has("sources") && has("targets"), traits.has_pairs);
+    EXPECT_EQ(has("sources") && has("targets"), traits.permutes);
     EXPECT_EQ(has("dim"), traits.scatters != traits.gathers);
     EXPECT_EQ(has("split_dim") && has("concat_dim"), traits.scatters && traits.gathers);
     EXPECT_EQ(has("bucket"), traits.is_in_bucket);
@@ -274,7 +274,7 @@ TEST(OpTraits, CollectivesCommunicateAsTheySay) {
     const auto ranks = static_cast<int64_t>(row.inputs.size());
     const int64_t before = row.inputs[0][0].num_elements(), after = row.results[0][0].num_elements();
     const CollectiveTraits traits = TraitsOf(*op.collective());
-    const bool may_differ = traits.scatters || traits.has_pairs || op.collective() == CollectiveOp::kGather;
+    const bool may_differ = traits.scatters || traits.permutes || op.collective() == CollectiveOp::kGather;
     for (const auto& of_rank : row.results) EXPECT_TRUE(may_differ || of_rank == row.results[0]) << "ranks differ";
     const auto kind = row.node().attributes().find("kind");
     const bool sums = kind != row.node().attributes().end() && std::get<std::string>(kind->second) == "sum";
