@@ -1,6 +1,7 @@
 """The program `lockstep`: `lockstep doctor`, `status`, `report`, `forecast`, `launch`, `elastic` and `serve`.
 
-It is run as a file, so that `lockstep doctor` works where the package cannot be imported; the other commands import it.
+The program runs as a file, so that `lockstep doctor` works when the package cannot be imported. The other commands
+import it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""The parts that the whole package shares: loading the extension module, errors, checks of arguments, names, arrays and files."""
+"""The parts that the whole package shares: loading the extension module, errors, argument checks, names, arrays and
+files."""

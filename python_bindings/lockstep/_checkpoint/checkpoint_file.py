@@ -1,10 +1,11 @@
-"""The format of checkpoints: a file of tensors (_base/tensor_file.py), which are whole states, whose metadata say where they are from.
+"""The format of checkpoints: a file of tensors (_base/tensor_file.py), which are whole states, with metadata about
+their origin.
 
-lockstep.program     {name, backend, mesh, built_with, fits}: of who wrote it. `fits` is a digest of what load compares, the
-                     names and types of the states, and equal for every number of ranks
+lockstep.program     {name, backend, mesh, built_with, fits}: of the writer. `fits` is a digest of the states'
+                     names and types, which load compares. It does not depend on the number of ranks
 lockstep.settings    {name: value}
-lockstep.schedules   {setting: what it follows, as text}: for readers; a program cannot be made of it
-lockstep.metadata    {name: value}: the caller's; `step` is the number of the training step
+lockstep.schedules   {setting: the schedule as text}: for human readers; a program cannot be made of it
+lockstep.metadata    {name: value}: of the caller; `step` is the number of the training step
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Metadata = dict[str, str | int | float]
 
 
 def fits(states: Iterable[ValueInfo]) -> str:
-    """A digest of the names and types of states, in any order."""
+    """Returns a digest of the names and types of states, in any order."""
     return hashlib.sha256(json.dumps(sorted([s.name, s.dtype, list(s.shape)] for s in states)).encode()).hexdigest()
 
 
@@ -34,9 +35,10 @@ def write(
     values: Iterable[np.ndarray],
     about: Mapping[str, Mapping[str, object]],
 ) -> None:
-    """Writes a checkpoint of `states`, which are in file order, with the bytes of each in `values`, which may come one by one.
+    """Writes a checkpoint of `states`, which are in file order, with the bytes of each from `values`, which may be an
+    iterator.
 
-    `about` is the program, the settings, the schedules and the metadata, by these names.
+    `about` has the program, the settings, the schedules and the metadata, under these names.
     """
     if any(state.name == "__metadata__" for state in states):
         raise Error("a state cannot be called __metadata__ in a safetensors file")

@@ -1,4 +1,4 @@
-"""Programs that evaluate a model: its loss and metrics, of a batch and of many."""
+"""Programs that evaluate a model: its loss and metrics, for one batch or many."""
 
 from __future__ import annotations
 
@@ -31,27 +31,30 @@ def evaluation(
 ) -> Graph:
     """Makes a program that evaluates a model: its loss and metrics, without gradients and without an optimizer.
 
-    Batch normalisation uses its running statistics, and dropout drops nothing. The states have the names that they have in the training
-    step, so that one line moves the weights: `evaluation.state.assign(exe.state)`, or `exe.state.averaged()`. The batch is that of the
-    model, shared by all ranks; `model.with_dims(batch=1000)` is the model with another.
+    Batch normalisation uses its running statistics, and dropout is off. The states have the same names as in the
+    training step, so one line copies the weights: `evaluation.state.assign(exe.state)`, or `exe.state.averaged()`. The
+    batch is the model's global batch; `model.with_dims(batch=1000)` is the model with another batch.
 
     Args:
-      model: what `load_onnx` or `from_torch` makes.
-      loss: of `lockstep.loss`, as of `train_step`: one, or a sum.
-      metrics: by the name of their result: `lockstep.metrics.Accuracy`, of the scores and the target of the first loss; or a loss. If
-        None, "accuracy" where the first loss is the cross-entropy or the `nll` of labels, and nothing for others.
-      keep_results: keep the model's own results, for what only a loop of one's own computes, such as a `ConfusionMatrix`.
-      uneven: batches need not be full, as of `train_step`: a rank may call the program with fewer rows than its share, or with
-        none, and each row that is there counts once. The program gets the input `rows`, f32[batch]. False is for models whose rows see
-        each other, and for a loss that the model computes itself; it needs full batches.
+      model: a graph from `load_onnx` or `from_torch`.
+      loss: a loss of `lockstep.loss`, or a sum, as for `train_step`.
+      metrics: by the name of their result: a `lockstep.metrics.Accuracy`, which compares the scores and the target of
+        the first loss, or a loss. If None, "accuracy" if the first loss is the cross-entropy or the `nll` of labels,
+        and otherwise nothing.
+      keep_results: keep the model's own results, for metrics that the program cannot compute, such as a
+        `ConfusionMatrix`.
+      uneven: batches need not be full, as for `train_step`. A rank may call the program with fewer rows than its share,
+        or with none, and each existing row counts once. The program gets the input `rows`, f32[batch]. False requires
+        full batches. It is needed for models that mix rows, and for a loss that the model computes itself.
 
     Returns:
-      A graph with these results, each a scalar over the batch of all ranks: `loss`, each metric, and `rows`, how many rows there were.
-      `loss/0/sum` and `loss/0/count` are the numerator and the denominator of the first term of the loss, which has no count if its
-      reduction is "sum"; other terms and metrics have theirs. `Executable.evaluate` adds them up over batches.
+      A graph with these results, each a scalar over the batch of all ranks: `loss`, each metric, and `rows`, the number
+      of rows. `loss/0/sum` and `loss/0/count` are the numerator and the denominator of the first term of the loss.
+      There is no count if the reduction is "sum". Other terms and metrics have such results too. `Executable.evaluate`
+      sums them over batches.
 
     Raises:
-      Error: naming the loss or metric, and the result, input or option of it that is wrong.
+      Error: names the loss or metric, and its wrong result, input or option.
 
     Example:
       >>> loss = lockstep.loss.softmax_cross_entropy("logits", "label")
@@ -73,7 +76,7 @@ def evaluation(
 
 
 def default_metrics(loss: Loss) -> dict[str, Accuracy]:
-    """The accuracy, where the first loss is of scores and labels."""
+    """Returns the accuracy if the first loss compares scores with labels; otherwise nothing."""
     first = loss.terms[0]
     if first.kind not in ("softmax_cross_entropy", "nll") or first.options.get("soft_targets"):
         return {}
@@ -81,10 +84,10 @@ def default_metrics(loss: Loss) -> dict[str, Accuracy]:
 
 
 def checked_name(caller: str, name: Any) -> str:
-    """The name of a metric.
+    """Returns the name of a metric.
 
     Raises:
-      Error: if a result beside the metrics has it.
+      Error: the name is that of another result.
     """
     if checks.text(f"{caller}: the name of a metric", name) in ("loss", "rows"):
         raise Error(f"{caller}: a metric is named {name!r}, as a result that is always there; give it another name")
@@ -117,7 +120,7 @@ def evaluate(executable: Executable, batches: Iterable[Any]) -> dict[str, float]
 def calls(
     executable: Executable, uneven: bool, batches: Iterable[Mapping[str, Any]]
 ) -> Iterator[dict[str, np.ndarray]]:
-    """The results of a call with each batch; where rows may be missing, until the last rank has run out."""
+    """Yields the results of a call with each batch. If rows may be missing, calls until no rank has batches left."""
     if uneven:
         yield from executable.joined(batches)
     else:
@@ -125,7 +128,8 @@ def calls(
 
 
 def _by_name(executable: Executable, totals: Totals, batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """The batches by the names of inputs; what reading one meets, the other ranks hear of, which wait for this one."""
+    """Yields the batches by input names. An exception while reading a batch aborts the other ranks, which wait for this
+    one."""
     try:
         if not isinstance(batches, Iterable):
             raise Error(f"evaluate: batches is {batches!r}, expected batches, such as those of lockstep.data.batches")
@@ -145,12 +149,12 @@ def _by_name(executable: Executable, totals: Totals, batches: Iterable[Any]) -> 
 
 
 class Totals:
-    """What the results of an evaluation come to over several batches."""
+    """The sums of an evaluation's results over several batches."""
 
     def __init__(self, graph: Graph) -> None:
         """
         Raises:
-          Error: if the graph is no evaluation.
+          Error: the graph is not an evaluation.
         """
         names = [each.name for each in graph.inputs]
         self.inputs = [name for name in names if name != "rows"]
@@ -175,7 +179,7 @@ class Totals:
             self._sums[name] += float(results[name])
 
     def results(self) -> dict[str, float]:
-        """The loss and the metrics, and the number of rows where batches need not be full."""
+        """Returns the loss, the metrics and, if batches need not be full, the number of rows."""
         found: dict[str, float] = {name: sum(map(self._value, terms)) for name, terms in self._terms.items()}
         return found | ({"rows": int(self._sums["rows"])} if self.uneven else {})
 
