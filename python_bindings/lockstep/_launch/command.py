@@ -1,4 +1,4 @@
-"""From the arguments of `lockstep launch`, which `_command.py` lists, to a job and its plan."""
+"""Converts the arguments of `lockstep launch`, which `_command.py` defines, to a job and its plan."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ from . import hosts, kubernetes, local, mpi, sge, slurm, ssh
 from .job import Job, Plan
 from .mpirun import is_allowed_root, is_bound_by
 
-# Ranks on other hosts get from mpirun only what it is told to pass on.
+# mpirun passes only the variables that it is told to pass to ranks on other hosts.
 _PASSED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
-_OWN = ("LOCKSTEP_WORKERS", "LOCKSTEP_SERVERS", "LOCKSTEP_TOLERATE_WORKERS")  # which say what another job was
+_OWN = (
+    "LOCKSTEP_WORKERS",
+    "LOCKSTEP_SERVERS",
+    "LOCKSTEP_TOLERATE_WORKERS",
+)  # describe the job that this process belongs to
 _LAUNCHERS = ("local", "mpi", "ssh", "slurm", "sge", "kubernetes")
 _HOSTS_ARE_CHOSEN = ("local", "slurm", "sge", "kubernetes")
 _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:[=:](.*))?", re.DOTALL)
 
 
 def plan_of(arguments: argparse.Namespace, environment: Mapping[str, str], directory: str) -> Plan:
-    """What the arguments ask for.
+    """Returns the plan for the arguments.
 
     Args:
-      arguments: as the parser has them.
+      arguments: from the parser.
       environment: of this process.
-      directory: the current one.
+      directory: the current directory.
 
     Raises:
-      Error: of an argument, or of the hosts file.
+      Error: an argument or the hosts file is invalid.
     """
     launcher = arguments.launcher or ("ssh" if arguments.hostfile else "local")
     _check_launcher(launcher, arguments)
@@ -112,7 +116,7 @@ def _interface(text: str) -> str:
 
 
 def _settings(option: str, texts: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """NAME=VALUE, or NAME:VALUE as MXNet's launch.py has it; NAME alone has the value that it has here."""
+    """Parses NAME=VALUE, or NAME:VALUE as in MXNet's launch.py. NAME alone takes the value in `environment`."""
     settings = {}
     for text in texts:
         match = _SETTING.fullmatch(text)

@@ -1,4 +1,5 @@
-"""`--launcher mpi`: mpirun, as it is configured here; without a hosts file on the hosts that it knows of, such as those of an allocation."""
+"""`--launcher mpi`: mpirun as configured on this host. Without a hosts file it uses the hosts that it knows, such as an
+allocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a module's parts and parameters do that no trace shows, and torch's exporter leaves out: refused here by name."""
+"""Refuses parts and parameters of a module that torch's exporter would omit and that no trace shows. The error names
+them."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def check_parts(module: torch.nn.Module, ignores_own_gradients: bool) -> None:
-    """Checks the parts that `module` has, and, unless `ignores_own_gradients`, what becomes of the gradients of its parameters.
+    """Checks the parts of `module` and, unless `ignores_own_gradients`, the gradients of its parameters.
 
     Raises:
-      Error: naming the part or the parameter, and what it does.
+      Error: names the part or the parameter, and the reason.
     """
     import torch
 
@@ -38,7 +39,7 @@ def check_parts(module: torch.nn.Module, ignores_own_gradients: bool) -> None:
 
 
 def _left_out(part: torch.nn.Module) -> str | None:
-    """What torch's exporter leaves out of a part, or cannot write."""
+    """The reason why torch's exporter omits something of a part or cannot write it; None if it can."""
     from torch import nn
 
     if isinstance(part, nn.CTCLoss):
@@ -70,7 +71,7 @@ def _left_out(part: torch.nn.Module) -> str | None:
 
 
 def _check_memory(module: torch.nn.Module) -> None:
-    """Refuses parameters that have elements in common: they would be trained apart."""
+    """Refuses parameters that share elements, because they would be trained separately."""
     by_storage: dict[int, list[tuple[str, torch.nn.Parameter]]] = {}
     for name, each in module.named_parameters():
         if each.requires_grad and each.numel() > 0:

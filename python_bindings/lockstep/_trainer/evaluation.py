@@ -1,4 +1,5 @@
-"""What `Trainer.evaluate` does: the loss and metrics of the model as it is, over batches; and which epoch's are best."""
+"""Implements `Trainer.evaluate`: the loss and metrics of the current model over batches, and the choice of the best
+epoch."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from .data import Batch, Inputs
 Arrays = Mapping[str, np.ndarray]
 Results = dict[str, Any]
 Measured = Metric | tuple[Metric, Callable[[Arrays, Arrays], Any]]
-_RESULTS = ("epoch", "step", "validation_loss")  # of fit, beside loss and metrics
+_RESULTS = ("epoch", "step", "validation_loss")  # of fit, in addition to loss and metrics
 
 
 class Evaluation:
-    """The evaluation of a model, which is compiled when it is first needed, since some never are."""
+    """The evaluation of a model. It is compiled at its first use."""
 
     def __init__(
         self,
@@ -34,17 +35,17 @@ class Evaluation:
         uneven: bool,
         options: Mapping[str, Any],
     ) -> None:
-        """`uneven` says whether training takes batches that are not full; `options` are of `compile`."""
+        """`uneven` is true if training takes batches that are not full. `options` are those of `compile`."""
         self._model, self._loss, self._inputs = model, loss, inputs
         self._world, self._uneven, self._options = world, uneven, dict(options)
         self._program: Graph | None = None
         self._compiled: Executable | None = None
 
     def metrics(self, given: Mapping[str, Measured] | None) -> dict[str, Measured]:
-        """The metrics, without anything added; those of `lockstep.evaluation` for None.
+        """Returns the given metrics, reset; those of `lockstep.evaluation` for None.
 
         Raises:
-          Error: naming what is no metric, or stages, into which no model is cut.
+          Error: names a value that is not a metric; or the mesh has stages, into which models are not cut.
         """
         if (self._options.get("mesh") or {}).get("stage", 1) > 1:
             raise Error(
@@ -66,7 +67,7 @@ class Evaluation:
 
     @property
     def takes_part_of_a_batch(self) -> bool:
-        """Whether batches may have fewer rows than the workers' shares."""
+        """True if batches may have fewer rows than the workers' shares."""
         return any(each.name == "rows" for each in self._graph().inputs)
 
     def run(
@@ -76,13 +77,13 @@ class Evaluation:
         metrics: Mapping[str, Measured],
         checked: Callable[[Callable[[], Any]], Any],
     ) -> Results:
-        """The loss over all workers' batches, and what the metrics come to; `checked` tells the other workers what a function
-        raises."""
+        """Returns the loss over all workers' batches, and the values of the metrics. `checked` calls a function, and
+        reports its exceptions to the other workers."""
         if self._compiled is None:
-            # What training has accepted is no less shared in an evaluation.
+            # Training has already accepted a replicated world.
             self._compiled = compile(self._graph(), world=self._world, replicated=True, **self._options)
         totals = Totals(self._graph())
-        given: list[Batch] = [{}]  # of the call that is made
+        given: list[Batch] = [{}]  # the batch of the current call
         self._compiled.state.assign(states)
 
         def named() -> Iterator[Batch]:
@@ -100,7 +101,7 @@ class Evaluation:
         return {"loss": totals.results()["loss"], **found}
 
     def _graph(self) -> Graph:
-        """The program. Where training takes full batches alone, it does so if rows see each other."""
+        """Returns the program. It takes full batches only if training does and the model mixes rows."""
         if self._program is None:
             try:
                 self._program = evaluation(self._model, self._loss, {}, keep_results=True)
@@ -136,10 +137,10 @@ def metric_of(measured: Measured) -> Metric:
 
 
 def goodness(best_by: str | Callable[[Results], float], metrics: Mapping[str, Measured]) -> Callable[[Results], float]:
-    """A function of an epoch's results that is larger the better they are.
+    """Returns a function of an epoch's results whose value is larger for better results.
 
     Raises:
-      Error: of a name that does not say whether more is better.
+      Error: `best_by` is a name for which it is unknown whether more is better.
     """
     if callable(best_by):
         return best_by

@@ -1,4 +1,4 @@
-"""What `Trainer` accepts in MXNet's words: optimizers by name, and stores as the ranks that train together."""
+"""Support for MXNet's terms in `Trainer`: optimizers by name, and stores as the ranks that train together."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ONE_PROCESS = ("local", "device")
 _SYNCHRONOUS = ("dist_sync", "dist_device_sync", "dist")
 _SERVED = "parameter_server"  # a strategy of compile
 
-# MXNet's names of optimizers that are called otherwise here, with the options that make them.
+# MXNet's names of optimizers that have other names here, with their options.
 _NAMES = {"nag": ("SGD", {"nesterov": True, "momentum": 0.9}), "adagrad": ("Adagrad", {}), "rmsprop": ("RMSprop", {})}
-_DEFAULTS = {"sgd": {"learning_rate": 0.01}, "nag": {"learning_rate": 0.01}}  # where an option must be given here
+_DEFAULTS = {"sgd": {"learning_rate": 0.01}, "nag": {"learning_rate": 0.01}}  # for options that are required here
 _SPELLINGS = {
     "lr": "learning_rate",
     "wd": "weight_decay",
@@ -38,10 +38,11 @@ _ELSEWHERE = {
 
 
 def optimizer_of(optimizer: Any, params: Any) -> optim.Optimizer:
-    """The optimizer of a name with MXNet's options or this package's; or one of lockstep.optim as it is.
+    """Returns the optimizer for a name with options of MXNet or of this package. An optimizer of lockstep.optim is
+    returned as it is.
 
     Raises:
-      Error: of an unknown name or option, with those that there are.
+      Error: a name or option is unknown. The message lists the known ones.
     """
     if not isinstance(optimizer, str):
         if params is not None and isinstance(optimizer, optim.Optimizer):
@@ -72,10 +73,10 @@ def optimizer_of(optimizer: Any, params: Any) -> optim.Optimizer:
 
 
 def check_is_no_optimizer(loss: Any) -> None:
-    """MXNet's Trainer has the optimizer where this one has the loss.
+    """Detects an optimizer in the place of the loss, where MXNet's Trainer has it.
 
     Raises:
-      Error: that says how this one is called.
+      Error: shows how to call this Trainer.
     """
     names = {*(each.lower() for each in optim._CLASSES), *_NAMES}
     if isinstance(loss, optim.Optimizer) or (isinstance(loss, str) and loss.lower() in names):
@@ -87,7 +88,7 @@ def check_is_no_optimizer(loss: Any) -> None:
 
 
 def _respelt(kind: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The options by this package's names."""
+    """Returns the options under this package's names."""
     options: dict[str, Any] = {}
     has = {each["name"] for each in getattr(optim, kind)._definition["options"]}
     for given, value in params.items():
@@ -108,10 +109,10 @@ def _says_nothing(name: str, value: Any) -> bool:
 
 
 def uneven_of(uneven: Any, strategy: Any) -> bool:
-    """Whether batches need not be full: if nothing is said, where the strategy of compile can do with that.
+    """Returns true if batches need not be full. If `uneven` is None, this depends on the strategy of compile.
 
     Raises:
-      Error: if it cannot.
+      Error: `uneven` is True, and the strategy requires full batches.
     """
     is_served = strategy == _SERVED
     if uneven is None:
@@ -125,14 +126,15 @@ def uneven_of(uneven: Any, strategy: Any) -> bool:
 
 
 def world_of(kvstore: Any, strategy: Any = None, replicated: bool = False) -> Communicator:
-    """The ranks that train together by a store: one for None and the kinds of one process.
+    """Returns the ranks that train together by a store: one rank for None and for kinds of one process.
 
     Args:
-      strategy: of compile; servers update what the workers of a job train, and no process alone.
-      replicated: of compile; each process of a job may train a model of its own.
+      strategy: of compile. Servers update the weights of a job's workers, not of a single process.
+      replicated: of compile. Each process of a job may train its own model.
 
     Raises:
-      Error: of a store whose workers do not wait for each other, or that is none; of one process in a job of several.
+      Error: the workers of the store do not wait for each other; `kvstore` is not a store; or one process of a job
+        trains alone.
     """
     if isinstance(kvstore, Communicator):
         return kvstore
@@ -176,12 +178,11 @@ def _one_process(kind: str | None, strategy: Any, replicated: bool) -> Communica
 def divided(
     options: Mapping[str, Any], train_step: Callable[..., Any], compile: Callable[..., Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Those of train_step and those of compile, by the keywords that these have.
+    """Divides options into those of train_step and those of compile, by the functions' keywords.
 
     Raises:
-      Error: of devices.
-      TypeError: of an option that neither has.
-      Error: of one that a Trainer cannot have.
+      Error: an option names devices, or a Trainer does not support it.
+      TypeError: neither function has the option.
     """
 
     def keywords(function: Callable[..., Any]) -> set[str]:
