@@ -115,7 +115,7 @@ def _seconds(text: str) -> float:
 
 
 def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Those of MXNet's launch.py have its names, too."""
+    """Adds `launch`. Options that MXNet's launch.py has too have the same names."""
     parser = commands.add_parser(
         "launch",
         help="starts a job of workers and servers: here, by ssh, by Slurm or Grid Engine, on Kubernetes",

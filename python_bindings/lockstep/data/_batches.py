@@ -1,4 +1,4 @@
-"""Which samples are in a batch, and which of them this rank gets."""
+"""The division of samples into batches, and of batches among ranks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ._split import checked_part, order
 
 
 class Dataset(Protocol):
-    """What `batches` takes beside arrays: samples by their number, each an array, a number, or a tuple of these."""
+    """A data set for `batches`: samples by their number. A sample is an array, a number, or a tuple of these."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Any: ...
 
 
 class _Arrays:
-    """Samples that are the rows of arrays."""
+    """Samples that are rows of arrays."""
 
     def __init__(self, arrays: tuple[np.ndarray, ...]) -> None:
         for i, array in enumerate(arrays):
@@ -39,7 +39,7 @@ class _Arrays:
         return len(self._arrays[0])
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        # Of a memory-mapped array only these rows are read.
+        # Only these rows of a memory-mapped array are read.
         return tuple(_arrays.numpy_of(f"batches: array {i}", array[rows]) for i, array in enumerate(self._arrays))
 
 
@@ -67,7 +67,7 @@ class _Samples:
 
 def _stacked(rows: np.ndarray, part: int, parts: tuple[Any, ...]) -> np.ndarray:
     for row, each in zip(rows, parts, strict=True):
-        if isinstance(each, bytes):  # NumPy's text of bytes ends before the last zeros
+        if isinstance(each, bytes):  # NumPy's bytes dtype drops trailing zeros
             raise Error(
                 f"batches: part {part} of sample {row} of the data set is bytes, which are no array: a data set whose "
                 "samples are what the bytes mean decodes them, as np.frombuffer(sample, np.uint8) does"
@@ -86,14 +86,15 @@ def _stacked(rows: np.ndarray, part: int, parts: tuple[Any, ...]) -> np.ndarray:
 
 
 class Sampler(Protocol):
-    """Numbers of samples: `SplitSampler`, and the samplers of torch and Gluon. Each iteration is an epoch."""
+    """Numbers of samples, such as `SplitSampler`, or samplers of torch and Gluon. Each iteration is an epoch."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[int]: ...
 
 
 class Batches:
-    """This rank's share of each batch of an epoch; what `batches` returns. Has a length, and can be iterated repeatedly."""
+    """This rank's share of each batch of an epoch; the result of `batches`. It has a length, and can be iterated
+    repeatedly."""
 
     def __init__(
         self,
@@ -106,7 +107,8 @@ class Batches:
         pad: bool,
         epoch_size: int | None,
     ) -> None:
-        """Of `count` samples those that `rows` gives for each turn through them; `share` is the rank, and of how many."""
+        """`rows` returns the numbers of the `count` samples for each pass over them. `share` is the rank and the number
+        of ranks."""
         self._samples, self._rows, self._count = samples, rows, count
         self._size, self._start, self._pad = size, start, pad
         self._rank, ranks = share
@@ -118,8 +120,8 @@ class Batches:
 
     @property
     def dropped(self) -> int:
-        """The number of samples, in all ranks together, that an epoch leaves out because they do not fill a batch, or because it
-        has no more batches than `epoch_size`."""
+        """The number of samples, on all ranks together, that an epoch leaves out because they do not fill a batch, or
+        because of `epoch_size`."""
         return max(0, self._count - self._batches * self._size)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
@@ -131,13 +133,13 @@ class Batches:
                 counts = places < self._count
                 arrays = self._samples.take(
                     rows[np.where(counts, places, 0)]
-                )  # a sample that is there, in place of none
+                )  # missing samples are replaced by an existing one
                 yield (*arrays, counts.astype(np.float32))
                 continue
             numbers = np.empty(self._share, np.int64)
             turns, places = np.divmod(places, self._count)
             for each in np.unique(turns):
-                while turn < each:  # so a sampler is asked once for each
+                while turn < each:  # a sampler is called once for each pass
                     turn += 1
                     rows = self._checked_rows(turn)
                 numbers[turns == each] = rows[places[turns == each]]
@@ -168,39 +170,40 @@ def batches(
     epoch_size: int | None = None,
     sampler: Sampler | None = None,
 ) -> Batches:
-    """Cuts samples into batches and gives this rank its share of each: rows rank*size/n to (rank+1)*size/n.
+    """Divides samples into batches, and returns this rank's share of each: rows rank*size/n to (rank+1)*size/n.
 
-    All ranks must pass the same samples. With a seed they are shuffled, by the same permutation on all ranks, which
-    depends on the seed alone. Samples that do not fill a last batch are left out, and a warning of the logger `lockstep`
-    says how many (on rank 0); or the batch is padded.
+    All ranks must pass the same samples. With a seed they are shuffled by the same permutation on all ranks, which
+    depends only on the seed. Samples that do not fill a last batch are left out, and the logger `lockstep` warns with
+    their number on rank 0. Or the batch is padded.
 
     Args:
-      arrays: with equal first dimensions, of which only the rows of a batch are read, so they may be memory-mapped; or one
-        data set, which has a length and gives samples by their number. What comes together in a batch is stacked; a sample that is
-        bytes is no array, and an error.
+      arrays: arrays with equal first dimensions. Only the rows of a batch are read, so they may be memory-mapped. Or
+        one data set, which has a length and returns samples by number. The samples of a batch are stacked. Samples that
+        are bytes are an error.
       size: the global batch, shared by all ranks.
-      world: the ranks; None is one.
-      seed: of the shuffle; None keeps the order. Pass another in each epoch.
-      mesh: what `compile` gets. Batches are shared along its axis "data" alone: ranks that differ along others get the same
-        rows. If None, all ranks share them.
-      start: how many batches of the epoch are left out at its begin, since a run that is continued has had them; the others are
-        the same as without it. All of them at most.
-      last: "drop" leaves out the samples that do not fill a batch. With "pad" they come in a batch whose other rows are copies
-        of some sample, and each tuple has one array more, f32[size/n]: 1 for a sample, 0 for a copy. A loss takes it as
-        `sample_weight` (of the prediction's dtype: `.astype()` where that is no f32), and metrics as `weight`, so that each sample
-        counts once, however many ranks there are. Batch normalisation in training knows no weights: copies count for its statistics.
-      num_parts, part_index: in the place of `world` where that is not at hand: this is part `part_index` of `num_parts`.
-      epoch_size: how many batches an epoch has, however many samples there are; so ranks with samples of their own, whose numbers
-        differ, make the same number of steps. When the samples have run out they begin anew, in another order if there is a
-        seed, and every batch is full; with last="pad" what follows are copies alone, whose weight is 0.
-      sampler: which samples an epoch has, and in which order, such as this rank's `SplitSampler`; without `world` and `seed`, as it
-        decides both. Each iteration of the batches is an epoch of it.
+      world: the ranks. None is one rank.
+      seed: of the shuffle. None keeps the order. Pass a different seed in each epoch.
+      mesh: the mesh of `compile`. Batches are shared only along its axis "data": ranks that differ along other axes get
+        the same rows. If None, all ranks share them.
+      start: the number of batches to skip at the beginning of the epoch, for a run that is resumed. The other batches
+        are the same as without it. At most all batches.
+      last: "drop" leaves out the samples that do not fill a batch. With "pad" they are a batch whose other rows are
+        copies of some sample, and each tuple has one more array, f32[size/n]: 1 for a sample, 0 for a copy. Pass it to
+        a loss as `sample_weight` (in the prediction's dtype: use `.astype()` if that is not f32) and to metrics as
+        `weight`. Then each sample counts once, on any number of ranks. Batch normalisation in training ignores weights:
+        its statistics include copies.
+      num_parts, part_index: this is part `part_index` of `num_parts`. They replace `world` if there is none.
+      epoch_size: the number of batches of an epoch, for any number of samples. So ranks with different numbers of own
+        samples make the same number of steps. After the last sample they begin again, in another order if there is a
+        seed, and every batch is full. With last="pad", further batches have only copies of weight 0.
+      sampler: selects and orders the samples of an epoch, such as this rank's `SplitSampler`. Excludes `world` and
+        `seed`, because it decides both. Each iteration of the batches is an epoch of the sampler.
 
     Returns:
       An iterable with a length, of tuples with one array each, of size/n rows.
 
     Raises:
-      Error: if the arrays differ in length, the samples in shape, or the ranks cannot share a batch evenly.
+      Error: arrays differ in length, samples differ in shape, or the ranks cannot share a batch evenly.
 
     Example:
       >>> for image, label in lockstep.data.batches(images, labels, size=128, world=world, seed=epoch):
@@ -253,7 +256,7 @@ def batches(
 
 
 def _sampled(sampler: Any, seed: int | None, ranks: int) -> tuple[int, Callable[[int], np.ndarray]]:
-    """How many samples an epoch of the sampler has, and their numbers."""
+    """Returns the number of samples in an epoch of the sampler, and a function that returns their numbers."""
     if not (hasattr(sampler, "__len__") and hasattr(sampler, "__iter__")) or isinstance(sampler, (str, bytes, Mapping)):
         raise Error(f"batches: sampler is {sampler!r}, expected numbers of samples, such as a SplitSampler")
     if seed is not None:
@@ -282,7 +285,7 @@ def _samples_of(arrays: tuple[Any, ...]) -> _Arrays | _Samples:
 
 
 def _coordinates(what: str, mesh: dict[str, int], rank: int, ranks: int) -> dict[str, int]:
-    """Where a rank is in the mesh, by axis."""
+    """Returns the coordinates of a rank in the mesh, by axis."""
     if any(extent < 1 for extent in mesh.values()) or math.prod(mesh.values()) != ranks:
         raise Error(f"{what}: the mesh {mesh} is of {math.prod(mesh.values())} ranks, and the world has {ranks}")
     coordinates = {}
@@ -292,10 +295,11 @@ def _coordinates(what: str, mesh: dict[str, int], rank: int, ranks: int) -> dict
 
 
 def _is_first_of_its_share(what: str, mesh: dict[str, int], rank: int, ranks: int) -> bool:
-    """Whether the rank's coordinates along other axes than "data" are 0."""
+    """True if the rank's coordinates along all axes except "data" are 0."""
     return not any(at for axis, at in _coordinates(what, mesh, rank, ranks).items() if axis != "data")
 
 
 def _place_along_data(mesh: dict[str, int], rank: int, ranks: int) -> tuple[int, int]:
-    """The coordinate of a rank along the axis "data", and that axis' size; 0 and 1 if there is no such axis."""
+    """Returns the coordinate of a rank along the axis "data", and the size of the axis; 0 and 1 if there is no such
+    axis."""
     return _coordinates("batches", mesh, rank, ranks).get("data", 0), mesh.get("data", 1)

@@ -1,4 +1,4 @@
-"""Says that it is not there."""
+"""Not supported: the import raises an Error."""
 
 from .._base.errors import Error
 

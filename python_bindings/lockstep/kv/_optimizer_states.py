@@ -1,4 +1,5 @@
-"""What the optimizer of a store keeps, in a file: a checkpoint (_checkpoint/checkpoint_file.py) whose states are called <key>/<state>."""
+"""The optimizer's states of a store in a file: a checkpoint (_checkpoint/checkpoint_file.py) with the states
+<key>/<state>."""
 
 from __future__ import annotations
 
@@ -20,14 +21,17 @@ from ._values import dtype_name
 if TYPE_CHECKING:
     from ._store import KVStore
 
-_SAVE, _LOAD = "save_optimizer_states() of a store", "load_optimizer_states() of a store"  # what all workers call
+_SAVE, _LOAD = (
+    "save_optimizer_states() of a store",
+    "load_optimizer_states() of a store",
+)  # the collective calls in messages
 
 
 def save(store: KVStore, path: str, dump_optimizer: bool) -> None:
-    """KVStore.save_optimizer_states. The store has an optimizer, and everything that was pushed is in its values."""
+    """Implements KVStore.save_optimizer_states. Requires an optimizer, and that all pushes have been applied."""
     updates = store._updates()
     optimizer = on_all_ranks(store._world, _SAVE, lambda: _text_of(store) if dump_optimizer else "")[0]
-    # Before another thread writes them, as one thread at a time uses a communicator.
+    # Reads them before another thread writes, because only one thread may use a communicator at a time.
     values = (
         {} if store.rank else {f"{key}/{name}": v for key, each in updates.items() for name, v in each.states().items()}
     )
@@ -56,7 +60,7 @@ def _write(file: Any, values: dict[str, np.ndarray], about: dict[str, dict[str, 
 
 
 def _text_of(store: KVStore) -> str:
-    """The optimizer as text, with the numbers that were set since."""
+    """The optimizer as text, with the numbers that were set later."""
     optimizer = store._optimizer
     assert optimizer is not None
     schedules = optimizer._schedules()
@@ -72,7 +76,7 @@ def _text_of(store: KVStore) -> str:
 
 
 def load(store: KVStore, path: str) -> None:
-    """KVStore.load_optimizer_states. Everything that was pushed is in the store's values."""
+    """Implements KVStore.load_optimizer_states. Requires that all pushes have been applied."""
     read: dict[str, np.ndarray] = {}
     files: list[CheckpointFile] = []
 
@@ -128,7 +132,8 @@ def _take(store: KVStore, file: CheckpointFile, read: dict[str, np.ndarray]) -> 
 
 
 def _check_keys(file: CheckpointFile, store: KVStore) -> None:
-    """Before the store gets the file's optimizer: what it has of its own would be gone."""
+    """Checks the keys before the file's optimizer replaces that of the store, because this discards the store's
+    states."""
     own, others = {str(key) for key in store._entries}, set(json.loads(str(file.metadata["steps"])))
     if own != others:
         lacks = sorted(own - others)
