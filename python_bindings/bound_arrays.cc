@@ -65,7 +65,7 @@ void CheckResults(const LoadedExecutable& self, const Arrays& results) {
   }
 }
 
-// That nothing is written where something else lies.
+// Checks that no result overlaps a state or another result.
 void CheckApart(const Arrays& states, const Arrays& results) {
   std::vector<std::pair<std::string, ConstTensorRef>> all;
   for (const auto& [name, array] : states) all.emplace_back("state " + name, RefOf(array));
@@ -79,7 +79,7 @@ void CheckApart(const Arrays& states, const Arrays& results) {
   }
 }
 
-// What is bound afterwards.
+// Returns the bindings after adding `arrays`.
 Arrays With(Arrays bound, const Arrays& arrays) {
   for (const auto& [name, array] : arrays) bound.insert_or_assign(name, array);
   return bound;
@@ -93,7 +93,7 @@ void Bind(LoadedExecutable& self, nb::handle states, nb::handle results) {
     const bool is_writable = array.IsWritable();
     absl::Status status;
     {
-      ReleasedGil released;  // it waits for runs that are under way
+      ReleasedGil released;  // BindState waits for runs in progress
       status = self.executor->BindState(name, array.ref, is_writable);
     }
     ThrowIfError(Annotate(status, "bind"));
@@ -102,7 +102,7 @@ void Bind(LoadedExecutable& self, nb::handle states, nb::handle results) {
   self.bound_results = With(std::move(self.bound_results), new_results);
 }
 
-// That all states can be assigned, as a file does it.
+// Checks that all states can be assigned from a file.
 void CheckAssignable(const LoadedExecutable& self) {
   for (const auto& [name, array] : self.bound_states) {
     if (!array.IsWritable()) {

@@ -24,7 +24,7 @@ namespace {
 
 constexpr double kDefaultTimeout = 600;
 
-// The value, if the check of that name in lockstep/_base/checks.py lets it pass.
+// Returns the value if it passes the check of that name in lockstep/_base/checks.py.
 nb::object Checked(const char* check, const char* what, nb::handle value) {
   return nb::module_::import_("lockstep._base.checks").attr(check)(what, value);
 }
@@ -33,7 +33,7 @@ Communicator::Options OptionsOf(nb::handle timeout) {
   return {.timeout = absl::Seconds(nb::cast<double>(Checked("positive", "timeout", timeout)))};
 }
 
-// Which of two names the value is, or an Error.
+// Returns true if the value is `second`, false if it is `first`. Raises an Error otherwise.
 bool IsSecond(const char* what, nb::handle value, const char* first, const char* second) {
   const nb::object checked =
       nb::module_::import_("lockstep._base.checks").attr("choice")(what, value, nb::make_tuple(first, second));
@@ -50,7 +50,7 @@ nb::object MakeMpi(nb::handle timeout, nb::handle between_hosts, nb::handle orde
   {
     ReleasedGil released;
     communicator = ValueOrThrow(CreateMpi(options));
-    // Servers know from their connections which workers live, so all workers connect, whether they use them or not.
+    // Servers detect from connections which workers are alive, so all workers connect even if they use no servers.
     const absl::Status connected = ConnectToServersOfJob(options.communicator.timeout).status();
     if (!connected.ok()) communicator->Abort(connected);
     ThrowIfError(connected);
@@ -63,7 +63,7 @@ nb::object MakeMpi(nb::handle timeout, nb::handle between_hosts, nb::handle orde
 
 std::vector<std::unique_ptr<Communicator>> MakeInProcess(nb::handle n, nb::handle timeout) {
   const auto ranks = nb::cast<int64_t>(Checked("integer", "in_process: n", n));
-  // A thread for each: nobody has more, and it fits an int.
+  // Each rank needs a thread, so a larger number makes no sense. It fits an int.
   if (ranks < 1 || ranks > 65536)
     ThrowIfError(InvalidArgument() << "in_process: " << ranks << " ranks, expected at least 1 and at most 65536");
   return ValueOrThrow(CreateInProcess(static_cast<int>(ranks), OptionsOf(timeout)));
@@ -167,7 +167,7 @@ void BindCommunicatorFacts(CommunicatorClass& communicator) {
       .def("__repr__", &ToText);
 }
 
-// What the function of that name in lockstep/_compile/collectives.py returns.
+// Returns the result of the function of that name in lockstep/_compile/collectives.py.
 template <typename... Arguments>
 nb::object Collective(const char* name, const Arguments&... arguments) {
   return nb::module_::import_("lockstep._compile.collectives").attr(name)(arguments...);
@@ -237,7 +237,7 @@ void BindCollectiveCalls(CommunicatorClass& communicator) {
 void BindCommunicator(nb::module_& module) {
   CommunicatorClass communicator(
       module, "Communicator", nb::is_weak_referenceable(),
-      nb::dynamic_attr(),  // _in_rank_order: of one by MPI, what compile() asks
+      nb::dynamic_attr(),  // _in_rank_order: set by mpi(), read by compile()
       "One rank's end of a job: who it is, and how it talks to the others. Made by mpi(), single() or in_process();\n"
       "an argument of compile() and of data.batches(). One thread at a time uses a Communicator.");
   BindMakers(communicator);

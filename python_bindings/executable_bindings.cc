@@ -1,4 +1,4 @@
-// lockstep.Executable: compile, calls and views. Its states are in state_bindings.cc.
+// lockstep.Executable: calls and views. Its states are in state_bindings.cc.
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -34,7 +34,7 @@ using namespace nb::literals;
 
 namespace {
 
-// What the schedule of a setting gives; a note on what it raises says which it is.
+// Returns the value of a setting's schedule. Adds a note with the setting to an exception.
 nb::object ValueOf(nb::handle schedule, const std::string& setting, int64_t step) {
   try {
     return schedule(step);
@@ -44,7 +44,7 @@ nb::object ValueOf(nb::handle schedule, const std::string& setting, int64_t step
   }
 }
 
-// Before a call: settings that have a schedule get the value of this step.
+// Before a call, sets the settings that follow a schedule to their values at this step.
 void FollowSchedules(LoadedExecutable& self) {
   for (const auto& [setting, schedule] : self.schedules) {
     const std::string name = TextOf(setting, "the name of a setting");
@@ -59,12 +59,12 @@ void FollowSchedules(LoadedExecutable& self) {
   }
 }
 
-// A call that was started.
+// A call in progress.
 struct Started {
   nb::object owner;  // keeps `executable` alive
   LoadedExecutable& executable;
   int64_t call;
-  std::shared_ptr<Outputs> outputs;  // null: they are in `results`
+  std::shared_ptr<Outputs> outputs;  // null if they have been moved to `results`
   nb::dict results;
 };
 
@@ -75,7 +75,7 @@ nb::dict Release(const LoadedExecutable& self, Outputs& outputs) {
   return dict;
 }
 
-// What a call is made with: `inputs` borrows from the others.
+// The arguments of a call. `inputs` borrows from the other members.
 struct Arguments {
   std::vector<std::string> names;
   std::vector<InputArray> arrays;
@@ -106,10 +106,10 @@ Arguments ArgumentsOf(LoadedExecutable& self, const nb::args& args, const nb::kw
   return arguments;
 }
 
-// What happens on a rank before its call begins: peers that wait for it are told of an error at once.
+// Prepares a call on this rank. An error aborts the peers at once, because they wait for this rank.
 Arguments Prepare(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
   const auto tell = [&](const std::string& what) {
-    // Nobody waits in its calls for a worker whose program is its own.
+    // No other rank waits for a worker that has its own program.
     if (self.communicator->size() > 1 && self.alone == nullptr) self.communicator->Abort(InvalidArgument() << what);
   };
   try {
@@ -127,7 +127,7 @@ Arguments Prepare(LoadedExecutable& self, const nb::args& args, const nb::kwargs
 
 using Run = std::function<absl::Status(std::span<const NamedInput>, std::span<const NamedResult>)>;
 
-// Calls `run`, without the GIL, with the arguments of Python and with memory for all results, which it returns.
+// Calls `run`, without the GIL, with the arguments from Python and with memory for all results, which it returns.
 std::shared_ptr<Outputs> RunWith(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs,
                                  const Run& run) {
   const Arguments arguments = Prepare(self, args, kwargs);

@@ -1,4 +1,4 @@
-// lockstep.Graph and what makes one of another: parse, load_onnx, train_step, gradients, distribute; and interpret.
+// lockstep.Graph, the functions that make graphs (parse, load_onnx, train_step, gradients, distribute), and interpret.
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -35,7 +35,7 @@ using namespace nb::literals;
 
 namespace {
 
-// The value with which the program was made, by name.
+// Returns the initial values of the program's settings, by name.
 nb::dict DescribeSettings(const Graph& graph) {
   nb::dict settings;
   for (const Input& input : graph.inputs()) {
@@ -64,7 +64,7 @@ Model ImportedAs(ImportedModel imported) {
           /*is_imported=*/true};
 }
 
-// Of the file `path`, or of `bytes`, for which `path` stands in messages.
+// Imports the file `path`, or `bytes`, for which `path` is only a name in messages.
 Model Imported(const std::string& path, const std::optional<nb::bytes>& bytes,
                const std::map<std::string, int64_t>& dims, const std::optional<std::map<std::string, int64_t>>& split,
                const std::map<std::string, nb::object>& values, const std::vector<std::string>& constants,
@@ -83,7 +83,7 @@ Model Imported(const std::string& path, const std::optional<nb::bytes>& bytes,
   return ImportedAs(ValueOrThrow(bytes ? ImportOnnxBytes(view, path, options) : ImportOnnx(path, options)));
 }
 
-// The model that was imported, with other extents of its dimensions, and with the values of this one.
+// Returns the imported model with other extents of its dimensions, and with the values of `model`.
 Model WithDims(const Model& model, const std::map<std::string, int64_t>& dims) {
   if (!model.is_imported) {
     ThrowIfError(
@@ -97,7 +97,7 @@ Model WithDims(const Model& model, const std::map<std::string, int64_t>& dims) {
   return result;
 }
 
-// The model with other initial values of some states.
+// Returns the model with other initial values of some states.
 Model WithValues(const Model& model, const std::map<std::string, nb::object>& values) {
   Model result = model.With(model.graph.Clone());
   result.is_imported = model.is_imported;
@@ -158,8 +158,8 @@ Model EvaluationOf(const Model& model, const std::vector<LossChoice>& losses,
   return evaluation;
 }
 
-// The value of an input of a rank's program: given, or its part of a state's initial value, or zero for a state without
-// one.
+// Returns an input of a rank's program: the given value, its part of a state's initial value, or zero for a state
+// without one.
 Tensor InterpreterInput(const Model& model, const Graph& local, const Input& input,
                         const std::map<std::string, nb::object>& given, size_t rank) {
   const auto it = given.find(input.name());
@@ -183,7 +183,7 @@ nb::list InterpretModel(const Model& model, const std::vector<std::map<std::stri
       if (!model.graph.FindInput(name))
         ThrowIfError(InvalidArgument() << "graph @" << model.graph.name() << " has no input " << name);
     }
-    if (static_cast<int64_t>(rank) >= local.num_ranks()) break;  // more than there are: the interpreter says so
+    if (static_cast<int64_t>(rank) >= local.num_ranks()) break;  // too many ranks: the interpreter reports it
     for (const Input& input : local.inputs())
       tensors[rank].push_back(InterpreterInput(model, local, input, inputs[rank], rank));
   }
@@ -458,7 +458,7 @@ void BindFunctions(nb::module_& module) {
         const Mesh mesh = ValueOrThrow(MeshOf(axes));
         Graph graph = model.graph.Clone();
         ThrowIfError(passes::SplitInputs(graph, ValueOrThrow(passes::SplitsOf(graph, placements)), mesh));
-        // What nobody uses must not travel; and values that are used in slices alone need not be there as a whole.
+        // Unused values must not be communicated, and values of which only slices are used need not be gathered.
         const std::vector<passes::Pass> to_run = {passes::Dce(), passes::Distribute(mesh), passes::Dce()};
         ThrowIfError(passes::RunPasses(to_run, graph));
         return model.With(std::move(graph));
@@ -495,7 +495,7 @@ nb::object DescribeValue(const std::string& name, const TensorType& type, const 
 void BindGraph(nb::module_& module) {
   GraphClass graph(module, "Graph",
                    "A program: typed inputs, states (what training changes) and results. str() is its text form.",
-                   nb::dynamic_attr());  // _schedules: by setting, what compile() makes the executable follow
+                   nb::dynamic_attr());  // _schedules: functions of the step by setting, which compile() follows
   BindGraphFacts(graph);
   BindTexts(graph);
   BindFunctions(module);

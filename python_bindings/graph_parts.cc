@@ -1,5 +1,5 @@
-// What a Graph of Python is made of, as facts and tensors, and a Graph of these: what lockstep/_graph/graph_file.py
-// writes and reads.
+// Conversion between Python's Graph and its parts, facts and tensors, which lockstep/_graph/graph_file.py writes and
+// reads.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -28,8 +28,8 @@ using namespace nb::literals;
 
 namespace {
 
-// The names of the tensors: the text form of the graph; the serialized model of the origin; with a name behind them the
-// initial value of a state, the value of a constant, and the value that an input was imported with.
+// The names of the tensors: the text form of the graph, and the serialized model of the origin. Followed by a name: the
+// initial value of a state, the value of a constant, and the value with which an input was imported.
 constexpr char kText[] = "graph", kModel[] = "model";
 constexpr std::string_view kState = "state/", kConstant = "constant/", kGiven = "given/";
 
@@ -46,7 +46,7 @@ std::string_view BytesOf(const Tensor& tensor) {
   return {reinterpret_cast<const char*>(tensor.bytes()), tensor.num_bytes()};
 }
 
-// The array shares the tensor's memory.
+// The array shares the memory of the tensor.
 TensorParts PartsOf(const Tensor& tensor) {
   auto* const kept = new Tensor(tensor);
   const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<Tensor*>(p); });
@@ -67,7 +67,7 @@ Tensor TensorOf(const std::string& name, const TensorParts& parts) {
   return tensor;
 }
 
-// Whether the text form of the tensor is short, and has all its bits: that of a NaN has not.
+// True if the text form of the tensor is short and keeps all bits, which that of a NaN does not.
 bool IsForText(const Tensor& tensor) {
   constexpr int64_t kMostElements = 16;
   const int64_t written =
@@ -79,7 +79,8 @@ bool IsForText(const Tensor& tensor) {
   return true;
 }
 
-// The text of the graph, in which large constants are zero; these go to `constants`, by the names of their values.
+// Returns the text of the graph with large constants set to zero. Adds these to `constants`, by the names of their
+// values.
 std::string TextWithout(const Graph& whole, std::map<std::string, Tensor>& constants) {
   Graph graph = whole.Clone();
   for (Node& node : graph.nodes()) {
@@ -114,7 +115,7 @@ nb::object OriginFacts(const Model& model) {
   return facts;
 }
 
-// The facts are what JSON can say.
+// The facts are values that JSON can represent.
 std::pair<nb::dict, std::map<std::string, TensorParts>> GraphParts(const Model& model) {
   std::map<std::string, Tensor> tensors, constants;
   tensors.emplace(kText, TensorOf(TextWithout(model.graph, constants)));

@@ -1,4 +1,4 @@
-// What ranks have recorded: for `lockstep status`, `lockstep report` and Executable.report().
+// The records of ranks, for `lockstep status`, `lockstep report` and Executable.report().
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -46,7 +46,7 @@ nb::list StepsOf(const RecordedProgram& program) {
   return steps;
 }
 
-// Events as bytes, which lockstep/_reports/record.py takes apart: a trace may have millions.
+// Events are passed as bytes, which lockstep/_reports/record.py parses, because a trace may have millions.
 template <typename Event>
 nb::bytes BytesOf(const std::vector<Event>& events) {
   return nb::bytes(events.data(), events.size() * sizeof(Event));
@@ -76,7 +76,7 @@ std::string Status(const std::string& job) {
   return ToValidText(ValueOrThrow(StatusText(RootOfJobs(), job)));
 }
 
-// The folder of the trace, its merged file, and what each rank recorded.
+// Returns the folder of the trace, its merged file, and the records of the ranks.
 nb::tuple Trace(const std::string& folder) {
   std::string found, merged;
   std::vector<RankRecord> records;
@@ -91,7 +91,7 @@ nb::tuple Trace(const std::string& folder) {
   return nb::make_tuple(found, merged, ranks);
 }
 
-// What this rank has recorded, and the number of the executable's program there; None if nobody records.
+// Returns this rank's record, with the number of the executable's program in it; None if nothing is recorded.
 nb::object RecordOf(const LoadedExecutable& self) {
   const Recorder* const recorder = self.communicator->recorder();
   if (recorder == nullptr) return nb::none();
@@ -100,7 +100,8 @@ nb::object RecordOf(const LoadedExecutable& self) {
   return dict;
 }
 
-// What the program's reductions take: name, bytes, and the steps that compute it, wait for its sum and use that.
+// Returns the tensors that the program reduces: name, bytes, and the steps that compute it, wait for its sum and use
+// it.
 nb::list ReducedTensorsOf(const LoadedExecutable& self) {
   nb::list tensors;
   for (const ReducedTensor& each : ReducedTensors(self.executor->executable().steps))

@@ -1,5 +1,4 @@
-// What lies in a lockstep.Executable between calls: its states, on this rank and of all ranks together, their files,
-// and its settings.
+// The states and settings of a lockstep.Executable: on this rank, of all ranks together, and in files.
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
@@ -38,7 +37,7 @@ nb::object ReadState(LoadedExecutable& self, const std::string& name) {
   OutputArray array(FindState(self, name).local_type);
   absl::Status status;
   {
-    ReleasedGil released;  // it waits for runs that are under way
+    ReleasedGil released;  // ReadState waits for runs in progress
     status = self.executor->ReadState(name, array.ref());
   }
   ThrowIfError(status);
@@ -104,7 +103,7 @@ nb::list WholeStates(const LoadedExecutable& self) {
   return list;
 }
 
-// The bytes of the whole on rank 0, None on the others.
+// Returns the bytes of the whole state on rank 0, and None on the others.
 nb::object ReadWhole(LoadedExecutable& self, const std::string& name) {
   const TensorType& type = FindState(self, name).global_type;
   absl::Status status;
@@ -135,7 +134,7 @@ void AssignWhole(LoadedExecutable& self, const std::string& name, const ByteArra
   ThrowIfError(self.executor->AssignState(name, {type, bytes.data()}));
 }
 
-// What a checkpoint says of the program that wrote it.
+// The description of the program in a checkpoint.
 std::map<std::string, std::string> Program(const LoadedExecutable& self) {
   const Executable& executable = self.executor->executable();
   return {{"name", executable.name},
@@ -150,7 +149,7 @@ void CheckSetting(const LoadedExecutable& self, const std::string& name, double 
   }
 }
 
-// --- In files: lockstep/_checkpoint/checkpoint.py does it
+// --- In files, by lockstep/_checkpoint/checkpoint.py
 
 constexpr char kSave[] =
     R"(Writes all states to a file, from which any number of ranks goes on. All ranks call it, with equal arguments.
