@@ -112,20 +112,21 @@ void CheckAssignable(const LoadedExecutable& self) {
 }
 
 constexpr char kBind[] =
-    R"(Lets states and results lie in arrays of the caller's from now on, so that nothing is copied. What is bound stays so, until
-the name is bound to another array.
+    R"(Uses arrays of the caller as the memory of states and results from now on, so that nothing is copied. A
+binding remains until the name is bound to another array.
 
-A state then is the array: what calls make of it is there, and what is written there is what the next call reads. That is as
-an assignment; of several ranks all make the same one. A result is written there in each call, which returns the same array
-each time: who wants to keep what is in it copies that before the next call.
+A bound state is the array: calls update it there, and the next call reads what is written there. Writing is
+an assignment, so with several ranks all of them write the same. Each call writes a bound result to its array,
+and returns that same array. To keep its contents, copy them before the next call.
 
 Args:
-  states: NumPy arrays by name, in row-major order and of the state's type on this rank. Those that the program does not
-    update may be read-only: then they cannot be assigned by `state`, either. On the CPU alone.
-  results: the same of results. Where such an array is read-only when a call begins, the call is an error.
+  states: NumPy arrays by name, in row-major order, with the state's type on this rank. Arrays of states that
+    the program does not update may be read-only; then `state` cannot assign them either. Only on the CPU.
+  results: NumPy arrays by name for results. A call raises an Error if such an array is read-only when the
+    call begins.
 
 Raises:
-  Error: for arrays of another type, or that lie in one another; a state on a GPU, or one that ranks share.
+  Error: an array has another type, or overlaps another array; a state is on a GPU, or ranks share it.
 
 Example:
   >>> weight, gradient = np.zeros((784, 10), np.float32), np.empty((784, 10), np.float32)

@@ -274,42 +274,42 @@ nb::object Split(nb::handle world, int color, nb::handle label) {
 void BindCollectives(nb::module_& module) {
   nb::class_<Flights>(module, "_Flights", "The arrays of a communicator's collectives in flight.");
   module.def("_allocate", &Allocate, "world"_a, "bytes"_a, "label"_a.none(),
-             "uint8[bytes] of registered memory, zero at first. All ranks call it, each with its own size.",
+             "uint8[bytes] of registered memory, zero at first. Collective. Each rank has its own size.",
              nb::sig("def _allocate(world: Communicator, bytes: int, label: str) -> Any"));
   module.def("_split", &Split, "world"_a, "color"_a, "label"_a.none(),
-             "A communicator of the ranks that pass the same color, at least 0. All ranks call it.",
+             "Returns a communicator of the ranks that pass the same color, at least 0. Collective.",
              nb::sig("def _split(world: Communicator, color: int, label: str) -> Communicator"));
   module.def(
       "_start_all_reduce", &StartAllReduce, "world"_a, "input"_a.none(), "output"_a.none(), "dtype"_a.none(),
       "kind"_a.none(), "label"_a.none(),
-      "Starts one, and returns its ticket for _wait. Arrays are in row-major order, of one number of elements; "
-      "input may be output.\n"
-      "Between start and wait nobody else may use them.\n\n"
+      "Starts an all-reduce, and returns its ticket for _wait. The arrays are in row-major order, with equal numbers\n"
+      "of elements. `input` may be `output`. Nobody else may use them between start and wait.\n\n"
       "Args:\n"
-      "  dtype: \"f32\", \"bf16\", ...: of the elements, whatever NumPy takes them for; their bytes count.\n"
+      "  dtype: \"f32\", \"bf16\", ...: of the elements, which may differ from the array's dtype; only its bytes\n"
+      "    count.\n"
       "  kind: \"sum\", \"mean\", \"min\", \"max\", \"prod\".\n"
       "  label: of the call in messages; equal on all ranks.",
       nb::sig("def _start_all_reduce(world: Communicator, input: Any, output: Any, dtype: str, kind: str, label: "
               "str) -> int"));
   module.def("_start_broadcast", &StartBroadcast, "world"_a, "input"_a.none(), "output"_a.none(), "dtype"_a.none(),
-             "root"_a, "label"_a.none(), "The same of a broadcast; only rank root's input is read.",
+             "root"_a, "label"_a.none(), "Starts a broadcast. Only rank root's input is read.",
              nb::sig("def _start_broadcast(world: Communicator, input: Any, output: Any, dtype: str, root: int, label: "
                      "str) -> int"));
   module.def("_start_all_gather", &StartAllGather, "world"_a, "input"_a.none(), "output"_a.none(), "dtype"_a.none(),
-             "label"_a.none(), "The same of an all-gather: output has world.size times input's elements.",
+             "label"_a.none(), "Starts an all-gather. The output has world.size times the input's elements.",
              nb::sig("def _start_all_gather(world: Communicator, input: Any, output: Any, dtype: str, label: str) -> "
                      "int"));
   module.def("_start_all_to_all", &StartAllToAll, "world"_a, "input"_a.none(), "output"_a.none(), "dtype"_a.none(),
-             "label"_a.none(), "The same of an all-to-all: part r of input goes to rank r, as part world.rank.",
+             "label"_a.none(), "Starts an all-to-all. Part r of the input goes to rank r, as part world.rank.",
              nb::sig("def _start_all_to_all(world: Communicator, input: Any, output: Any, dtype: str, label: str) -> "
                      "int"));
   module.def("_start_reduce_scatter", &StartReduceScatter, "world"_a, "input"_a.none(), "output"_a.none(),
              "dtype"_a.none(), "kind"_a.none(), "label"_a.none(),
-             "The same of a reduce-scatter: input has world.size times output's elements.",
+             "Starts a reduce-scatter. The input has world.size times the output's elements.",
              nb::sig("def _start_reduce_scatter(world: Communicator, input: Any, output: Any, dtype: str, kind: str, "
                      "label: str) -> int"));
   module.def("_wait", &Wait, "world"_a, "ticket"_a,
-             "Returns when the collective is complete. For each ticket once, in any order.");
+             "Waits until the collective is complete. Call once for each ticket, in any order.");
 }
 
 }  // namespace lockstep::python

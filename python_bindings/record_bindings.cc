@@ -120,7 +120,7 @@ void BindRecord(nb::module_& module, ExecutableClass& executable) {
       [](Communicator& world, bool on) {
         if (world.recorder() != nullptr) world.recorder()->set_on(on);
       },
-      "world"_a, "on"_a, "For measuring what it costs.");
+      "world"_a, "on"_a, "Switches recording on or off, to measure its cost.");
   executable
       .def("_reduced_tensors", &ReducedTensorsOf,
            nb::sig("def _reduced_tensors(self) -> list[tuple[str, int, int, int, list[int]]]"))
@@ -131,16 +131,13 @@ void BindRecord(nb::module_& module, ExecutableClass& executable) {
             return nb::module_::import_("lockstep._reports.report").attr("report_of_executable")(self, calls);
           },
           "calls"_a = nb::none(),
-          "Where the time of the last calls went, on this rank: in kernels, in communication that was exposed or "
-          "hidden "
-          "behind them, and in\n"
-          "waiting, for which rank. Of a program whose weights parameter servers have, pushes and pulls are exposed "
-          "communication; it\n"
-          "says how many bytes went there and came from there, and, if asynchronous, how late gradients were. Printed, "
-          "a table;\n"
-          "`compile(buckets=report)` chooses buckets by it.\n\n"
+          "A report of the time of the last calls on this rank: in kernels, in communication (exposed, or hidden\n"
+          "behind kernels), and in waiting, by rank. In a program with parameter servers, pushes and pulls are\n"
+          "exposed communication. The report then has the bytes sent to and received from servers and, if they are\n"
+          "asynchronous, the staleness of gradients. It prints as a table. `compile(buckets=report)` uses it to\n"
+          "choose buckets.\n\n"
           "Args:\n"
-          "  calls: how many of the last calls; None: as many as are recorded, a few hundred.",
+          "  calls: the number of last calls; None is all recorded calls, a few hundred.",
           nb::sig("def report(self, calls: int | None = None) -> lockstep._reports.report.Report"));
 }
 

@@ -15,7 +15,7 @@ class Staleness:
     """
 
     updates: Mapping[int, int]
-    """How many updates had each staleness."""
+    """The number of updates by staleness."""
 
     @property
     def max(self) -> int:
