@@ -108,7 +108,7 @@ def _describe_kernels(report: Report, lockstep: Any) -> None:
         onednn, llvm = lockstep._lockstep._cpu_fingerprint().splitlines()[:2]
     except lockstep.Error as error:
         report.line("kernels", f"cannot be compiled: {error}")
-        report.missing_for_cpu.append("a processor that kernels can be compiled for")
+        report.missing_for_cpu.append("a processor for which kernels can be compiled")
         return
     # "oneDNN 3.2.0 (a commit) with avx512_core", "LLVM 19.1.7 for sapphirerapids"
     name, version = onednn.split()[:2]
@@ -144,7 +144,7 @@ def _describe_gpus(report: Report, lockstep: Any) -> None:
     try:
         gpus = lockstep._lockstep._gpus()
         if all(gpu["unfit"] for gpu in gpus):
-            report.missing_for_gpu.append("a GPU that programs can be compiled for")
+            report.missing_for_gpu.append("a GPU for which programs can be compiled")
         for number, gpu in enumerate(gpus):
             major, minor = gpu["capability"]
             memory = _gibibytes(gpu["memory_bytes"])
@@ -157,7 +157,7 @@ def _describe_gpus(report: Report, lockstep: Any) -> None:
             report.line(f"GPU {number}", text)
     except lockstep.Error as error:
         report.line("GPU", f"none: {str(error).partition('. Looked for')[0]}")
-        report.missing_for_gpu.append("a GPU of NVIDIA's that the driver shows")
+        report.missing_for_gpu.append("an NVIDIA GPU that the driver shows")
 
 
 def _describe_cuda_libraries(report: Report, lockstep: Any) -> None:
@@ -166,7 +166,7 @@ def _describe_cuda_libraries(report: Report, lockstep: Any) -> None:
         if not library["error"]:
             report.line(name, f"{library['version']}  {library['path']}")
             continue
-        report.line(name, "missing, or unfit")
+        report.line(name, "missing or unfit")
         report.details(library["error"])
         report.missing_for_gpu.append(f"{name}: {library['install']}")
 

@@ -156,16 +156,16 @@ def forecast(report: Report, machine: Machine, hosts: Iterable[int] = _HOSTS) ->
         raise Error(_without_link(who, "all ranks on one host", "within", Link(1e-5, 5e9)))
     if any(step.is_of_servers for step, _ in report.steps):
         raise Error(
-            f"forecast: @{report.program} pushes to parameter servers, of which a machine says nothing; compile with "
+            f"forecast: @{report.program} pushes to parameter servers, which a machine file does not describe; compile with "
             'strategy="all_reduce"'
         )
     if not any(step.is_collective for step, _ in report.steps):
-        raise Error(f"forecast: @{report.program} has no collectives; it has to be compiled for several ranks")
+        raise Error(f"forecast: @{report.program} has no collectives; compile it for several ranks")
     if any(step.name.startswith("transfer.") for step, _ in report.steps):
-        raise Error(f"forecast: @{report.program} runs in stages, and what is forecast are hosts that share a batch")
+        raise Error(f"forecast: @{report.program} runs in stages; only hosts that share a batch can be forecast")
     if sum(seconds for step, seconds in report.steps if not step.is_collective) < report.compute / 2:
         raise Error(
-            f"forecast: the steps of @{report.program} ran at once, so that none has a time; compile with profile=True"
+            f"forecast: the steps of @{report.program} ran as one, so no step has a time; compile with profile=True"
         )
     alone = _simulate(report, machine, 1)
     rows = [_simulate(report, machine, each) for each in hosts]
@@ -174,7 +174,7 @@ def forecast(report: Report, machine: Machine, hosts: Iterable[int] = _HOSTS) ->
 
 def _without_link(who: str, ranks: str, name: str, example: Link) -> str:
     return (
-        f"forecast: the machine says nothing of a link {who}. `lockstep doctor --measure FILE` under mpirun, with {ranks}, adds it to "
+        f"forecast: the machine has no link {who}. `lockstep doctor --measure FILE` under mpirun, with {ranks}, adds it to "
         f"the machine's file; so do these lines, with the numbers of your machine:\n\n{lines_of(name, example)}"
     )
 

@@ -81,7 +81,9 @@ def _groups(optimizer: Any, groups: Any) -> dict[str, Optimizer]:
     for states, each in every.items():
         if not isinstance(each, Optimizer):
             if each is None and not states and groups:
-                raise Error("groups are of states that an optimizer updates, and there is no optimizer")
+                raise Error(
+                    "groups give states an optimizer of their own, but there is no optimizer for the other states"
+                )
             of = f" of group {states!r}" if states else ""
             if isinstance(each, type) and issubclass(each, Optimizer):
                 raise Error(
@@ -110,7 +112,7 @@ def _respell(kind: str, spelling: str, names: tuple[str, ...], given: dict[str, 
         if each is None:
             continue
         if name in given:
-            raise Error(f"{kind}: {name} and {spelling} are both given, and mean the same")
+            raise Error(f"{kind}: {name} and {spelling} are both given, but mean the same")
         given[name] = each
 
 

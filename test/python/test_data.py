@@ -338,7 +338,7 @@ def test_parameters_of_torch_are_their_numbers() -> None:
         (torch.empty(3, 2, device="meta"), "array 0"),
         ([torch.empty(2, device="meta")] * 3, "part 0 of sample 0"),
     ):
-        with pytest.raises(ls.Error, match=f"batches: {where}.* is a Tensor, of which NumPy makes no array"):
+        with pytest.raises(ls.Error, match=f"batches: {where}.* is a Tensor, which NumPy cannot convert to an array"):
             next(iter(ls.data.batches(samples, size=1)))
 
 

@@ -218,7 +218,7 @@ def own_schedule(step: int) -> float:
 def test_a_function_of_ones_own_is_in_no_file_but_can_be_pickled(tmp_path: Path) -> None:
     step = ls.train_step(ls.load_onnx(MLP.model, dims={"batch": 4}), LOSS, ls.optim.SGD(own_schedule))
     with raises(
-        "one.graph: the setting optimizer/learning_rate follows <function own_schedule", "which no file can hold"
+        "one.graph: the setting optimizer/learning_rate follows <function own_schedule", "which a file cannot represent"
     ):
         step.save(tmp_path / "one.graph")
     assert not list(tmp_path.iterdir())
@@ -246,12 +246,12 @@ def test_files_that_are_no_graphs(tmp_path: Path) -> None:
     model = ls.load_onnx(MLP.model, dims={"batch": 4})
     exe = ls.compile(model)
     exe.save(checkpoint)
-    with raises(f"{checkpoint}: this is a checkpoint, which load() reads, and no graph"):
+    with raises(f"{checkpoint}: this is a checkpoint, which load() reads, not a graph"):
         ls.load_graph(checkpoint)
     model.save(path)
-    with raises(f"{path}: this is a graph, which load_graph() reads, and no checkpoint"):
+    with raises(f"{path}: this is a graph, which load_graph() reads, not a checkpoint"):
         exe.load(path)
-    with raises("this is no graph as Graph.save() writes it"):
+    with raises("this is not a graph that Graph.save() wrote"):
         ls.load_graph(_written(tmp_path / "text", b"\x09" + b"\0" * 7 + b"some text"))
     with raises(f"{tmp_path / 'none'}: No such file"):
         ls.load_graph(tmp_path / "none")
@@ -269,10 +269,10 @@ def test_a_file_that_was_cut_off_or_damaged_or_is_of_another_version(tmp_path: P
     ls.load_onnx(MLP.model, dims={"batch": 4}).save(path)
     content = path.read_bytes()
     for length in (0, 7, 100, len(content) // 2, len(content) - 1):
-        with raises(f"{path}: ", "truncated" if length > 7 else "what is left of one"):
+        with raises(f"{path}: ", "truncated" if length > 7 else "or it is truncated"):
             ls.load_graph(_written(path, content[:length]))
     for at in (8, 200, len(content) // 2, len(content) - 1):
-        with raises(f"{path}: ", "this is no graph" if at == 8 else "damaged"):
+        with raises(f"{path}: ", "this is not a graph" if at == 8 else "damaged"):
             ls.load_graph(_written(path, content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]))
     path.write_bytes(content)
     with_header(path, lambda header: header["__metadata__"].update({"lockstep.graph": "2"}))

@@ -393,7 +393,7 @@ def test_a_parameter_of_torch_is_its_numbers() -> None:
     np.testing.assert_array_equal(store.pull("w"), parameter.detach())
     store.push("w", [parameter, parameter])
     np.testing.assert_array_equal(store.pull("w"), 2 * parameter.detach())
-    with pytest.raises(ls.Error, match="push: key 'w' is a Tensor, of which NumPy makes no array: .*meta"):
+    with pytest.raises(ls.Error, match="push: key 'w' is a Tensor, which NumPy cannot convert to an array: .*meta"):
         store.push("w", torch.empty(2, 3, device="meta"))
 
 

@@ -40,7 +40,7 @@ def test_a_manifest_is_written(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 def test_root_is_told_that_it_is() -> None:
     done = launch("-n", "1", "--dry-run", "x", environment={**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "0"})
-    assert done.stderr == "lockstep launch: this is root, which mpirun is told to allow (--allow-run-as-root)\n"
+    assert done.stderr == "lockstep launch: running as root, so mpirun gets --allow-run-as-root\n"
 
 
 def test_errors_go_to_stderr(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def numpy_of(what: str, value: Any) -> np.ndarray:
     try:
         return np.asarray(value.detach() if getattr(value, "requires_grad", False) is True else value)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise Error(f"{what} is {description(value)}, of which NumPy makes no array: {error}") from error
+        raise Error(f"{what} is {description(value)}, which NumPy cannot convert to an array: {error}") from error
 
 
 def description(value: object) -> str:

@@ -26,6 +26,6 @@ def check_is_one(what: str, way: str) -> None:
     ranks = size()
     if ranks > 1:
         raise Error(
-            f"{what}: this process is one of {ranks} ranks of a job, and each would train a model of its own; {way} trains one model "
-            "with all of them, replicated=True one on each"
+            f"{what}: this process is one of {ranks} ranks of a job, and each would train its own model; {way} trains one model "
+            "with all of them, and replicated=True one on each"
         )

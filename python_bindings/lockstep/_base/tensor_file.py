@@ -51,7 +51,7 @@ def write(
     digests = dict.fromkeys((each.name for each in tensors), _NO_DIGEST)
     length = len(_header(kind, tensors, digests, texts))
     if length > _MOST_HEADER:
-        raise Error(f"names and metadata make a header of {length} bytes, of at most {_MOST_HEADER}")
+        raise Error(f"names and metadata make a header of {length} bytes, expected at most {_MOST_HEADER}")
     file.write(length.to_bytes(8, "little"))
     file.seek(8 + length)
     for tensor, value in zip(tensors, values, strict=True):
@@ -160,16 +160,16 @@ class TensorFile:
     def _checked_header(self) -> bytes:
         first = self._file.read(8)
         if len(first) < 8:
-            raise self._error(f"this is no {self._kind}, or what is left of one: it has {self._size} bytes")
+            raise self._error(f"this is not a {self._kind}, or it is truncated: it has {self._size} bytes")
         length = int.from_bytes(first, "little")
         if length > self._size - 8:
             raise self._error(
-                f"this is no {self._kind}, or it is truncated: its header would have {length} bytes, and all of it has {self._size}"
+                f"this is not a {self._kind}, or it is truncated: its header would have {length} bytes, but the file has {self._size}"
             )
         header = self._file.read(min(length, _MOST_HEADER))
         if not header.startswith(_BEGIN):
             weights = "; load_weights() reads files of other programs" if header.startswith(b"{") else ""
-            raise self._error(f"this is no {self._kind} as {_KINDS[self._kind][1]} writes it{weights}")
+            raise self._error(f"this is not a {self._kind} that {_KINDS[self._kind][1]} wrote{weights}")
         self.digest = header[len(_BEGIN) : len(_BEGIN) + len(_NO_DIGEST)].decode(errors="replace")
         if hashlib.sha256(_with_digest(header, _NO_DIGEST)).hexdigest() != self.digest:
             raise self._error("it is damaged: its header is not the one that was written")
@@ -198,7 +198,7 @@ class TensorFile:
         for kind, (version, _, reader) in _KINDS.items():
             found = about.get(f"lockstep.{kind}")
             if kind != self._kind and found is not None:
-                raise self._error(f"this is a {kind}, which {reader} reads, and no {self._kind}")
+                raise self._error(f"this is a {kind}, which {reader} reads, not a {self._kind}")
             if kind == self._kind and found is not None and found != version:
                 raise self._error(f"its format is of version {found}; this Lockstep reads version {version}")
         about[f"lockstep.{self._kind}"]  # a KeyError if it is nothing that we know
@@ -206,4 +206,4 @@ class TensorFile:
     def _check_places(self) -> None:
         if self._end != self._size:
             what = "truncated" if self._size < self._end else "damaged"
-            raise self._error(f"it is {what}: it has {self._size} bytes, and its header tells of {self._end}")
+            raise self._error(f"it is {what}: it has {self._size} bytes, but its header describes {self._end}")

@@ -133,7 +133,7 @@ class State(MutableMapping[str, "np.ndarray"]):
           Error: if the step keeps no averages.
         """
         if "averaging/weight" not in self._executable._setting_names():
-            raise Error("averaged: the step keeps no averages; train_step(average=…) makes one that does")
+            raise Error("averaged: the step keeps no averages; make it with train_step(average=…)")
         averages = {name.removesuffix(_AVERAGE): name for name in self if name.endswith(_AVERAGE)}
         return {name: self[averages.get(name, name)] for name in self if not name.endswith(_AVERAGE)}
 

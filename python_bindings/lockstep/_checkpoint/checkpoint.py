@@ -243,7 +243,7 @@ def _wait(world: Communicator, caller: str, progress: Callable[[], str]) -> None
 def _checked_metadata(step: Any, metadata: Any) -> Metadata:
     checked: Metadata = {"step": checks.integer("save: step", step, 0)}
     if isinstance(metadata, Mapping) and "step" in metadata:
-        raise Error("save: metadata has a step, which is an argument of its own")
+        raise Error("save: metadata has a step; pass it as the argument step")
     return checked | _names_with_values("save: metadata", metadata)
 
 
@@ -279,7 +279,9 @@ def _check_whole(exe: Executable) -> None:
     for state in exe._whole_states():
         for axis, placement in state.placements.items():
             if not placement.startswith(("split", "at")):
-                raise Error(f"save: state {state.name} is {placement} along {axis}: ranks hold no parts of a whole")
+                raise Error(
+                    f"save: state {state.name} is {placement} along {axis}, so ranks do not hold parts of one value"
+                )
 
 
 def _check_equal(requests: list[str], world: Communicator) -> None:
@@ -297,9 +299,7 @@ def _check_equal(requests: list[str], world: Communicator) -> None:
 def _check_expected(file: CheckpointFile, expected: Metadata) -> None:
     for name, value in expected.items():
         if name not in file.metadata:
-            raise Error(
-                f"{file.path}: there is no {name} in its metadata, which should be {value}{_near(name, file.metadata)}"
-            )
+            raise Error(f"{file.path}: its metadata has no {name}, expected {value}{_near(name, file.metadata)}")
         both_nan = all(isinstance(each, float) and math.isnan(each) for each in (file.metadata[name], value))
         if file.metadata[name] != value and not both_nan:
             raise Error(f"{file.path}: {name} was {file.metadata[name]} when it was saved, and is {value}")
@@ -318,7 +318,7 @@ def _check_fits(file: CheckpointFile, exe: Executable) -> None:
             raise Error(f"{file.path}: state {name} is {_type(found)}, and {_type(state)} in {program}")
     for name in file.states:
         if name not in states and not residuals.is_residual(name, states):
-            raise Error(f"{file.path}: there is a state {name}, which {program} has not{_near(name, states)}")
+            raise Error(f"{file.path}: there is a state {name}, which {program} does not have{_near(name, states)}")
 
 
 def _value_for(exe: Executable, file: CheckpointFile, name: str) -> np.ndarray:
@@ -336,8 +336,8 @@ def _warn_of_residuals(file: CheckpointFile, exe: Executable) -> None:
     left = [name for name in file.states if name not in states]
     if left:
         warn_once(
-            f"{file.path}: gradients travelled as int8 when this was saved, and do not now: what they still owed is dropped, "
-            f"less than a rounding of one step each; {left[0]} is the first of {len(left)} such states"
+            f"{file.path}: gradients travelled as int8 when this was saved, and do not now: their rounding errors are dropped, "
+            f"each less than the rounding of one step; {left[0]} is the first of {len(left)} such states"
         )
 
 

@@ -64,9 +64,9 @@ class CheckpointFile(tensor_file.TensorFile):
         self.program: dict[str, str] = json.loads(about["lockstep.program"])
         self.settings: dict[str, float] = json.loads(about["lockstep.settings"])
         if not all(type(value) is float for value in self.settings.values()):
-            raise ValueError("the settings are no numbers")
+            raise ValueError("the settings are not numbers")
         self.metadata: Metadata = json.loads(about["lockstep.metadata"])
         if not all(isinstance(value, (str, int, float)) for value in self.metadata.values()):
-            raise ValueError("the metadata are no text and numbers")
+            raise ValueError("the metadata are not texts and numbers")
         if not isinstance(self.metadata["step"], int):
-            raise TypeError("the step is no whole number")
+            raise TypeError("the step is not a whole number")

@@ -113,7 +113,7 @@ class Checkpoints:
         later = [each for each in self.steps() if each > step]
         if later:
             raise Error(
-                f"there is {self._file(later[-1]).name}, of a later step: restore() it first, or use another folder"
+                f"there is {self._file(later[-1]).name}, of a later step: call restore() first, or use another folder"
             )
 
     def _remove_old(self) -> None:

@@ -27,10 +27,10 @@ def _nanoseconds(name: str, seconds: Any) -> int:
 def times_of(report: Report, ranks: int) -> dict[str, _Times]:
     """Returns the times by gradient. Raises an Error if there are several ranks and the report has no gradients."""
     if not isinstance(report, Report):
-        raise Error(f"compile: buckets is {report!r}, expected what report() of an executable of this step gives")
+        raise Error(f"compile: buckets is {report!r}, expected a report() of an executable of this step")
     if not report.gradients and ranks > 1:
         raise Error(
-            f"compile: buckets: the report of @{report.program} knows no gradients; it has to be of an executable for "
+            f"compile: buckets: the report of @{report.program} has no gradients; expected the report of an executable for "
             f"several ranks: exe.report()"
         )
     return {

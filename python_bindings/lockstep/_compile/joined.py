@@ -53,5 +53,5 @@ def _inputs(executable: Executable, batch: Any) -> Mapping[str, Any]:
 def check(executable: Executable) -> None:
     if not any(each.name == "rows" for each in executable.graph.inputs):
         raise Error(
-            "joined: this executable needs full batches; train_step(..., uneven=True) makes a step that does not"
+            "joined: this executable requires full batches; train_step(..., uneven=True) makes a step that does not"
         )

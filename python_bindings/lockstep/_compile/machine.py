@@ -165,7 +165,7 @@ def measure(world: Communicator, known: Machine) -> Machine:
     hosts = {world.host(rank) for rank in range(world.size)}
     if world.size == 1:
         raise Error(
-            "one rank has nothing to measure: start several with mpirun, on one host, or one on each of several"
+            "one rank cannot measure communication: start several ranks with mpirun, all on one host, or one on each host"
         )
     if len(hosts) not in (1, world.size):
         raise Error(

@@ -154,7 +154,7 @@ class Plan(Mapping[str, Placement]):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, Error) as error:
             raise Error(f"{path}: {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Error(f"{path} is no plan: {type(error).__name__}: {error}") from None
+            raise Error(f"{path} is not a plan: {type(error).__name__}: {error}") from None
 
 
 def _megabytes(count: int) -> str:
@@ -185,7 +185,7 @@ def _plan_of(values: dict[str, Any]) -> Plan:
     placements = {name: Placement.parse(text) for name, text in values["placements"].items()}
     known = {state["name"]: state for state in values["states"]}
     if unknown := placements.keys() - known.keys():
-        raise Error(f"there is a placement of {min(unknown)}, which is no state of the plan")
+        raise Error(f"there is a placement of {min(unknown)}, which is not a state of the plan")
     runners_up = []
     for other in values.get("runners_up", []):
         changes = {name: Placement.parse(text) for name, text in other.pop("changes").items()}
@@ -234,12 +234,10 @@ def links_of(mesh: Mapping[str, int], machine: Machine | None) -> dict[str, tupl
         hosts = len({rank * stride // on_host for rank in range(size)})
         if hosts > 1 and machine.between is None:
             raise Error(
-                f"plan: the ranks along axis {axis} are on {hosts} hosts, and the machine says nothing of a link between them"
+                f"plan: the ranks along axis {axis} are on {hosts} hosts, but the machine has no link between hosts"
             )
         if hosts < size and within is None:
-            raise Error(
-                f"plan: ranks along axis {axis} are on one host, and the machine says nothing of those within a host"
-            )
+            raise Error(f"plan: ranks along axis {axis} are on one host, but the machine has no link within a host")
         ranks_a_host = math.ceil(size / hosts)
         link = (0.0, 0.0) if hosts == 1 else _line(machine, hosts, ranks_a_host, max(1, on_host // ranks_a_host))
         if hosts < size:
@@ -283,10 +281,10 @@ def plan(
     for axis, size in axes.items():
         checks.integer(f"plan: mesh: the size of axis {axis}", size, 1)
     if math.prod(axes.values()) > _MOST_RANKS:
-        raise Error(f"plan: mesh is {axes}, which makes too many ranks; expected at most {_MOST_RANKS}")
+        raise Error(f"plan: mesh is {axes}, which has too many ranks; expected at most {_MOST_RANKS}")
     if "stage" in axes:
         raise Error(
-            f"plan: mesh is {axes}: stages are not planned; compile cuts a step into them, by what its layers cost"
+            f"plan: mesh is {axes}: stages are not planned; compile divides a step into stages by the costs of its layers"
         )
     if machine is not None:
         checks.instance("plan: machine", machine, Machine, "a lockstep.forecast.Machine")

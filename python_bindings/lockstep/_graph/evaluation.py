@@ -90,7 +90,7 @@ def checked_name(caller: str, name: Any) -> str:
       Error: the name is that of another result.
     """
     if checks.text(f"{caller}: the name of a metric", name) in ("loss", "rows"):
-        raise Error(f"{caller}: a metric is named {name!r}, as a result that is always there; give it another name")
+        raise Error(f"{caller}: a metric is named {name!r}, which is the name of another result; give it another name")
     return name
 
 
@@ -100,12 +100,12 @@ def _choices(name: str, metric: Any, loss: Loss) -> list[tuple[str, list[str], l
         return metric._choices()
     if not isinstance(metric, Accuracy):
         raise Error(
-            f"metric {name} is {metric!r}, expected lockstep.metrics.Accuracy() or one of lockstep.loss; others are computed from what "
-            "the model gives, with keep_results=True"
+            f"metric {name} is {metric!r}, expected lockstep.metrics.Accuracy() or one of lockstep.loss; compute others from "
+            "the model's results, with keep_results=True"
         )
     first = loss.terms[0]
     if not first.inputs:
-        raise Error(f"metric {name}: the loss {first.kind} has no target that scores could be compared with")
+        raise Error(f"metric {name}: the loss {first.kind} has no target to compare scores with")
     return [("accuracy", [first.predictions[0]], [first.inputs[0]], metric._options(), 1.0)]
 
 
@@ -137,8 +137,8 @@ def _by_name(executable: Executable, totals: Totals, batches: Iterable[Any]) -> 
             named = by_name("evaluate", totals.inputs, batch)
             if "rows" in named and not totals.uneven:
                 raise Error(
-                    "evaluate: a batch comes with rows, of which some may pad, and the program is of uneven=False, which takes full "
-                    'batches; lockstep.data.batches(last="drop") gives those alone'
+                    "evaluate: a batch has weights of rows, and may be padded, but the program, with uneven=False, takes only full "
+                    'batches; lockstep.data.batches(last="drop") makes these'
                 )
             yield named
     except Exception as error:
@@ -161,7 +161,7 @@ class Totals:
         self.uneven = "rows" in names
         results = [each.name for each in graph.results]  # in this order
         if "loss/0/sum" not in results:
-            raise Error(f"evaluate: @{graph.name} is no evaluation; lockstep.evaluation(model, loss) makes one")
+            raise Error(f"evaluate: @{graph.name} is not an evaluation; lockstep.evaluation(model, loss) makes one")
         self._terms: dict[str, list[str]] = {}
         for name in results:
             measured = name.removesuffix("/0/sum")

@@ -151,8 +151,8 @@ def _facts_of(setting: str, follows: Any) -> dict[str, Any]:
     name = next((n for n, f in _FUNCTIONS.items() if isinstance(function, partial) and function.func is f), None)
     if name is None:
         raise Error(
-            f"the setting {setting} follows {follows!r}, which no file can hold, as it is none of lockstep.schedule or lockstep.average; "
-            "make the step with a number, and give the schedule to the executable: exe.set(…)"
+            f"the setting {setting} follows {follows!r}, which a file cannot represent, because it is not of lockstep.schedule or lockstep.average; "
+            "make the step with a number, and set the schedule of the executable: exe.set(…)"
         )
     arguments = [
         {_SCHEDULE: _facts_of(setting, each)} if isinstance(each, schedule.Schedule) else each for each in function.args

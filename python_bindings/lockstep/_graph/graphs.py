@@ -74,7 +74,7 @@ def load_onnx(
 def with_dims(graph: Graph, dims: Mapping[str, int] | None = None, /, **named: int) -> Graph:
     """See Graph.with_dims."""
     if dims is not None and named:
-        raise Error("with_dims: give dimensions as one dict, or by keywords")
+        raise Error("with_dims: give dimensions either as one dict or by keywords")
     return _lockstep._with_dims(graph, checks.extents("with_dims", named if dims is None else dims))
 
 

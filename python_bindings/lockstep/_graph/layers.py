@@ -140,7 +140,7 @@ def save_svg(graph: Graph, path: Any, depth: int | None) -> None:
     try:
         done = subprocess.run(["dot", "-Tsvg", "-o", target], input=text.encode(), capture_output=True, check=False)
     except FileNotFoundError:
-        raise Error("save_svg: there is no program dot, which draws it: apt install graphviz") from None
+        raise Error("save_svg: the program dot, which draws it, is missing: apt install graphviz") from None
     if done.returncode != 0:
         raise Error(f"save_svg: dot cannot write {target}: {done.stderr.decode(errors='replace').strip()}")
 

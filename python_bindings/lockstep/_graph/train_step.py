@@ -105,7 +105,7 @@ def train_step(
     checks.choice("batch_statistics", batch_statistics, ("global", "rank"))
     if checks.flag("uneven", uneven) and batch_statistics == "rank":
         raise Error(
-            'uneven and batch_statistics="rank" do not go together: ranks have no statistics of their own where some have no rows'
+            'uneven and batch_statistics="rank" exclude each other: a rank without rows has no statistics of its own'
         )
     checks.choice("dropout", dropout, ("on", "off"))
     checks.choice("precision", precision, ("f32", "bf16", "f16"))
@@ -144,8 +144,8 @@ def _say_what_is_supposed(step: Graph, trained: Sequence[str]) -> None:
     names = [name for name in step._supposed_parameters if name in step.trained and name not in known]
     if names:
         warn_once(
-            f"{step.name}: the file does not say which initializers are parameters; {listed(names)} are trained. `trained` names "
-            "what is, `frozen` what is not"
+            f"{step.name}: the file does not say which initializers are parameters; {listed(names)} are trained. Choose by `trained` "
+            "or `frozen`"
         )
 
 

@@ -38,7 +38,7 @@ def load_weights(
     values, source = {}, {}
     tensors = _read(file)
     for name in names.keys() - tensors.keys() if strict else ():
-        raise Error(f"{file}: there is no tensor {name}, which rename has; there are {listed(tensors.keys())}")
+        raise Error(f"{file}: there is no tensor {name}, which rename names; there are {listed(tensors.keys())}")
     for name, value in tensors.items():
         state = names.get(name, name)
         if state in source:
@@ -46,7 +46,7 @@ def load_weights(
         if state in states:
             values[state], source[state] = value, name
         elif strict and not name.endswith("num_batches_tracked") and not residuals.is_residual(state, states):
-            raise Error(f"{file}: {name} is no state of @{graph.name}; its states are {listed(states)}")
+            raise Error(f"{file}: {name} is not a state of @{graph.name}; its states are {listed(states)}")
     missing = states - values.keys()
     if strict and missing:
         raise Error(f"{file}: no value for the state {listed(missing)} of @{graph.name}")
@@ -93,7 +93,7 @@ def whole_states(call: str, executable: Executable) -> list[ValueInfo]:
     for state in kept:
         if state.placements:
             raise Error(
-                f"{call}: ranks have parts of the states, as {state.name}; exe.save(path) writes them as wholes"
+                f"{call}: ranks have only parts of states, such as {state.name}; exe.save(path) writes whole states"
             )
     return kept
 
@@ -110,7 +110,7 @@ def _safetensors() -> Any:
     try:
         import safetensors.numpy
     except ImportError as error:
-        raise Error("weights are read and written by the package safetensors, which is not installed") from error
+        raise Error("reading and writing weights needs the package safetensors, which is not installed") from error
     return safetensors.numpy
 
 
