@@ -54,13 +54,13 @@ def plan_of(arguments: argparse.Namespace, environment: Mapping[str, str], direc
 def _check_launcher(launcher: str, arguments: argparse.Namespace) -> None:
     if launcher == "yarn":
         raise Error(
-            "--launcher yarn: launching on YARN is gone, as no MPI runs there any more; use kubernetes or slurm where there is one, "
-            "else ssh with a hosts file"
+            "--launcher yarn: YARN is not supported, because no MPI runs there any more; use kubernetes, slurm, or ssh with a "
+            "hosts file"
         )
     if launcher not in _LAUNCHERS:
         raise Error(f"--launcher is {launcher}, expected one of {', '.join(_LAUNCHERS)}")
     if launcher == "ssh" and not arguments.hostfile:
-        raise Error("--launcher ssh: -H FILE says which hosts there are")
+        raise Error("--launcher ssh requires the hosts: -H FILE")
     if arguments.hostfile and launcher in _HOSTS_ARE_CHOSEN:
         where = "runs on this host alone" if launcher == "local" else f"gets its hosts from {launcher}"
         raise Error(f"--launcher {launcher} {where}: leave out -H")
@@ -68,11 +68,9 @@ def _check_launcher(launcher: str, arguments: argparse.Namespace) -> None:
     _check_only("--image", arguments.image, launcher, ("kubernetes",))
     _check_only("--submit-option", arguments.submit_option, launcher, ("slurm", "sge"))
     if launcher == "kubernetes" and not arguments.image:
-        raise Error("--launcher kubernetes: --image says what its containers are made of")
+        raise Error("--launcher kubernetes requires the image of its containers: --image")
     if arguments.sync_dst_dir and not re.match("/+[^/]", arguments.sync_dst_dir):
-        raise Error(
-            f"--sync-dst-dir is {arguments.sync_dst_dir}, expected a whole path, from / on, of a folder below /"
-        )
+        raise Error(f"--sync-dst-dir is {arguments.sync_dst_dir}, expected an absolute path of a folder below /")
 
 
 def _check_only(option: str, value: object, launcher: str, launchers: tuple[str, ...]) -> None:
@@ -85,7 +83,7 @@ def _job(launcher: str, arguments: argparse.Namespace, environment: Mapping[str,
     if not program:
         raise Error("there is no program after the options, such as python train.py")
     if ":" in program:
-        raise Error("an argument of the program is ':', where mpirun would begin another program")
+        raise Error("an argument of the program is ':', with which mpirun begins another program")
     if arguments.num_workers < 1:
         raise Error(f"-n is {arguments.num_workers}, expected at least 1 worker")
     if arguments.num_servers < 0:
@@ -111,7 +109,7 @@ def _job(launcher: str, arguments: argparse.Namespace, environment: Mapping[str,
 
 def _interface(text: str) -> str:
     if text and not re.fullmatch(r"[A-Za-z0-9_.:-]+(,[A-Za-z0-9_.:-]+)*", text):
-        raise Error(f"--interface is {text!r}, expected names of network cards with commas between them, such as ib0")
+        raise Error(f"--interface is {text!r}, expected names of network cards separated by commas, such as ib0")
     return text
 
 

@@ -76,7 +76,7 @@ def _check_leaves_places(command: Sequence[str]) -> None:
         if shutil.which(option) is not None:
             return
         if option in _PLACES:
-            raise Error(f"the command after -- has {option}, and --hosts says how many ranks run where: leave out one")
+            raise Error(f"the command after -- has {option}, but --hosts also places the ranks: leave out one")
 
 
 def _hosts_of(text: str) -> dict[str, int]:
@@ -97,7 +97,7 @@ def _least_ranks(min_ranks: int | None, hosts: Mapping[str, int]) -> int:
     if min_ranks is None:
         return everyone
     if not hosts:
-        raise Error("--min-ranks: --hosts says which there are")
+        raise Error("--min-ranks requires --hosts")
     if not 1 <= min_ranks <= everyone:
         raise Error(f"--min-ranks is {min_ranks}, expected 1 to {everyone}, the ranks of --hosts")
     return min_ranks

@@ -98,15 +98,15 @@ class Ends:
         with self._lock:
             now = time.monotonic()
             if self._ends and len(self._ends) == self._ranks and now - self._last_at > LINGER_SECONDS:
-                return f"mpirun has not ended in {LINGER_SECONDS:.0f} s since all ranks have"
+                return f"mpirun has not ended within {LINGER_SECONDS:.0f} s after all ranks"
             workers = [rank for rank in range(self._workers) if rank not in self._ends]
             if self._has_roles and not workers and now - self._last_at > LINGER_SECONDS:
                 left = ", ".join(self.name(rank) for rank in range(self._ranks) if rank not in self._ends)
-                return f"the job has not ended in {LINGER_SECONDS:.0f} s since all workers have; there is still {left}"
+                return f"the job has not ended within {LINGER_SECONDS:.0f} s after all workers; still running: {left}"
             if now - self._last_at > LINGER_SECONDS and (stopped := self._stopped_that_are_awaited()):
                 return self._give_up(stopped)
             if self._lost is not None and now - self._lost[1] > LOST_SECONDS:
-                return f"the job has not ended in {LOST_SECONDS:.0f} s since {self.name(self._lost[0].rank)} failed"
+                return f"the job has not ended within {LOST_SECONDS:.0f} s after {self.name(self._lost[0].rank)} failed"
             return ""
 
     def _stopped_that_are_awaited(self) -> list[int]:
@@ -122,7 +122,7 @@ class Ends:
             self._ends[rank] = End(rank, 128 + signal.SIGSTOP, True, self._stopped[rank], is_stopped=True)
         names = ", ".join(f"{self.name(rank)} on host {self._stopped[rank]}" for rank in stopped)
         verb = "are" if len(stopped) > 1 else "is"
-        return f"{names} {verb} stopped by a signal, and for {LINGER_SECONDS:.0f} s the others have had nothing else to wait for"
+        return f"{names} {verb} stopped by a signal, and the other ranks have waited only for that for {LINGER_SECONDS:.0f} s"
 
     def exit_code(self, code: int, was_overdue: bool) -> int:
         """Returns the exit code of the job. Call after all output is copied.
@@ -149,7 +149,7 @@ class Ends:
         failure."""
         lines = self.failures()
         if not lines:
-            return [f"mpirun has ended with exit code {code}, and no rank has said that it failed"]
+            return [f"mpirun has ended with exit code {code}, and no rank has reported a failure"]
         return [f"the job has failed with exit code {code}: {lines[0]}", *lines[1:]]
 
     def failures(self) -> list[str]:

@@ -44,7 +44,7 @@ def read(path: str) -> tuple[Host, ...]:
 
 def _hint(content: str) -> str:
     if re.match(r"\S+:\d+", content) or re.match(r"\S+@\S", content):
-        return "; a port or a user of a host belongs into ~/.ssh/config"
+        return "; put the port or user of a host into ~/.ssh/config"
     return ""
 
 
@@ -57,8 +57,8 @@ def place_workers(hosts: Sequence[Host], workers: int, path: str) -> dict[str, i
     slots = sum(host.slots for host in hosts)
     if slots < workers:
         raise Error(
-            f"-n is {workers}, and the {_count(len(hosts), 'host')} of {path} have {_count(slots, 'slot')}: "
-            "a line HOST slots=N gives a host N"
+            f"-n is {workers}, but the {_count(len(hosts), 'host')} of {path} have {_count(slots, 'slot')}: "
+            "a line HOST slots=N gives a host N slots"
         )
     placed: dict[str, int] = {}
     for host in hosts:

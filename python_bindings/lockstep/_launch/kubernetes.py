@@ -67,5 +67,5 @@ def _scalar(value: str | int) -> str:
     surrogates."""
     text = json.dumps(value, ensure_ascii=False)
     if any("\ud800" <= each <= "\udfff" for each in text):
-        raise Error(f"{value!r} is not UTF-8, and cannot be in a manifest")
+        raise Error(f"{value!r} is not UTF-8, so it cannot be in a manifest")
     return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in text)

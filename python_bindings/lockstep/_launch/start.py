@@ -91,7 +91,7 @@ def _first_failure(steps: Sequence[Step]) -> str:
         except subprocess.TimeoutExpired:
             return f"{step.what}: not done in {step.seconds:.0f} s"
         if done.returncode != 0:
-            said = " ".join((done.stderr or done.stdout).split()) or "it said nothing"
+            said = " ".join((done.stderr or done.stdout).split()) or "without output"
             return f"{step.what}: exit code {done.returncode}, {said}"
     return ""
 

@@ -65,7 +65,7 @@ def run(
                 if any(map(_is_rank, _descendants())):
                     had_ranks, last_seen = True, now
                 elif had_ranks and not may_outlive_local_ranks and now - last_seen > LINGER_SECONDS:
-                    say(f"mpirun has not ended in {LINGER_SECONDS:.0f} s since the ranks of this host have")
+                    say(f"mpirun has not ended within {LINGER_SECONDS:.0f} s after the ranks of this host")
                     job.kill()  # the failure has already asked it to end
                 wait_until(lambda: job.poll() is not None, 0.5)
         finally:
@@ -94,7 +94,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
     if not wait_until(is_over, GRACE_SECONDS):
         left = ", ".join(map(str, _descendants()))
-        raise Error(f"processes of the job do not end, not even by SIGKILL: {left}")
+        raise Error(f"processes of the job do not end, even after SIGKILL: {left}")
 
 
 def kill_descendants() -> None:

@@ -119,7 +119,7 @@ def job_report(folder: str, calls: int | None = None) -> JobReport:
     ranks = _main_world([record.rank_of(each) for each in recorded])
     program = _main_program(ranks[0])
     if program is None:
-        raise Error(f"{found}: no rank has come to the end of a call")
+        raise Error(f"{found}: no rank has finished a call")
     # A program that ranks run together has the same name and steps on all of them, but perhaps another number.
     names = ranks[0].programs[program]
     programs: dict[int, int] = {}

@@ -278,7 +278,7 @@ def report_of_executable(executable: Any, calls: int | None) -> Report:
     recorded = executable._record()
     report = None if recorded is None else report_of(record.rank_of(recorded), recorded["program"], last)
     if report is None:
-        raise Error("report: there is no call yet that has ended, or it is too long ago")
+        raise Error("report: no call has ended yet, or the last one is too long ago")
     gradients = gradients_of(report, executable._reduced_tensors())
     return dataclasses.replace(report, gradients=gradients, staleness=_staleness_of(executable))
 

@@ -109,8 +109,8 @@ def _content(tensor: torch.Tensor, place: str) -> tuple[str, tuple[int, ...], st
 
 def _unknown(place: str, value: Any) -> Error:
     return Error(
-        f"from_torch: cache: {place} is of type {type(value).__module__}.{type(value).__qualname__}, of which a cache cannot see whether "
-        "it has changed; leave out cache"
+        f"from_torch: cache: {place} is of type {type(value).__module__}.{type(value).__qualname__}, whose changes a cache cannot "
+        "detect; leave out cache"
     )
 
 

@@ -110,15 +110,15 @@ def _check_program(
         return
     _check_detached(name, program, nodes)
     way_out = (
-        "ONNX has no word for that, and a training step would differentiate them as they stand; "
-        'own_gradients="ignore" imports the module all the same, as for inference'
+        "ONNX cannot express that, and a training step would use the gradients of the operators; "
+        'own_gradients="ignore" imports the module anyway, as for inference'
     )
     if functions:
-        raise Error(f"from_torch: {name} has gradients of its own, of {', '.join(sorted(functions))}; {way_out}")
+        raise Error(f"from_torch: {name} has custom gradients, of {', '.join(sorted(functions))}; {way_out}")
     numbers = _numbers(program, nodes)
     if numbers:
         places = ", ".join(dict.fromkeys(place_of(node) for node in numbers[:3]))
-        raise Error(f"from_torch: {name} makes numbers of values that have a gradient ({places}); {way_out}")
+        raise Error(f"from_torch: {name} reads values that have a gradient as numbers ({places}); {way_out}")
 
 
 def _write_detach(program: torch.export.ExportedProgram) -> None:
@@ -175,7 +175,7 @@ def check_after(module: torch.nn.Module, program: torch.export.ExportedProgram, 
     for output in signature.output_specs:
         if output.kind.name == "PARAMETER_MUTATION":
             raise Error(
-                f"from_torch: {type(module).__name__} changes its parameter {output.target} in forward, and a file cannot say that: "
+                f"from_torch: {type(module).__name__} changes its parameter {output.target} in forward, which a file cannot represent: "
                 "make a new value of it there, or change the state of the executable between calls"
             )
     outputs = set(signature.user_outputs)
@@ -185,7 +185,7 @@ def check_after(module: torch.nn.Module, program: torch.export.ExportedProgram, 
     for buffer in signature.buffers_to_mutate.values():
         if buffer not in known and placeholders.get(buffer) in read:
             raise Error(
-                f"from_torch: {type(module).__name__} changes its buffer {buffer} in forward, and a file cannot say that: "
+                f"from_torch: {type(module).__name__} changes its buffer {buffer} in forward, which a file cannot represent: "
                 "put that part in evaluation mode, or give the value as an input"
             )
 
@@ -401,8 +401,8 @@ def _check_options(name: str, node: torch.fx.Node) -> None:
         )
     if node.target is aten.multilabel_margin_loss.default:
         raise Error(
-            f"from_torch: {name} has multilabel_margin_loss ({place_of(node)}), in whose place torch's exporter writes another "
-            "function where a row of the target ends with -1; write it as a sum of relu(1 - (x[target] - x))"
+            f"from_torch: {name} has multilabel_margin_loss ({place_of(node)}), for which torch's exporter writes another "
+            "function if a row of the target ends with -1; write it as a sum of relu(1 - (x[target] - x))"
         )
     if node.target is aten.scatter_reduce.two and argument(node, 4, "reduce", "") == "mean":
         raise Error(

@@ -32,7 +32,7 @@ def check_parts(module: torch.nn.Module, ignores_own_gradients: bool) -> None:
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise Error(
-                f"from_torch: {name} of {type(module).__name__} has a gradient hook, and ONNX has no word for that; take it off, and "
+                f"from_torch: {name} of {type(module).__name__} has a gradient hook, which ONNX cannot express; remove it, and "
                 "change the gradients of train_step(optimizer=None), which are results"
             )
     _check_memory(module)
@@ -43,10 +43,10 @@ def _left_out(part: torch.nn.Module) -> str | None:
     from torch import nn
 
     if isinstance(part, nn.CTCLoss):
-        return "is nothing that torch can export; ls.loss.ctc is that loss, of a result of the module without it"
+        return "cannot be exported by torch; export the module without it, and use ls.loss.ctc"
     if isinstance(part, nn.AdaptiveLogSoftmaxWithLoss):
         return (
-            "chooses what it computes by its data, which torch cannot export; a Linear with ls.loss.softmax_cross_entropy computes the "
+            "depends on the values of its data, which torch cannot export; a Linear with ls.loss.softmax_cross_entropy computes the "
             "scores of all classes instead"
         )
     if isinstance(part, nn.LSTM) and part.proj_size > 0:
@@ -81,7 +81,7 @@ def _check_memory(module: torch.nn.Module) -> None:
             if _overlap(one, other):
                 raise Error(
                     f"from_torch: {name} and {other_name} of {type(module).__name__} have elements in common, and would be trained "
-                    "apart; make one parameter, and take parts of it in forward"
+                    "separately; make one parameter, and take parts of it in forward"
                 )
 
 

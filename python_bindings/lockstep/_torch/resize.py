@@ -46,11 +46,11 @@ def _resize(node: Any, of_torch: torch.fx.Node) -> None:
     scales, aligned = _scales(options), bool(options.get("align_corners", False))
     is_antialiased = "_aa" in str(of_torch.target)
     if is_antialiased and aligned:
-        raise _CannotSay("antialias=True and align_corners=True, whose coordinates ONNX does not have; leave out one")
+        raise _CannotSay("antialias=True and align_corners=True, which ONNX does not have together; leave out one")
     old, new = (tuple(each.meta["val"].shape[2:]) for each in (of_torch.args[0], of_torch))
     if not all(isinstance(extent, int) for extent in (*old, *new)):
         if any(scale is not None and not float(scale).is_integer() for scale in scales or ()):
-            raise _CannotSay("a scale_factor of a size that dynamic_shapes leaves open; leave that size as it is")
+            raise _CannotSay("a scale_factor of a size that dynamic_shapes makes symbolic; keep that size fixed")
         return
     if "nearest" in str(of_torch.target):
         _select(node, old, new, scales)

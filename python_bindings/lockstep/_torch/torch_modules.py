@@ -156,12 +156,12 @@ def _export(
     rows = {place: value.shape[0] for place, value in given.items() if isinstance(value, torch.Tensor) and value.dim()}
     batch = next((extent for symbol, extent in extents.items() if ":" not in symbol), 0)
     if not finds_batch or len(rows) != len(given) or set(rows.values()) != {batch}:
-        way_out = f"give example inputs of {batch} rows, as dims says"
+        way_out = f"give example inputs of {batch} rows, as in dims"
         if not finds_batch:
-            way_out = "leave out dynamic_shapes, and give example inputs of the extents that they are to have"
+            way_out = "leave out dynamic_shapes, and give example inputs with the extents of the real inputs"
         raise Error(
-            f"from_torch: {name} decides by the extents of its inputs ({shown}), and would be right for those of the example inputs "
-            f"alone; {way_out}"
+            f"from_torch: {name} branches on the extents of its inputs ({shown}), and would be right only for those of the example "
+            f"inputs; {way_out}"
         )
     places = {f"{place}:0": extent for place, extent in rows.items()}
     fixed = places | {place: extent for place, extent in extents.items() if ":" in place}
@@ -332,7 +332,7 @@ def _by_name(module: torch.nn.Module, inputs: Any) -> dict[str, Any]:
         return {checks.text("the name of an example input", name): value for name, value in inputs.items()}
     if not isinstance(inputs, (torch.Tensor, Sequence)):
         raise Error(
-            f"from_torch: example_inputs is {checks.shown(inputs)}, expected a tensor, or what forward takes, in order or by name"
+            f"from_torch: example_inputs is {checks.shown(inputs)}, expected a tensor, or the inputs of forward, in order or by name"
         )
     values = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
     signature = inspect.signature(module.forward)
@@ -362,7 +362,7 @@ def _check_places(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> None:
         if dim.isdecimal() and int(dim) < len(shape) and shape[int(dim)] != extent:
             raise Error(
                 f"from_torch: dims has {place}: {extent}, and the example input {name} is {shape}; a module is exported for the extents of "
-                "its example inputs, but for those that dims names, such as batch"
+                "its example inputs, except symbols in dims, such as batch"
             )
 
 
@@ -374,7 +374,7 @@ def _batch_shapes(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[st
         return None
     if len(symbols) > 1:
         raise Error(
-            f"from_torch: dims has the symbols {', '.join(symbols)}; of several, dynamic_shapes says where they stand"
+            f"from_torch: dims has the symbols {', '.join(symbols)}; for several symbols, dynamic_shapes says where they are"
         )
     batch = torch.export.Dim(symbols[0])
     rows: dict[int, str] = {}  # by number of rows, the first input with this number
@@ -394,7 +394,7 @@ def _batch_shapes(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[st
         found = ", ".join(f"{place} has {count}" for count, place in rows.items())
         raise Error(
             f"from_torch: dims has {symbols[0]}, the number of rows of all example inputs, and {found}; give them equally many, or say "
-            "by dynamic_shapes where the symbol stands"
+            "by dynamic_shapes where the symbol is"
         )
     return shapes
 
@@ -453,9 +453,9 @@ def _reason(error: BaseException) -> str:
     text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
     frames = traceback.extract_tb(error.__traceback__)
     if any(frame.name == "_detect_is_causal_mask" for frame in frames):
-        text = "torch looks whether a mask is the causal one; is_causal=True, or False, beside it says so"
+        text = "torch tests if a mask is causal, which it cannot export; pass is_causal=True or False with the mask"
     elif type(error).__name__ == "GuardOnDataDependentSymNode":
-        text = f"forward decides by the values of a tensor, which no graph can: {text}"
+        text = f"forward branches on the values of a tensor, which a graph cannot: {text}"
     forwards = [
         frame
         for frame in frames

@@ -50,8 +50,8 @@ class Inputs:
         other = next((rank for rank, kind in enumerate(kinds) if kind != kinds[0]), None)
         if other is not None:
             raise Error(
-                f"Trainer: the data is {kinds[0]} on rank 0 and {kinds[other]} on rank {other}: either all samples, the same on all "
-                "workers; or on each its own part, which is what a reader gives with num_parts and part_index, or batches"
+                f"Trainer: the data is {kinds[0]} on rank 0 and {kinds[other]} on rank {other}: pass either all samples, the same on all "
+                "workers, or each worker's own part, from a reader with num_parts and part_index, or batches"
             )
         return made[0]
 

@@ -49,7 +49,7 @@ class Evaluation:
         """
         if (self._options.get("mesh") or {}).get("stage", 1) > 1:
             raise Error(
-                f"Trainer: the mesh {self._options['mesh']} has stages, into which training steps alone are cut: leave out validation "
+                f"Trainer: the mesh {self._options['mesh']} has stages, which are only for training steps: leave out validation "
                 "and evaluate; a step with lockstep.optim.SGD(0.0) on the same mesh computes a loss and changes nothing "
                 "(docs/pipeline.md)"
             )
@@ -59,7 +59,9 @@ class Evaluation:
             raise Error(f"Trainer: metrics is {given!r}, expected metrics by name")
         for name, each in given.items():
             if checked_name("Trainer", name) in _RESULTS:
-                raise Error(f"Trainer: a metric is named {name!r}, as a result of fit; give it another name")
+                raise Error(
+                    f"Trainer: a metric is named {name!r}, which is the name of a result of fit; give it another name"
+                )
             is_pair = isinstance(each, tuple) and len(each) == 2 and callable(each[1])
             expected = "one of lockstep.metrics, or a tuple of one and a function"
             checks.instance(f"Trainer: metric {name}", each[0] if is_pair else each, Metric, expected).reset()
@@ -118,8 +120,8 @@ class Evaluation:
         inputs = self._inputs.padded(named)
         if not uneven and not np.all(inputs["rows"]):
             raise Error(
-                f"Trainer: a batch of an evaluation has not {self._inputs.share} rows, and those of this model see each other: it takes "
-                "full batches alone"
+                f"Trainer: a batch of an evaluation does not have {self._inputs.share} rows, but this model mixes rows, so it takes "
+                "only full batches"
             )
         return inputs
 
@@ -151,5 +153,5 @@ def goodness(best_by: str | Callable[[Results], float], metrics: Mapping[str, Me
         return lambda results: -results[best_by]
     raise Error(
         f'fit: best_by is {best_by!r}, expected "validation_loss", the name of an accuracy or a perplexity among metrics, or a '
-        "function of an epoch's results that is larger the better they are"
+        "function of an epoch's results that is larger for better results"
     )

@@ -46,7 +46,9 @@ def optimizer_of(optimizer: Any, params: Any) -> optim.Optimizer:
     """
     if not isinstance(optimizer, str):
         if params is not None and isinstance(optimizer, optim.Optimizer):
-            raise Error(f"Trainer: {optimizer!r} has its options, and optimizer_params gives others: leave out one")
+            raise Error(
+                f"Trainer: {optimizer!r} has its own options, but optimizer_params is also given: leave out one"
+            )
         return optim._groups(optimizer, None)[""]
     if not isinstance(params, (Mapping, type(None))):
         raise Error(
@@ -99,7 +101,7 @@ def _respelt(kind: str, params: Mapping[str, Any]) -> dict[str, Any]:
             raise Error(f"Trainer: optimizer_params has {name}: {_ELSEWHERE[name]}")
         meant = name if name in has else _SPELLINGS.get(name, name)
         if meant in options:
-            raise Error(f"Trainer: optimizer_params says twice what {meant} is, as {name}, too: leave out one")
+            raise Error(f"Trainer: optimizer_params has {meant} twice, also as {name}: leave out one")
         options[meant] = value
     return options
 
@@ -120,7 +122,7 @@ def uneven_of(uneven: Any, strategy: Any) -> bool:
     if checks.flag("Trainer: uneven", uneven) and is_served:
         raise Error(
             f'Trainer: uneven=True does not go with strategy="{_SERVED}": a step without a row on any worker updates nothing, and what '
-            "is pushed to servers is an update. Leave uneven out, and only full batches are trained on"
+            "is pushed to servers is an update. Without uneven, only full batches are used for training"
         )
     return uneven
 
@@ -156,8 +158,8 @@ def world_of(kvstore: Any, strategy: Any = None, replicated: bool = False) -> Co
         )
     if getattr(kvstore, "_compression", None) is not None:
         raise Error(
-            'Trainer: the store compresses what is pushed, and a step pushes nothing; wire="bf16" or wire="int8" of Trainer compresses '
-            "what its ranks send"
+            'Trainer: the store compresses pushes, but a step pushes nothing; wire="bf16" or wire="int8" of Trainer compresses '
+            "the messages of its ranks"
         )
     if kind in _ONE_PROCESS:
         return _one_process(kind, strategy, replicated)
@@ -193,17 +195,17 @@ def divided(
     for name in options:
         if name in _DEVICES:
             raise Error(
-                f"Trainer: {name}: a worker of a compiled step is one device. Start a rank for each, by `mpirun -n N`: those of a host add "
-                "up first, in memory that they share; on a CPU threads=N is one device of N cores. Several in one process, whose "
-                "gradients a store adds up, are lockstep.kv.Devices"
+                f"Trainer: {name}: a worker of a compiled step is one device. Start a rank for each by `mpirun -n N`: ranks of a host reduce first "
+                "among themselves, in shared memory. On a CPU, threads=N is one device of N cores. For several devices in one "
+                "process, whose gradients a store sums, use lockstep.kv.Devices"
             )
         if name not in of_step | of_compile:
             meant = _names.meant_option(name, sorted(of_step | of_compile | _OWN))
             raise TypeError(f"Trainer: {name!r} is an option of neither train_step nor compile{meant}")
     if options.get("asynchronous", False) is not False:
         raise Error(
-            "Trainer: asynchronous=True makes a program of each worker's own, and a Trainer's workers share each batch: train in a "
-            'loop of your own, or with strategy="parameter_server" alone'
+            "Trainer: with asynchronous=True each worker has its own program, but a Trainer's workers share each batch: train in your "
+            'own loop, or only with strategy="parameter_server"'
         )
     return (
         {name: value for name, value in options.items() if name in of_step},

@@ -100,7 +100,7 @@ class Trainer:
         if not isinstance(model, Graph):
             model = load_onnx(model, dims=dims)
         elif dims is not None:
-            raise Error("Trainer: dims is of a file; the model is a graph, whose extents are known")
+            raise Error("Trainer: dims is only for a file; the model is a graph, whose extents are known")
         _checked("Trainer: loss", loss)
         step = train_step(model, loss, optimizer_of(optimizer, optimizer_params), uneven=self._uneven, **of_step)
         self._exe = compile(step, world=self._world, **of_compile)
@@ -214,7 +214,7 @@ class Trainer:
         if validation is not None:
             is_good = goodness(best_by, self._evaluation.metrics(metrics))  # checks them before training
         elif best is not None:
-            raise Error("fit: best is of an evaluation after each epoch; give validation, too")
+            raise Error("fit: best requires an evaluation after each epoch; pass validation too")
         begin = len(self._history)
         for _ in range(epochs):
             results = self._fit_epoch(train, seed, progress, f"epoch {self._epoch + 1}/{self._epoch + epochs}")
@@ -255,8 +255,8 @@ class Trainer:
             self._losses.append(losses[-1])
         if not losses:
             raise Error(
-                f"fit: epoch {self._epoch + 1} has no batch; batches that can be iterated once are those of one epoch, and a function "
-                "of the epoch gives others"
+                f"fit: epoch {self._epoch + 1} has no batch; an iterator of batches is used up after one epoch, so pass a function "
+                "of the epoch"
             )
         return {"loss": float(np.average(losses, weights=rows))}
 
@@ -375,5 +375,5 @@ def _batch_of(model: Graph) -> int:
         if each.placements.get("data") == "split(0)":
             return each.shape[0]
     raise Error(
-        "Trainer: no input of the model is shared by the workers along dimension 0; `split` of load_onnx says which is"
+        "Trainer: the workers share no input of the model along dimension 0; choose one with `split` of load_onnx"
     )
