@@ -110,7 +110,7 @@ OutputArray::OutputArray(TensorType type) : type_(std::move(type)) {
   memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes)));
   if (!memory_) {
     ThrowIfError(ErrorStream(absl::StatusCode::kResourceExhausted)
-                 << "the host has no " << bytes << " bytes of memory for an array of " << type_);
+                 << "the host cannot provide " << bytes << " bytes of memory for an array of " << type_);
   }
 }
 

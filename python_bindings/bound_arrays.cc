@@ -60,7 +60,7 @@ void CheckResults(const LoadedExecutable& self, const Arrays& results) {
                                      << array.ref.type);
     }
     if (!array.IsWritable()) {
-      ThrowIfError(InvalidArgument() << "bind: result " << name << ": the array may not be written");
+      ThrowIfError(InvalidArgument() << "bind: result " << name << ": the array is read-only");
     }
   }
 }
@@ -75,7 +75,7 @@ void CheckApart(const Arrays& states, const Arrays& results) {
   for (size_t i = 1; i < all.size(); ++i) {
     if (!Overlap(all[i - 1].second, all[i].second)) continue;
     ThrowIfError(InvalidArgument() << "bind: the arrays of " << all[i - 1].first << " and of " << all[i].first
-                                   << " lie in one another");
+                                   << " overlap");
   }
 }
 
@@ -106,7 +106,7 @@ void Bind(LoadedExecutable& self, nb::handle states, nb::handle results) {
 void CheckAssignable(const LoadedExecutable& self) {
   for (const auto& [name, array] : self.bound_states) {
     if (!array.IsWritable()) {
-      ThrowIfError(FailedPrecondition() << "state " << name << " is bound to an array that may not be written");
+      ThrowIfError(FailedPrecondition() << "state " << name << " is bound to a read-only array");
     }
   }
 }
@@ -141,13 +141,13 @@ void CheckBoundResults(const LoadedExecutable& self, std::span<const NamedInput>
     if (!array.IsWritable()) {
       ThrowIfError(
           FailedPrecondition() << "result " << name
-                               << " is bound to an array that may not be written now; that of a store's grad() "
-                                  "may not be from push to the pull of its key");
+                               << " is bound to an array that is read-only now; an array of a store's grad() is "
+                                  "read-only from the push to the pull of its key");
     }
     for (const NamedInput& input : inputs) {
       if (!Overlap(input.tensor, RefOf(array))) continue;
-      ThrowIfError(InvalidArgument() << "input " << input.name << " lies in the array that result " << name
-                                     << " is bound to");
+      ThrowIfError(InvalidArgument() << "input " << input.name << " overlaps the array to which result " << name
+                                     << " is bound");
     }
   }
 }

@@ -151,8 +151,8 @@ class Call {
   int64_t Count(const Operand& operand, const char* argument) const {
     const auto size = static_cast<int64_t>(SizeOf(dtype_));
     if (operand.bytes() % size != 0) {
-      ThrowIfError(InvalidArgument() << What(argument) << " has " << operand.bytes() << " bytes, which are no "
-                                     << dtype_ << " of " << size << " bytes");
+      ThrowIfError(InvalidArgument() << What(argument) << " has " << operand.bytes() << " bytes, expected whole "
+                                     << dtype_ << " elements of " << size << " bytes");
     }
     return operand.bytes() / size;
   }
@@ -223,7 +223,8 @@ void Wait(nb::handle world, uint64_t ticket) {
   auto& communicator = nb::cast<Communicator&>(world);
   Flights& flights = FlightsOf(world);
   if (!flights.Has(ticket)) {
-    ThrowIfError(InvalidArgument() << "wait: " << ticket << " is no collective in flight, or was waited for already");
+    ThrowIfError(InvalidArgument() << "wait: " << ticket
+                                   << " is not a collective in flight, or has already been waited for");
   }
   const absl::Status status = [&] {
     ReleasedGil released;

@@ -21,8 +21,8 @@ absl::Status CheckNumbers(const GivenOptions& options, const Communicator& commu
     return InvalidArgument() << "compile: check_every is " << options.executor.check_every
                              << ", expected 0 (never) or more";
   if (!options.mesh.empty() && options.mesh.num_ranks() != communicator.size()) {
-    return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " is of " << options.mesh.num_ranks()
-                             << " ranks, and the world has " << communicator.size();
+    return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " has " << options.mesh.num_ranks()
+                             << " ranks, but the world has " << communicator.size();
   }
   return absl::OkStatus();
 }
@@ -101,14 +101,14 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
                                                        : absl::StatusOr<Executable>(backend.status());
   RETURN_IF_ERROR(AgreeOnSuccess(communicator, "compile", executable.status()));
   // Otherwise ranks would only detect that their programs differ, without the reason.
-  RETURN_IF_ERROR(
-      AgreeOnText(communicator, "options of compile", OptionsText(options), "Give compile the same on all ranks."));
+  RETURN_IF_ERROR(AgreeOnText(communicator, "options of compile", OptionsText(options),
+                              "Pass the same options to compile on all ranks."));
   const bool is_alone = options.servers && !options.servers->synchronous;
   RETURN_IF_ERROR(Load(loaded, model, **backend, *std::move(executable), options.executor, is_alone));
   const absl::Status replicas = CheckReplicas(*loaded.executor, communicator);
   if (replicas.code() != absl::StatusCode::kFailedPrecondition) return replicas;
-  return FailedPrecondition() << replicas.message() << "; ranks that draw their weights need one seed, as by "
-                              << "torch.manual_seed(), or those of rank 0: from_torch(..., world=world)";
+  return FailedPrecondition() << replicas.message() << "; ranks that draw their weights need the same seed, such as "
+                              << "torch.manual_seed(), or the weights of rank 0: from_torch(..., world=world)";
 }
 
 }  // namespace lockstep::python

@@ -89,7 +89,7 @@ Arguments ArgumentsOf(LoadedExecutable& self, const nb::args& args, const nb::kw
                         << "@" << self.executor->executable().name << " is called with inputs by name, such as exe(";
     const std::vector<ValueInfo>& inputs = self.executor->executable().inputs;
     for (size_t i = 0; i < inputs.size(); ++i) error << (i ? ", " : "") << inputs[i].name << "=…";
-    ThrowIfError(error << "), not with " << args.size() << " without");
+    ThrowIfError(error << "), not with " << args.size() << " positional inputs");
   }
   Arguments arguments;
   auto& [names, arrays, padded, inputs] = arguments;

@@ -87,9 +87,9 @@ Model Imported(const std::string& path, const std::optional<nb::bytes>& bytes,
 Model WithDims(const Model& model, const std::map<std::string, int64_t>& dims) {
   if (!model.is_imported) {
     ThrowIfError(
-        FailedPrecondition() << "with_dims: @" << model.graph.name()
-                             << " is no model as load_onnx or from_torch makes it"
-                             << (model.origin ? ", but was made of one: make it again, of model.with_dims(...)" : ""));
+        FailedPrecondition() << "with_dims: @" << model.graph.name() << " is not a model from load_onnx or from_torch"
+                             << (model.origin ? ", but was made from one: make it again from model.with_dims(...)"
+                                              : ""));
   }
   ReleasedGil released;
   Model result = ImportedAs(ValueOrThrow(ImportWithDims(*model.origin, model.values, dims)));
@@ -379,8 +379,8 @@ void BindTexts(GraphClass& graph) {
           "__call__",
           [](const Model& self, const nb::args&, const nb::kwargs&) -> nb::object {
             throw nb::type_error(ToValidText("graph @" + self.graph.name() +
-                                             " is a program that is not compiled: exe = lockstep.compile(graph), and "
-                                             "exe(…) runs it")
+                                             " is not compiled: use exe = lockstep.compile(graph), and "
+                                             "run it by exe(…)")
                                      .c_str());
           },
           "Raises a TypeError that says how to run a graph.",

@@ -100,7 +100,7 @@ void SetConstants(Graph& graph, const std::map<std::string, Tensor>& constants) 
     ThrowIfError(graph.SetAttribute(&node, "value", value->second));
     ++found;
   }
-  if (found != constants.size()) ThrowIfError(InvalidArgument() << "a constant has a value and is not in the graph");
+  if (found != constants.size()) ThrowIfError(InvalidArgument() << "a constant has a value but is not in the graph");
 }
 
 nb::object OriginFacts(const Model& model) {
@@ -140,7 +140,7 @@ std::pair<nb::dict, std::map<std::string, TensorParts>> GraphParts(const Model& 
 template <typename T>
 T Fact(const nb::dict& facts, const char* name) {
   T fact{};
-  if (!nb::try_cast(facts.get(name, nb::none()), fact)) ThrowIfError(InvalidArgument() << "what it says of " << name);
+  if (!nb::try_cast(facts.get(name, nb::none()), fact)) ThrowIfError(InvalidArgument() << "malformed fact " << name);
   return fact;
 }
 
@@ -157,7 +157,7 @@ Model GraphOfParts(const nb::dict& facts, const std::map<std::string, TensorPart
     else if (kind == kState) states.emplace(rest, std::move(tensor));
     else if (kind == kConstant) constants.emplace(rest, std::move(tensor));
     else if (kind == kGiven) given.emplace(rest, std::move(tensor));
-    else ThrowIfError(InvalidArgument() << name << " is no part of a graph");
+    else ThrowIfError(InvalidArgument() << name << " is not a part of a graph");
   }
   if (!text) ThrowIfError(InvalidArgument() << "the text of the graph is missing");
   Model model{ValueOrThrow(ParseGraph(BytesOf(*text))),
@@ -178,7 +178,7 @@ Model GraphOfParts(const nb::dict& facts, const std::map<std::string, TensorPart
   }
   const auto of_origin = Fact<std::optional<nb::dict>>(facts, "origin");
   if (of_origin.has_value() != serialized.has_value() || (model.is_imported && !serialized))
-    ThrowIfError(InvalidArgument() << "the model that the graph was imported from is not complete");
+    ThrowIfError(InvalidArgument() << "the model from which the graph was imported is incomplete");
   if (!serialized) return model;
   const auto learnt = Fact<Names>(*of_origin, "states"), fixed = Fact<Names>(*of_origin, "constants");
   model.origin = std::make_shared<const OnnxOrigin>(

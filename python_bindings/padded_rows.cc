@@ -27,7 +27,7 @@ NamedInput* Find(std::vector<NamedInput>& inputs, std::string_view name) {
 absl::Status NotTheSame(const std::string& first, double of_first, const std::string& name, double rows) {
   ErrorStream error = InvalidArgument() << "input " << name << " has " << rows << " rows";
   if (!first.empty()) error << ", and " << first << " has " << of_first;
-  return error << ", expected a whole number, the same of all inputs";
+  return error << ", expected a whole number, the same for all inputs";
 }
 
 // Keeps the first row of a batch, which is `of_a_row` entries of dimension 0, unless there is one already.
@@ -68,9 +68,9 @@ absl::Status PadRows(const Executable& program, const std::set<std::string>& bat
   }
   if (infos.empty()) {
     return InvalidArgument() << "input " << passes::kRows << " is missing, and no input of @" << program.name
-                             << " is known to be a batch, as where distribute() had one rank along axis " << kDataAxis
-                             << ": compile the graph that it was given, or give 1 for each row that is there and 0 for "
-                             << "one that pads";
+                             << " is known to be a batch, for example because distribute() had one rank along axis "
+                             << kDataAxis << ": compile the graph before distribute(), or pass 1 for each existing row "
+                             << "and 0 for padding";
   }
   const int64_t most = rows_info->local_type.shape[0];
   std::string first;

@@ -43,7 +43,7 @@ ReleasedGil::~ReleasedGil() {
 }
 
 void EndWhileOthersWork() {
-  if (Py_AtExit(AfterInterpreter) != 0) throw std::runtime_error("Python has no room for one more function at its end");
+  if (Py_AtExit(AfterInterpreter) != 0) throw std::runtime_error("Python cannot register another exit function");
 }
 
 }  // namespace lockstep::python

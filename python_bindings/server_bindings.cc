@@ -44,7 +44,7 @@ Type Describe(const TensorType& type) { return {std::string(DTypeName(type.dtype
 
 void CheckBytes(const std::string& key, const TensorType& type, size_t bytes) {
   if (bytes != type.num_bytes())
-    ThrowIfError(InvalidArgument() << "key " << key << ": " << bytes << " bytes, and it is " << type);
+    ThrowIfError(InvalidArgument() << "key " << key << ": " << bytes << " bytes, but it is " << type);
 }
 
 // Runs f without the GIL, and ensures that no other thread uses the client.

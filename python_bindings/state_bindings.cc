@@ -67,7 +67,7 @@ std::vector<std::string> OwnStateNames(const LoadedExecutable& self) {
 
 void SaveOnnx(LoadedExecutable& self, const std::string& path) {
   if (!self.origin)
-    ThrowIfError(FailedPrecondition() << "save_onnx: the executable was not made of an imported ONNX model");
+    ThrowIfError(FailedPrecondition() << "save_onnx: the executable was not made from an imported ONNX model");
   ReleasedGil released;
   ThrowIfError(Annotate(self.executor->CheckUsable(), "save_onnx"));
   std::map<std::string, Tensor> values;

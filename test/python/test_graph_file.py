@@ -158,9 +158,9 @@ def test_a_loaded_model_has_other_dims(tmp_path: Path) -> None:
     loaded = through_file(model, tmp_path)
     assert str(loaded.with_dims(batch=2)) == str(model.with_dims(batch=2))
     assert str(through_file(model.with_dims(batch=3), tmp_path).with_dims(batch=2)) == str(model.with_dims(batch=2))
-    with raises("with_dims", "was made of one"):
+    with raises("with_dims", "was made from one"):
         through_file(step_of(model), tmp_path).with_dims(batch=2)
-    with raises("with_dims", "no model as load_onnx"):
+    with raises("with_dims", "is not a model from load_onnx"):
         through_file(ls.parse(str(model)), tmp_path).with_dims(batch=2)
 
 
@@ -305,12 +305,12 @@ def _swapped(one: str, other: str) -> Callable[[dict[str, Any]], Any]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_facts(lambda facts: facts.pop("notes")), "what it says of notes"),
-        (_facts(lambda facts: facts.update(constants=[1])), "what it says of constants"),
+        (_facts(lambda facts: facts.pop("notes")), "malformed fact notes"),
+        (_facts(lambda facts: facts.update(constants=[1])), "malformed fact constants"),
         (_facts(lambda facts: facts.update(origin=None)), "is not complete"),
-        (_facts(lambda facts: facts["origin"].update(dims=["n"])), "what it says of dims"),
-        (_swapped("graph", "text"), "text is no part of a graph"),
-        (_swapped("model", "constant/none"), "a constant has a value and is not in the graph"),
+        (_facts(lambda facts: facts["origin"].update(dims=["n"])), "malformed fact dims"),
+        (_swapped("graph", "text"), "text is not a part of a graph"),
+        (_swapped("model", "constant/none"), "a constant has a value but is not in the graph"),
         (_swapped("state/fc1.bias", "state/fc2.bias"), "the value of state fc1.bias is f32[8], the state f32[16]"),
     ],
 )

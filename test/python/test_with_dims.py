@@ -157,9 +157,9 @@ def test_what_has_no_other_dimensions() -> None:
             lambda: model.with_dims({"batch": 2}, batch=2),
             "with_dims: give dimensions either as one dict or by keywords",
         ),
-        (lambda: step.with_dims(batch=2), "with_dims: @.* was made of one: make it again, of model.with_dims"),
-        (lambda: ls.parse(str(model)).with_dims(batch=2), "is no model as load_onnx or from_torch makes it$"),
-        (lambda: ls.compile(model, threads=1).graph.with_dims(batch=2), "was made of one"),
+        (lambda: step.with_dims(batch=2), "with_dims: @.* was made from one: make it again from model.with_dims"),
+        (lambda: ls.parse(str(model)).with_dims(batch=2), "is not a model from load_onnx or from_torch$"),
+        (lambda: ls.compile(model, threads=1).graph.with_dims(batch=2), "was made from one"),
     ):
         with pytest.raises(ls.Error, match=words):
             call()

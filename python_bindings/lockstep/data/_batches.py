@@ -69,8 +69,8 @@ def _stacked(rows: np.ndarray, part: int, parts: tuple[Any, ...]) -> np.ndarray:
     for row, each in zip(rows, parts, strict=True):
         if isinstance(each, bytes):  # NumPy's bytes dtype drops trailing zeros
             raise Error(
-                f"batches: part {part} of sample {row} of the data set is bytes, which are no array: a data set whose "
-                "samples are what the bytes mean decodes them, as np.frombuffer(sample, np.uint8) does"
+                f"batches: part {part} of sample {row} of the data set is bytes, not an array: use a data set that "
+                "decodes its samples, for example with np.frombuffer(sample, np.uint8)"
             )
     arrays = [
         _arrays.numpy_of(f"batches: part {part} of sample {row} of the data set", each)
@@ -79,7 +79,7 @@ def _stacked(rows: np.ndarray, part: int, parts: tuple[Any, ...]) -> np.ndarray:
     for row, array in zip(rows, arrays, strict=True):
         if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
             raise Error(
-                f"batches: part {part} of sample {row} of the data set is {array.dtype} of shape {array.shape}, and that of "
+                f"batches: part {part} of sample {row} of the data set is {array.dtype} of shape {array.shape}, but that of "
                 f"sample {rows[0]} is {arrays[0].dtype} of shape {arrays[0].shape}"
             )
     return np.stack(arrays)
@@ -148,11 +148,11 @@ class Batches:
     def _checked_rows(self, turn: int) -> np.ndarray:
         rows = self._rows(turn)
         if len(rows) != self._count:
-            raise Error(f"batches: the sampler gives {len(rows)} numbers, and its length is {self._count}")
+            raise Error(f"batches: the sampler gives {len(rows)} numbers, but its length is {self._count}")
         outside = rows[(rows < 0) | (rows >= len(self._samples))]
         if len(outside):
             raise Error(
-                f"batches: the sampler gives the number {outside[0]}, and there are {len(self._samples)} samples"
+                f"batches: the sampler gives the number {outside[0]}, but there are {len(self._samples)} samples"
             )
         return rows
 
@@ -218,7 +218,7 @@ def batches(
     parts, part = checked_part("batches", num_parts, part_index)
     if parts > 1:
         if world is not None or mesh is not None:
-            raise Error("batches: world and num_parts both say who shares the batches: leave out one")
+            raise Error("batches: world and num_parts both divide the batches: leave out one")
         rank, ranks, is_first = part, parts, part == 0
     size = checks.integer("batches: size", size)
     seed = None if seed is None else checks.integer("batches: seed", seed, 0)
@@ -228,8 +228,8 @@ def batches(
     samples = _samples_of(arrays)
     if ranks > 1 and getattr(arrays[0], "num_parts", 1) > 1:
         raise Error(
-            f"batches: the data set is one of {arrays[0].num_parts} parts already, which {ranks} ranks would share again: pass "
-            "it without world, or all of it"
+            f"batches: the data set is already one of {arrays[0].num_parts} parts, which {ranks} ranks would divide again: pass "
+            "it without world, or pass the whole data set"
         )
     if size < 1 or size % ranks != 0:
         raise Error(f"batches: a batch of {size} cannot be shared evenly by {ranks} ranks")
@@ -242,7 +242,7 @@ def batches(
     if epoch_size is not None:
         epoch_size = checks.integer("batches: epoch_size", epoch_size, 1)
     elif size > count and not pad:
-        raise Error(f"batches: a batch of {size} is more than the {count} samples there are")
+        raise Error(f"batches: a batch of {size} is larger than the {count} samples")
     start = checks.integer("batches: start", start, 0)
     length = len(Batches(samples, rows, count, size, (rank, ranks), 0, pad, epoch_size))
     if start > length:
@@ -262,7 +262,7 @@ def _sampled(sampler: Any, seed: int | None, ranks: int) -> tuple[int, Callable[
     if seed is not None:
         raise Error("batches: sampler and seed both decide the order: leave out one")
     if ranks > 1:
-        raise Error("batches: the sampler gives this rank's samples, which would be shared again: leave out world")
+        raise Error("batches: the sampler gives this rank's samples, which would be divided again: leave out world")
 
     def rows(_: int) -> np.ndarray:
         return np.fromiter((_number(sampler, each) for each in sampler), np.int64)
@@ -274,7 +274,7 @@ def _number(sampler: Any, element: Any) -> int:
     try:
         return checks.integer("an element", element.item() if isinstance(element, np.bool_) else element)
     except Error:
-        raise Error(f"batches: sampler is {sampler!r}, whose elements are no whole numbers: {element!r}") from None
+        raise Error(f"batches: sampler is {sampler!r}, whose elements are not whole numbers: {element!r}") from None
 
 
 def _samples_of(arrays: tuple[Any, ...]) -> _Arrays | _Samples:
@@ -287,7 +287,7 @@ def _samples_of(arrays: tuple[Any, ...]) -> _Arrays | _Samples:
 def _coordinates(what: str, mesh: dict[str, int], rank: int, ranks: int) -> dict[str, int]:
     """Returns the coordinates of a rank in the mesh, by axis."""
     if any(extent < 1 for extent in mesh.values()) or math.prod(mesh.values()) != ranks:
-        raise Error(f"{what}: the mesh {mesh} is of {math.prod(mesh.values())} ranks, and the world has {ranks}")
+        raise Error(f"{what}: the mesh {mesh} has {math.prod(mesh.values())} ranks, but the world has {ranks}")
     coordinates = {}
     for axis, extent in reversed(mesh.items()):
         rank, coordinates[axis] = divmod(rank, extent)

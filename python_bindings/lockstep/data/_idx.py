@@ -44,7 +44,7 @@ def load_idx(
     array = _array_of(path, content)
     if (num_parts, part_index, seed) != (1, None, None):
         if not array.ndim:
-            raise Error(f"{path}: it has one element and no rows, so there are no parts of it")
+            raise Error(f"{path}: it has one element and no rows, so it cannot be divided into parts")
         array = array[rows_of_part("load_idx", len(array), num_parts, part_index, seed)]
     return array.astype(array.dtype.newbyteorder("="))
 

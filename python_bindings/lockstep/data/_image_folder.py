@@ -129,7 +129,7 @@ def decoded(source: Path | bytes, name: str) -> Image.Image:
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as opened:
             return opened.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise Error(f"{name}: this is no image that can be read: {error}") from None
+        raise Error(f"{name}: this is not a readable image: {error}") from None
 
 
 def _pillow(what: str) -> Any:
@@ -144,7 +144,7 @@ def _checked_transform(owner: str, size: int | None, transform: Transform | None
     if transform is None:
         return Pixels(None if size is None else checks.integer(f"{owner}: size", size, 1))
     if size is not None:
-        raise Error(f"{owner}: size and transform both say what becomes of an image: leave out one")
+        raise Error(f"{owner}: size and transform both transform an image: leave out one")
     if not callable(transform):
         raise Error(f"{owner}: transform is {transform!r}, expected a function of an image and its number")
     return transform

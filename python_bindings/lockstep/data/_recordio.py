@@ -106,13 +106,15 @@ class ImageRecords(Records):
         """Returns the header of a record, and the image file after it."""
         record = self._record(int(self._offsets[index]))
         if len(record) < _IMAGE_HEADER.size:
-            raise Error(f"{self._name(index)} has {len(record)} bytes, and the header of an image {_IMAGE_HEADER.size}")
+            raise Error(
+                f"{self._name(index)} has {len(record)} bytes, but the header of an image has {_IMAGE_HEADER.size}"
+            )
         count, label, *id = _IMAGE_HEADER.unpack_from(record)
         content = record[_IMAGE_HEADER.size :]
         if count == 0:
             return RecordHeader(label, (id[0], id[1])), content
         if 4 * count > len(content):
-            raise Error(f"{self._name(index)} should have {count} labels, and ends after {len(content)} bytes of them")
+            raise Error(f"{self._name(index)} should have {count} labels, but ends after {len(content)} bytes of them")
         several = np.frombuffer(content, "<f4", count).astype(np.float32)
         return RecordHeader(several, (id[0], id[1])), content[4 * count :]
 
@@ -127,7 +129,7 @@ class ImageRecords(Records):
             label = float(label[0])
         if isinstance(label, np.ndarray) or not label.is_integer():
             raise Error(
-                f'{self._name(index)} has the label {label}, which is no class; labels="numbers" takes it as it is'
+                f'{self._name(index)} has the label {label}, which is not a class; labels="numbers" accepts it unchanged'
             )
         return np.int64(label)
 
@@ -229,22 +231,22 @@ def _chunk_at(path: Path, file: int, size: int, offset: int) -> _Chunk:
         raise Error(f"{path}: the file ends at byte {size}, within the head of a record at byte {offset}")
     magic, word = struct.unpack("<II", _read(path, file, offset, 8))
     if magic != MAGIC:
-        raise Error(
-            f"{path}: there is no record at byte {offset}: it would begin with 0x{MAGIC:x}, and 0x{magic:08x} is there"
-        )
+        raise Error(f"{path}: there is no record at byte {offset}: expected 0x{MAGIC:x}, found 0x{magic:08x}")
     which, length = word >> _LENGTH_BITS, word & ((1 << _LENGTH_BITS) - 1)
     if which > _LAST:
         raise Error(f"{path}: the record at byte {offset} is of an unknown kind, {which}")
     begin = offset + 8
     if begin + length > size:
-        raise Error(f"{path}: the file ends at byte {size}, and the record at byte {offset} at byte {begin + length}")
+        raise Error(
+            f"{path}: the file ends at byte {size}, but the record at byte {offset} ends at byte {begin + length}"
+        )
     return _Chunk(which, length, begin, begin + -(-length // 4) * 4)
 
 
 def _check_order(path: Path, offset: int, which: int, is_first: bool) -> None:
     if is_first != (which in (_WHOLE, _FIRST)):
-        meant = "a record begins" if is_first else "a record goes on"
-        found = "goes on" if is_first else "begins"
+        meant = "a record begins" if is_first else "a record continues"
+        found = "continues" if is_first else "begins"
         raise Error(f"{path}: at byte {offset}, where {meant}, one {found}")
 
 
@@ -270,7 +272,7 @@ def _read_index(index: Path, file: Path, size: int) -> tuple[list[int], list[int
     except FileNotFoundError:
         raise Error(f"{index}: there is no such file") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise Error(f"{index}: {getattr(error, 'strerror', None) or 'this is no index of records'}") from None
+        raise Error(f"{index}: {getattr(error, 'strerror', None) or 'this is not an index of records'}") from None
     keys, offsets = [], []
     for number, line in enumerate(lines, 1):
         try:
@@ -278,9 +280,7 @@ def _read_index(index: Path, file: Path, size: int) -> tuple[list[int], list[int
         except ValueError:
             raise Error(f"{index}: line {number} is {line!r}, expected a number, a tab and an offset") from None
         if not 0 <= offset < size:
-            raise Error(
-                f"{index}: line {number} says that a record begins at byte {offset}, and {file} has {size} bytes"
-            )
+            raise Error(f"{index}: line {number} has a record at byte {offset}, but {file} has {size} bytes")
         keys.append(key)
         offsets.append(offset)
     return keys, offsets

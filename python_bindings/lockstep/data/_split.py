@@ -31,7 +31,7 @@ def checked_part(owner: str, num_parts: int, part_index: int | None) -> tuple[in
     parts = checks.integer(f"{owner}: num_parts", num_parts, 1)
     if part_index is None and parts > 1:
         raise Error(
-            f"{owner}: num_parts is {parts}, and part_index, which of them this is, is not given; a worker's is the rank of its store "
+            f"{owner}: num_parts is {parts}, but part_index, the number of this part, is missing; for a worker it is the rank of its store "
             "or world"
         )
     index = checks.integer(f"{owner}: part_index", 0 if part_index is None else part_index, 0)

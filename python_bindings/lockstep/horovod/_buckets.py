@@ -56,7 +56,7 @@ def partition(named: Sequence[Named], groups: Any) -> list[list[Named]]:
         part = [place.pop(id(parameter), None) for parameter in group]
         if None in part:
             raise Error(
-                "hvd.DistributedOptimizer: groups has a tensor twice, or one that is no parameter of the optimizer"
+                "hvd.DistributedOptimizer: groups has a tensor twice, or one that is not a parameter of the optimizer"
             )
         parts.append(sorted(i for i in part if i is not None))
     parts += [[i] for i in place.values()]

@@ -45,7 +45,7 @@ class Call:
         text = json.dumps(record, ensure_ascii=False).encode()
         if len(text) > RECORD_BYTES:
             raise Error(
-                f"{self.label}: its description has {len(text)} bytes, at most {RECORD_BYTES} fit: a shorter name"
+                f"{self.label}: its description has {len(text)} bytes, expected at most {RECORD_BYTES}: use a shorter name"
             )
         return text.ljust(RECORD_BYTES)
 
@@ -67,12 +67,12 @@ class Call:
         for rank, record in there[1:]:
             if self.same(record) != self.same(mine):
                 raise Error(
-                    f"ranks call differently: rank {first} {_text(mine)}, rank {rank} {_text(record)}; all ranks make the "
+                    f"ranks make different calls: rank {first} {_text(mine)}, rank {rank} {_text(record)}; all ranks must make the "
                     "same calls in the same order"
                 )
         if len(there) < len(self.records) and not self.joins_are_fine():
             joined = [rank for rank, record in enumerate(self.records) if record["op"] == "join"]
-            raise Error(f"rank {first} {_text(mine)} needs all ranks, and {joined} have called join()")
+            raise Error(f"rank {first} {_text(mine)} needs all ranks, but {joined} have called join()")
 
     def start(self, world: Communicator) -> None:
         """Starts the collectives."""

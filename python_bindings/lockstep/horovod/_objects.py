@@ -90,7 +90,9 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
       model: not needed.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise Error("hvd.broadcast_optimizer_state: LBFGS keeps what it cannot be given; broadcast parameters alone")
+        raise Error(
+            "hvd.broadcast_optimizer_state: the state of LBFGS cannot be restored; broadcast only the parameters"
+        )
     state = optimizer.state_dict()
     is_root = session().world.rank == root_rank
     outline = (

@@ -56,7 +56,7 @@ def _record(name: str, tensor: torch.Tensor, **rest: Any) -> dict[str, Any]:
 def _of_rows(what: str, tensor: Any) -> torch.Tensor:
     tensor = check_tensor(what, tensor)
     if tensor.dim() == 0:
-        raise Error(f"hvd.{what}: the tensor has no dimension, expected one at least: ranks have rows")
+        raise Error(f"hvd.{what}: the tensor has no dimension, expected at least one, for the rows")
     return tensor
 
 
@@ -240,12 +240,14 @@ def _splits(tensor: torch.Tensor, splits: Any, ranks: int) -> list[int]:
     rows = len(tensor)
     if splits is None:
         if rows % ranks != 0:
-            raise Error(f"hvd.alltoall: {rows} rows do not divide among {ranks} ranks; splits says how many go to each")
+            raise Error(
+                f"hvd.alltoall: {rows} rows are not divisible by {ranks} ranks; give the numbers of rows as splits"
+            )
         return [rows // ranks] * ranks
     counts = splits.tolist() if isinstance(splits, torch.Tensor) else list(splits)
     counts = [checks.integer("hvd.alltoall: splits", count, 0) for count in counts]
     if len(counts) != ranks or sum(counts) != rows:
-        raise Error(f"hvd.alltoall: splits is {counts}, expected {ranks} numbers of rows that are {rows} together")
+        raise Error(f"hvd.alltoall: splits is {counts}, expected {ranks} numbers of rows with the sum {rows}")
     return counts
 
 
@@ -288,7 +290,7 @@ def grouped_reducescatter_async(
 def sparse_allreduce_async(*_: Any, **__: Any) -> Handle:
     """Not supported: raises an Error."""
     raise Error(
-        "hvd.sparse_allreduce_async: Lockstep reduces dense tensors; make it dense, or allgather its indices and values"
+        "hvd.sparse_allreduce_async: Lockstep only reduces dense tensors; make it dense, or allgather its indices and values"
     )
 
 

@@ -103,8 +103,8 @@ class Gradients:
                 if others[name] != digest:
                     raise Error(
                         f"hvd.DistributedOptimizer: {name} of rank {rank} differs from that of rank {first} in step {self._steps}; "
-                        "hvd.broadcast_parameters gives all ranks the same, and what changes parameters beside the optimizer has to "
-                        "do it on every rank"
+                        "hvd.broadcast_parameters makes them equal, and other code that changes parameters must "
+                        "do so on every rank"
                     )
 
     def _hook(self) -> Callable[[torch.Tensor], None]:
@@ -291,7 +291,7 @@ def DistributedOptimizer(
     check_process_set("DistributedOptimizer", process_set)
     checks.instance("hvd.DistributedOptimizer: optimizer", optimizer, torch.optim.Optimizer, "one of torch.optim")
     if isinstance(optimizer, _Methods):
-        raise Error("hvd.DistributedOptimizer: the optimizer is one already")
+        raise Error("hvd.DistributedOptimizer: the optimizer is already distributed")
     reduce = op_of("DistributedOptimizer", op)
     if reduce not in (Average, Sum):
         raise Error(f"hvd.DistributedOptimizer: op is {reduce!r}, expected hvd.Average or hvd.Sum")

@@ -79,7 +79,7 @@ class Session:
         ranks that joined last."""
         with self.lock:
             if any(buckets.is_filling() for buckets in filter(None, (each() for each in self.optimizers))):
-                raise Error("hvd.join: there was a backward pass, and no step() of its optimizer since")
+                raise Error("hvd.join: there was a backward pass without a later step() of its optimizer")
             self.flush()
             before: set[int] = set()
             while True:
@@ -104,7 +104,7 @@ class Session:
     def _step_of(self, number: int) -> Call:
         buckets = self.optimizers[number]()
         if buckets is None:
-            raise Error(f"hvd.join: other ranks step with optimizer {number}, and this one has none any more")
+            raise Error(f"hvd.join: other ranks step with optimizer {number}, which this rank no longer has")
         return buckets.stand_in()
 
     def _describe(self, call: Call, record: Record) -> None:
@@ -144,7 +144,7 @@ def init(comm: Communicator | None = None, process_sets: Any = None) -> None:
     """
     global _session
     if process_sets:
-        raise Error("hvd.init: process_sets: Lockstep has no process sets; every call is one of all ranks")
+        raise Error("hvd.init: process_sets: Lockstep has no process sets; every call is for all ranks")
     if comm is not None:
         checks.instance("hvd.init: comm", comm, Communicator, "a lockstep.Communicator, or None for that of mpirun")
     if _session is None:

@@ -58,7 +58,7 @@ global_process_set = object.__new__(ProcessSet)
 
 def no_process_sets(what: str) -> Error:
     return Error(
-        f"hvd.{what}: Lockstep has no process sets; every call is one of all ranks (hvd.global_process_set, or leave it out)"
+        f"hvd.{what}: Lockstep has no process sets; every call is for all ranks (hvd.global_process_set, or leave it out)"
     )
 
 
@@ -70,14 +70,14 @@ def check_process_set(what: str, value: Any) -> None:
 def op_of(what: str, op: Any, average: bool | None = None) -> ReduceOp:
     if average is not None:
         if op is not None:
-            raise Error(f"hvd.{what}: op and average are both given; average is the old word for op")
+            raise Error(f"hvd.{what}: op and average are both given; average is the old form of op")
         op = Average if average else Sum
     if op is None:
         return Average
     if not isinstance(op, ReduceOp):
         raise Error(f"hvd.{what}: op is {op!r}, expected one such as hvd.Average")
     if op.kind is None:
-        raise Error(f"hvd.{what}: Lockstep has no Adasum; hvd.Average, Sum, Min, Max and Product are there")
+        raise Error(f"hvd.{what}: Lockstep has no Adasum; use hvd.Average, Sum, Min, Max or Product")
     return op
 
 
@@ -89,7 +89,7 @@ def check_tensor(what: str, tensor: Any) -> torch.Tensor:
         raise Error(f"hvd.{what}: the tensor is sparse; sparse_as_dense of DistributedOptimizer makes gradients dense")
     if tensor.device.type != "cpu":
         raise Error(
-            f"hvd.{what}: the tensor is on {tensor.device}; tensors of the CPU travel, ranks on GPUs use compile()"
+            f"hvd.{what}: the tensor is on {tensor.device}, expected a tensor on the CPU; ranks on GPUs use compile()"
         )
     if tensor.dtype not in DTYPES:
         raise Error(f"hvd.{what}: the tensor has dtype {tensor.dtype}, expected one of {[*map(str, DTYPES)]}")

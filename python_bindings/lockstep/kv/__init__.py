@@ -81,7 +81,7 @@ def create(kind: str = "local", world: Communicator | None = None) -> KVStore:
         raise Error(f"create: there is no store of the kind {kind!r}; there are {', '.join(_KINDS)}")
     if _KINDS[name] is LocalStore and world is not None and world.size > 1:
         raise Error(
-            f'create: a store of the kind {kind!r} is of one process, and world has {world.size}; use "dist_sync"'
+            f'create: a store of the kind {kind!r} is for one process, but world has {world.size}; use "dist_sync"'
         )
     return _KINDS[name](name, world)
 

@@ -125,20 +125,18 @@ class Arguments:
         """Checks that values are finite, because infinity and NaN cannot be rounded to few levels."""
         for value in values:
             if not np.isfinite(value.values if isinstance(value, RowSparse) else value).all():
-                raise Error(
-                    f"{self.of(call, entry.key)}: the value is not finite, and compression has no bits for that"
-                )
+                raise Error(f"{self.of(call, entry.key)}: the value is not finite, which compression cannot represent")
 
     def check_compressible(self, call: str, entry: Entry) -> None:
         if entry.dtype != np.float32:
             found = type_text(entry.dtype, entry.shape)
-            raise Error(f"{self.of(call, entry.key)} is {found}, and gradient compression is of f32")
+            raise Error(f"{self.of(call, entry.key)} is {found}, but gradient compression requires f32")
 
     def check_no_rows(self, call: str, value: Any) -> None:
         if isinstance(value, RowSparse) or (
             isinstance(value, (list, tuple)) and any(_has_rows(each) for each in value)
         ):
-            raise Error(f"{call}: the value has rows; push them, and pull with row_sparse_pull")
+            raise Error(f"{call}: the value is a RowSparse; push it, and pull with row_sparse_pull")
 
 
 def _has_rows(value: Any) -> bool:
@@ -168,7 +166,5 @@ def ids_of(ids: Any, out: Any, entries: Sequence[Entry], listed: bool) -> list[A
     if len(ids) == 1:
         return list(ids) * places
     if len(ids) != places:
-        raise Error(
-            f"row_sparse_pull: there are {len(ids)} lists in row_ids, expected one, or one for each of {places}"
-        )
+        raise Error(f"row_sparse_pull: there are {len(ids)} lists in row_ids, expected one list, or {places}")
     return list(ids)

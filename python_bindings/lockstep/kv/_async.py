@@ -46,11 +46,11 @@ class AsyncStore(KVStore):
         servers = _lockstep._servers() if world.transport == "mpi" else None
         if servers is None:
             raise Error(
-                f"create: a store of the kind {kind!r} needs parameter servers, and this job has none: start it by "
+                f"create: a store of the kind {kind!r} needs parameter servers, but this job has none: start it by "
                 '`lockstep launch -n N -s S PROGRAM`; "dist_sync" needs none'
             )
         if servers.workers != world.size:
-            raise Error(f"create: world has {world.size} ranks, and the servers have {servers.workers} workers")
+            raise Error(f"create: world has {world.size} ranks, but the servers have {servers.workers} workers")
         self._servers = servers
         self._max_staleness: int | None = None
         self._bigarray_bound = 1_000_000
@@ -95,7 +95,7 @@ class AsyncStore(KVStore):
     def set_updater(self, updater: Updater) -> NoReturn:
         """Raises an Error: servers run no Python code of workers. Use set_optimizer."""
         raise Error(
-            "set_updater: servers run no Python of their workers, so a store of the kind 'dist_async' takes an optimizer of "
+            "set_updater: servers run no Python code of workers, so a store of the kind 'dist_async' takes an optimizer of "
             "lockstep.optim (set_optimizer), which is compiled on the servers"
         )
 
@@ -162,7 +162,7 @@ class AsyncStore(KVStore):
     def _push(self, groups: Sequence[tuple[Entry, list[Value]]], priority: int) -> None:
         if self._optimizer is None and groups:
             raise Error(
-                f"{self._arguments.of('push', groups[0][0].key)}: servers update at once, and have to know how: set an optimizer "
+                f"{self._arguments.of('push', groups[0][0].key)}: servers update at every push, so set an optimizer "
                 "before the first push (set_optimizer)"
             )
         pushes = []
@@ -231,13 +231,13 @@ class AsyncStore(KVStore):
             return ""
 
         if workers[0] not in on_all_workers(self._servers, call, tell):
-            raise Error(f"{call}: worker {workers[0]}, which was to tell the servers, has died")
+            raise Error(f"{call}: worker {workers[0]}, which had to tell the servers, has died")
 
     def _checked_optimizer(self, optimizer: Any, rescale_grad: Any) -> str:
         if isinstance(optimizer, optim.Optimizer) and optimizer._schedules():
             option = next(iter(optimizer._schedules()))
             raise Error(
-                f"set_optimizer: {option} follows a function, and servers run no Python of their workers; "
+                f"set_optimizer: {option} follows a function, but servers run no Python code of workers; "
                 f"give a number, and store.set({option}=…) later"
             )
         return super()._checked_optimizer(optimizer, rescale_grad)
@@ -247,7 +247,7 @@ class AsyncStore(KVStore):
         self._need_optimizer("set")
         assert self._optimizer is not None
         if not self._entries:
-            raise Error("set: there are no keys yet, and so nothing to set")
+            raise Error("set: there are no keys yet, so there is nothing to set")
         numbers = {name: checks.number(f"set: {name}", value) for name, value in values.items()}
         first = next(iter(self._entries.values()))
         settings = graph_of(self._optimizer, self._rescale, first.dtype, first.shape).settings

@@ -58,7 +58,9 @@ class Devices:
         count = len(self._devices)
         self._names = [each.name.removeprefix(_GRADIENT) for each in step.results if each.name.startswith(_GRADIENT)]
         if not self._names:
-            raise Error("Devices: the step has no gradients among its results; train_step(..., optimizer=None) has")
+            raise Error(
+                "Devices: the step has no gradients among its results; make it with train_step(..., optimizer=None)"
+            )
         share = max(1, default_threads(store._world) // count)
         share = share if threads is None else checks.integer("Devices: threads", threads, 1)
         self._inputs = step.inputs

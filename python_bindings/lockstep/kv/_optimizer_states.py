@@ -66,8 +66,8 @@ def _text_of(store: KVStore) -> str:
     schedules = optimizer._schedules()
     if schedules or any(callable(value) for value in store._settings.values()):
         raise Error(
-            f"save_optimizer_states: the optimizer follows a schedule of {', '.join(schedules or store._settings)}, which no file "
-            "holds: leave out dump_optimizer, and give the optimizer to the store before load_optimizer_states"
+            f"save_optimizer_states: the optimizer follows a schedule of {', '.join(schedules or store._settings)}, which a file cannot "
+            "represent: leave out dump_optimizer, and set the optimizer of the store before load_optimizer_states"
         )
     options = {each["name"]: getattr(optimizer, each["name"]) for each in optimizer._definition["options"]}
     return json.dumps(
@@ -85,7 +85,7 @@ def load(store: KVStore, path: str) -> None:
         files.append(file)
         if file.program.get("name") != "kv":
             raise Error(
-                f"{path}: a checkpoint of {file.program.get('name')}, expected what save_optimizer_states() wrote"
+                f"{path}: a checkpoint of {file.program.get('name')}, expected a file of save_optimizer_states()"
             )
         read.update({name: file.read(name) for name in file.states})
         return file.digest
@@ -140,7 +140,7 @@ def _check_keys(file: CheckpointFile, store: KVStore) -> None:
         first = (
             f"it lacks the key {lacks[0]!r}"
             if lacks
-            else f"it has the key {min(others - own)!r}, and the store has not"
+            else f"it has the key {min(others - own)!r}, which the store does not have"
         )
         raise Error(f"{file.path}: {first}")
 
@@ -151,6 +151,6 @@ def _check_names(file: CheckpointFile, wanted: dict[str, Any], store: KVStore) -
         optimizer = type(store._optimizer).__name__
         first = f"it lacks the state {missing[0]}" if missing else f"it has the state {unknown[0]}"
         raise Error(
-            f"{file.path}: {first}; it was written by {file.program['optimizer']}, and the store's optimizer {optimizer} keeps "
+            f"{file.path}: {first}; it is from the optimizer {file.program['optimizer']}, but the store's optimizer {optimizer} keeps "
             f"{_keys.shown(sorted(wanted))}"
         )

@@ -193,7 +193,7 @@ class KVStore:
         keys, listed = _keys.several("row_sparse_pull", key)
         entries = [self._arguments.known("row_sparse_pull", each) for each in keys]
         if row_ids is None:
-            raise Error(f"row_sparse_pull: row_ids is None, expected which rows of the {len(keys)} keys")
+            raise Error(f"row_sparse_pull: row_ids is None, expected the numbers of rows for the {len(keys)} keys")
         ids, pulled = ids_of(row_ids, out, entries, listed), []
         outs = flat(out, entries, listed)
         wanted = [self._wanted_rows(entry, target, rows) for (entry, target), rows in zip(outs, ids, strict=True)]
@@ -305,7 +305,7 @@ class KVStore:
         for update in updates.values():
             update.executable.set(**values)
         if not updates:
-            raise Error("set: there are no keys yet, and so nothing to set")
+            raise Error("set: there are no keys yet, so there is nothing to set")
         self._settings.update(values)
 
     def set_gradient_compression(self, compression_params: Any) -> None:
@@ -322,7 +322,7 @@ class KVStore:
         compression = Compression.of(compression_params)
         if self._kind == "local":
             raise Error(
-                "set_gradient_compression: nothing travels in a store of the kind 'local'; the kinds 'device' and 'dist_sync' compress"
+                "set_gradient_compression: a store of the kind 'local' sends nothing; the kinds 'device' and 'dist_sync' compress"
             )
         self._settle_all()
         for entry in self._entries.values():

@@ -152,8 +152,8 @@ class SynchronousStore(KVStore):
             for value in values:
                 if id(value) in taken:
                     raise Error(
-                        f"{self._arguments.of('push', entry.key)}: the value is the array that grad({taken[id(value)].key!r}) gave, "
-                        "which was pushed already, and is the store's until the key is pulled"
+                        f"{self._arguments.of('push', entry.key)}: the value is the array of grad({taken[id(value)].key!r}), "
+                        "which was already pushed, and belongs to the store until the key is pulled"
                     )
 
     def _start(self) -> None:
@@ -243,7 +243,7 @@ class SynchronousStore(KVStore):
             return
         rank = next(rank for rank, key in enumerate(keys) if key)
         raised = told[rank].decode().partition("\n")[2]
-        self._failure = Error(f"key {keys[rank]}: the updater raised on rank {rank}, and not on all: {raised}")
+        self._failure = Error(f"key {keys[rank]}: the updater raised on rank {rank}, but not on all: {raised}")
         raise failure or self._failure
 
     def _compare_replicas(self, entry: Entry) -> None:
@@ -260,7 +260,7 @@ class SynchronousStore(KVStore):
         other = next((rank for rank, digest in enumerate(told) if digest != told[0]), None)
         if other is not None:
             message = f"key {entry.key!r}: after push {times} its value differs between ranks 0 and {other}"
-            self._failure = Error(message + (": the updater comes to other bits there" if is_first else ""))
+            self._failure = Error(message + (": the updater computes other bits there" if is_first else ""))
             raise self._failure
 
 

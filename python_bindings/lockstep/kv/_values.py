@@ -97,7 +97,7 @@ def row_ids(what: str, rows: Any, shape: tuple[int, ...]) -> np.ndarray:
     ids = ids.astype(np.int64, copy=False)
     outside = ids[(ids < 0) | (ids >= (shape[0] if shape else 0))]
     if len(outside):
-        raise Error(f"{what} have row {outside[0]}, and there are {shape[0] if shape else 0} rows in the shape {shape}")
+        raise Error(f"{what} have row {outside[0]}, but there are {shape[0] if shape else 0} rows in the shape {shape}")
     return ids
 
 
