@@ -67,7 +67,7 @@ def _first_difference(own: dict[str, Any], others: dict[str, Any]) -> str:
 def measured(
     world: Communicator, mesh: Sequence[tuple[str, int]], program: str, times: dict[str, _Times]
 ) -> Measured | None:
-    """Returns the argument `measured` of `_compile`; None if no bucket moves by itself, because there is one rank or
+    """Returns the option `measured` of a compilation; None if no bucket moves by itself, because there is one rank or
     all ranks share memory. Collective.
 
     Args:

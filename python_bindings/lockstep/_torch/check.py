@@ -458,7 +458,7 @@ def place_of(node: torch.fx.Node) -> str:
     """The place of the node in the user's program, such as "model.py:12"; its name if unknown."""
     frames = re.findall(r'File "([^"]*)", line (\d+)', node.meta.get("stack_trace") or "")
     users = node.users if not frames else {}
-    for user in users:  # a tuple has no place, but getitem nodes have
+    for user in users:  # a region has no place, but its results have
         frames = frames or re.findall(r'File "([^"]*)", line (\d+)', user.meta.get("stack_trace") or "")
     own = [frame for frame in frames if not is_of_torch(frame[0])] or frames
     return f"{own[-1][0].rpartition('/')[2]}:{own[-1][1]}" if own else node.name

@@ -82,7 +82,7 @@ class Evaluation:
         """Returns the loss over all workers' batches, and the values of the metrics. `checked` calls a function, and
         reports its exceptions to the other workers."""
         if self._compiled is None:
-            # Training has already accepted a replicated world.
+            # compile() has checked for the training step that ranks share the batch, so it need not check again.
             self._compiled = compile(self._graph(), world=self._world, replicated=True, **self._options)
         totals = Totals(self._graph())
         given: list[Batch] = [{}]  # the batch of the current call
