@@ -166,7 +166,7 @@ def test_a_forecast_says_what_it_lacks() -> None:
     with raises("forecast: the machine has no link between hosts", "one rank on each of two hosts") as error:
         forecast(step, Machine(), [1, 2])
     assert str(error.value).endswith(
-        "\n\n[between]  # a message from a host to another; all hosts send and get as much at once\nlatency = 2e-05\n"
+        "\n\n[between]  # a message between two hosts, while all hosts send and receive as much\nlatency = 2e-05\n"
         "bandwidth = 1250000000.0"
     )
     with raises("forecast: the machine has no link of the 4 ranks within a host", "all ranks on") as error:

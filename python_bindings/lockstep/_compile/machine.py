@@ -19,16 +19,16 @@ _SMALL, _LARGE = 4 << 10, 16 << 20  # bytes: dominated by latency, and by bandwi
 _SECONDS = 2.0  # the approximate time of all calls of one size
 _CALLS = range(3, 200)
 _HEAD = """\
-# A machine, for `lockstep forecast`. Seconds, and bytes a second. Measured by `lockstep doctor --measure`; any number
-# may be changed to see what it would bring.
+# A machine, for `lockstep forecast`. Seconds, and bytes per second. Measured by `lockstep doctor --measure`. Any number
+# may be changed to see its effect.
 """
 _MEANING = {
-    "ranks": "of a host",
+    "ranks": "the number of ranks of a host",
     "within": "an all_reduce of a host's ranks: latency + bytes / bandwidth",
-    "between": "a message from a host to another; all hosts send and get as much at once",
-    "operations": "of a rank in a second, of its kernels: for lockstep.plan",
-    "memory": "bytes that a rank's kernels read and write in a second: for lockstep.plan",
-    "processor": "of a core, for each byte that a host sends: taken from kernels that run meanwhile",
+    "between": "a message between two hosts, while all hosts send and receive as much",
+    "operations": "per second, of a rank's kernels: for lockstep.plan",
+    "memory": "bytes per second that a rank's kernels read and write: for lockstep.plan",
+    "processor": "seconds of a core for each byte that a host sends, taken from concurrent kernels",
 }
 
 

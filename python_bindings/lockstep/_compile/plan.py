@@ -21,8 +21,8 @@ from .placements import Placement
 _ASSUMED = Link(latency=2e-5, bandwidth=2e9)  # of ranks within a host, if no machine is given
 _SIZES = 4 << 10, 16 << 20  # bytes: the time between hosts is a line through the times of these two sizes
 _HEAD = """\
-# A plan, for `lockstep.compile(..., placements=lockstep.Plan.read(...))`. Placements may be changed; what they cost is
-# then to be reckoned anew. Seconds and bytes of a rank.
+# A plan, for `lockstep.compile(..., placements=lockstep.Plan.read(...))`. Placements may be changed; the costs are
+# then no longer right. Seconds and bytes of a rank.
 """
 
 
