@@ -22,8 +22,7 @@ __all__ = ["exponential", "stochastic"]
 
 
 def exponential(decay: float = 0.999) -> Schedule:
-    """`average = decay * average + (1 - decay) * w`, starting with the `w` of the first step: an exponential moving
-    average.
+    """`average = decay * average + (1 - decay) * w`, from the first step's `w` on: an exponential moving average.
 
     The same as `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn(decay)`, updated after each step.
     """

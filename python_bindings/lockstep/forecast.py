@@ -87,8 +87,7 @@ class _Core:
         self.compute += self.now - begin
 
     def start(self, step: Step) -> None:
-        """Starts a collective. Between hosts data moves by itself. The ranks of one host move it when they wait for
-        it."""
+        """Starts a collective. Between hosts data moves by itself. Ranks of one host move it when they wait."""
         machine, name = self._machine, step.name.partition(".")[0]
         within = machine.within.latency + step.bytes / machine.within.bandwidth if machine.within else 0.0
         if self._hosts == 1:
@@ -189,8 +188,7 @@ def table(rows: Sequence[Forecast]) -> str:
 
 
 def picture(rows: Sequence[Forecast], path: str, title: str) -> None:
-    """Draws the parts of a step's time, and the efficiency, over the number of hosts, in the format of the suffix
-    (.svg, .png)."""
+    """Draws the parts of a step's time, and the efficiency, over the number of hosts, as .svg or .png."""
     import matplotlib.figure  # takes half a second to import
 
     figure = matplotlib.figure.Figure(figsize=(7, 4), layout="constrained")

@@ -55,8 +55,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Loss:
-    """The value that `lockstep.train_step` minimises: one loss or a sum. Made by the functions of this module, + and
-    *."""
+    """The value that `lockstep.train_step` minimises: one loss or a sum. Made by this module's functions, + and *."""
 
     terms: tuple[Term, ...]
 

@@ -174,8 +174,7 @@ def _numbers(what: str, value: Any) -> np.ndarray:
 
 
 def _weights(owner: str, weight: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns a weight for each element, from one number, one for each index of dimension 0, or one for each
-    element."""
+    """Returns a weight for each element, from one number, one per index of dimension 0, or one per element."""
     weights = _numbers(f"{owner}: weight", weight).astype(np.float64)
     if weights.shape not in ((), shape[:1], shape):
         shapes = " or ".join(map(str, dict.fromkeys((shape[:1], shape))))

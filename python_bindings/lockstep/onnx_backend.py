@@ -1,5 +1,4 @@
-"""ONNX's backend interface: `prepare(model).run(inputs)`, for tools and tests that work with any implementation of
-ONNX.
+"""ONNX's backend interface: `prepare(model).run(inputs)`, for tools that work with any implementation of ONNX.
 
     import lockstep.onnx_backend as backend
 

@@ -60,8 +60,7 @@ class Optimizer:
         return {name: value for name, value in options.items() if callable(value)}
 
     def _choice(self) -> tuple[str, dict[str, Any], list[str]]:
-        """The name, the options in the first step, and the options that follow a schedule, as the extension module
-        takes them."""
+        """The name, the options in the first step, and the scheduled options, as the extension module takes them."""
         names = [each["name"] for each in self._definition["options"]]
         schedules = self._schedules()
         values = {name: schedules[name](0) if name in schedules else getattr(self, name) for name in names}
@@ -69,8 +68,7 @@ class Optimizer:
 
 
 def _groups(optimizer: Any, groups: Any) -> dict[str, Optimizer]:
-    """Returns the optimizer of each group by its pattern, and the optimizer of all other states under the empty
-    text."""
+    """Returns the optimizers of groups by pattern. That of all other states is under the empty text."""
     if groups is not None and not isinstance(groups, Mapping):
         raise Error(f"groups is {groups!r}, expected optimizers by name or pattern of states")
     every = {"": optimizer} | {

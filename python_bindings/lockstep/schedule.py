@@ -43,8 +43,7 @@ class Schedule:
         return f"lockstep.{self.description}"
 
     def after_warmup(self, steps: int, start: float = 0.0) -> Schedule:
-        """This schedule after a warm-up of `steps` steps (0 is none), which rises linearly from `start` times its first
-        value to that value.
+        """This schedule after a linear warm-up of `steps` steps (0 is none) from `start` times its first value.
 
         The step of this schedule is 0 when the warm-up ends: `cosine(1e-3, steps=88_000).after_warmup(2000)` ends after
         90,000 steps. In PyTorch this is a `SequentialLR` of `LinearLR` and the other schedule, if `start` is above 0.
@@ -187,8 +186,7 @@ def polynomial(value: float, steps: int, power: float = 1.0) -> Schedule:
 
 
 def cosine(value: float, steps: int, minimum: float = 0.0) -> Schedule:
-    """Half a cosine wave from `value` to `minimum`, which is reached after `steps` steps. PyTorch's
-    `CosineAnnealingLR`.
+    """Half a cosine wave from `value` to `minimum`, reached after `steps` steps. PyTorch's `CosineAnnealingLR`.
 
     The wave continues: after another `steps` steps it is back at `value`.
     """

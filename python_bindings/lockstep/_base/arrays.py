@@ -1,5 +1,4 @@
-"""Conversions of arrays, such as of bfloat16, which NumPy does not have, and descriptions of other values for
-messages."""
+"""Conversions of arrays, also of bfloat16, which NumPy does not have, and descriptions of values for messages."""
 
 from typing import Any
 
@@ -36,8 +35,7 @@ def dtype_name(dtype: np.dtype) -> str | None:
 
 
 def widened(value: Any, dtype: str) -> np.ndarray | None:
-    """Returns the array in `dtype` if that is a wider dtype of the same kind, which represents all its numbers; else
-    None.
+    """Returns the array in `dtype` if that is a wider dtype of the same kind, without loss; else None.
 
     Integers widen to integers, and floats to floats.
     """

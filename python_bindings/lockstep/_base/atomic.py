@@ -1,5 +1,4 @@
-"""Writes a file so that it appears complete or not at all, even if the process or the machine stops. Any thread may
-call."""
+"""Writes files that appear complete or not at all, even if the machine stops. Any thread may call."""
 
 from __future__ import annotations
 
@@ -62,8 +61,8 @@ def make_folder(path: str) -> None:
 
 @contextmanager
 def _locked(path: str) -> Iterator[BinaryIO]:
-    """Opens and locks the file `path`, and makes it if needed. It has this name until the lock is released or it is
-    renamed."""
+    """Opens, locks and if needed makes the file `path`, which keeps this name while it is locked or until we rename
+    it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         with open(descriptor, "r+b") as file:
@@ -88,8 +87,7 @@ def _lock_patiently(descriptor: int) -> None:
 
 
 def _lock(descriptor: int) -> bool:
-    """Locks the file. Returns false if the file system has no locks. Raises BlockingIOError if another process has the
-    lock."""
+    """Locks the file. Returns false if the file system has no locks. BlockingIOError: another process has the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,5 +1,5 @@
-"""Tells the extension module the library folders of Python's nvidia-* packages. It searches them when a GPU is first
-used."""
+"""Tells the extension module the library folders of Python's nvidia-* packages, which it
+searches when a GPU is first used."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from .. import _lockstep
 
 
 def library_folders(roots: Iterable[str]) -> list[str]:
-    """The folders nvidia/<package>/lib below the roots of the package `nvidia`, sorted by name. Opens none of their
-    files."""
+    """The folders nvidia/<package>/lib below the roots of the package `nvidia`, sorted. Opens none of their files."""
     folders = []
     for root in roots:
         try:

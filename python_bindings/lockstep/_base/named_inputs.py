@@ -9,8 +9,7 @@ from .errors import Error
 
 
 def by_name(caller: str, names: Sequence[str], batch: Any) -> dict[str, Any]:
-    """Returns the arrays of a batch by name. A tuple may have one array more than there are names: the weights of the
-    rows.
+    """Returns the arrays of a batch by name. A tuple may have one array more: the weights of the rows.
 
     Raises:
         Error: an array is missing, or there is an unknown name or one array too many.

@@ -68,8 +68,7 @@ def meant_option(name: str, known: Iterable[str]) -> str:
 
 
 def plain(name: str) -> str:
-    """Returns the form in which names are compared: CrossEntropyLoss, cross_entropy_loss and cross_entropy are
-    equal."""
+    """The form in which names are compared: CrossEntropyLoss, cross_entropy_loss and cross_entropy are equal."""
     letters = name.lower().replace("_", "")
     return letters.removesuffix("loss") or letters
 

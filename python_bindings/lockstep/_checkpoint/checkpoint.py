@@ -1,5 +1,4 @@
-"""`save`, `saved` and `load` of an executable: all ranks together write their states to one file, or read them from
-it."""
+"""`save`, `saved` and `load` of an executable: all ranks together write or read one file with all states."""
 
 from __future__ import annotations
 
@@ -104,8 +103,7 @@ def save(
     before: Callable[[], None] = lambda: None,
     after: Callable[[], None] = lambda: None,
 ) -> None:
-    """Implements Executable.save. Rank 0 calls `before` when the arguments are valid, and `after` when the file is
-    complete."""
+    """Implements Executable.save. Rank 0 calls `before` after checking the arguments, and `after` after writing."""
     saved(exe)
     world = exe._world()
     request: dict[str, Any] = {}
@@ -135,8 +133,7 @@ def save(
 
 
 def _present(exe: Executable) -> tuple[int, dict[str, float]]:
-    """Returns exe.step and the settings; those of rank 0 if each rank has its own program, as with asynchronous
-    servers."""
+    """Returns exe.step and the settings; those of rank 0 if each rank has its own program (asynchronous servers)."""
     present = exe.step, dict(exe.settings)
     world = exe._world()
     if world.size == 1 or exe._program()["mesh"] != "{}":
@@ -342,8 +339,7 @@ def _warn_of_residuals(file: CheckpointFile, exe: Executable) -> None:
 
 
 def _settings_to_assign(file: CheckpointFile, exe: Executable) -> list[str]:
-    """Returns the settings that the file and the executable have, without those that follow a schedule of the
-    executable."""
+    """Returns the settings of both the file and the executable, without those that follow a schedule."""
     return [name for name in exe._setting_names() if name in file.settings and name not in exe._schedules]
 
 

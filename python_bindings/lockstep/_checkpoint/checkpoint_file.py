@@ -1,5 +1,4 @@
-"""The format of checkpoints: a file of tensors (_base/tensor_file.py), which are whole states, with metadata about
-their origin.
+"""The format of checkpoints: a file of tensors (_base/tensor_file.py) with whole states, and metadata.
 
 lockstep.program     {name, backend, mesh, built_with, fits}: of the writer. `fits` is a digest of the states'
                      names and types, which load compares. It does not depend on the number of ranks
@@ -35,8 +34,7 @@ def write(
     values: Iterable[np.ndarray],
     about: Mapping[str, Mapping[str, object]],
 ) -> None:
-    """Writes a checkpoint of `states`, which are in file order, with the bytes of each from `values`, which may be an
-    iterator.
+    """Writes a checkpoint of `states`, which are in file order. `values` yields the bytes of each.
 
     `about` has the program, the settings, the schedules and the metadata, under these names.
     """

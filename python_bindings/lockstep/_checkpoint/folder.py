@@ -17,8 +17,7 @@ _NAME = re.compile(r"step-(\d{12,19})\.safetensors")
 
 
 class Checkpoints:
-    """The last checkpoints of a training run, in a folder: `step-<number>.safetensors`, in the format of
-    `Executable.save`.
+    """The last checkpoints of a run, in a folder: `step-<number>.safetensors`, in the format of `Executable.save`.
 
     Files with other names are left alone. A file appears complete or not at all, and older files are removed after
     that. So a run that is killed at any time leaves its last checkpoint. Only one run may use a folder at a time.

@@ -52,8 +52,7 @@ class Link:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Hosts of `ranks` ranks each. `within` is not needed if a host has one rank, nor `between` if there is one
-    host."""
+    """Hosts of `ranks` ranks each. A single rank needs no link `within`, and a single host none `between`."""
 
     ranks: int = 1
     within: Link | None = None
@@ -153,8 +152,7 @@ def _time(world: Communicator, size: int) -> _Timed:
 
 
 def _link(small: _Timed, large: _Timed, travels: list[tuple[int, float]]) -> Link:
-    """Returns the link whose latency and bandwidth explain both measured times. `travels` has the messages and bytes of
-    each."""
+    """Returns the link that explains both measured times. `travels` has the messages and bytes of each."""
     latency, per_byte = np.linalg.solve(np.array(travels, float), [small.seconds, large.seconds])
     return Link(max(float(latency), 0.0), 1 / float(per_byte))
 

@@ -9,8 +9,7 @@ from .. import _lockstep
 
 
 def describe() -> list[tuple[str, str]]:
-    """Returns, for each cluster that this host belongs to, its name and lines about its network's costs and the
-    routes."""
+    """Returns a name and lines about costs and routes for each cluster that this host belongs to."""
     host = f"{socket.gethostname()}*"
     known = [each for each in _lockstep._networks() if any(name.startswith(host) for name in each["cluster"].split())]
     return [(each["cluster"], _lines(each)) for each in known]

@@ -104,8 +104,7 @@ class Plan(Mapping[str, Placement]):
 
     @property
     def unused(self) -> list[str]:
-        """The axes of several ranks, other than "data", along which no state is split. Their ranks all compute the
-        same."""
+        """The axes of several ranks, other than "data", that split no state: their ranks all compute the same."""
         used = {axis for state in self.states for axis, _ in state.placement.splits}
         return [axis for axis, size in self.mesh.items() if size > 1 and axis != "data" and axis not in used]
 
@@ -206,8 +205,7 @@ def _plan_of(values: dict[str, Any]) -> Plan:
 
 
 def _line(machine: Machine, hosts: int, ranks_a_host: int, beside: int) -> tuple[float, float]:
-    """Latency and seconds per byte of an all_reduce between hosts, while `beside` groups use the network at the same
-    time."""
+    """Latency and seconds per byte of an all_reduce between hosts, while `beside` groups share the network."""
     link = machine.between
     seconds = []
     for size in _SIZES:

@@ -23,8 +23,7 @@ def diff(graph: Graph, other: Graph) -> str:
 
 
 def _renumbered(lines: list[str], model: list[str]) -> list[str]:
-    """Returns the lines with the numbers that the same values have in `model`, for lines that are equal except for
-    numbers."""
+    """Returns the lines with the values' numbers in `model`, for lines that are equal except for numbers."""
     keys, model_keys = ([_NUMBERED.sub("%", line) for line in each] for each in (lines, model))
     numbers: dict[str, str] = {}
     for match in difflib.SequenceMatcher(None, keys, model_keys, autojunk=False).get_matching_blocks():

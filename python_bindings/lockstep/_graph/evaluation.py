@@ -128,8 +128,7 @@ def calls(
 
 
 def _by_name(executable: Executable, totals: Totals, batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """Yields the batches by input names. An exception while reading a batch aborts the other ranks, which wait for this
-    one."""
+    """Yields the batches by input names. An exception while reading one aborts the other ranks, which wait."""
     try:
         if not isinstance(batches, Iterable):
             raise Error(f"evaluate: batches is {batches!r}, expected batches, such as those of lockstep.data.batches")

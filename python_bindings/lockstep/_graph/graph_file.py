@@ -78,8 +78,7 @@ def read(path: str, content: bytes | None = None) -> tuple[Graph, str]:
 
 
 def as_bytes(graph: Graph, without: Iterable[str] = (), note: str = "") -> bytes:
-    """Returns the bytes of a file of the graph, without its schedules and without the values of the states
-    `without`."""
+    """Returns the bytes of a file of the graph, without schedules and the values of the states `without`."""
     out = io.BytesIO()
     _write(out, graph, {}, without, note)
     return out.getvalue()
@@ -92,8 +91,7 @@ def of_bytes(content: bytes, schedules: Mapping[str, Callable[[int], float]]) ->
 
 
 def reduced(graph: Graph) -> tuple[Any, ...]:
-    """Implements Graph.__reduce__. Pickle itself handles the schedules, which may be any functions that it finds by
-    name."""
+    """Implements Graph.__reduce__. Pickle itself handles the schedules, which it finds by name."""
     return of_bytes, (as_bytes(graph), _schedules(graph))
 
 

@@ -88,8 +88,7 @@ def parse(text: str) -> Graph:
 
 
 def gradients(graph: Graph, of: str, wrt: Sequence[str] = ()) -> Graph:
-    """Returns the graph with a result `grad/<name>` for each input in `wrt`: the gradient of the float scalar result
-    `of`.
+    """Returns the graph with a result `grad/<name>` for each input in `wrt`: the gradient of the scalar result `of`.
 
     Args:
       graph: any one-rank program.
@@ -119,8 +118,7 @@ def distribute(
 
 
 def interpret(graph: Graph, inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, np.ndarray]]:
-    """Runs a graph by the ops' reference meanings, which is slow. There is one dict of inputs for each rank of its
-    mesh.
+    """Runs a graph, slowly, by the ops' reference meanings, with a dict of inputs for each rank of its mesh.
 
     Args:
       graph: any graph. A graph without a mesh runs on one rank; otherwise each rank runs its part.

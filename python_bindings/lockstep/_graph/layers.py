@@ -146,8 +146,7 @@ def save_svg(graph: Graph, path: Any, depth: int | None) -> None:
 
 
 def _dot(graph: Graph, depth: int | None) -> str:
-    """The graph's layers, collectives and optimizer in the language of Graphviz. Other gradients are in the boxes of
-    their layers."""
+    """The graph's layers, collectives and optimizer for Graphviz. Other gradients are in their layers' boxes."""
     layers = {layer.name: layer for layer in layers_of(graph, depth, shows_communication=True)}
     drawn = [layer for layer in layers.values() if layer.is_forward or layer.communication or layer.name == OPTIMIZER]
     sources = {source for layer in drawn for source, _ in layer.reads}

@@ -150,8 +150,7 @@ def _say_what_is_supposed(step: Graph, trained: Sequence[str]) -> None:
 
 
 def _say_what_looks_alike(model: Graph, patterns: Mapping[str, Sequence[str]]) -> None:
-    """Warns about states that a pattern such as "*.bias" does not match although their names are similar, such as
-    in_proj_bias."""
+    """Warns about similar names that a pattern such as "*.bias" does not match, such as in_proj_bias."""
     names = [state.name for state in model.states]
     for option, given in patterns.items():
         for pattern in given:

@@ -1,5 +1,4 @@
-"""`lockstep launch`: starts a job of workers and servers, locally, by mpirun and ssh, by Slurm or Grid Engine, or on
-Kubernetes.
+"""`lockstep launch`: starts a job of workers and servers, locally, by ssh, Slurm or Grid Engine, or on Kubernetes.
 
 `command.py` makes a `Job` (`job.py`) from the arguments. For each launcher there is a file, such as `ssh.py`, which
 returns a `Plan`: the commands and files that would start the job. `--dry-run` prints the plan, and `start.py` runs it.

@@ -1,5 +1,4 @@
-"""The command in the scripts of batch systems and in MPIJobs: `lockstep launch --launcher mpi` on the hosts that the
-job was given."""
+"""The command in batch scripts and MPIJobs: `lockstep launch --launcher mpi` on the hosts of the job."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ def shell_line(job: Job, hosts: str) -> str:
 
 
 def _word(text: str) -> str:
-    """Quotes a word for bash on one line, because Grid Engine looks for its options at the beginning of every line of a
-    script."""
+    """Quotes a word for bash on one line, because Grid Engine reads options at the beginning of every line."""
     if "\n" not in text:
         return shlex.quote(text)
     return "$'" + text.replace("\\", r"\\").replace("'", r"\'").replace("\n", r"\n") + "'"

@@ -1,5 +1,4 @@
-"""`lockstep elastic`: runs mpirun, and restarts it after a failure on the remaining hosts. The program continues from
-its checkpoint.
+"""`lockstep elastic`: runs mpirun, and restarts it after a failure on the remaining hosts, from a checkpoint.
 
 This process computes nothing and is not a rank. Before a restart it ends all processes that the job left on this host.
 """
@@ -41,8 +40,7 @@ _PLACES = (
 
 
 def run(command: Sequence[str], restarts: int, hosts: str | None, min_ranks: int | None) -> int:
-    """Runs the job until it succeeds or has failed too often. Call only once in a process, which must have no other
-    work.
+    """Runs the job until it succeeds or has failed too often. Call once, in a process that does nothing else.
 
     Args:
       command: `mpirun PROGRAM …`.

@@ -25,8 +25,7 @@ _BLAMED = re.compile(
 
 @dataclass(frozen=True)
 class End:
-    """The end of a rank. It has not failed if it succeeded, or was told to end. A rank that stays stopped counts as
-    failed."""
+    """The end of a rank. It has not failed if it succeeded or was told to end. A rank that stays stopped has failed."""
 
     rank: int
     code: int  # 128 + n for signal n
@@ -76,8 +75,7 @@ class Ends:
             self._words[rank] = words
 
     def note_stop(self, rank: int, host: str, of: int = 0) -> None:
-        """Notes that a rank on `host` is stopped, or, if `host` is empty, that it continues. `of` is the reported
-        number of ranks."""
+        """Notes that a rank is stopped, or continues if `host` is empty. `of` is the reported number of ranks."""
         with self._lock:
             if not self._has_roles:
                 self._ranks = of
@@ -93,8 +91,7 @@ class Ends:
             self._waiting.add(rank)
 
     def overdue(self) -> str:
-        """Returns the reason why mpirun should have ended by now, on whatever hosts the ranks are; "" if it need not
-        end."""
+        """Returns the reason why mpirun should have ended by now, on any host; "" if it need not end."""
         with self._lock:
             now = time.monotonic()
             if self._ends and len(self._ends) == self._ranks and now - self._last_at > LINGER_SECONDS:
@@ -110,8 +107,7 @@ class Ends:
             return ""
 
     def _stopped_that_are_awaited(self) -> list[int]:
-        """The stopped ranks, if all other ranks have ended or wait for them. Servers always wait for workers, so they
-        are ignored."""
+        """The stopped ranks, if all others have ended or wait for them. Servers, which always wait, are ignored."""
         stopped = [rank for rank in self._stopped if rank not in self._ends]
         done = self._waiting.union(self._ends)
         workers = range(self._workers if self._has_roles else self._ranks)
@@ -145,8 +141,7 @@ class Ends:
         return 0 if was_overdue and is_known else code
 
     def last_words(self, code: int) -> list[str]:
-        """Returns the lines to print at the end of a job that failed with this exit code. The first line has the first
-        failure."""
+        """Returns the lines to print at the end of a job that failed with this code, the first failure first."""
         lines = self.failures()
         if not lines:
             return [f"mpirun has ended with exit code {code}, and no rank has reported a failure"]

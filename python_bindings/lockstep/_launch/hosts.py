@@ -69,8 +69,7 @@ def place_workers(hosts: Sequence[Host], workers: int, path: str) -> dict[str, i
 
 
 def place_servers(hosts: Iterable[Host], servers: int) -> dict[str, int]:
-    """Returns the servers of each host, assigned round-robin. Servers use no slots, because they sleep between
-    requests."""
+    """Returns the servers of each host, assigned round-robin. Servers use no slots, because they mostly sleep."""
     names = [host.name for host in hosts]
     placed = {name: (servers + len(names) - 1 - i) // len(names) for i, name in enumerate(names)}
     return {name: count for name, count in placed.items() if count > 0}

@@ -1,5 +1,4 @@
-"""`Job`, the description of a job, which does not depend on the launcher, and `Plan`, the actions of a launcher for
-it."""
+"""`Job`, a description that does not depend on the launcher, and `Plan`, the actions of a launcher for it."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """A name for files, queues and hosts, such as "train" for `python train.py`: a letter, then letters, digits and
-        dashes."""
+        """A name for files, queues and hosts, such as "train" for `python train.py`: [a-z][a-z0-9-]*."""
         scripts = (part for part in self.program if part.endswith(".py"))
         stem = Path(next(scripts, self.program[0])).stem
         name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
@@ -57,8 +55,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """The actions that start a job: the steps, on different hosts at the same time; then a file is written; then the
-    command runs."""
+    """The actions that start a job: steps, on several hosts at once; then writing a file; then a command."""
 
     steps: tuple[Step, ...] = ()
     file: str = ""  # the path; "" for no file

@@ -1,5 +1,4 @@
-"""`--launcher kubernetes`: the manifest of an MPIJob for Kubeflow's MPI operator, with a pod for each worker and a pod
-for mpirun."""
+"""`--launcher kubernetes`: an MPIJob for Kubeflow's MPI operator, with pods for the workers and one for mpirun."""
 
 from __future__ import annotations
 
@@ -63,8 +62,9 @@ def _yaml(value: Any, indent: str = "") -> Iterator[str]:
 
 
 def _scalar(value: str | int) -> str:
-    """Returns a scalar as in JSON, so that YAML takes no text for another type. YAML rejects DEL, which is escaped, and
-    surrogates."""
+    """Returns a scalar as in JSON, so that YAML takes no text for another type.
+
+    YAML does not read DEL, which is escaped, or surrogates, which are an Error."""
     text = json.dumps(value, ensure_ascii=False)
     if any("\ud800" <= each <= "\udfff" for each in text):
         raise Error(f"{value!r} is not UTF-8, so it cannot be in a manifest")

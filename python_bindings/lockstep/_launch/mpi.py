@@ -1,5 +1,4 @@
-"""`--launcher mpi`: mpirun as configured on this host. Without a hosts file it uses the hosts that it knows, such as an
-allocation."""
+"""`--launcher mpi`: mpirun as configured here. Without a hosts file it uses its own, such as an allocation."""
 
 from __future__ import annotations
 

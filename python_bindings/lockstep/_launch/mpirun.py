@@ -1,5 +1,4 @@
-"""mpirun's command line for a job. Workers are the first ranks, and servers follow. Each has its own application
-contexts.
+"""mpirun's command line for a job. Workers are the first ranks. Workers and servers have separate contexts.
 
 There is one context for each host, because mpirun sums the slots that several contexts give for a host, and would place
 ranks by the sum.

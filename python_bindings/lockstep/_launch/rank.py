@@ -1,5 +1,4 @@
-"""The wrapper that mpirun starts as a rank. It runs the program, and passes its output on in whole lines, which mpirun
-tags.
+"""The wrapper that mpirun starts as a rank. It runs the program, and passes whole lines of its output to mpirun.
 
     python rank.py PROGRAM ARGUMENT…
 
@@ -89,8 +88,7 @@ def _start(program: list[str], stdout: int, stderr: int) -> subprocess.Popen[byt
 
 
 def _is_stopped(process: int) -> bool:
-    """True if a signal has stopped the process or one of its descendants. A process held by a debugger is not
-    stopped."""
+    """True if a signal has stopped the process or a descendant. A process held by a debugger is not stopped."""
     try:
         with open(f"/proc/{process}/stat", "rb") as stat:
             if stat.read().rpartition(b")")[2].split()[0] == b"T":

@@ -1,5 +1,5 @@
-"""`--launcher sge`: a batch script for qsub. Grid Engine chooses the hosts, with a slot for each worker. Servers are
-spread over them."""
+"""`--launcher sge`: a batch script for qsub. Grid Engine chooses hosts with a slot for each worker.
+Servers are spread over these hosts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`--launcher slurm`: a batch script for sbatch. Slurm chooses the hosts, with a task for each worker. Servers are
-spread over them."""
+"""`--launcher slurm`: a batch script for sbatch. Slurm chooses hosts with a task for each worker.
+Servers are spread over these hosts."""
 
 from __future__ import annotations
 

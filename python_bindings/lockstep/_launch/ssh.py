@@ -1,5 +1,4 @@
-"""`--launcher ssh`: mpirun with daemons started by ssh, after each host has answered or got a copy of the working
-directory."""
+"""`--launcher ssh`: mpirun with daemons started by ssh, after hosts have answered or got the working directory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Runs mpirun for `lockstep elastic` and `lockstep launch`, watches it, and ends all processes that it has left on this
-host."""
+"""Runs and watches mpirun for `lockstep elastic` and `launch`, and ends all processes left on this host."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ KEEP_ALIVE = {
 
 
 def prepare_process() -> None:
-    """Prepares this process for `run`: it adopts orphans, and ends its job when a signal ends it. Call once in a
-    process."""
+    """Makes this process adopt orphans, and end its job when a signal ends it. Call once, before `run`."""
     _adopt_orphans()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
@@ -44,8 +42,7 @@ def run(
     is_lost: Callable[[], bool] = lambda: False,
     may_outlive_local_ranks: bool = False,
 ) -> int:
-    """Runs mpirun and returns its exit code. Kills mpirun if it runs long after the ranks of this host ended, or if the
-    job is lost.
+    """Runs mpirun and returns its exit code. Kills it if it long outlives this host's ranks, or if the job is lost.
 
     All processes of the job have ended when this returns or raises. If this process is killed, the guard ends them.
 
@@ -74,8 +71,7 @@ def run(
 
 
 def _guard_of(job: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-    """Starts a guard, whose input ends with this process. Its own session protects it from signals to this process'
-    group."""
+    """Starts a guard, whose input ends with this process. Its own session protects it from our group's signals."""
     command, null = [sys.executable, guard.__file__, str(job.pid)], subprocess.DEVNULL
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True)
 

@@ -23,8 +23,7 @@ _MORE_THAN_OTHERS, _OF_THE_CALL, _SECONDS = 0.2, 0.02, 1e-4
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A rank that takes longer than the others, in a step or between calls. The times are seconds in a call, as in
-    `Report.usual`."""
+    """A rank that takes longer than the others, in a step or between calls. Seconds of a call, as in `Report.usual`."""
 
     rank: int
     step: Step | None  # None: between calls

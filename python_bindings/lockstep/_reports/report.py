@@ -155,8 +155,7 @@ def calls_of(rank: Rank, program: int, last: int | None = None) -> Calls:
 
 
 def transfers_of(rank: Rank) -> dict[str, np.ndarray]:
-    """Returns the collectives with all phases: the times when each was posted, met and moved, and the rank that arrived
-    last."""
+    """Returns the complete collectives: when each was posted, met and moved, and the rank that arrived last."""
     order = np.lexsort((rank.transfers["phase"], rank.transfers["sequence"], rank.transfers["communicator"]))
     events = rank.transfers[order]
     first, second, third = (events[i : len(events) - 2 + i] for i in range(3))

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class Staleness:
-    """The staleness of gradients: the number of updates by other workers between the pull from which a gradient was
-    computed and its push.
+    """The staleness of gradients: the number of updates by other workers between the pull from which a
+    gradient was computed and its push.
 
     An array that is divided among several servers counts once on each.
     """

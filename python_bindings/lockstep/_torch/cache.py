@@ -1,5 +1,4 @@
-"""A cache of graphs of exported PyTorch modules: files found by the module's definition, without the values of trained
-tensors."""
+"""A cache of exported PyTorch modules: graphs by the module's definition, without trained values."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ def cached(
 
 
 def _found(path: str, tensors: Mapping[str, torch.Tensor]) -> Graph | None:
-    """Returns the graph in the file. None if there is no such file, it is damaged, or the module's constants had other
-    values."""
+    """Returns the graph in the file; None if it is missing or damaged, or if constants had other values."""
     with suppress(Error):
         graph, note = graph_file.read(path)
         if note == _digest_of_constants(tensors, _states(graph, tensors)):
@@ -89,8 +87,7 @@ def _states(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> list[str]:
 
 
 def _digest_of_constants(tensors: Mapping[str, torch.Tensor], states: Iterable[str]) -> str:
-    """A digest of the module's tensors that are not states of its graph, and whose values are therefore in the
-    graph."""
+    """A digest of the module's tensors whose values are in the graph, because they are not states."""
     digest, known = hashlib.sha256(), set(states)
     for name in sorted(tensors.keys() - known):
         digest.update(repr((name, _content(tensors[name], name))).encode())

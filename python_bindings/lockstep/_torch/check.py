@@ -1,5 +1,4 @@
-"""Refuses modules from which torch's exporter would silently omit something, because they would train to other
-values."""
+"""Refuses modules that would train to other values, because torch's exporter silently omits something."""
 
 from __future__ import annotations
 
@@ -79,8 +78,7 @@ def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iter
 
 
 def _conditions_of(message: str) -> list[str]:
-    """Returns the conditions of `forward` on extents, such as "x.shape[0] <= 4", from torch's error about extents that
-    are not free."""
+    """Returns the conditions of `forward` on extents, such as "x.shape[0] <= 4", from an error of torch."""
     text = re.sub(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]", r"\1.shape[\2]", message).replace("IntInfinity()", "inf")
     guards = re.findall(r"satisfy the generated guard (.+?)\.?(?:Specializations .*)?$", text, re.MULTILINE)
     constants = re.findall(r"You marked (\S+) as dynamic but your code specialized it to be a constant \((\d+)\)", text)
@@ -412,8 +410,7 @@ def _check_options(name: str, node: torch.fx.Node) -> None:
 
 
 def _numbers(program: torch.export.ExportedProgram, nodes: list[torch.fx.Node]) -> list[torch.fx.Node]:
-    """Returns the nodes that read a value as a number, such as item(), if it depends on a parameter and results depend
-    on it."""
+    """Returns the nodes that read values as numbers, such as item(), between a parameter and the results."""
     import torch
 
     aten = torch.ops.aten

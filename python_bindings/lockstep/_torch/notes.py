@@ -15,8 +15,7 @@ def argument(node: torch.fx.Node, place: int, name: str, default: Any) -> Any:
 
 
 def graphs_of(program: torch.export.ExportedProgram) -> Iterator[torch.fx.GraphModule]:
-    """Yields the program's graph and its subgraphs, such as regions of no_grad(). Recompiles each after the caller's
-    changes."""
+    """Yields the program's graph and its subgraphs, such as regions of no_grad(). Recompiles each afterwards."""
     import torch
 
     for part in program.graph_module.modules():

@@ -1,5 +1,4 @@
-"""Refuses parts and parameters of a module that torch's exporter would omit and that no trace shows. The error names
-them."""
+"""Refuses parts and parameters of a module that no trace shows and that torch's exporter would omit."""
 
 from __future__ import annotations
 

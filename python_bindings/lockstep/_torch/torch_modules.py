@@ -50,8 +50,7 @@ def from_torch(
     world: Communicator | None = None,
     cache: str | os.PathLike[str] | bool = False,
 ) -> Graph:
-    """Imports a PyTorch module, as `torch.onnx.export(dynamo=True)` sees it, as the one-rank program over the global
-    batch.
+    """Imports a PyTorch module, by `torch.onnx.export(dynamo=True)`, as the one-rank program over the global batch.
 
         model = ls.from_torch(module, torch.randn(2, 784), dims={"batch": 128}, output_names=["logits"])
 
@@ -143,8 +142,7 @@ def _export(
     ignores: bool,
     finds_batch: bool,
 ) -> Graph:
-    """Exports with symbols for the batch, or, for a module that branches on the number of rows, for the example inputs'
-    batch only."""
+    """Exports with symbols for the batch; only for the example inputs' batch if the module branches on it."""
     import torch
 
     options = (split, names, ignores)
@@ -263,8 +261,7 @@ def to_torch(executable: Executable, module: torch.nn.Module) -> None:
 
 
 def _as_tensor(state: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    """Returns a copy of a parameter's state in its dtype. NumPy and torch.tensor() do not have bfloat16, so its bits
-    are copied."""
+    """Returns a copy of a parameter's state in its dtype. bfloat16, which NumPy does not have, is copied as bits."""
     import torch
 
     bits = bits_of_bfloat16(state)
@@ -289,8 +286,7 @@ def _tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def _name_as_pytorch_does(program: torch.onnx.ONNXProgram, module: torch.nn.Module) -> None:
-    """Gives a tensor with several names in the module the first one, as in `named_parameters()`. The exporter uses
-    another."""
+    """Gives a tensor with several names the first one, as in `named_parameters()`. The exporter uses another."""
     first: dict[int, str] = {}
     for name, tensor in _tensors(module):
         canonical = first.setdefault(id(tensor), name)
@@ -345,8 +341,7 @@ def _by_name(module: torch.nn.Module, inputs: Any) -> dict[str, Any]:
 
 
 def _apart(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Copies the input tensors, because torch's exporter treats a tensor that occurs twice, or that is a parameter, as
-    one value."""
+    """Copies the tensors, because torch's exporter merges tensors that occur twice or that are parameters."""
     import torch
     from torch.utils._pytree import tree_map_only
 
@@ -354,8 +349,7 @@ def _apart(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_places(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> None:
-    """Checks that extents that `dims` gives by position equal those of the example inputs, for which the program is
-    made."""
+    """Checks that the example inputs have the extents that `dims` gives by position."""
     for place, extent in dims.items():
         name, _, dim = place.rpartition(":")
         shape = list(getattr(inputs.get(name), "shape", ()))
@@ -440,8 +434,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of the innermost cause, because outer ones are about the exporter, with the place in the
-    module."""
+    """The first line of the innermost cause, with the place in the module. Outer causes are about the exporter."""
     import torch
 
     place = ""

@@ -82,8 +82,7 @@ class Inputs:
         return all(np.ndim(array) == rank for array, rank in zip(first, self._dimensions, strict=False))
 
     def padded(self, batch: Batch) -> Batch:
-        """Returns the batch with as many rows as this rank's share. Missing rows are copies of the first row with
-        weight 0."""
+        """Pads a batch to this rank's share. Missing rows are copies of the first row with weight 0."""
         arrays = {name: np.asarray(array) for name, array in batch.items()}
         counts = {len(array) for array in arrays.values() if array.ndim}
         count = next(iter(counts), 0)

@@ -1,5 +1,4 @@
-"""Implements `Trainer.evaluate`: the loss and metrics of the current model over batches, and the choice of the best
-epoch."""
+"""Implements `Trainer.evaluate`: the loss and metrics of the current model, and the choice of the best epoch."""
 
 from __future__ import annotations
 
@@ -82,7 +81,7 @@ class Evaluation:
         """Returns the loss over all workers' batches, and the values of the metrics. `checked` calls a function, and
         reports its exceptions to the other workers."""
         if self._compiled is None:
-            # compile() has checked for the training step that ranks share the batch, so it need not check again.
+            # replicated=True skips the check that ranks share a batch. The training step has passed it.
             self._compiled = compile(self._graph(), world=self._world, replicated=True, **self._options)
         totals = Totals(self._graph())
         given: list[Batch] = [{}]  # the batch of the current call

@@ -38,8 +38,7 @@ _ELSEWHERE = {
 
 
 def optimizer_of(optimizer: Any, params: Any) -> optim.Optimizer:
-    """Returns the optimizer for a name with options of MXNet or of this package. An optimizer of lockstep.optim is
-    returned as it is.
+    """Returns the optimizer for a name, with options of MXNet or of this package, or the given lockstep.optim one.
 
     Raises:
       Error: a name or option is unknown. The message lists the known ones.

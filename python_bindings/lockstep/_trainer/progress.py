@@ -1,5 +1,4 @@
-"""The progress of an epoch of `Trainer`: a bar if stderr is a terminal, and a line every ten seconds if it is a file or
-a pipe."""
+"""The progress of an epoch of `Trainer`: a bar on a terminal, otherwise a line every ten seconds."""
 
 from __future__ import annotations
 

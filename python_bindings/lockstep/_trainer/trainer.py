@@ -41,8 +41,7 @@ _EVALUATED = (
 
 
 class Trainer:
-    """Trains a model: a loop over batches, with evaluations between epochs. Every worker makes a Trainer, and all make
-    the same calls.
+    """Trains a model: a loop over batches, with evaluations between epochs. All workers make the same calls.
 
     The step of all workers is one program, which contains the collectives. The store names the workers. n workers
     compute the same as one worker with all their batches.
@@ -261,8 +260,7 @@ class Trainer:
         return {"loss": float(np.average(losses, weights=rows))}
 
     def _steps(self, given: Iterable[Any]) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the results of a step with each batch. If rows may be missing, steps until no worker has batches
-        left."""
+        """Yields the results of a step with each batch. With uneven batches, steps until no worker has batches left."""
         named = (self._checked(lambda batch=batch: self._inputs.by_name(batch)) for batch in self._guarded(given))
         if self._uneven:
             yield from self._exe.joined(named)
@@ -335,8 +333,7 @@ class Trainer:
     # --- States
 
     def save_states(self, path: str | os.PathLike[str]) -> None:
-        """Writes all states to a file: weights, optimizer states, settings, and the numbers of steps and epochs.
-        Collective.
+        """Writes all states to a file: weights, optimizer states, settings, numbers of steps and epochs. Collective.
 
         The file appears complete or not at all. It has the format of `Executable.save`, so any number of workers can
         continue from it.
@@ -345,8 +342,7 @@ class Trainer:
         self._exe.save(path, metadata={"epoch": self._epoch, **best})
 
     def load_states(self, path: str | os.PathLike[str]) -> None:
-        """Restores the states from such a file. Training continues with the batches that follow. Collective; each
-        worker reads the file.
+        """Restores the states from such a file, to continue with the batches that follow. Collective; all workers read.
 
         Raises:
           Error: as for `Executable.load`, before anything is changed.

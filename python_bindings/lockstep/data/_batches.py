@@ -93,8 +93,7 @@ class Sampler(Protocol):
 
 
 class Batches:
-    """This rank's share of each batch of an epoch; the result of `batches`. It has a length, and can be iterated
-    repeatedly."""
+    """This rank's share of each batch of an epoch, from `batches`. Has a length, and can be iterated repeatedly."""
 
     def __init__(
         self,
@@ -107,8 +106,7 @@ class Batches:
         pad: bool,
         epoch_size: int | None,
     ) -> None:
-        """`rows` returns the numbers of the `count` samples for each pass over them. `share` is the rank and the number
-        of ranks."""
+        """`rows` returns the numbers of the `count` samples of a pass. `share` is the rank and the number of ranks."""
         self._samples, self._rows, self._count = samples, rows, count
         self._size, self._start, self._pad = size, start, pad
         self._rank, ranks = share
@@ -300,6 +298,5 @@ def _is_first_of_its_share(what: str, mesh: dict[str, int], rank: int, ranks: in
 
 
 def _place_along_data(mesh: dict[str, int], rank: int, ranks: int) -> tuple[int, int]:
-    """Returns the coordinate of a rank along the axis "data", and the size of the axis; 0 and 1 if there is no such
-    axis."""
+    """Returns a rank's coordinate along the axis "data", and the axis' size; 0 and 1 without such an axis."""
     return _coordinates("batches", mesh, rank, ranks).get("data", 0), mesh.get("data", 1)

@@ -22,8 +22,7 @@ Transform = Callable[["Image.Image", int], Any]
 
 
 class ImageFolder:
-    """A data set of the images below a folder; the result of `image_folder`. Threads and processes may read it at the
-    same time."""
+    """A data set of the images below a folder, from `image_folder`. Threads and processes may read concurrently."""
 
     def __init__(
         self, files: Sequence[tuple[Path, int]], classes: Sequence[str], transform: Transform, num_parts: int
@@ -41,8 +40,7 @@ class ImageFolder:
         return self._num_parts
 
     def transformed(self, transform: Transform) -> ImageFolder:
-        """Returns a data set of the same images and classes, with the images of samples from `transform(image,
-        index)`."""
+        """Returns the same data set with the images of samples from `transform(image, index)`."""
         return ImageFolder(self._files, self._classes, transform, self._num_parts)
 
     def path(self, index: int) -> Path:
@@ -67,8 +65,7 @@ def image_folder(
     part_index: int | None = None,
     seed: int | None = None,
 ) -> ImageFolder:
-    """Opens the images <path>/<class>/*.jpg, also .jpeg, .png and .webp. They are read when they are accessed. Needs
-    Pillow.
+    """Opens the images <path>/<class>/*.jpg, also .jpeg, .png and .webp. Reads them at access. Needs Pillow.
 
     Args:
       path: the folder with a folder for each class.
@@ -151,8 +148,7 @@ def _checked_transform(owner: str, size: int | None, transform: Transform | None
 
 
 class Pixels:
-    """A transform to f32[3, height, width] with values in [0, 1], of the whole image or its scaled middle. A class, so
-    that it pickles."""
+    """Converts an image, or its scaled middle, to f32[3, height, width] in [0, 1]. A class, so that it pickles."""
 
     def __init__(self, size: int | None) -> None:
         self._size = size
@@ -163,8 +159,7 @@ class Pixels:
 
 
 def middle(image: Image.Image, size: int) -> Image.Image:
-    """Returns the middle of the image, scaled to `size`. For size 224 the shorter side is scaled to 256, as usual for
-    networks in PyTorch."""
+    """Returns the middle of the image, scaled to `size`. For 224, the shorter side becomes 256, as usual in PyTorch."""
     side = min(image.size) * 224 / 256
     x, y = ((length - side) / 2 for length in image.size)
     bilinear = _pillow("an image").Resampling.BILINEAR

@@ -1,5 +1,4 @@
-"""RecordIO, MXNet's format of data sets: a file of records (.rec), and a file with the begin of each record (.idx).
-Read only.
+"""RecordIO, MXNet's format of data sets: a file of records (.rec), and an index of their begins (.idx). Read only.
 
 A record is one or more chunks. A chunk is the magic number, four bytes, the content, and zeros up to a multiple of
 four, all little-endian. The upper three bits of the four bytes are the kind of chunk within a record; the others are
@@ -92,8 +91,7 @@ class RecordHeader:
 
 
 class ImageRecords(Records):
-    """A data set of the images in a file of records; the result of `image_records`. Threads and processes may read it
-    at the same time."""
+    """A data set of images in a file of records, from `image_records`. Threads and processes may read concurrently."""
 
     def __init__(self, records: Records, transform: Transform, labels: str) -> None:
         super().__init__(records._path, records._keys, records._offsets, records._num_parts)

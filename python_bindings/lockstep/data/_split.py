@@ -1,5 +1,5 @@
-"""The division of samples into parts, and their order. The order depends on a seed but not on the part, so no sample is
-in two parts."""
+"""The division of samples into parts, and their order. The order depends on a seed but not on the part, so that no
+sample is in two parts."""
 
 from __future__ import annotations
 

@@ -181,8 +181,7 @@ class Buckets:
         return self._started > 0 or any(bucket.waits_for < len(bucket.parameters) for bucket in self.all)
 
     def arrived(self, bucket: Bucket) -> None:
-        """Notes that one more gradient of the bucket is complete. Starts buckets whose gradients are complete, in
-        order."""
+        """Notes that one more gradient of the bucket is complete. Starts complete buckets, in order."""
         bucket.waits_for -= 1
         while self._started < len(self.all) and self.all[self._started].waits_for == 0:
             self._start_next()

@@ -1,5 +1,4 @@
-"""The calls of a job on bytes of NumPy arrays: their descriptions, their collectives and their results. Independent of
-torch.
+"""The calls of a job on NumPy's bytes: their descriptions, collectives and results. Independent of torch.
 
 A call is made by the rank that calls, or, on a rank that has joined, as a shadow of that call (`shadow_of`), which
 takes part with zeros or without rows.
@@ -168,8 +167,7 @@ class AllGather(_OfRows):
 
 
 class AllToAll(_OfRows):
-    """An all-to-all of rows. `output` is then u8[rows for this rank, bytes of a row], and `received` has the numbers of
-    rows by rank."""
+    """An all-to-all of rows. `output` is then u8[rows for this rank, bytes of a row]; `received`, the rows by rank."""
 
     def __init__(self, record: Record, input: np.ndarray, splits: list[int] | None) -> None:
         super().__init__({"op": "alltoall", **record})

@@ -154,8 +154,7 @@ def grouped_allreduce_(
 
 
 def allgather(tensor: torch.Tensor, name: str | None = None, process_set: Any = None) -> torch.Tensor:
-    """Returns the rows of all ranks, by rank. Ranks may have different numbers of rows. The rest of the shape is
-    equal."""
+    """Returns the rows of all ranks, by rank. Ranks may have different numbers of rows of equal shape."""
     return _AllGather.apply(tensor, name, process_set)
 
 
@@ -203,8 +202,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """Reduces the tensors of all ranks, and returns this rank's rows. If rows are not divisible, the first ranks have
-    one more."""
+    """Reduces the tensors of all ranks, and returns this rank's rows. The first ranks may have one row more."""
     reduce = op_of("reducescatter", op)
     given, context = compression.compress(check_tensor("reducescatter", tensor))
     reduced = _ReduceScatter.apply(given, name, reduce, process_set, prescale_factor, postscale_factor)

@@ -46,13 +46,11 @@ class State:
         self._saved = self._now()
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
-        """Registers functions that are called when a job continues with another number of ranks, for example to scale a
-        rate."""
+        """Registers functions that are called when a job continues with another number of ranks."""
         self._callbacks.extend(callbacks)
 
     def commit(self) -> None:
-        """Saves the current values. Under `lockstep elastic` rank 0 also writes them to a file, which appears complete
-        or not at all."""
+        """Saves the current values. Under `lockstep elastic`, rank 0 also writes them to a file, atomically."""
         self.save()
         path = state_path()
         if path is not None and rank() == 0:
@@ -88,8 +86,7 @@ class State:
         """For subclasses: called when the number of ranks has changed."""
 
     def resume(self) -> None:
-        """Restores the file's values unless this is the first attempt. All ranks then have the values of rank 0.
-        Collective."""
+        """Restores the file's values if this is not the first attempt. All ranks get those of rank 0. Collective."""
         path, found = state_path(), None
         if path is not None and rank() == 0 and path.exists():
             if os.environ.get("LOCKSTEP_ATTEMPT") == "0":

@@ -1,5 +1,4 @@
-"""The store of parameter servers. A push of a worker changes the values at once, and workers do not wait for each
-other."""
+"""The store of parameter servers: a worker's push changes values at once, and workers do not wait for each other."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ _VALUE = "value/"  # the prefix of an optimizer's states
 
 
 class AsyncStore(KVStore):
-    """A store of the kind "dist_async". Values are on the job's parameter servers, which apply each push of a worker at
-    once.
+    """A store of the kind "dist_async". Values are on the job's parameter servers, which apply each push at once.
 
     A worker's next pull includes its own pushes, and those pushes of others that have arrived. Each push is an update:
     n workers make n updates where "dist_sync" makes one.
@@ -309,8 +307,7 @@ class _ServedUpdate:
 
 @functools.lru_cache(16)
 def _can_be_cut(optimizer: optim.Optimizer) -> bool:
-    """True if the optimizer updates each half of an array as it updates the whole, as elementwise formulas do. Tries it
-    with numbers."""
+    """True if the optimizer updates halves of an array as the whole, as elementwise formulas do. Tries it."""
     value = np.linspace(-1.0, 2.0, 16, dtype=np.float32).reshape(4, 4)
     gradient = np.cos(7 * value)
 

@@ -1,5 +1,4 @@
-"""Gradient compression: rounds pushed values to few levels, packs them into bits, and keeps the rounding errors as
-residuals.
+"""Gradient compression: rounds pushed values to few levels, packs them into bits, and keeps the residuals.
 
 Let x be an element of residual + gradient. With "2bit" it becomes threshold if x >= threshold, -threshold if x <=
 -threshold, and otherwise 0. With "1bit" it becomes 1 if x > threshold, and otherwise -1. The residual keeps the

@@ -90,14 +90,12 @@ class Devices:
 
     @property
     def gradients(self) -> list[list[np.ndarray]]:
-        """The gradients of the devices in their order, for each key, as `push` takes them. Each call overwrites
-        them."""
+        """The gradients of the devices in order, for each key, as `push` takes them. Each call overwrites them."""
         return [list(each) for each in self._gradients]
 
     @property
     def executables(self) -> list[Executable]:
-        """The step on each device, for states that are not keys, such as the statistics of batch normalisation. Each
-        device has its own."""
+        """The step on each device, for states that are not keys, such as each device's batch statistics."""
         return list(self._executables)
 
     def __call__(self, **inputs: Any) -> list[dict[str, np.ndarray]]:

@@ -1,5 +1,4 @@
-"""Transfers of pushed values between workers: slots of keys in registered memory, and all-reduces over many slots at
-once."""
+"""Transfers of pushed values: slots of keys in registered memory, and all-reduces over many slots at once."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ def label(call: str, types: tuple[Type, ...]) -> str:
 
 
 def make_slots(world: Communicator, types: Sequence[Type], call: str) -> list[Slot]:
-    """Makes a slot for each key, all in one piece of memory. Collective. The label of the call shows differences
-    between ranks."""
+    """Makes a slot for each key, in one piece of memory. Collective; the label shows differences between ranks."""
     begins, end = [], 0
     for _, dtype, shape in types:
         begins.append(_aligned(end))

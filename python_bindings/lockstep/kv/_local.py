@@ -33,8 +33,7 @@ class LocalStore(KVStore):
             self._apply(entry, self._total(entry, values))
 
     def _total(self, entry: Entry, values: list[Value]) -> np.ndarray:
-        """Returns the sum of the values that devices pushed. Without an updater or optimizer, sums in the memory of the
-        entry's value."""
+        """Returns the sum of the devices' values, in the memory of the entry's value if the sum replaces it."""
         first = values[0]
         if len(values) == 1 and isinstance(first, np.ndarray):
             return first

@@ -1,5 +1,4 @@
-"""The optimizer's states of a store in a file: a checkpoint (_checkpoint/checkpoint_file.py) with the states
-<key>/<state>."""
+"""The optimizer's states of a store in a file: a checkpoint with the states <key>/<state>."""
 
 from __future__ import annotations
 
@@ -132,8 +131,7 @@ def _take(store: KVStore, file: CheckpointFile, read: dict[str, np.ndarray]) -> 
 
 
 def _check_keys(file: CheckpointFile, store: KVStore) -> None:
-    """Checks the keys before the file's optimizer replaces that of the store, because this discards the store's
-    states."""
+    """Checks the keys before the file's optimizer replaces the store's, which discards the store's states."""
     own, others = {str(key) for key in store._entries}, set(json.loads(str(file.metadata["steps"])))
     if own != others:
         lacks = sorted(own - others)

@@ -87,8 +87,9 @@ class KVStore:
     # -----------------------------------------------------------------------------------------------------------
 
     def init(self, key: Any, value: Any) -> None:
-        """Gives keys their first values, once for each key. With several workers, rank 0's value is used, and all
-        values need its type.
+        """Gives keys their first values, once for each key.
+
+        With several workers, rank 0's value is used, and the values of all workers need the same type.
 
         Args:
           key: one key, or a list.
@@ -161,8 +162,9 @@ class KVStore:
         self.pull(key, written, priority)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
-        """Calls init() and then pull(): writes rank 0's value to `out`. Once for each key. If `out` is invalid, no key
-        gets a value."""
+        """Calls init(), once for each key, and then pull(), which writes rank 0's value to `out`.
+
+        If `out` is invalid, no key gets a value."""
         checks.integer("broadcast: priority", priority)
 
         def checked() -> list[tuple[Entry, Value]]:
@@ -333,8 +335,7 @@ class KVStore:
         self._compression = compression
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
-        """Writes the optimizer's states of all keys to a file, without the values of the keys. Collective; rank 0
-        writes.
+        """Writes the optimizer's states of all keys, without the keys' values, to a file. Collective; rank 0 writes.
 
         The file appears complete or not at all. It has the safetensors format.
 

@@ -10,8 +10,7 @@ from ._values import RowSparse, Value
 
 
 def sum_into(total: np.ndarray, values: Sequence[Value]) -> None:
-    """Writes the sum of `values`, added in their order, to `total`, which has their type. `total` may be the first
-    value, but no other."""
+    """Writes the sum of `values`, in their order, to `total`, which may be the first value but no other."""
     first, rest = values[0], list(values[1:])
     if isinstance(first, RowSparse):
         total.fill(0)

@@ -98,8 +98,7 @@ class SynchronousStore(KVStore):
 
     @contextmanager
     def _communicating(self) -> Iterator[None]:
-        """An Error within the context makes the store unusable, because the state of the other workers is then
-        unknown."""
+        """An Error within the context makes the store unusable: the state of other workers is then unknown."""
         try:
             yield
         except Error as error:
@@ -107,8 +106,7 @@ class SynchronousStore(KVStore):
             raise
 
     def _prepare(self, entry: Entry) -> None:
-        """Frees the entry's slot for pushed values if an updater or optimizer reads them, instead of them becoming the
-        value."""
+        """Frees the entry's slot for pushed values if an updater or optimizer reads these."""
         if self._optimizer is not None:
             self._update_of(entry)
         elif self._updater is not None:
@@ -145,8 +143,7 @@ class SynchronousStore(KVStore):
             self._start()
 
     def _check_free(self, groups: Sequence[tuple[Entry, list[Value]]]) -> None:
-        """Raises an Error if a value is an array of grad() that is in flight, since it cannot have been written
-        again."""
+        """Raises an Error if a value is an array of grad() in flight, since it cannot have been written again."""
         taken = {id(entry.grad): entry for entry in self._pushed if entry.grad is not None}
         for entry, values in groups if taken else ():
             for value in values:
@@ -265,8 +262,7 @@ class SynchronousStore(KVStore):
 
 
 def _in_place(entry: Entry, slot: np.ndarray, values: list[Value]) -> list[Value]:
-    """Returns the values. The array of grad() is replaced by the slot if it is the first value, and otherwise by a
-    copy."""
+    """Returns the values with the array of grad() replaced by the slot if it is first, otherwise by a copy."""
     if entry.grad is None:
         return values
     first: list[Value] = [slot if values[0] is entry.grad else values[0]]
@@ -279,8 +275,7 @@ def _checksum(updates: Sequence[Executable]) -> str:
 
 
 def _scheduled(entries: Sequence[Entry]) -> str:
-    """The values of schedules in the next updates of entries, such as "learning_rate=0.1", which must be equal on all
-    workers."""
+    """The values of schedules in the entries' next updates, "learning_rate=0.1". They must be equal on all workers."""
     numbers: dict[str, None] = {}  # an ordered set
     for entry in entries:
         executable = None if entry.update is None else entry.update.executable

@@ -43,8 +43,7 @@ def on_all_workers(servers: _ServerClient, call: str, body: Callable[[], str]) -
 
 
 def agree(servers: _ServerClient, call: str, what: str, body: Callable[[], str]) -> list[int]:
-    """Returns the workers that are alive if body() returns the same on all. Otherwise raises an Error with the first
-    line that differs.
+    """Returns the workers that are alive if body() returns the same on all; else an Error shows the first difference.
 
     Args:
       what: must be equal, such as "optimizers"; for the message.

@@ -1,5 +1,4 @@
-"""The update of a value by an optimizer: a program that is compiled for the value's type and keeps the optimizer's
-states."""
+"""The update of a value by an optimizer: a program, compiled for the value's type, with the optimizer's states."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ _DTYPES = {
 
 
 class RowSparse:
-    """Some rows of an array whose other rows are zero, such as a gradient of an embedding or a result of
-    `row_sparse_pull`.
+    """Some rows of an array whose other rows are zero, such as a gradient of an embedding or a pulled part.
 
     Args:
       indices: the numbers of the rows, [n] whole numbers. They need not be sorted. The values of a repeated row are
