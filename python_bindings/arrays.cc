@@ -68,7 +68,7 @@ std::string TextOf(nb::handle handle, const std::string& what) {
   std::string text;
   if (!nb::isinstance<nb::str>(handle) || !nb::try_cast(handle, text) ||
       FindInvalidText(text) != std::string_view::npos) {
-    PyErr_Clear();  // of a text with a lone surrogate
+    PyErr_Clear();  // set for a text with a lone surrogate
     const std::string shown = nb::cast<std::string>(nb::steal<nb::str>(PyObject_ASCII(handle.ptr())));
     ThrowIfError(InvalidArgument() << what << " is " << shown << ", expected text");
   }
@@ -94,7 +94,7 @@ ArrayInPlace CastToArrayInPlace(nb::handle handle, const std::string& what) {
     const nb::handle numbers = bits.is_none() ? handle : nb::handle(bits);
     if (nb::try_cast(numbers, result.memory.array, /*convert=*/false)) {
       const ConstTensorRef ref = BorrowArray(result.memory, what);
-      result.ref = {ref.type, const_cast<void*>(ref.data)};  // who writes asks IsWritable
+      result.ref = {ref.type, const_cast<void*>(ref.data)};  // writers must check IsWritable
       return result;
     }
   }
@@ -110,7 +110,7 @@ OutputArray::OutputArray(TensorType type) : type_(std::move(type)) {
   memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes)));
   if (!memory_) {
     ThrowIfError(ErrorStream(absl::StatusCode::kResourceExhausted)
-                 << "the host has no " << bytes << " bytes of memory for an array of " << type_);
+                 << "the host cannot provide " << bytes << " bytes of memory for an array of " << type_);
   }
 }
 
@@ -121,7 +121,7 @@ nb::object OutputArray::Release() {
   std::byte* memory = memory_.release();
   nb::capsule owner(memory, [](void* p) noexcept { std::free(p); });
   if (type_.dtype == DType::kBF16) {
-    // NumPy has no bfloat16 of its own: give the bits, as the type that the package ml_dtypes defines if it is there.
+    // NumPy has no bfloat16. Return the bits, in the type of the package ml_dtypes if that is installed.
     const nb::ndarray<nb::numpy> bits(memory, shape.size(), shape.data(), owner, nullptr, DlpackType(DType::kU16));
     return nb::module_::import_("lockstep._base.arrays").attr("bfloat16")(nb::cast(bits));
   }

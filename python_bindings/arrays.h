@@ -1,4 +1,4 @@
-// Arrays at the Python edge, NumPy's and whatever speaks DLPack, in and out without copies; and text.
+// Conversion of arrays (NumPy or DLPack) and texts between Python and C++, without copies of arrays.
 
 #pragma once
 
@@ -16,45 +16,46 @@ namespace lockstep::python {
 
 namespace nb = nanobind;
 
-// An array of the CPU in row-major order; one of another order is copied by the conversion to this type.
+// A row-major array in the CPU's memory. The conversion to this type copies arrays in another order.
 struct InputArray {
   nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> array;
-  bool bits_are_bfloat16 = false;  // NumPy has no bfloat16 that others understand: the array is its bits, as u16
+  bool bits_are_bfloat16 = false;  // the array has the bits as u16, because NumPy has no standard bfloat16
 };
 
-// The type and the memory of `array`, which must outlive the reference. Raises lockstep.Error naming `what` for a dtype
-// that we do not have.
+// Returns the type and the memory of `array`, which must outlive the result. Raises lockstep.Error with the name `what`
+// if lockstep does not have the dtype.
 ConstTensorRef BorrowArray(const InputArray& array, const std::string& what);
 
-// `handle` as an array; raises lockstep.Error naming `what` if it is none. With `wanted`, the type that it should have,
-// one of a narrower dtype of the same kind, such as i32 for i64, is converted, and of another dtype is an error that
-// says how to convert it; the shape is not looked at.
+// Converts `handle` to an array. Raises lockstep.Error with the name `what` if it is not one. If the type `wanted` is
+// given, an array of a narrower dtype of the same kind, such as i32 for i64, is converted. Another dtype is an error
+// that says how to convert it. The shape is not checked.
 InputArray CastToArray(nb::handle handle, const std::string& what, const TensorType* wanted = nullptr);
 
-// `handle` as text; raises lockstep.Error naming `what` if it is no string, or one with NUL or a lone surrogate.
+// Converts `handle` to text. Raises lockstep.Error with the name `what` if it is not a string, or has NUL or a lone
+// surrogate.
 std::string TextOf(nb::handle handle, const std::string& what);
 
 Tensor CopyArray(const InputArray& array, const std::string& what);
 
-// A NumPy array in row-major order, whose memory is used where it is.
+// A row-major NumPy array whose memory is used in place.
 struct ArrayInPlace {
   nb::object array;
   InputArray memory;
   TensorRef ref;
 
-  bool IsWritable() const;  // which its owner may change
+  bool IsWritable() const;  // the array's owner may change this
 };
 
-// Raises lockstep.Error naming `what` if `handle` is none.
+// Raises lockstep.Error with the name `what` if `handle` is not such an array.
 ArrayInPlace CastToArrayInPlace(nb::handle handle, const std::string& what);
 
-// Memory for a result, which becomes a NumPy array without a copy, or is that of an array that the caller has.
+// The memory of a result. It becomes a NumPy array without a copy, or is the memory of an array of the caller.
 class OutputArray {
  public:
   explicit OutputArray(TensorType type);
   explicit OutputArray(const ArrayInPlace& given) : given_(given) {}
   TensorRef ref() const { return given_ ? given_->ref : TensorRef{type_, memory_.get()}; }
-  nb::object Release();  // a NumPy array that owns the memory, or the caller's
+  nb::object Release();  // returns a NumPy array that owns the memory, or the caller's array
 
  private:
   struct Free {

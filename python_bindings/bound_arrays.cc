@@ -60,12 +60,12 @@ void CheckResults(const LoadedExecutable& self, const Arrays& results) {
                                      << array.ref.type);
     }
     if (!array.IsWritable()) {
-      ThrowIfError(InvalidArgument() << "bind: result " << name << ": the array may not be written");
+      ThrowIfError(InvalidArgument() << "bind: result " << name << ": the array is read-only");
     }
   }
 }
 
-// That nothing is written where something else lies.
+// Checks that no result overlaps a state or another result.
 void CheckApart(const Arrays& states, const Arrays& results) {
   std::vector<std::pair<std::string, ConstTensorRef>> all;
   for (const auto& [name, array] : states) all.emplace_back("state " + name, RefOf(array));
@@ -75,11 +75,11 @@ void CheckApart(const Arrays& states, const Arrays& results) {
   for (size_t i = 1; i < all.size(); ++i) {
     if (!Overlap(all[i - 1].second, all[i].second)) continue;
     ThrowIfError(InvalidArgument() << "bind: the arrays of " << all[i - 1].first << " and of " << all[i].first
-                                   << " lie in one another");
+                                   << " overlap");
   }
 }
 
-// What is bound afterwards.
+// Returns the bindings after adding `arrays`.
 Arrays With(Arrays bound, const Arrays& arrays) {
   for (const auto& [name, array] : arrays) bound.insert_or_assign(name, array);
   return bound;
@@ -93,7 +93,7 @@ void Bind(LoadedExecutable& self, nb::handle states, nb::handle results) {
     const bool is_writable = array.IsWritable();
     absl::Status status;
     {
-      ReleasedGil released;  // it waits for runs that are under way
+      ReleasedGil released;  // BindState waits for runs in progress
       status = self.executor->BindState(name, array.ref, is_writable);
     }
     ThrowIfError(Annotate(status, "bind"));
@@ -102,30 +102,31 @@ void Bind(LoadedExecutable& self, nb::handle states, nb::handle results) {
   self.bound_results = With(std::move(self.bound_results), new_results);
 }
 
-// That all states can be assigned, as a file does it.
+// Checks that all states can be assigned from a file.
 void CheckAssignable(const LoadedExecutable& self) {
   for (const auto& [name, array] : self.bound_states) {
     if (!array.IsWritable()) {
-      ThrowIfError(FailedPrecondition() << "state " << name << " is bound to an array that may not be written");
+      ThrowIfError(FailedPrecondition() << "state " << name << " is bound to a read-only array");
     }
   }
 }
 
 constexpr char kBind[] =
-    R"(Lets states and results lie in arrays of the caller's from now on, so that nothing is copied. What is bound stays so, until
-the name is bound to another array.
+    R"(Uses arrays of the caller as the memory of states and results from now on, so that nothing is copied. A
+binding remains until the name is bound to another array.
 
-A state then is the array: what calls make of it is there, and what is written there is what the next call reads. That is as
-an assignment; of several ranks all make the same one. A result is written there in each call, which returns the same array
-each time: who wants to keep what is in it copies that before the next call.
+A bound state is the array: calls update it there, and the next call reads what is written there. Writing is
+an assignment, so with several ranks all of them write the same. Each call writes a bound result to its array,
+and returns that same array. To keep its contents, copy them before the next call.
 
 Args:
-  states: NumPy arrays by name, in row-major order and of the state's type on this rank. Those that the program does not
-    update may be read-only: then they cannot be assigned by `state`, either. On the CPU alone.
-  results: the same of results. Where such an array is read-only when a call begins, the call is an error.
+  states: NumPy arrays by name, in row-major order, with the state's type on this rank. Arrays of states that
+    the program does not update may be read-only; then `state` cannot assign them either. Only on the CPU.
+  results: NumPy arrays by name for results. A call raises an Error if such an array is read-only when the
+    call begins.
 
 Raises:
-  Error: for arrays of another type, or that lie in one another; a state on a GPU, or one that ranks share.
+  Error: an array has another type, or overlaps another array; a state is on a GPU, or ranks share it.
 
 Example:
   >>> weight, gradient = np.zeros((784, 10), np.float32), np.empty((784, 10), np.float32)
@@ -140,13 +141,13 @@ void CheckBoundResults(const LoadedExecutable& self, std::span<const NamedInput>
     if (!array.IsWritable()) {
       ThrowIfError(
           FailedPrecondition() << "result " << name
-                               << " is bound to an array that may not be written now; that of a store's grad() "
-                                  "may not be from push to the pull of its key");
+                               << " is bound to an array that is read-only now; an array of a store's grad() is "
+                                  "read-only from the push to the pull of its key");
     }
     for (const NamedInput& input : inputs) {
       if (!Overlap(input.tensor, RefOf(array))) continue;
-      ThrowIfError(InvalidArgument() << "input " << input.name << " lies in the array that result " << name
-                                     << " is bound to");
+      ThrowIfError(InvalidArgument() << "input " << input.name << " overlaps the array to which result " << name
+                                     << " is bound");
     }
   }
 }

@@ -1,4 +1,4 @@
-// Arrays of the caller's in which an executable has its states and leaves its results: lockstep.Executable.bind.
+// Arrays of the caller as the memory of an executable's states and results: lockstep.Executable.bind.
 
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace lockstep::python {
 
-// Before a call with these inputs: raises lockstep.Error if a result is bound to an array that may not be written now,
-// or that an input lies in.
+// Checks bound results before a call with these inputs. Raises lockstep.Error if a result is bound to an array that is
+// read-only now, or that overlaps an input.
 void CheckBoundResults(const LoadedExecutable& self, std::span<const NamedInput> inputs);
 
 }  // namespace lockstep::python

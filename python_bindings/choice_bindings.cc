@@ -1,5 +1,5 @@
-// The optimizers and losses that are compiled in, as data of which lockstep.optim and lockstep.loss make their classes
-// and functions; and the checks of what a user gives them.
+// The definitions of optimizers and losses, from which lockstep.optim and lockstep.loss make their classes and
+// functions, and the checks of the user's choices.
 
 #include "passes/training/loss.h"
 #include "passes/training/optimizer.h"
@@ -26,8 +26,8 @@ nb::object DefaultOf(const passes::OptionDef& option) {
       option.example);
 }
 
-// name, type (bool, int, float, string or list of floats), doc, range, choices and, unless the option must be given,
-// its default, which is None if it may be absent.
+// Each option has name, type (bool, int, float, string or list of floats), doc, range, choices and, unless it is
+// required, its default, which is None if it may be absent.
 nb::list DescribeOptions(const std::vector<passes::OptionDef>& options) {
   nb::list list;
   for (const passes::OptionDef& option : options) {
@@ -42,8 +42,8 @@ nb::list DescribeOptions(const std::vector<passes::OptionDef>& options) {
   return list;
 }
 
-// Of each op that the name may come to, and that is no other with fewer states: the variables that it updates, and what
-// it keeps of one, as names and shapes.
+// Returns, for each op that the name may select, the variables that it updates and its states as names and shapes.
+// Omits variants of an op that only have fewer states.
 nb::list DescribeStates(const passes::Optimizer& optimizer) {
   nb::list list;
   for (const OpDef* op : passes::OpsOf(optimizer)) {

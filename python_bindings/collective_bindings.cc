@@ -1,5 +1,5 @@
-// A communicator's collectives over arrays of the caller's, for the parts of the package that are written in Python.
-// Not public: started and waited for one by one, nobody plans what may overlap with what.
+// A communicator's collectives over the caller's arrays, for the parts of the package that are written in Python. They
+// are not public, because calls that are started and waited for one by one are not planned to overlap.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -27,7 +27,7 @@ using namespace nb::literals;
 
 namespace {
 
-// The memory of an array, which stays where it is as long as this lives. Needs the GIL to be made and destroyed.
+// The memory of an array, which does not move while this exists. Construction and destruction need the GIL.
 class Operand {
  public:
   Operand(nb::handle array, bool is_written, const std::string& what) {
@@ -41,7 +41,7 @@ class Operand {
   }
   Operand(Operand&& other) noexcept : view_(std::exchange(other.view_, Py_buffer{})) {}
   Operand& operator=(Operand&&) = delete;
-  ~Operand() { PyBuffer_Release(&view_); }  // nothing, of one that was moved from
+  ~Operand() { PyBuffer_Release(&view_); }  // does nothing for a moved-from object
 
   void* data() const { return view_.buf; }
   int64_t bytes() const { return view_.len; }
@@ -54,9 +54,9 @@ struct Operands {
   Operand input, output;
 };
 
-// What the collectives in flight of one communicator read and write: its attribute. Arrays of what is in flight when
-// that goes are never freed, since peers that are threads may write into them as long as the communicator lives, and
-// the garbage collector may take away its attributes before.
+// The arrays of one communicator's collectives in flight. An attribute of the communicator. If it is destroyed while
+// collectives are in flight, their arrays are never freed: peers that are threads may write to them as long as the
+// communicator exists, and the garbage collector may clear the communicator's attributes earlier.
 class Flights {
  public:
   Flights() : operands_(std::make_unique<Map>()) {}
@@ -82,7 +82,7 @@ Flights& FlightsOf(nb::handle world) {
   return nb::cast<Flights&>(world.attr(kFlights));
 }
 
-// What the functions below have in common: arguments that are checked, and a name of the call for messages.
+// The common part of the functions below: checked arguments, and a name of the call for messages.
 class Call {
  public:
   Call(const char* op, nb::handle world, nb::handle input, nb::handle output, nb::handle dtype, nb::handle label)
@@ -109,13 +109,13 @@ class Call {
   int64_t inputs() const { return inputs_; }
   int64_t outputs() const { return outputs_; }
 
-  // Throws unless output has `expected` elements.
+  // Throws unless the output has `expected` elements.
   void ExpectOutputs(int64_t expected) const {
     if (outputs_ == expected) return;
     ThrowIfError(InvalidArgument() << op_ << " \"" << label_ << "\": input has " << inputs_ << " elements and output "
                                    << outputs_ << ", expected " << expected << " in output, of " << size() << " ranks");
   }
-  // inputs() / size(); throws if that is none.
+  // Returns inputs() / size(). Throws if inputs() is not a multiple of size().
   int64_t Share() const {
     if (inputs_ % size() == 0) return inputs_ / size();
     ThrowIfError(InvalidArgument() << op_ << " \"" << label_ << "\": input has " << inputs_
@@ -132,7 +132,7 @@ class Call {
     return *found;
   }
 
-  // Calls start(), without the GIL, for a ticket, and keeps the arrays until that has been waited for.
+  // Calls start(), without the GIL, and returns its ticket. Keeps the arrays until the ticket has been waited for.
   template <typename Function>
   uint64_t Start(Function start) {
     Flights& flights = FlightsOf(world_);
@@ -151,8 +151,8 @@ class Call {
   int64_t Count(const Operand& operand, const char* argument) const {
     const auto size = static_cast<int64_t>(SizeOf(dtype_));
     if (operand.bytes() % size != 0) {
-      ThrowIfError(InvalidArgument() << What(argument) << " has " << operand.bytes() << " bytes, which are no "
-                                     << dtype_ << " of " << size << " bytes");
+      ThrowIfError(InvalidArgument() << What(argument) << " has " << operand.bytes() << " bytes, expected whole "
+                                     << dtype_ << " elements of " << size << " bytes");
     }
     return operand.bytes() / size;
   }
@@ -223,7 +223,8 @@ void Wait(nb::handle world, uint64_t ticket) {
   auto& communicator = nb::cast<Communicator&>(world);
   Flights& flights = FlightsOf(world);
   if (!flights.Has(ticket)) {
-    ThrowIfError(InvalidArgument() << "wait: " << ticket << " is no collective in flight, or was waited for already");
+    ThrowIfError(InvalidArgument() << "wait: " << ticket
+                                   << " is not a collective in flight, or has already been waited for");
   }
   const absl::Status status = [&] {
     ReleasedGil released;
@@ -231,7 +232,7 @@ void Wait(nb::handle world, uint64_t ticket) {
     if (!use.ok()) ThrowIfError(use.Error("wait: the communicator"));
     return communicator.Wait({ticket});
   }();
-  // Done, or the communicator has failed: nobody touches the arrays any more.
+  // The collective has ended or the communicator has failed, so the arrays are not used any more.
   flights.Remove(ticket);
   ThrowIfError(status);
 }
@@ -264,7 +265,7 @@ nb::object Split(nb::handle world, int color, nb::handle label) {
     part = ValueOrThrow(communicator.Split(color, name));
   }
   nb::object result = nb::cast(std::move(part));
-  result.attr("_world") = world;  // which is to live as long, for failures to reach everyone
+  result.attr("_world") = world;  // keeps `world` alive, so that failures reach all ranks
   if (nb::hasattr(world, "_in_rank_order")) result.attr("_in_rank_order") = world.attr("_in_rank_order");
   return result;
 }
@@ -274,42 +275,42 @@ nb::object Split(nb::handle world, int color, nb::handle label) {
 void BindCollectives(nb::module_& module) {
   nb::class_<Flights>(module, "_Flights", "The arrays of a communicator's collectives in flight.");
   module.def("_allocate", &Allocate, "world"_a, "bytes"_a, "label"_a.none(),
-             "uint8[bytes] of registered memory, zero at first. All ranks call it, each with its own size.",
+             "uint8[bytes] of registered memory, zero at first. Collective. Each rank has its own size.",
              nb::sig("def _allocate(world: Communicator, bytes: int, label: str) -> Any"));
   module.def("_split", &Split, "world"_a, "color"_a, "label"_a.none(),
-             "A communicator of the ranks that pass the same color, at least 0. All ranks call it.",
+             "Returns a communicator of the ranks that pass the same color, at least 0. Collective.",
              nb::sig("def _split(world: Communicator, color: int, label: str) -> Communicator"));
   module.def(
       "_start_all_reduce", &StartAllReduce, "world"_a, "input"_a.none(), "output"_a.none(), "dtype"_a.none(),
       "kind"_a.none(), "label"_a.none(),
-      "Starts one, and returns its ticket for _wait. Arrays are in row-major order, of one number of elements; "
-      "input may be output.\n"
-      "Between start and wait nobody else may use them.\n\n"
+      "Starts an all-reduce, and returns its ticket for _wait. The arrays are in row-major order, with equal numbers\n"
+      "of elements. `input` may be `output`. Nobody else may use them between start and wait.\n\n"
       "Args:\n"
-      "  dtype: \"f32\", \"bf16\", ...: of the elements, whatever NumPy takes them for; their bytes count.\n"
+      "  dtype: \"f32\", \"bf16\", ...: of the elements, which may differ from the array's dtype; only its bytes\n"
+      "    count.\n"
       "  kind: \"sum\", \"mean\", \"min\", \"max\", \"prod\".\n"
       "  label: of the call in messages; equal on all ranks.",
       nb::sig("def _start_all_reduce(world: Communicator, input: Any, output: Any, dtype: str, kind: str, label: "
               "str) -> int"));
   module.def("_start_broadcast", &StartBroadcast, "world"_a, "input"_a.none(), "output"_a.none(), "dtype"_a.none(),
-             "root"_a, "label"_a.none(), "The same of a broadcast; only rank root's input is read.",
+             "root"_a, "label"_a.none(), "Starts a broadcast. Only rank root's input is read.",
              nb::sig("def _start_broadcast(world: Communicator, input: Any, output: Any, dtype: str, root: int, label: "
                      "str) -> int"));
   module.def("_start_all_gather", &StartAllGather, "world"_a, "input"_a.none(), "output"_a.none(), "dtype"_a.none(),
-             "label"_a.none(), "The same of an all-gather: output has world.size times input's elements.",
+             "label"_a.none(), "Starts an all-gather. The output has world.size times the input's elements.",
              nb::sig("def _start_all_gather(world: Communicator, input: Any, output: Any, dtype: str, label: str) -> "
                      "int"));
   module.def("_start_all_to_all", &StartAllToAll, "world"_a, "input"_a.none(), "output"_a.none(), "dtype"_a.none(),
-             "label"_a.none(), "The same of an all-to-all: part r of input goes to rank r, as part world.rank.",
+             "label"_a.none(), "Starts an all-to-all. Part r of the input goes to rank r, as part world.rank.",
              nb::sig("def _start_all_to_all(world: Communicator, input: Any, output: Any, dtype: str, label: str) -> "
                      "int"));
   module.def("_start_reduce_scatter", &StartReduceScatter, "world"_a, "input"_a.none(), "output"_a.none(),
              "dtype"_a.none(), "kind"_a.none(), "label"_a.none(),
-             "The same of a reduce-scatter: input has world.size times output's elements.",
+             "Starts a reduce-scatter. The input has world.size times the output's elements.",
              nb::sig("def _start_reduce_scatter(world: Communicator, input: Any, output: Any, dtype: str, kind: str, "
                      "label: str) -> int"));
   module.def("_wait", &Wait, "world"_a, "ticket"_a,
-             "Returns when the collective is complete. For each ticket once, in any order.");
+             "Waits until the collective is complete. Call once for each ticket, in any order.");
 }
 
 }  // namespace lockstep::python

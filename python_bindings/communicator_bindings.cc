@@ -24,7 +24,7 @@ namespace {
 
 constexpr double kDefaultTimeout = 600;
 
-// The value, if the check of that name in lockstep/_base/checks.py lets it pass.
+// Returns the value if it passes the check of that name in lockstep/_base/checks.py.
 nb::object Checked(const char* check, const char* what, nb::handle value) {
   return nb::module_::import_("lockstep._base.checks").attr(check)(what, value);
 }
@@ -33,7 +33,7 @@ Communicator::Options OptionsOf(nb::handle timeout) {
   return {.timeout = absl::Seconds(nb::cast<double>(Checked("positive", "timeout", timeout)))};
 }
 
-// Which of two names the value is, or an Error.
+// Returns true if the value is `second`, false if it is `first`. Raises an Error otherwise.
 bool IsSecond(const char* what, nb::handle value, const char* first, const char* second) {
   const nb::object checked =
       nb::module_::import_("lockstep._base.checks").attr("choice")(what, value, nb::make_tuple(first, second));
@@ -50,7 +50,7 @@ nb::object MakeMpi(nb::handle timeout, nb::handle between_hosts, nb::handle orde
   {
     ReleasedGil released;
     communicator = ValueOrThrow(CreateMpi(options));
-    // Servers know from their connections which workers live, so all workers connect, whether they use them or not.
+    // Servers detect from connections which workers are alive, so all workers connect even if they use no servers.
     const absl::Status connected = ConnectToServersOfJob(options.communicator.timeout).status();
     if (!connected.ok()) communicator->Abort(connected);
     ThrowIfError(connected);
@@ -63,7 +63,7 @@ nb::object MakeMpi(nb::handle timeout, nb::handle between_hosts, nb::handle orde
 
 std::vector<std::unique_ptr<Communicator>> MakeInProcess(nb::handle n, nb::handle timeout) {
   const auto ranks = nb::cast<int64_t>(Checked("integer", "in_process: n", n));
-  // A thread for each: nobody has more, and it fits an int.
+  // Each rank needs a thread, so a larger number makes no sense. It fits an int.
   if (ranks < 1 || ranks > 65536)
     ThrowIfError(InvalidArgument() << "in_process: " << ranks << " ranks, expected at least 1 and at most 65536");
   return ValueOrThrow(CreateInProcess(static_cast<int>(ranks), OptionsOf(timeout)));
@@ -120,36 +120,30 @@ void BindMakers(CommunicatorClass& communicator) {
       .def_static(
           "mpi", &MakeMpi, "timeout"_a.none() = kDefaultTimeout, "between_hosts"_a.none() = "tcp",
           "order"_a.none() = "any", "routes"_a.none() = "measured",
-          "The ranks that `mpirun` started; one rank without it. Initialises MPI if nobody has. In a job with "
-          "parameter servers these are\n"
-          "the workers: the environment's LOCKSTEP_WORKERS and LOCKSTEP_SERVERS say how many ranks are what.\n\n"
-          "An exception that ends this process makes the other ranks fail with an Error that names this one, "
-          "instead of waiting.\n\n"
+          "The communicator of the ranks that `mpirun` started; one rank without mpirun. Initialises MPI if\n"
+          "necessary. In a job with parameter servers, these are the workers. LOCKSTEP_WORKERS and LOCKSTEP_SERVERS\n"
+          "in the environment are the numbers of workers and servers.\n\n"
+          "If an exception ends this process, the other ranks fail with an Error that names this rank, instead of\n"
+          "waiting.\n\n"
           "Args:\n"
-          "  timeout: how many seconds a call waits for a rank that is alive and does not arrive.\n"
-          "  between_hosts: what carries messages between hosts: \"tcp\", connections of our own, through the "
-          "network interfaces\n"
-          "    that the environment's LOCKSTEP_INTERFACE names (\"eth0\", \"ib,eth\": begins of names), or "
-          "all; or \"mpi\", which knows\n"
-          "    networks beside TCP where a cluster has them. Equal on all ranks.\n"
-          "  order: of the additions of a reduction. \"rank\" is that of the ranks, however they are spread over "
-          "hosts, so that another\n"
-          "    placement gives the same bits. With \"any\" hosts of several ranks may add their own first, "
-          "and many hosts as they stand in a\n"
-          "    ring or a tree, which is quicker; all ranks, and all runs with that placement and the same "
-          "routes, still have the same bits.\n"
-          "    Equal on all ranks.\n"
-          "  routes: by what the routes between more than two hosts are chosen: \"measured\", what the network "
-          "takes, which is measured when\n"
-          "    these hosts first have a communicator, in a second at most, and kept in ~/.cache/lockstep/networks "
-          "of rank 0; or \"default\",\n"
-          "    a network of 10 Gb/s, whatever there is. `lockstep doctor` shows them. Equal on all ranks.",
+          "  timeout: the longest time, in seconds, that a call waits for a rank that is alive and does not arrive.\n"
+          "  between_hosts: the transport of messages between hosts. \"tcp\": own connections through the network\n"
+          "    interfaces whose names begin as in LOCKSTEP_INTERFACE (\"eth0\", \"ib,eth\"), or through all. \"mpi\":\n"
+          "    MPI, which may know faster networks of a cluster. Equal on all ranks.\n"
+          "  order: the order of additions in a reduction. \"rank\": the order of ranks, so that every distribution\n"
+          "    of ranks among hosts gives the same bits. \"any\": faster. Ranks of a host may be added first, and\n"
+          "    many hosts in the order of a ring or a tree. The bits are still the same on all ranks, and in all runs\n"
+          "    with the same distribution of ranks and the same routes. Equal on all ranks.\n"
+          "  routes: the basis for choosing the routes between more than two hosts. \"measured\": measurements of the\n"
+          "    network. They take at most a second when these hosts first have a communicator, and are stored in\n"
+          "    ~/.cache/lockstep/networks of rank 0. \"default\": a network of 10 Gb/s, whatever the real one.\n"
+          "    `lockstep doctor` shows the routes. Equal on all ranks.",
           nb::sig("def mpi(timeout: float = 600.0, between_hosts: str = 'tcp', order: str = 'any', routes: str = "
                   "'measured') -> Communicator"))
       .def_static(
-          "single", [] { return ValueOrThrow(CreateSingle()); }, "A world of one rank: nothing is communicated.")
+          "single", [] { return ValueOrThrow(CreateSingle()); }, "A world of one rank, without communication.")
       .def_static("in_process", &MakeInProcess, "n"_a.none(), "timeout"_a.none() = kDefaultTimeout,
-                  "n communicators of one world, one for each of n threads of this process.\n\n"
+                  "Returns n communicators of one world, one for each of n threads of this process.\n\n"
                   "Example:\n"
                   "  >>> worlds = lockstep.Communicator.in_process(4)\n"
                   "  >>> threads = [threading.Thread(target=train, args=(world,)) for world in worlds]",
@@ -159,15 +153,15 @@ void BindMakers(CommunicatorClass& communicator) {
 void BindCommunicatorFacts(CommunicatorClass& communicator) {
   communicator.def_prop_ro("rank", &Communicator::rank, "This rank's number, from 0.")
       .def_prop_ro("size", &Communicator::size, "The number of ranks.")
-      .def_prop_ro("transport", &Communicator::transport, "How ranks talk: \"in_process\", \"shared_memory\", \"mpi\".")
+      .def_prop_ro("transport", &Communicator::transport, "The transport: \"in_process\", \"shared_memory\", \"mpi\".")
       .def_prop_ro("ranks_on_this_host", &Communicator::ranks_on_this_host,
-                   "How many ranks run on this rank's host, itself included.")
+                   "The number of ranks on this rank's host, including this one.")
       .def("host", &HostOf, "rank"_a.none(), "The name of the host on which a rank runs.",
            nb::sig("def host(self, rank: int) -> str"))
       .def("__repr__", &ToText);
 }
 
-// What the function of that name in lockstep/_compile/collectives.py returns.
+// Returns the result of the function of that name in lockstep/_compile/collectives.py.
 template <typename... Arguments>
 nb::object Collective(const char* name, const Arguments&... arguments) {
   return nb::module_::import_("lockstep._compile.collectives").attr(name)(arguments...);
@@ -181,65 +175,54 @@ void BindArrayCalls(CommunicatorClass& communicator) {
             return Collective("all_reduce", self, array, kind);
           },
           "array"_a.none(), "kind"_a.none() = "sum",
-          "The sum of all ranks' arrays, element by element, or what else `kind` says, on every rank: a new array of "
-          "the "
-          "same shape\n"
-          "and dtype. All ranks call it, with one shape, dtype and kind.\n\n"
+          "Reduces the arrays of all ranks element by element: their sum, or another reduction (`kind`). Returns a\n"
+          "new array of the same shape and dtype on every rank. Collective, with equal shapes, dtypes and kinds.\n\n"
           "    loss = float(world.all_reduce(loss, \"mean\"))\n\n"
           "Args:\n"
-          "  array: of NumPy, of booleans, integers or real floats (bfloat16 is that of ml_dtypes); or what NumPy "
-          "makes "
-          "one of: a number,\n"
-          "    which is f64, i64 or bool, a list, or a tensor of torch in the CPU's memory, whose gradient does not "
-          "follow.\n"
-          "  kind: \"sum\", \"mean\", \"min\", \"max\" or \"prod\". Integers are added modulo 2^bits, and their mean "
-          "is "
-          "truncated; of\n"
-          "    booleans \"sum\" and \"max\" say whether any is True, the others whether all are.\n\n"
+          "  array: a NumPy array of booleans, integers or real floats (bfloat16 of ml_dtypes), or a value that NumPy\n"
+          "    converts: a number, which becomes f64, i64 or bool, a list, or a CPU tensor of torch. Gradients do not\n"
+          "    pass.\n"
+          "  kind: \"sum\", \"mean\", \"min\", \"max\" or \"prod\". Integers are added modulo 2^bits, and their mean\n"
+          "    is truncated. For booleans, \"sum\" and \"max\" are true if any is true, the others if all are true.\n\n"
           "Raises:\n"
-          "  Error: of what is no such array; or naming two ranks that call something else or with other shapes, or a "
-          "rank that has\n"
-          "    died or does not come.",
+          "  Error: the value is not such an array; two ranks make different calls or have different shapes; or a\n"
+          "    rank has died or does not arrive. The message names the ranks.",
           nb::sig("def all_reduce(self, array: Any, kind: str = 'sum') -> numpy.ndarray"))
       .def(
           "broadcast",
           [](nb::handle self, nb::handle array, nb::handle root) { return Collective("broadcast", self, array, root); },
           "array"_a.none(), "root"_a.none() = 0,
-          "Rank root's array on every rank, as a new one. All ranks call it, with one root and arrays of one shape and "
-          "dtype, of which\n"
-          "the root's alone is read. Arrays and errors are those of `all_reduce`.",
+          "Returns rank root's array as a new array on every rank. Collective, with equal roots, shapes and dtypes.\n"
+          "Only the root's array is read. Arrays and errors are as for `all_reduce`.",
           nb::sig("def broadcast(self, array: Any, root: int = 0) -> numpy.ndarray"))
       .def(
           "all_gather", [](nb::handle self, nb::handle array) { return Collective("all_gather", self, array); },
           "array"_a.none(),
-          "All ranks' arrays, by rank, on every rank: a new array [size, *shape]. All ranks call it, with one shape "
-          "and "
-          "dtype. Arrays\n"
-          "and errors are those of `all_reduce`.",
+          "Returns the arrays of all ranks, by rank, as a new array [size, *shape] on every rank. Collective, with\n"
+          "equal shapes and dtypes. Arrays and errors are as for `all_reduce`.",
           nb::sig("def all_gather(self, array: Any) -> numpy.ndarray"));
 }
 
 void BindCollectiveCalls(CommunicatorClass& communicator) {
   communicator.def("barrier", &Barrier, "Returns when all ranks have called it.")
       .def("gather_bytes", &GatherBytes, "bytes"_a.none(), "label"_a.none() = "gather_bytes",
-           "Every rank's bytes, by rank, on every rank. Where ranks wait for one that does not come, or that calls "
-           "something else, the\n"
-           "message has the label, which is the same on all.",
+           "Returns the bytes of all ranks, by rank, on every rank. Collective. Messages about a rank that does not\n"
+           "arrive or makes another call contain the label, which is equal on all ranks.",
            nb::sig("def gather_bytes(self, bytes: bytes, label: str = 'gather_bytes') -> list[bytes]"))
       .def("abort", &Abort, "reason"_a.none(),
-           "Makes what the other ranks wait in fail, with an Error that names this rank and the reason.\n"
-           "An exception that ends a process under mpirun does this by itself.",
+           "Makes calls in which other ranks wait for this one fail, with an Error that names this rank and the\n"
+           "reason. An exception that ends a process under mpirun does this automatically.",
            nb::sig("def abort(self, reason: str) -> None"));
 }
 
 }  // namespace
 
 void BindCommunicator(nb::module_& module) {
-  CommunicatorClass communicator(
-      module, "Communicator", nb::is_weak_referenceable(),
-      nb::dynamic_attr(),  // _in_rank_order: of one by MPI, what compile() asks
-      "One rank's end of a job: who it is, and how it talks to the others. Made by mpi(), single() or in_process();\n"
-      "an argument of compile() and of data.batches(). One thread at a time uses a Communicator.");
+  CommunicatorClass communicator(module, "Communicator", nb::is_weak_referenceable(),
+                                 nb::dynamic_attr(),  // _in_rank_order: set by mpi(), read by compile()
+                                 "A rank's communicator with the other ranks of its world. Made by mpi(), single() or\n"
+                                 "in_process(), and passed to compile() and data.batches(). Only one thread may use\n"
+                                 "it at a time.");
   BindMakers(communicator);
   BindCommunicatorFacts(communicator);
   BindCollectiveCalls(communicator);

@@ -21,14 +21,14 @@ absl::Status CheckNumbers(const GivenOptions& options, const Communicator& commu
     return InvalidArgument() << "compile: check_every is " << options.executor.check_every
                              << ", expected 0 (never) or more";
   if (!options.mesh.empty() && options.mesh.num_ranks() != communicator.size()) {
-    return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " is of " << options.mesh.num_ranks()
-                             << " ranks, and the world has " << communicator.size();
+    return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " has " << options.mesh.num_ranks()
+                             << " ranks, but the world has " << communicator.size();
   }
   return absl::OkStatus();
 }
 
-// What gradients may be computed for, rather than be reduced (passes/distribute/gather_factors.h), where the user does
-// not say it: something where ranks that share a batch are on several hosts. The same on all ranks.
+// Returns the `factors` option for users who do not set it (passes/distribute/gather_factors.h): a value if ranks that
+// share a batch are on several hosts. The same on all ranks.
 std::optional<double> FactorsOfHosts(const Mesh& mesh, const Communicator& communicator) {
   if (!mesh.has_axis(kDataAxis)) return std::nullopt;
   for (const std::vector<int64_t>& group : mesh.Groups(kDataAxis)) {
@@ -40,7 +40,7 @@ std::optional<double> FactorsOfHosts(const Mesh& mesh, const Communicator& commu
   return std::nullopt;
 }
 
-// What each rank does for itself.
+// Compiles on this rank, without communication.
 absl::StatusOr<Executable> CompileFor(const Communicator& communicator, const Backend& backend, const Model& model,
                                       CompileOptions options, const std::string& dump) {
   if (!dump.empty()) {
@@ -50,8 +50,8 @@ absl::StatusOr<Executable> CompileFor(const Communicator& communicator, const Ba
   return Compile(model.graph.Clone(), backend, options);
 }
 
-// What ranks that have the same program do together; `is_alone`: which each runs without the others. Executor::Load and
-// Split tell the peers themselves what they meet.
+// Loads the program on all ranks together; on a worker's own communicator if `is_alone`, where ranks run without each
+// other. Executor::Load and Split report errors to the peers themselves.
 absl::Status Load(LoadedExecutable& loaded, const Model& model, const Backend& backend, Executable executable,
                   const ExecutorOptions& options, bool is_alone) {
   absl::StatusOr<RankDevice> opened = backend.OpenDevice(*loaded.communicator);
@@ -65,7 +65,7 @@ absl::Status Load(LoadedExecutable& loaded, const Model& model, const Backend& b
     }
     auto made = Executor::Load(std::move(executable), communicator, loaded.opened.device.get(), options);
     if (!made.ok()) {
-      if (is_alone) loaded.communicator->Abort(made.status());  // its own communicator has no peers to tell
+      if (is_alone) loaded.communicator->Abort(made.status());  // its own communicator has no peers
       return made.status();
     }
     loaded.executor = *std::move(made);
@@ -100,15 +100,15 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
   absl::StatusOr<Executable> executable = backend.ok() ? CompileFor(communicator, **backend, model, options, dump)
                                                        : absl::StatusOr<Executable>(backend.status());
   RETURN_IF_ERROR(AgreeOnSuccess(communicator, "compile", executable.status()));
-  // Ranks would find that their programs differ, but not why.
-  RETURN_IF_ERROR(
-      AgreeOnText(communicator, "options of compile", OptionsText(options), "Give compile the same on all ranks."));
+  // Otherwise ranks would only detect that their programs differ, without the reason.
+  RETURN_IF_ERROR(AgreeOnText(communicator, "options of compile", OptionsText(options),
+                              "Pass the same options to compile on all ranks."));
   const bool is_alone = options.servers && !options.servers->synchronous;
   RETURN_IF_ERROR(Load(loaded, model, **backend, *std::move(executable), options.executor, is_alone));
   const absl::Status replicas = CheckReplicas(*loaded.executor, communicator);
   if (replicas.code() != absl::StatusCode::kFailedPrecondition) return replicas;
-  return FailedPrecondition() << replicas.message() << "; ranks that draw their weights need one seed, as by "
-                              << "torch.manual_seed(), or those of rank 0: from_torch(..., world=world)";
+  return FailedPrecondition() << replicas.message() << "; ranks that draw their weights need the same seed, such as "
+                              << "torch.manual_seed(), or the weights of rank 0: from_torch(..., world=world)";
 }
 
 }  // namespace lockstep::python

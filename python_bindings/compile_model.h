@@ -1,4 +1,4 @@
-// What compile() of Python does with a model once its arguments are understood. Without the GIL.
+// The part of Python's compile() after its arguments are parsed. Runs without the GIL.
 
 #pragma once
 
@@ -15,22 +15,22 @@
 
 namespace lockstep::python {
 
-// What compile() of Python is given, and what Resolve makes of it.
+// The options of Python's compile(), completed by Resolve.
 struct GivenOptions : CompileOptions {
   std::vector<std::pair<std::string, int64_t>> axes;  // of the mesh
   int64_t threads_of_rank = 1;
-  bool leaves_factors = true;  // whether gradients are computed from factors is for the hosts to say
+  bool leaves_factors = true;  // derives `factors` from the hosts
   ExecutorOptions executor;
 };
 
-// Fills in what depends on the ranks, and refuses what no rank could compile: numbers out of range, options that
-// exclude each other (CheckOptions). Needs no other rank.
+// Fills in options that depend on the ranks. Returns an error for options that no rank could compile: numbers out of
+// range, and options that exclude each other (CheckOptions). Does not communicate.
 absl::Status Resolve(GivenOptions& options, const Graph& graph, const std::string& backend,
                      const Communicator& communicator);
 
-// Compiles for loaded.communicator, compares the options of the ranks, and loads; `options` are resolved. All ranks
-// call it. What one of them meets all get as an error; the communicator goes on if that was found before anything was
-// loaded, else it is aborted. `dump`: a directory for the graph after each pass, or empty.
+// Compiles for loaded.communicator, compares the options of the ranks, and loads. Requires resolved options.
+// Collective. All ranks return an error if one of them fails. If the failure was detected before loading, the
+// communicator remains usable; otherwise it is aborted. `dump`: a directory for the graph after each pass, or empty.
 absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend,
                             const GivenOptions& options, const std::string& dump);
 

@@ -1,5 +1,5 @@
-// The one place where a status becomes an exception: lockstep.Error. What leaves is text that Python can read, whatever
-// bytes a file or a name brought in.
+// The only conversion of a status to an exception, lockstep.Error. The message is valid text for Python, whatever bytes
+// a file or a name contains.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace lockstep::python {
 
-// Python sees lockstep.Error of lockstep/_base/errors.py (module.cc).
+// Becomes lockstep.Error of lockstep/_base/errors.py in Python (module.cc).
 class Error : public std::runtime_error {
  public:
   explicit Error(const absl::Status& status) : std::runtime_error(ToValidText(std::string(status.message()))) {}

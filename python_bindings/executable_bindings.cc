@@ -1,4 +1,4 @@
-// lockstep.Executable: compile, calls and views. Its states are in state_bindings.cc.
+// lockstep.Executable: calls and views. Its states are in state_bindings.cc.
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -34,7 +34,7 @@ using namespace nb::literals;
 
 namespace {
 
-// What the schedule of a setting gives; a note on what it raises says which it is.
+// Returns the value of a setting's schedule. Adds a note with the setting to an exception.
 nb::object ValueOf(nb::handle schedule, const std::string& setting, int64_t step) {
   try {
     return schedule(step);
@@ -44,7 +44,7 @@ nb::object ValueOf(nb::handle schedule, const std::string& setting, int64_t step
   }
 }
 
-// Before a call: settings that have a schedule get the value of this step.
+// Before a call, sets the settings that follow a schedule to their values at this step.
 void FollowSchedules(LoadedExecutable& self) {
   for (const auto& [setting, schedule] : self.schedules) {
     const std::string name = TextOf(setting, "the name of a setting");
@@ -59,12 +59,12 @@ void FollowSchedules(LoadedExecutable& self) {
   }
 }
 
-// A call that was started.
+// A call in progress.
 struct Started {
   nb::object owner;  // keeps `executable` alive
   LoadedExecutable& executable;
   int64_t call;
-  std::shared_ptr<Outputs> outputs;  // null: they are in `results`
+  std::shared_ptr<Outputs> outputs;  // null if they have been moved to `results`
   nb::dict results;
 };
 
@@ -75,7 +75,7 @@ nb::dict Release(const LoadedExecutable& self, Outputs& outputs) {
   return dict;
 }
 
-// What a call is made with: `inputs` borrows from the others.
+// The arguments of a call. `inputs` borrows from the other members.
 struct Arguments {
   std::vector<std::string> names;
   std::vector<InputArray> arrays;
@@ -89,7 +89,7 @@ Arguments ArgumentsOf(LoadedExecutable& self, const nb::args& args, const nb::kw
                         << "@" << self.executor->executable().name << " is called with inputs by name, such as exe(";
     const std::vector<ValueInfo>& inputs = self.executor->executable().inputs;
     for (size_t i = 0; i < inputs.size(); ++i) error << (i ? ", " : "") << inputs[i].name << "=…";
-    ThrowIfError(error << "), not with " << args.size() << " without");
+    ThrowIfError(error << "), not with " << args.size() << " positional inputs");
   }
   Arguments arguments;
   auto& [names, arrays, padded, inputs] = arguments;
@@ -106,10 +106,10 @@ Arguments ArgumentsOf(LoadedExecutable& self, const nb::args& args, const nb::kw
   return arguments;
 }
 
-// What happens on a rank before its call begins: peers that wait for it are told of an error at once.
+// Prepares a call on this rank. An error aborts the peers at once, because they wait for this rank.
 Arguments Prepare(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
   const auto tell = [&](const std::string& what) {
-    // Nobody waits in its calls for a worker whose program is its own.
+    // No other rank waits for a worker that has its own program.
     if (self.communicator->size() > 1 && self.alone == nullptr) self.communicator->Abort(InvalidArgument() << what);
   };
   try {
@@ -127,7 +127,7 @@ Arguments Prepare(LoadedExecutable& self, const nb::args& args, const nb::kwargs
 
 using Run = std::function<absl::Status(std::span<const NamedInput>, std::span<const NamedResult>)>;
 
-// Calls `run`, without the GIL, with the arguments of Python and with memory for all results, which it returns.
+// Calls `run`, without the GIL, with the arguments from Python and with memory for all results, which it returns.
 std::shared_ptr<Outputs> RunWith(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs,
                                  const Run& run) {
   const Arguments arguments = Prepare(self, args, kwargs);
@@ -229,20 +229,22 @@ nb::list Profile(const LoadedExecutable& self) {
 }
 
 constexpr char kEvaluate[] =
-    R"(Calls a program of `lockstep.evaluation` with each of this rank's batches, and returns the loss and the metrics of all samples of
-all ranks, as if they had been one batch. All ranks call it.
+    R"(Calls a program of `lockstep.evaluation` with each of this rank's batches. Returns the loss and the metrics
+over the samples of all ranks, as if they were one batch. Collective.
 
-Ranks may have different numbers of batches, or none, and a batch fewer rows than a rank's share. With uneven=False batches are full,
-and equally many on each rank.
+Ranks may have different numbers of batches, or none, and a batch may have fewer rows than a rank's share.
+With uneven=False batches are full, and each rank has equally many.
 
 Args:
-  batches: the inputs of each call: by name, or as a tuple in order, the model's, the loss's, and perhaps `rows`.
+  batches: the inputs of each call: by name, or as a tuple in order: those of the model, those of the loss,
+    and optionally `rows`.
 
 Returns:
-  `loss` and each metric, NaN where nothing counts; and, but for uneven=False, `rows`, how many there were.
+  `loss` and each metric, NaN if nothing counts; and, unless uneven=False, `rows`, the number of rows.
 
 Raises:
-  Error: of a batch with other inputs, of which the other ranks hear; or if the program is no evaluation.
+  Error: a batch has other inputs, in which case the other ranks fail too; or the program is not an
+    evaluation.
 
 Example:
   >>> evaluation.evaluate(lockstep.data.batches(images, labels, size=1000, world=world, last="pad"))
@@ -251,14 +253,11 @@ Example:
 void BindExecutableCalls(ExecutableClass& executable) {
   executable.def("__call__", &Call, nb::sig("def __call__(self, **inputs: typing.Any) -> dict[str, numpy.ndarray]"))
       .def("start", &Start,
-           "Begins a call, and returns its results by name: whoever looks at one waits for it. So on a GPU the next "
-           "call's inputs are\n"
-           "copied while this one computes. Inputs may be changed as soon as it returns.\n\n"
-           "Two calls are under way at most: a third waits for the first. What a call meets is raised by what is "
-           "returned here, and\n"
-           "by the next use of the executable if that comes first, which then names the calls that it may have been. "
-           "On a CPU the call\n"
-           "has ended when this returns.",
+           "Begins a call, and returns its results by name. Reading a result waits for the call. On a GPU, the inputs\n"
+           "of the next call are copied while this one computes. Inputs may be changed when this returns.\n\n"
+           "At most two calls are in progress: a third waits for the first. An error of a call is raised by reading\n"
+           "its results, or by the next use of the executable if that is earlier. The message then names the calls\n"
+           "that may have failed. On a CPU the call has ended when this returns.",
            nb::sig("def start(self, **inputs: typing.Any) -> lockstep._base.values.StartedCall"))
       .def(
           "joined",
@@ -268,12 +267,10 @@ void BindExecutableCalls(ExecutableClass& executable) {
             return module.attr("joined")(self, batches);
           },
           "batches"_a.none(),
-          "Calls with each of this rank's batches, and without rows when they have run out, until all ranks' have; "
-          "gives "
-          "the results of\n"
-          "each call. Of a step that `train_step(..., uneven=True)` made. Ranks may have different numbers of batches, "
-          "and nobody counts\n"
-          "them before. A call in which no rank has a row changes nothing, is no step, and has no result here.\n\n"
+          "Calls the executable with each of this rank's batches, and then without rows until all ranks have no\n"
+          "batches left. Yields the results of each call. Requires a step from `train_step(..., uneven=True)`. Ranks\n"
+          "may have different numbers of batches, which need not be known. A call in which no rank has a row changes\n"
+          "nothing, is not counted as a step, and yields no results.\n\n"
           "Args:\n"
           "  batches: the inputs of each call, by name.\n\n"
           "Example:\n"
@@ -301,33 +298,32 @@ void BindViews(ExecutableClass& executable) {
           [](const LoadedExecutable& self) {
             return Model{ValueOrThrow(ParseGraph(self.executor->executable().graph_text)), {}, self.origin, {}, {}};
           },
-          "The program of a rank, after all passes.")
+          "The local program of this rank, after all passes.")
       .def_prop_ro(
           "steps", [](const LoadedExecutable& self) { return ToValidText(self.executor->executable().ToString()); },
-          "The steps that a call runs, as text.")
+          "The steps of a call, as text.")
       .def(
           "summary",
           [](nb::object self, nb::object depth) {
             return nb::module_::import_("lockstep._graph.layers").attr("executable_summary")(self, depth);
           },
           "depth"_a = nb::none(),
-          "How many steps of which kind a call runs, and graph.summary(). A reference step is an op for which the "
-          "backend has no kernel:\n"
-          "it is slow.",
+          "The number of steps of each kind in a call, and graph.summary(). A reference step is an op for which the\n"
+          "backend has no kernel. It is slow.",
           nb::sig("def summary(self, depth: int | None = None) -> str"))
       .def_prop_ro("collectives", &CollectiveLines,
-                   "A line for each collective of a call, in order: what ranks compare when they load.",
+                   "A line for each collective of a call, in order. Ranks compare these when they load.",
                    nb::sig("def collectives(self) -> list[str]"))
-      .def_prop_ro("memory", &Memory,
-                   "The bytes that this rank holds between and during calls: states, constants, the arena, in which "
-                   "everything else lies that\n"
-                   "a call computes, and the buckets of collectives. Inputs and results are the caller's.",
-                   nb::sig("def memory(self) -> dict[str, int]"))
-      .def_prop_ro("recomputed", &Recomputed,
-                   "What a call computes again because of `memory_limit`: how many `kernels` run again, and the "
-                   "`operations` and the\n"
-                   "`bytes` read and written of those, each as a share of what the call computes without.",
-                   nb::sig("def recomputed(self) -> dict[str, float]"))
+      .def_prop_ro(
+          "memory", &Memory,
+          "The memory of this rank in bytes: states, constants, the arena for all other values that a call computes,\n"
+          "and the buckets of collectives. Inputs and results belong to the caller.",
+          nb::sig("def memory(self) -> dict[str, int]"))
+      .def_prop_ro(
+          "recomputed", &Recomputed,
+          "The work that a call repeats because of `memory_limit`: the number of `kernels` that run again, and their\n"
+          "`operations` and `bytes` read and written, as shares of the call's work without repetition.",
+          nb::sig("def recomputed(self) -> dict[str, float]"))
       .def_prop_ro("_is_asynchronous",
                    [](const LoadedExecutable& self) {
                      const std::vector<ServedState>& served = self.executor->executable().served;
@@ -341,25 +337,24 @@ void BindViews(ExecutableClass& executable) {
       .def(
           "staleness",
           [](nb::object self) { return nb::module_::import_("lockstep._compile.strategy").attr("staleness_of")(self); },
-          "How late gradients were, of a program compiled with strategy=\"parameter_server\": the updates by other "
-          "workers between\n"
-          "the pull that a gradient was made from and its push. It counts the updates of the whole job.",
+          "The staleness of gradients in a program that was compiled with strategy=\"parameter_server\": the number\n"
+          "of updates by other workers between the pull from which a gradient was computed and its push. It covers\n"
+          "the updates of the whole job.",
           nb::sig("def staleness(self) -> lockstep.kv.Staleness"))
       .def_prop_ro(
           "threads", [](const LoadedExecutable& self) { return self.executor->executable().threads; },
-          "Threads of this rank.")
-      .def_prop_ro("counters", &Counters,
-                   "Seconds of this thread since loading, in calls that were waited for and succeeded: total, in "
-                   "kernels, in communication;\n"
-                   "and their number, runs. On a GPU kernels and communication are the time that it takes to queue "
-                   "them, but with\n"
-                   "compile(profile=True).",
-                   nb::sig("def counters(self) -> dict[str, float]"))
-      .def_prop_ro("profile", &Profile,
-                   "The steps of a call in order, each with its seconds since loading, in calls that succeeded. On a "
-                   "GPU they are known\n"
-                   "with compile(profile=True) alone.",
-                   nb::sig("def profile(self) -> list[tuple[str, float]]"))
+          "The number of threads of this rank.")
+      .def_prop_ro(
+          "counters", &Counters,
+          "Seconds of this thread since loading, in calls that were waited for and succeeded: total, in kernels, and\n"
+          "in communication; and the number of calls, runs. On a GPU the times of kernels and communication are those\n"
+          "of queuing them, unless compile(profile=True).",
+          nb::sig("def counters(self) -> dict[str, float]"))
+      .def_prop_ro(
+          "profile", &Profile,
+          "The steps of a call in order, each with its seconds since loading, in calls that succeeded. On a GPU they\n"
+          "are known only with compile(profile=True).",
+          nb::sig("def profile(self) -> list[tuple[str, float]]"))
       .def("__repr__", [](const LoadedExecutable& self) {
         const Executable& executable = self.executor->executable();
         std::vector<std::string> inputs, results;
@@ -377,17 +372,15 @@ void BindViews(ExecutableClass& executable) {
 void BindExecutable(nb::module_& module) {
   ExecutableClass executable(
       module, "Executable",
-      "A compiled program on this rank, with its state. Called with the inputs by name, it "
-      "returns the results by name.\n"
-      "All ranks call it together. Arrays are this rank's share, and are read without copies "
-      "if they are in row-major order.\n\n"
-      "A call that fails before the first step which writes a state, such as for an input of "
-      "another shape, changes nothing. One that fails later may have updated some states and "
-      "not others: every call then raises an Error with the cause, until all states that the "
-      "program updates have been assigned again. So it is on one rank. Of several ranks a call "
-      "that fails on one, whatever for, fails on all, and ends their communicator: start the job "
-      "anew, from a checkpoint.");
-  nb::class_<Started>(module, "_Started", "A call that was started.")
+      "A compiled program on this rank, with its states. Call it with the inputs by name; it returns the results by\n"
+      "name. All ranks call it together. Arrays have this rank's share, and are read without copies if they are in\n"
+      "row-major order.\n\n"
+      "A call that fails before the first step that writes a state, for example because an input has another shape,\n"
+      "changes nothing. If it fails later, it may have updated only some states. Then every call raises an Error with\n"
+      "the cause, until all states that the program updates have been assigned again. This applies to one rank. With\n"
+      "several ranks, a call that fails on one rank fails on all ranks, and ends their communicator. Restart the job\n"
+      "from a checkpoint.");
+  nb::class_<Started>(module, "_Started", "A call in progress.")
       .def("wait", &WaitFor, nb::sig("def wait(self) -> dict[str, numpy.ndarray]"));
   BindExecutableCalls(executable);
   BindBinding(executable);

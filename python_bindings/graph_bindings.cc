@@ -1,4 +1,4 @@
-// lockstep.Graph and what makes one of another: parse, load_onnx, train_step, gradients, distribute; and interpret.
+// lockstep.Graph, the functions that make graphs (parse, load_onnx, train_step, gradients, distribute), and interpret.
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -35,7 +35,7 @@ using namespace nb::literals;
 
 namespace {
 
-// The value with which the program was made, by name.
+// Returns the initial values of the program's settings, by name.
 nb::dict DescribeSettings(const Graph& graph) {
   nb::dict settings;
   for (const Input& input : graph.inputs()) {
@@ -64,7 +64,7 @@ Model ImportedAs(ImportedModel imported) {
           /*is_imported=*/true};
 }
 
-// Of the file `path`, or of `bytes`, for which `path` stands in messages.
+// Imports the file `path`, or `bytes`, for which `path` is only a name in messages.
 Model Imported(const std::string& path, const std::optional<nb::bytes>& bytes,
                const std::map<std::string, int64_t>& dims, const std::optional<std::map<std::string, int64_t>>& split,
                const std::map<std::string, nb::object>& values, const std::vector<std::string>& constants,
@@ -83,13 +83,13 @@ Model Imported(const std::string& path, const std::optional<nb::bytes>& bytes,
   return ImportedAs(ValueOrThrow(bytes ? ImportOnnxBytes(view, path, options) : ImportOnnx(path, options)));
 }
 
-// The model that was imported, with other extents of its dimensions, and with the values of this one.
+// Returns the imported model with other extents of its dimensions, and with the values of `model`.
 Model WithDims(const Model& model, const std::map<std::string, int64_t>& dims) {
   if (!model.is_imported) {
     ThrowIfError(
-        FailedPrecondition() << "with_dims: @" << model.graph.name()
-                             << " is no model as load_onnx or from_torch makes it"
-                             << (model.origin ? ", but was made of one: make it again, of model.with_dims(...)" : ""));
+        FailedPrecondition() << "with_dims: @" << model.graph.name() << " is not a model from load_onnx or from_torch"
+                             << (model.origin ? ", but was made from one: make it again from model.with_dims(...)"
+                                              : ""));
   }
   ReleasedGil released;
   Model result = ImportedAs(ValueOrThrow(ImportWithDims(*model.origin, model.values, dims)));
@@ -97,7 +97,7 @@ Model WithDims(const Model& model, const std::map<std::string, int64_t>& dims) {
   return result;
 }
 
-// The model with other initial values of some states.
+// Returns the model with other initial values of some states.
 Model WithValues(const Model& model, const std::map<std::string, nb::object>& values) {
   Model result = model.With(model.graph.Clone());
   result.is_imported = model.is_imported;
@@ -158,8 +158,8 @@ Model EvaluationOf(const Model& model, const std::vector<LossChoice>& losses,
   return evaluation;
 }
 
-// The value of an input of a rank's program: given, or its part of a state's initial value, or zero for a state without
-// one.
+// Returns an input of a rank's program: the given value, its part of a state's initial value, or zero for a state
+// without one.
 Tensor InterpreterInput(const Model& model, const Graph& local, const Input& input,
                         const std::map<std::string, nb::object>& given, size_t rank) {
   const auto it = given.find(input.name());
@@ -183,7 +183,7 @@ nb::list InterpretModel(const Model& model, const std::vector<std::map<std::stri
       if (!model.graph.FindInput(name))
         ThrowIfError(InvalidArgument() << "graph @" << model.graph.name() << " has no input " << name);
     }
-    if (static_cast<int64_t>(rank) >= local.num_ranks()) break;  // more than there are: the interpreter says so
+    if (static_cast<int64_t>(rank) >= local.num_ranks()) break;  // too many ranks: the interpreter reports it
     for (const Input& input : local.inputs())
       tensors[rank].push_back(InterpreterInput(model, local, input, inputs[rank], rank));
   }
@@ -205,18 +205,20 @@ nb::list InterpretModel(const Model& model, const std::vector<std::map<std::stri
 using GraphClass = nb::class_<Model>;
 
 constexpr char kWithDims[] =
-    R"(The same model with other extents of its symbolic dimensions, such as a batch of one sample: model.with_dims(batch=1).
+    R"(Returns the model with other extents of its symbolic dimensions, such as a batch of one sample:
+model.with_dims(batch=1).
 
-The model is the one that `load_onnx` or `from_torch` made, or `load_weights` of that. Nothing is read or exported again, and the states
-of the new graph have the names, shapes and values of those of this one, whose results it computes for the same rows.
+Requires a model from `load_onnx` or `from_torch`, or from `load_weights` of such a model. Nothing is read or
+exported again. The states of the new graph have the same names, shapes and values, and it computes the same
+results for the same rows.
 
 Args:
-  dims: extents by name, as of `load_onnx`; or in place of them one dict, whose names may be places: {"x:0": 1}. Dimensions
-    that are not named keep their extents.
+  dims: extents by name, as for `load_onnx`; or instead one dict, whose names may be positions: {"x:0": 1}.
+    Other dimensions keep their extents.
 
 Raises:
-  Error: if there is no dimension of that name, or the model cannot have that extent; or if the graph was made of a model, such as a training
-    step, or of a text.
+  Error: there is no dimension of that name, the model cannot have that extent, or the graph is not such a
+    model but, for example, a training step or a parsed text.
 
 Example:
   >>> one = lockstep.compile(model.with_dims(batch=1))
@@ -224,14 +226,14 @@ Example:
   >>> one(image=image[None])["logits"])";
 
 constexpr char kSave[] =
-    R"(Writes the graph to a file, which load_graph() reads: its text, the initial values of its states, its schedules, and the
-model that it was imported from, so that what was loaded has with_dims() and can be saved as ONNX.
+    R"(Writes the graph to a file for load_graph(): its text, the initial values of its states, its schedules, and
+the model from which it was imported, so that the loaded graph has with_dims() and can be saved as ONNX.
 
-The file appears complete or not at all. The calling process writes; of several ranks one is enough.
+The file appears complete or not at all. The calling process writes. With several ranks, call it on one.
 
 Raises:
-  Error: if the file cannot be written; or if a setting follows a function that is none of lockstep.schedule or lockstep.average,
-    which no file can hold. pickle can, if it finds the function by its name.
+  Error: the file cannot be written; or a setting follows a function that is not of lockstep.schedule or
+    lockstep.average, which a file cannot represent. pickle can, if it finds the function by its name.
 
 Example:
   >>> step.save("step.graph")
@@ -241,15 +243,15 @@ void BindGraphFacts(GraphClass& graph) {
   graph.def_prop_ro("name", [](const Model& self) { return self.graph.name(); })
       .def_prop_ro(
           "inputs", [](const Model& self) { return DescribeInputs(self.graph, false); },
-          "The data inputs, given at each call.", nb::sig("def inputs(self) -> list[lockstep._base.values.ValueInfo]"))
+          "The data inputs, which each call passes.",
+          nb::sig("def inputs(self) -> list[lockstep._base.values.ValueInfo]"))
       .def_prop_ro(
           "states", [](const Model& self) { return DescribeInputs(self.graph, true); },
-          "Trained variables, statistics and optimizer state.",
+          "The trained variables, statistics and optimizer states.",
           nb::sig("def states(self) -> list[lockstep._base.values.ValueInfo]"))
       .def_prop_ro(
           "settings", [](const Model& self) { return DescribeSettings(self.graph); },
-          "The numbers that may change between calls, such as optimizer/learning_rate, with the values that they have "
-          "at first.",
+          "The numbers that may change between calls, such as optimizer/learning_rate, with their initial values.",
           nb::sig("def settings(self) -> dict[str, float]"))
       .def_prop_ro(
           "results",
@@ -260,10 +262,10 @@ void BindGraphFacts(GraphClass& graph) {
             }
             return list;
           },
-          "What a call returns.", nb::sig("def results(self) -> list[lockstep._base.values.ValueInfo]"))
+          "The results of a call.", nb::sig("def results(self) -> list[lockstep._base.values.ValueInfo]"))
       .def_prop_ro(
           "trained", [](const Model& self) { return passes::StatesTrainedBy(self.graph); },
-          "The names of the states that an optimizer updates; none in a model, which a training step is made of.")
+          "The names of the states that an optimizer updates. A model that is not a training step has none.")
       .def_prop_ro(
           "constants", [](const Model& self) { return self.constants; },
           "The names of the float initializers that the graph uses as constants. `trained` of train_step() can name "
@@ -272,7 +274,7 @@ void BindGraphFacts(GraphClass& graph) {
           "fixed_inputs", [](const Model& self) { return self.fixed_inputs; },
           "The inputs of the file whose values, given to load_onnx(), went into the graph.")
       .def_prop_ro(
-          "notes", [](const Model& self) { return self.notes; }, "What the import changed, a sentence each.")
+          "notes", [](const Model& self) { return self.notes; }, "A sentence for each change by the import.")
       .def_prop_ro("_supposed_parameters", [](const Model& self) { return self.unmarked_parameters; })
       .def("_facts", &Summary)
       .def("_nodes", &DescribeNodes, nb::sig("def _nodes(self) -> list[dict[str, typing.Any]]"))
@@ -282,27 +284,19 @@ void BindGraphFacts(GraphClass& graph) {
             return nb::module_::import_("lockstep._graph.layers").attr("summary")(self, depth);
           },
           "depth"_a = nb::none(),
-          "What the graph takes, holds, trains and gives, a line each, with counts; and a table of its layers.\n\n"
-          "A layer is what the nodes of one module of the model have in common in their sources: /block/conv of "
-          "/block/conv/Conv; in\n"
-          "files of PyTorch's exporter encoder.0.linear1 of torch:encoder.0.linear1/node_MatMul_91, or relu_3() of a "
-          "function outside\n"
-          "the model's modules. Of each: the type of its last result, the parameters that it is the first to use, "
-          "operations forwards and for "
-          "gradients, and the\n"
-          "bytes of all results of its nodes, which is not the memory that a compiled program needs. An addition, a "
-          "comparison or a\n"
-          "function such as exp of one element is one operation, a product that is added to a sum two (so one "
-          "multiply-accumulate is\n"
-          "two); a reduction has one for each element that it reads, moving elements none. Normalisations and softmax "
-          "that are one node\n"
-          "count one for each element. Of a step of micro-batches types and bytes are those of one, operations those "
-          "of "
-          "all.\n\n"
+          "A line for each input, state, setting and result of the graph, with counts, and a table of its layers.\n\n"
+          "A layer is the nodes whose sources have the same module of the model: /block/conv of /block/conv/Conv; in\n"
+          "files of PyTorch's exporter, encoder.0.linear1 of torch:encoder.0.linear1/node_MatMul_91, or relu_3() of a\n"
+          "function outside the model's modules. For each layer, the table shows the type of the last result, the\n"
+          "parameters that it uses first, the operations in the forward computation and for gradients, and the bytes\n"
+          "of all results of its nodes, which are not the memory that a compiled program needs. An addition, a\n"
+          "comparison or a function such as exp of one element is one operation. A product that is added to a sum is\n"
+          "two, so a multiply-accumulate is two. A reduction has one for each element that it reads, and moving\n"
+          "elements none. Normalisations and softmax that are one node have one for each element. For a step of\n"
+          "micro-batches, types and bytes are those of one micro-batch, and operations those of all.\n\n"
           "Args:\n"
-          "  depth: how many parts of a layer's name count, between slashes, and between dots in a module's name; "
-          "layers that "
-          "have these in common are one. All if None.",
+          "  depth: the number of parts of a layer's name, between slashes, and between dots in a module's name.\n"
+          "    Layers with equal parts are merged. None is all parts.",
           nb::sig("def summary(self, depth: int | None = None) -> str"))
       .def(
           "save_svg",
@@ -310,10 +304,9 @@ void BindGraphFacts(GraphClass& graph) {
             nb::module_::import_("lockstep._graph.layers").attr("save_svg")(self, path, depth);
           },
           "path"_a.none(), "depth"_a = nb::none(),
-          "Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot. Of a "
-          "step also the\n"
-          "optimizer and, where the graph has been distributed, the collectives, those of a layer as one; dashed lines "
-          "are gradients.",
+          "Draws the graph into a file, with a box for each layer of summary(). Requires Graphviz' program dot. A\n"
+          "drawing of a step also has the optimizer and, if the graph has been distributed, the collectives, one for\n"
+          "each layer. Dashed lines are gradients.",
           nb::sig("def save_svg(self, path: str | os.PathLike[str], depth: int | None = None) -> None"))
       .def(
           "save",
@@ -342,7 +335,7 @@ void BindGraphFacts(GraphClass& graph) {
             const auto value = self.values.find(state);
             return ToNumpy(value == self.values.end() ? Tensor(input->value.type()) : value->second);
           },
-          "state"_a.none(), "The value with which a state starts; zeros unless the model gives one.",
+          "state"_a.none(), "The initial value of a state; zeros unless the model has one.",
           nb::sig("def initial_value(self, state: str) -> numpy.ndarray"));
 }
 
@@ -350,24 +343,23 @@ void BindTexts(GraphClass& graph) {
   graph.def("__str__", [](const Model& self) { return self.graph.ToString(); })
       .def(
           "short", [](const Model& self) { return PrintGraph(self.graph, {.brief = true}); },
-          "The graph for people: a line for each node, in which a fusion is the list of its ops, and no sources. str() "
-          "is "
-          "the exact text, which parse() reads.")
+          "Returns the graph in a form for people: a line for each node, with a fusion as the list of its ops, and\n"
+          "without sources. str() is the exact text, which parse() reads.")
       .def(
           "diff",
           [](nb::object self, nb::object other) {
             return nb::module_::import_("lockstep._graph.diff").attr("diff")(self, other);
           },
           "other"_a.none(),
-          "What the text of `other` has and this one has not, and the reverse, as a unified diff; numbered values that "
-          "correspond have one number. Empty if the graphs are equal.",
+          "Returns a unified diff from the text of this graph to that of `other`. Numbered values that correspond\n"
+          "have the same number. Empty if the graphs are equal.",
           nb::sig("def diff(self, other: Graph) -> str"))
       .def(
           "_repr_pretty_",
           [](const Model& self, nb::object printer, bool) {
             printer.attr("text")(PrintGraph(self.graph, {.brief = true}));
           },
-          "printer"_a, "cycle"_a, "What IPython shows: short().",
+          "printer"_a, "cycle"_a, "The display of IPython: short().",
           nb::sig("def _repr_pretty_(self, printer: typing.Any, cycle: bool) -> None"))
       .def("__repr__",
            [](const Model& self) {
@@ -387,11 +379,11 @@ void BindTexts(GraphClass& graph) {
           "__call__",
           [](const Model& self, const nb::args&, const nb::kwargs&) -> nb::object {
             throw nb::type_error(ToValidText("graph @" + self.graph.name() +
-                                             " is a program that is not compiled: exe = lockstep.compile(graph), and "
-                                             "exe(…) runs it")
+                                             " is not compiled: use exe = lockstep.compile(graph), and "
+                                             "run it by exe(…)")
                                      .c_str());
           },
-          "Nothing: a TypeError that says what runs a graph.",
+          "Raises a TypeError that says how to run a graph.",
           nb::sig("def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.NoReturn"));
 }
 
@@ -458,7 +450,7 @@ void BindFunctions(nb::module_& module) {
         const Mesh mesh = ValueOrThrow(MeshOf(axes));
         Graph graph = model.graph.Clone();
         ThrowIfError(passes::SplitInputs(graph, ValueOrThrow(passes::SplitsOf(graph, placements)), mesh));
-        // What nobody uses must not travel; and values that are used in slices alone need not be there as a whole.
+        // Unused values must not be communicated, and values of which only slices are used need not be gathered.
         const std::vector<passes::Pass> to_run = {passes::Dce(), passes::Distribute(mesh), passes::Dce()};
         ThrowIfError(passes::RunPasses(to_run, graph));
         return model.With(std::move(graph));
@@ -495,7 +487,7 @@ nb::object DescribeValue(const std::string& name, const TensorType& type, const 
 void BindGraph(nb::module_& module) {
   GraphClass graph(module, "Graph",
                    "A program: typed inputs, states (what training changes) and results. str() is its text form.",
-                   nb::dynamic_attr());  // _schedules: by setting, what compile() makes the executable follow
+                   nb::dynamic_attr());  // _schedules: functions of the step by setting, which compile() follows
   BindGraphFacts(graph);
   BindTexts(graph);
   BindFunctions(module);

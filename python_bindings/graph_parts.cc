@@ -1,5 +1,5 @@
-// What a Graph of Python is made of, as facts and tensors, and a Graph of these: what lockstep/_graph/graph_file.py
-// writes and reads.
+// Conversion between Python's Graph and its parts, facts and tensors, which lockstep/_graph/graph_file.py writes and
+// reads.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -28,8 +28,8 @@ using namespace nb::literals;
 
 namespace {
 
-// The names of the tensors: the text form of the graph; the serialized model of the origin; with a name behind them the
-// initial value of a state, the value of a constant, and the value that an input was imported with.
+// The names of the tensors: the text form of the graph, and the serialized model of the origin. Followed by a name: the
+// initial value of a state, the value of a constant, and the value with which an input was imported.
 constexpr char kText[] = "graph", kModel[] = "model";
 constexpr std::string_view kState = "state/", kConstant = "constant/", kGiven = "given/";
 
@@ -46,7 +46,7 @@ std::string_view BytesOf(const Tensor& tensor) {
   return {reinterpret_cast<const char*>(tensor.bytes()), tensor.num_bytes()};
 }
 
-// The array shares the tensor's memory.
+// The array shares the memory of the tensor.
 TensorParts PartsOf(const Tensor& tensor) {
   auto* const kept = new Tensor(tensor);
   const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<Tensor*>(p); });
@@ -67,7 +67,7 @@ Tensor TensorOf(const std::string& name, const TensorParts& parts) {
   return tensor;
 }
 
-// Whether the text form of the tensor is short, and has all its bits: that of a NaN has not.
+// True if the text form of the tensor is short and keeps all bits, which that of a NaN does not.
 bool IsForText(const Tensor& tensor) {
   constexpr int64_t kMostElements = 16;
   const int64_t written =
@@ -79,7 +79,8 @@ bool IsForText(const Tensor& tensor) {
   return true;
 }
 
-// The text of the graph, in which large constants are zero; these go to `constants`, by the names of their values.
+// Returns the text of the graph with large constants set to zero. Adds these to `constants`, by the names of their
+// values.
 std::string TextWithout(const Graph& whole, std::map<std::string, Tensor>& constants) {
   Graph graph = whole.Clone();
   for (Node& node : graph.nodes()) {
@@ -99,7 +100,7 @@ void SetConstants(Graph& graph, const std::map<std::string, Tensor>& constants) 
     ThrowIfError(graph.SetAttribute(&node, "value", value->second));
     ++found;
   }
-  if (found != constants.size()) ThrowIfError(InvalidArgument() << "a constant has a value and is not in the graph");
+  if (found != constants.size()) ThrowIfError(InvalidArgument() << "a constant has a value but is not in the graph");
 }
 
 nb::object OriginFacts(const Model& model) {
@@ -114,7 +115,7 @@ nb::object OriginFacts(const Model& model) {
   return facts;
 }
 
-// The facts are what JSON can say.
+// The facts are values that JSON can represent.
 std::pair<nb::dict, std::map<std::string, TensorParts>> GraphParts(const Model& model) {
   std::map<std::string, Tensor> tensors, constants;
   tensors.emplace(kText, TensorOf(TextWithout(model.graph, constants)));
@@ -139,7 +140,7 @@ std::pair<nb::dict, std::map<std::string, TensorParts>> GraphParts(const Model& 
 template <typename T>
 T Fact(const nb::dict& facts, const char* name) {
   T fact{};
-  if (!nb::try_cast(facts.get(name, nb::none()), fact)) ThrowIfError(InvalidArgument() << "what it says of " << name);
+  if (!nb::try_cast(facts.get(name, nb::none()), fact)) ThrowIfError(InvalidArgument() << "malformed fact " << name);
   return fact;
 }
 
@@ -156,7 +157,7 @@ Model GraphOfParts(const nb::dict& facts, const std::map<std::string, TensorPart
     else if (kind == kState) states.emplace(rest, std::move(tensor));
     else if (kind == kConstant) constants.emplace(rest, std::move(tensor));
     else if (kind == kGiven) given.emplace(rest, std::move(tensor));
-    else ThrowIfError(InvalidArgument() << name << " is no part of a graph");
+    else ThrowIfError(InvalidArgument() << name << " is not a part of a graph");
   }
   if (!text) ThrowIfError(InvalidArgument() << "the text of the graph is missing");
   Model model{ValueOrThrow(ParseGraph(BytesOf(*text))),
@@ -177,7 +178,7 @@ Model GraphOfParts(const nb::dict& facts, const std::map<std::string, TensorPart
   }
   const auto of_origin = Fact<std::optional<nb::dict>>(facts, "origin");
   if (of_origin.has_value() != serialized.has_value() || (model.is_imported && !serialized))
-    ThrowIfError(InvalidArgument() << "the model that the graph was imported from is not complete");
+    ThrowIfError(InvalidArgument() << "the model from which the graph was imported is incomplete");
   if (!serialized) return model;
   const auto learnt = Fact<Names>(*of_origin, "states"), fixed = Fact<Names>(*of_origin, "constants");
   model.origin = std::make_shared<const OnnxOrigin>(

@@ -1,5 +1,5 @@
-// What Python calls an Executable, and the two halves of its binding: calls and views (executable_bindings.cc), and
-// what lies in it between calls (state_bindings.cc).
+// LoadedExecutable: the object behind lockstep.Executable. It is bound in two halves: calls and views
+// (executable_bindings.cc), and states and settings (state_bindings.cc).
 
 #pragma once
 
@@ -26,27 +26,27 @@ namespace lockstep::python {
 
 using Outputs = std::vector<OutputArray>;  // by result
 
-// A loaded executable with what it runs on. The communicator belongs to Python, which `world` keeps alive.
+// A loaded executable with its communicator and device. Python owns the communicator, which `world` keeps alive.
 struct LoadedExecutable {
-  // Of the calls that are under way, by number: their memory, which is written until then. Shared with the object that
-  // Python has of the call, and may drop before; destroyed after the executor, which waits for them.
+  // The memory of calls in progress, by call number. It is written until the call has ended. Shared with the Python
+  // object of the call, which may be dropped earlier. Destroyed after the executor, which waits for the calls.
   std::deque<std::pair<int64_t, std::shared_ptr<Outputs>>> under_way;
   nb::object world;
   Communicator* communicator;
   RankDevice opened;
-  std::unique_ptr<Communicator> alone;  // of this rank, whose program is its own; null: it is of all ranks
+  std::unique_ptr<Communicator> alone;  // of this rank alone, if it has its own program; null if all ranks run one
   std::unique_ptr<Executor> executor;
   std::shared_ptr<const OnnxOrigin> origin;
   std::map<std::string, ArrayInPlace> bound_states,
-      bound_results;               // by name; the arrays live as long as they are bound
+      bound_results;               // by name; kept alive while they are bound
   int64_t step = 0;                // the number of the next call
   std::set<std::string> batches;   // the inputs that may have fewer rows than the rank's share
-  FirstRows first_rows;            // what pads batches that are not full
-  nb::dict schedules;              // by setting: functions of it
-  nb::object saving = nb::none();  // the save that is under way, of lockstep/_checkpoint/checkpoint.py
+  FirstRows first_rows;            // pad batches that are not full
+  nb::dict schedules;              // functions of the step, by setting
+  nb::object saving = nb::none();  // the save in progress, from lockstep/_checkpoint/checkpoint.py
 
-  // Python destroys it, with the GIL. The executor and the device wait for runs that are under way, in which other
-  // ranks, threads of this process, may have to do their part first. What uses the device goes before it.
+  // Python calls the destructor, with the GIL. The executor and the device wait for runs in progress, in which other
+  // ranks, as threads of this process, may have to act first. Users of the device are destroyed before it.
   ~LoadedExecutable() {
     ReleasedGil released;
     executor.reset();
@@ -58,8 +58,8 @@ struct LoadedExecutable {
 using ExecutableClass = nb::class_<LoadedExecutable>;
 
 void BindSettings(ExecutableClass& executable);                     // step, settings, set
-void BindRecord(nb::module_& module, ExecutableClass& executable);  // report; what other programs see of it
+void BindRecord(nb::module_& module, ExecutableClass& executable);  // report, and the record that other programs read
 void BindBinding(ExecutableClass& executable);                      // bind
-void BindStates(ExecutableClass& executable);  // state, check_replicas, save, load, and what save_onnx calls
+void BindStates(ExecutableClass& executable);  // state, check_replicas, save, load, and a part of save_onnx
 
 }  // namespace lockstep::python

@@ -1,5 +1,5 @@
-// What `lockstep doctor` asks of the machine, and where Python's packages have NVIDIA's libraries. Nothing of NVIDIA's
-// is opened before a function here is called that says so.
+// Properties of the machine for `lockstep doctor`, and the folders of NVIDIA's libraries in Python's packages. NVIDIA's
+// libraries are opened only by the functions here that describe them.
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -27,10 +27,10 @@ namespace {
 
 constexpr NetworkCosts kDefaultCosts;
 
-// The text in which processes differ whose kernels may compute different bits.
+// Differs between processes whose kernels may compute different bits.
 std::string CpuFingerprint() { return ValueOrThrow(ValueOrThrow(CreateBackend("cpu"))->MakeTarget({})).fingerprint; }
 
-// Paths as the file system has them, which may be no text.
+// The paths are bytes of the file system, which may not be valid text.
 void SetCudaFolders(const std::vector<nb::bytes>& folders) {
   std::vector<std::string> paths;
   for (const nb::bytes& folder : folders) paths.emplace_back(folder.c_str(), folder.size());
@@ -77,7 +77,7 @@ nb::list CudaLibraries() {
   return list;
 }
 
-// The seconds of calls of all_reduce (runtime/comm/routes/cost.h).
+// Returns the seconds of each call of all_reduce (runtime/comm/routes/cost.h).
 std::vector<double> Times(Communicator& world, int64_t bytes, int calls) {
   ReleasedGil released;
   const ExclusiveUse use(world.in_use());
@@ -85,7 +85,7 @@ std::vector<double> Times(Communicator& world, int64_t bytes, int calls) {
   return ValueOrThrow(TimeAllReduce(world, bytes, calls));
 }
 
-// By axis of the mesh, bytes and nanoseconds (runtime/comm/routes/cost.h).
+// Returns bytes and nanoseconds for each axis of the mesh (runtime/comm/routes/cost.h).
 std::vector<std::vector<std::pair<int64_t, int64_t>>> Costs(Communicator& world,
                                                             const std::vector<std::pair<std::string, int64_t>>& mesh) {
   ReleasedGil released;
@@ -99,7 +99,7 @@ std::vector<std::vector<std::pair<int64_t, int64_t>>> Costs(Communicator& world,
   return costs;
 }
 
-// Messages one after the other, and bytes that leave a host.
+// Returns the number of sequential messages, and the bytes that leave a host.
 nb::tuple TravelOfHosts(const std::string& name, int64_t bytes, int64_t hosts, int64_t ranks_a_host, double latency,
                         double bandwidth) {
   const NetworkCosts costs{.latency = latency, .byte_to_all = 1 / bandwidth, .byte_to_neighbour = 1 / bandwidth};
@@ -107,8 +107,8 @@ nb::tuple TravelOfHosts(const std::string& name, int64_t bytes, int64_t hosts, i
   return nb::make_tuple(travel.messages, travel.bytes);
 }
 
-// The networks that were measured, with the routes that are taken there in any order of additions, and from how many
-// bytes on.
+// Returns the measured networks, with their routes for any order of additions, and the sizes in bytes from which
+// each route is used.
 nb::list Networks() {
   nb::list list;
   for (const Network& network : KnownNetworks(CacheFolder())) {

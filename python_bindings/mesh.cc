@@ -1,4 +1,4 @@
-// MeshOf: a mesh as Python gives it.
+// MeshOf: a mesh from Python's axes and sizes.
 
 #include <algorithm>
 #include <cctype>
@@ -8,7 +8,7 @@
 namespace lockstep::python {
 
 absl::StatusOr<Mesh> MeshOf(const std::vector<std::pair<std::string, int64_t>>& axes) {
-  constexpr int64_t kMaxRanks = 1 << 15;  // as the verifier says
+  constexpr int64_t kMaxRanks = 1 << 15;  // as in the verifier
   std::vector<MeshAxis> result;
   int64_t ranks = 1;
   for (const auto& [name, size] : axes) {

@@ -1,4 +1,4 @@
-// The extension module lockstep._lockstep. Bindings convert, release the GIL, call, and convert; what they call is C++.
+// The extension module lockstep._lockstep. Bindings convert arguments, release the GIL, call C++, and convert results.
 
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
@@ -6,7 +6,7 @@
 
 namespace {
 
-// Raises lockstep.Error, a class of Python, for an Error of ours; other exceptions go on to nanobind's translators.
+// Raises Python's lockstep.Error for an Error of ours. Other exceptions are left to nanobind's translators.
 void RaiseError(const std::exception_ptr& exception, void*) {
   try {
     std::rethrow_exception(exception);
@@ -20,7 +20,7 @@ void RaiseError(const std::exception_ptr& exception, void*) {
 
 NB_MODULE(_lockstep, module) {
   using namespace lockstep::python;
-  // At exit the interpreter keeps what a traceback or a module still refers to; that is no leak of ours.
+  // At exit the interpreter keeps objects that a traceback or a module still refers to. They are not leaks.
   nanobind::set_leak_warnings(false);
   nanobind::register_exception_translator(RaiseError);
   module.doc() = "The compiled part of the package lockstep.";

@@ -1,4 +1,4 @@
-// Options of optimizers and losses on their way from Python: values by name.
+// Options of optimizers and losses from Python: values by name.
 
 #pragma once
 
@@ -38,7 +38,7 @@ inline AttributeMap AttributesOf(const Options& options) {
   return attributes;
 }
 
-// A loss: its name, the results and inputs that it is of, its options, and its factor in a sum of losses.
+// A loss: its name, the results and inputs that it reads, its options, and its factor in a sum of losses.
 using LossChoice = std::tuple<std::string, std::vector<std::string>, std::vector<std::string>, Options, double>;
 
 inline passes::LossSpec LossSpecOf(const LossChoice& choice) {
@@ -46,7 +46,7 @@ inline passes::LossSpec LossSpecOf(const LossChoice& choice) {
   return {name, predictions, inputs, AttributesOf(options), factor};
 }
 
-// An optimizer: the states that it is of, its name, its options, and those that will be set to other values.
+// An optimizer: the pattern of its states, its name, its options, and the options that will be set to other values.
 using OptimizerChoice = std::tuple<std::string, std::string, Options, std::vector<std::string>>;
 
 inline passes::OptimizerSpec OptimizerSpecOf(const OptimizerChoice& choice) {

@@ -13,7 +13,7 @@
 namespace lockstep::python {
 namespace {
 
-// Whether it is what the program takes, or that with fewer rows.
+// True if `given` equals the wanted type or has fewer rows.
 bool HasRowsOf(const TensorType& given, const TensorType& wanted) {
   return given.dtype == wanted.dtype && given.shape.rank() == wanted.shape.rank() &&
          given.shape[0] <= wanted.shape[0] && given.shape.Without({0}) == wanted.shape.Without({0});
@@ -27,10 +27,10 @@ NamedInput* Find(std::vector<NamedInput>& inputs, std::string_view name) {
 absl::Status NotTheSame(const std::string& first, double of_first, const std::string& name, double rows) {
   ErrorStream error = InvalidArgument() << "input " << name << " has " << rows << " rows";
   if (!first.empty()) error << ", and " << first << " has " << of_first;
-  return error << ", expected a whole number, the same of all inputs";
+  return error << ", expected a whole number, the same for all inputs";
 }
 
-// The first row of a batch, of which `of_a_row` entries of dimension 0 are one, unless there is one already.
+// Keeps the first row of a batch, which is `of_a_row` entries of dimension 0, unless there is one already.
 void Keep(const ConstTensorRef& batch, int64_t of_a_row, Tensor& row) {
   std::vector<int64_t> extents = batch.type.shape.dims();
   extents[0] = of_a_row;
@@ -40,7 +40,7 @@ void Keep(const ConstTensorRef& batch, int64_t of_a_row, Tensor& row) {
   if (type.num_bytes() > 0) std::memcpy(row.mutable_bytes(), batch.data, type.num_bytes());
 }
 
-// Copies of the row from the byte `begin` on.
+// Fills the batch with copies of the row from the byte `begin` on.
 void Fill(Tensor& batch, size_t begin, const Tensor& row) {
   const size_t size = row.num_bytes();
   for (size_t at = begin; size > 0 && at + size <= batch.num_bytes(); at += size)
@@ -68,9 +68,9 @@ absl::Status PadRows(const Executable& program, const std::set<std::string>& bat
   }
   if (infos.empty()) {
     return InvalidArgument() << "input " << passes::kRows << " is missing, and no input of @" << program.name
-                             << " is known to be a batch, as where distribute() had one rank along axis " << kDataAxis
-                             << ": compile the graph that it was given, or give 1 for each row that is there and 0 for "
-                             << "one that pads";
+                             << " is known to be a batch, for example because distribute() had one rank along axis "
+                             << kDataAxis << ": compile the graph before distribute(), or pass 1 for each existing row "
+                             << "and 0 for padding";
   }
   const int64_t most = rows_info->local_type.shape[0];
   std::string first;
@@ -78,7 +78,7 @@ absl::Status PadRows(const Executable& program, const std::set<std::string>& bat
   for (const ValueInfo* info : infos) {
     const NamedInput* const given = Find(inputs, info->name);
     if (given == nullptr || !HasRowsOf(given->tensor.type, info->local_type)) continue;
-    // Labels of the words of a sentence may be several for each row.
+    // An input may have several entries for each row, such as labels of the words of a sentence.
     const double of_a_row = static_cast<double>(info->local_type.shape[0]) / static_cast<double>(most);
     const double own = static_cast<double>(given->tensor.type.shape[0]) / of_a_row;
     if ((number && own != *number) || own != std::floor(own))

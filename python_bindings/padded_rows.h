@@ -14,20 +14,21 @@
 
 namespace lockstep::python {
 
-// Of each batch, by name, the first row that this rank had.
+// The first row that this rank had of each batch, by input name.
 using FirstRows = std::map<std::string, Tensor>;
 
-// The inputs that ranks along the axis "data" share by rows. It is the graph before any pass that knows: a program for
-// one rank along that axis forgets it.
+// Returns the inputs that ranks along the axis "data" share by rows. Requires the graph before any pass, because a
+// program for one rank along that axis no longer has this information.
 std::set<std::string> BatchesOf(const Graph& graph);
 
-// Where the program has the input `rows` and `inputs` lacks it, adds it, and fills up the `batches` that have fewer
-// rows than the rank's share; `padded` keeps what these borrow. Without any batch there are no rows. Batches with
-// different numbers of rows are an error, and so is a program of which no input is known as a batch; what else is wrong
-// with an input, the executor will say.
+// If the program has the input `rows` and `inputs` lacks it, adds it, and pads the `batches` that have fewer rows than
+// the rank's share. `padded` owns the memory that the new inputs borrow. Without any batch there are no rows.
+// Returns an error if batches have different numbers of rows, or if no input of the program is known to be a batch. The
+// executor detects other errors in inputs.
 //
-// What pads are copies of the first row that the rank had, in this call or before, and zeros where it never had one:
-// nothing of it counts, as long as it is finite wherever the model is, and of zeros a logarithm is not.
+// Padding consists of copies of the first row that the rank had in this or an earlier call, or of zeros if it never had
+// one. Padding does not count if its results are finite. A row of the batch has finite results if the model has, but
+// zeros may not: their logarithm is infinite.
 absl::Status PadRows(const Executable& program, const std::set<std::string>& batches, FirstRows& first_rows,
                      std::vector<NamedInput>& inputs, std::vector<Tensor>& padded);
 

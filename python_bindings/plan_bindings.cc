@@ -1,4 +1,4 @@
-// The search of placements (passes/distribute/plan_search.h) for lockstep.plan, which makes a Plan of what comes out.
+// The search of placements (passes/distribute/plan_search.h) for lockstep.plan, which makes a Plan of the results.
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -44,7 +44,7 @@ nb::dict Described(const passes::PlacementPlan& plan) {
   return described;
 }
 
-// The states but for what is kept for others, each with its type, where it is, and the bytes of a rank for it.
+// Returns the states except those kept for other states, each with its type, its splits, and its bytes on a rank.
 nb::list StatesOf(const Graph& graph, const Mesh& mesh) {
   std::set<std::string> kept;
   for (const Input& input : graph.inputs()) {
@@ -73,7 +73,7 @@ nb::dict Plan(const Model& model, const std::vector<std::pair<std::string, int64
   {
     ReleasedGil released;
     mesh = ValueOrThrow(MeshOf(axes));
-    // As a compilation does before it distributes.
+    // The same passes as in a compilation before it distributes.
     ThrowIfError(passes::RunPasses({passes::InferenceMode(), passes::RecognizeAttention(), passes::SeparateRows(),
                                     passes::Simplify(), passes::FoldConstants(), passes::Cse(), passes::Dce()},
                                    graph));

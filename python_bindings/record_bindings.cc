@@ -1,4 +1,4 @@
-// What ranks have recorded: for `lockstep status`, `lockstep report` and Executable.report().
+// The records of ranks, for `lockstep status`, `lockstep report` and Executable.report().
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -46,7 +46,7 @@ nb::list StepsOf(const RecordedProgram& program) {
   return steps;
 }
 
-// Events as bytes, which lockstep/_reports/record.py takes apart: a trace may have millions.
+// Events are passed as bytes, which lockstep/_reports/record.py parses, because a trace may have millions.
 template <typename Event>
 nb::bytes BytesOf(const std::vector<Event>& events) {
   return nb::bytes(events.data(), events.size() * sizeof(Event));
@@ -76,7 +76,7 @@ std::string Status(const std::string& job) {
   return ToValidText(ValueOrThrow(StatusText(RootOfJobs(), job)));
 }
 
-// The folder of the trace, its merged file, and what each rank recorded.
+// Returns the folder of the trace, its merged file, and the records of the ranks.
 nb::tuple Trace(const std::string& folder) {
   std::string found, merged;
   std::vector<RankRecord> records;
@@ -91,7 +91,7 @@ nb::tuple Trace(const std::string& folder) {
   return nb::make_tuple(found, merged, ranks);
 }
 
-// What this rank has recorded, and the number of the executable's program there; None if nobody records.
+// Returns this rank's record, with the number of the executable's program in it; None if nothing is recorded.
 nb::object RecordOf(const LoadedExecutable& self) {
   const Recorder* const recorder = self.communicator->recorder();
   if (recorder == nullptr) return nb::none();
@@ -100,7 +100,8 @@ nb::object RecordOf(const LoadedExecutable& self) {
   return dict;
 }
 
-// What the program's reductions take: name, bytes, and the steps that compute it, wait for its sum and use that.
+// Returns the tensors that the program reduces: name, bytes, and the steps that compute it, wait for its sum and use
+// it.
 nb::list ReducedTensorsOf(const LoadedExecutable& self) {
   nb::list tensors;
   for (const ReducedTensor& each : ReducedTensors(self.executor->executable().steps))
@@ -119,7 +120,7 @@ void BindRecord(nb::module_& module, ExecutableClass& executable) {
       [](Communicator& world, bool on) {
         if (world.recorder() != nullptr) world.recorder()->set_on(on);
       },
-      "world"_a, "on"_a, "For measuring what it costs.");
+      "world"_a, "on"_a, "Switches recording on or off, to measure its cost.");
   executable
       .def("_reduced_tensors", &ReducedTensorsOf,
            nb::sig("def _reduced_tensors(self) -> list[tuple[str, int, int, int, list[int]]]"))
@@ -130,16 +131,13 @@ void BindRecord(nb::module_& module, ExecutableClass& executable) {
             return nb::module_::import_("lockstep._reports.report").attr("report_of_executable")(self, calls);
           },
           "calls"_a = nb::none(),
-          "Where the time of the last calls went, on this rank: in kernels, in communication that was exposed or "
-          "hidden "
-          "behind them, and in\n"
-          "waiting, for which rank. Of a program whose weights parameter servers have, pushes and pulls are exposed "
-          "communication; it\n"
-          "says how many bytes went there and came from there, and, if asynchronous, how late gradients were. Printed, "
-          "a table;\n"
-          "`compile(buckets=report)` chooses buckets by it.\n\n"
+          "A report of the time of the last calls on this rank: in kernels, in communication (exposed, or hidden\n"
+          "behind kernels), and in waiting, by rank. In a program with parameter servers, pushes and pulls are\n"
+          "exposed communication. The report then has the bytes sent to and received from servers and, if they are\n"
+          "asynchronous, the staleness of gradients. It prints as a table. `compile(buckets=report)` uses it to\n"
+          "choose buckets.\n\n"
           "Args:\n"
-          "  calls: how many of the last calls; None: as many as are recorded, a few hundred.",
+          "  calls: the number of last calls; None is all recorded calls, a few hundred.",
           nb::sig("def report(self, calls: int | None = None) -> lockstep._reports.report.Report"));
 }
 

@@ -13,7 +13,7 @@
 namespace lockstep::python {
 namespace {
 
-std::atomic<int> working{0};  // threads that have released the GIL, and those that never get it again
+std::atomic<int> working{0};  // threads without the GIL, including those that never get it again
 
 void EndAtOnce(int exit_code, void*) {
   DoAllOfProcessEnd();
@@ -21,7 +21,7 @@ void EndAtOnce(int exit_code, void*) {
   _exit(exit_code);
 }
 
-// When the interpreter is finalized, and before exit(), which calls first what it was told last.
+// Runs when the interpreter is finalized, before exit(). exit() calls the handler that was registered last first.
 void AfterInterpreter() {
   if (working > 0) on_exit(EndAtOnce, nullptr);
 }
@@ -43,7 +43,7 @@ ReleasedGil::~ReleasedGil() {
 }
 
 void EndWhileOthersWork() {
-  if (Py_AtExit(AfterInterpreter) != 0) throw std::runtime_error("Python has no room for one more function at its end");
+  if (Py_AtExit(AfterInterpreter) != 0) throw std::runtime_error("Python cannot register another exit function");
 }
 
 }  // namespace lockstep::python

@@ -1,4 +1,4 @@
-// Without the GIL while C++ works, which may take long and wait for other ranks.
+// Release of the GIL while C++ code runs that may take long or wait for other ranks.
 
 #pragma once
 
@@ -6,11 +6,10 @@
 
 namespace lockstep::python {
 
-// Releases the GIL, and takes it again at the end of its scope. Unlike nanobind::gil_scoped_release it lets a process
-// end in which another thread is in such a scope, as a daemon thread may be: CPython ends a thread that wants the GIL
-// of an interpreter that is finalized, by unwinding its stack (before 3.14), and C++ answers std::terminate to that, as
-// neither a destructor nor nanobind's catch clauses can be unwound so. That thread waits here for the end of the
-// process.
+// Releases the GIL, and takes it again at the end of its scope. Unlike with nanobind::gil_scoped_release, the process
+// can end while another thread, such as a daemon thread, is in such a scope. CPython before 3.14 ends a thread that
+// wants the GIL of a finalized interpreter by unwinding its stack. C++ answers with std::terminate, because neither
+// a destructor nor nanobind's catch clauses can be unwound this way. Here that thread waits for the end of the process.
 class ReleasedGil {
  public:
   ReleasedGil();
@@ -22,9 +21,10 @@ class ReleasedGil {
   PyThreadState* state_;
 };
 
-// Once in a process: lets it end while another thread is in the scope of a ReleasedGil. exit() would destroy under its
-// feet what libraries have made, such as oneDNN's code; then _exit() ends the process, with the same exit code, after
-// what AtProcessEnd was told and what stdio holds. Other libraries' exit handlers do not run then.
+// Lets the process end while another thread is in the scope of a ReleasedGil. Call once in a process. exit() would
+// destroy objects of libraries, such as oneDNN's code, that the thread still uses. Instead, _exit() ends the process
+// with the same exit code, after the functions of AtProcessEnd and a flush of stdio. Exit handlers of other libraries
+// do not run then.
 void EndWhileOthersWork();
 
 }  // namespace lockstep::python

@@ -1,5 +1,5 @@
-// Parameter servers: the program of one, and a worker's end of them, which lockstep.kv uses. Values are bytes here;
-// their types are checked there.
+// Parameter servers: the program of a server, and a worker's client, which lockstep.kv uses. Values are bytes here;
+// lockstep.kv checks their types.
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
@@ -44,10 +44,10 @@ Type Describe(const TensorType& type) { return {std::string(DTypeName(type.dtype
 
 void CheckBytes(const std::string& key, const TensorType& type, size_t bytes) {
   if (bytes != type.num_bytes())
-    ThrowIfError(InvalidArgument() << "key " << key << ": " << bytes << " bytes, and it is " << type);
+    ThrowIfError(InvalidArgument() << "key " << key << ": " << bytes << " bytes, but it is " << type);
 }
 
-// Runs f without the GIL, as the only thread that uses the client.
+// Runs f without the GIL, and ensures that no other thread uses the client.
 template <typename F>
 auto Alone(ServerClient& client, const F& f) {
   ReleasedGil released;
@@ -81,7 +81,8 @@ void Push(ServerClient& self, const std::vector<std::pair<std::string, Bytes>>& 
   });
 }
 
-// All are under way at once. None is when it returns or throws: after an error the client writes no more.
+// All pulls run at the same time. None is in progress when this returns or throws: the client does not write after an
+// error.
 void Pull(ServerClient& self, const std::vector<std::pair<std::string, WritableBytes>>& values) {
   Alone(self, [&] {
     for (const auto& [key, value] : values) CheckBytes(key, ValueOrThrow(self.TypeOf(key)), value.nbytes());
@@ -120,7 +121,7 @@ std::vector<Type> Pieces(ServerClient& self, const std::string& key) {
   });
 }
 
-// `texts`: of each piece.
+// `texts` has one update for each piece.
 void SetUpdate(ServerClient& self, const std::string& key, const std::vector<std::string>& texts) {
   Alone(self, [&] {
     size_t piece = 0;

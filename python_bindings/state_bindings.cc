@@ -1,5 +1,4 @@
-// What lies in a lockstep.Executable between calls: its states, on this rank and of all ranks together, their files,
-// and its settings.
+// The states and settings of a lockstep.Executable: on this rank, of all ranks together, and in files.
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
@@ -38,7 +37,7 @@ nb::object ReadState(LoadedExecutable& self, const std::string& name) {
   OutputArray array(FindState(self, name).local_type);
   absl::Status status;
   {
-    ReleasedGil released;  // it waits for runs that are under way
+    ReleasedGil released;  // ReadState waits for runs in progress
     status = self.executor->ReadState(name, array.ref());
   }
   ThrowIfError(status);
@@ -68,7 +67,7 @@ std::vector<std::string> OwnStateNames(const LoadedExecutable& self) {
 
 void SaveOnnx(LoadedExecutable& self, const std::string& path) {
   if (!self.origin)
-    ThrowIfError(FailedPrecondition() << "save_onnx: the executable was not made of an imported ONNX model");
+    ThrowIfError(FailedPrecondition() << "save_onnx: the executable was not made from an imported ONNX model");
   ReleasedGil released;
   ThrowIfError(Annotate(self.executor->CheckUsable(), "save_onnx"));
   std::map<std::string, Tensor> values;
@@ -104,7 +103,7 @@ nb::list WholeStates(const LoadedExecutable& self) {
   return list;
 }
 
-// The bytes of the whole on rank 0, None on the others.
+// Returns the bytes of the whole state on rank 0, and None on the others.
 nb::object ReadWhole(LoadedExecutable& self, const std::string& name) {
   const TensorType& type = FindState(self, name).global_type;
   absl::Status status;
@@ -135,7 +134,7 @@ void AssignWhole(LoadedExecutable& self, const std::string& name, const ByteArra
   ThrowIfError(self.executor->AssignState(name, {type, bytes.data()}));
 }
 
-// What a checkpoint says of the program that wrote it.
+// The description of the program in a checkpoint.
 std::map<std::string, std::string> Program(const LoadedExecutable& self) {
   const Executable& executable = self.executor->executable();
   return {{"name", executable.name},
@@ -150,25 +149,26 @@ void CheckSetting(const LoadedExecutable& self, const std::string& name, double 
   }
 }
 
-// --- In files: lockstep/_checkpoint/checkpoint.py does it
+// --- In files, by lockstep/_checkpoint/checkpoint.py
 
 constexpr char kSave[] =
-    R"(Writes all states to a file, from which any number of ranks goes on. All ranks call it, with equal arguments.
+    R"(Writes all states to a file, from which any number of ranks can continue. Collective, with equal arguments.
 
-Calls that were started are waited for. Rank 0 writes, and what it meets is raised on all ranks. The file appears complete
-or not at all, whenever the process or the machine stops; one that was there before stays until then. It is a safetensors
-file: the states by name, each as a whole, also where ranks share it; and the settings.
+Waits for calls in progress. Rank 0 writes, and its errors are raised on all ranks. The file appears complete
+or not at all, even if the process or the machine stops; until then an existing file remains. It is a
+safetensors file with the settings and with the states by name, as whole states even if ranks share them.
 
 Args:
   path: of the file.
-  step: the number of the training step, which load() gives back; exe.step if None.
-  metadata: what else load() gives back, such as {"data_position": 1200}: names with text, whole numbers, floats or bools.
-  background: True returns as soon as the states are copied, and a thread of rank 0 writes. The next save(), load() or
-    saved() waits for it, and raises its error instead of doing anything else; a line of the logger `lockstep` tells of it at
-    once. A process that ends normally writes first.
+  step: the number of the training step, which load() returns; exe.step if None.
+  metadata: further values that load() returns, such as {"data_position": 1200}: names with texts, whole
+    numbers, floats or bools.
+  background: True returns when the states are copied, while a thread of rank 0 writes. The next save(),
+    load() or saved() waits for the thread, and raises its error before doing anything else. The logger
+    `lockstep` reports the error at once. A process that ends normally waits for the thread.
 
 Raises:
-  Error: naming the file and, of several ranks, the rank and its host.
+  Error: names the file and, if there are several ranks, the rank and its host.
 
 Example:
   >>> exe.save("training.safetensors", metadata={"epoch": 3})
@@ -176,19 +176,21 @@ Example:
   {'step': 1200, 'epoch': 3})";
 
 constexpr char kSaved[] =
-    R"(Returns when the last save(background=True) has been written; raises its error, once. All ranks call it.)";
+    R"(Waits until the last save(background=True) has been written. Raises its error, once. Collective.)";
 
 constexpr char kLoad[] =
-    R"(Takes all states from a file that save() wrote, on any number of ranks. All ranks call it, and each reads the file.
+    R"(Restores all states from a file of save(), which any number of ranks may have written. Collective; each rank
+reads the file.
 
-exe.step becomes that of the file. So do settings, but for those that follow a schedule; what only one of the two has is left.
+exe.step becomes that of the file, and so do settings, except those that follow a schedule. Settings that only
+the file or only the program has are ignored.
 
 Returns:
-  The metadata that save() got, and `step`.
+  The metadata given to save(), and `step`.
 
 Raises:
-  Error: before anything is changed, if the file is damaged or not the same on all ranks, or if the program has other states,
-    with the first difference, or a setting that cannot have the file's value.)";
+  Error: before anything is changed, if the file is damaged or differs between ranks, or if the program has
+    other states, with the first difference, or a setting that does not allow the file's value.)";
 
 nb::object Checkpoint(const char* function) {
   return nb::module_::import_("lockstep._checkpoint.checkpoint").attr(function);
@@ -232,16 +234,15 @@ void BindStates(ExecutableClass& executable) {
   executable
       .def_prop_ro(
           "state", [](nb::object self) { return nb::module_::import_("lockstep._base.values").attr("State")(self); },
-          "The state on this rank by name: read it, assign it.",
+          "The states on this rank by name, for reading and assigning.",
           nb::sig("def state(self) -> lockstep._base.values.State"))
       .def("_read_state", &ReadState, "name"_a, nb::sig("def _read_state(self, name: str) -> numpy.ndarray"))
       .def("_assign_state", &AssignState, "name"_a, "value"_a.none())
       .def("_state_names", &StateNames)
       .def("_own_state_names", &OwnStateNames)
-      .def(
-          "check_replicas", &CheckReplicasOf,
-          "Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call "
-          "it. Workers of asynchronous servers have no replicas.")
+      .def("check_replicas", &CheckReplicasOf,
+           "Raises an Error if the bits of a state differ between its replicas. The Error names the first such state.\n"
+           "Collective. Workers of asynchronous servers have no replicas.")
       .def("_save_onnx", &SaveOnnx, "path"_a);
   BindFiles(executable);
 }
@@ -254,27 +255,23 @@ void BindSettings(ExecutableClass& executable) {
             const nb::object checked = nb::module_::import_("lockstep._base.checks").attr("integer")("step", step, 0);
             self.step = nb::cast<int64_t>(checked);
           },
-          "How many calls there were: the number that schedules are given for the next one. A call that fails at once "
-          "is "
-          "not counted.\n"
-          "Assigned, when training goes on where it was left.",
+          "The number of calls so far, which is passed to schedules in the next call. A call that fails immediately\n"
+          "is not counted. Assign it to resume training.",
           nb::for_setter("step"_a.none()))
       .def_prop_ro(
           "settings",
           [](nb::object self) { return nb::module_::import_("lockstep._compile.settings").attr("Settings")(self); },
-          "The numbers that may change between calls, by name, and their present values: read them, assign them.",
+          "The numbers that may change between calls, by name, for reading and assigning.",
           nb::sig("def settings(self) -> lockstep._compile.settings.Settings"))
       .def(
           "set",
           [](nb::object self, const nb::kwargs& values) {
             nb::module_::import_("lockstep._compile.settings").attr("set_by_keyword")(self, values);
           },
-          "Gives settings new values from the next call on: exe.set(learning_rate=0.01). Nothing is compiled anew. All "
-          "ranks set the\n"
-          "same; where they did not, the next call of a training step raises an Error that shows both values.\n\n"
-          "A value is a number; or a function of `step`, such as one of lockstep.schedule, which is called before each "
-          "call. The name\n"
-          "is that in `settings`, or its last part: learning_rate is optimizer/learning_rate.",
+          "Sets settings from the next call on: exe.set(learning_rate=0.01). Nothing is recompiled. All ranks set the\n"
+          "same values; otherwise the next call of a training step raises an Error that shows both values.\n\n"
+          "A value is a number, or a function of `step`, such as one of lockstep.schedule, which is called before\n"
+          "each call. The name is that in `settings` or its last part: learning_rate is optimizer/learning_rate.",
           nb::sig("def set(self, **values: float | collections.abc.Callable[[int], float]) -> None"))
       .def(
           "_set",

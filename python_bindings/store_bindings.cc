@@ -1,4 +1,4 @@
-// The update of one value of a store (lockstep.kv): the program that an optimizer is for a value of this type.
+// The update of one value of a store (lockstep.kv): an optimizer's program for a value of this type.
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -26,8 +26,8 @@ namespace {
 
 using Bytes = nb::ndarray<nb::ro, const uint8_t, nb::c_contig, nb::device::cpu>;
 
-// graph @update(%gradient: T, state %value: T, setting %rescale_grad, …) -> (value: T, …), by the gradient times
-// rescale_grad. The optimizer's states and settings are named as in a training step: value/momentum,
+// Returns graph @update(%gradient: T, state %value: T, setting %rescale_grad, …) -> (value: T, …), which updates by the
+// gradient times rescale_grad. The optimizer's states and settings are named as in a training step: value/momentum,
 // optimizer/learning_rate.
 absl::StatusOr<Graph> UpdateOf(const passes::OptimizerSpec& optimizer, const TensorType& type, double rescale) {
   Graph graph("update");
@@ -55,7 +55,7 @@ void BindStore(nb::module_& module) {
         return Model{ValueOrThrow(UpdateOf(OptimizerSpecOf(optimizer), type, rescale)), {}, nullptr, {}, {}};
       },
       "optimizer"_a, "dtype"_a, "shape"_a, "rescale"_a);
-  // Of an array's bytes, by which workers compare what they have.
+  // The hash of an array's bytes, with which workers compare their values.
   module.def(
       "_hash", [](const Bytes& array) { return HashBytes(array.data(), array.nbytes()); }, "array"_a,
       nb::sig("def _hash(array: numpy.ndarray) -> int"));

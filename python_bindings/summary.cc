@@ -1,4 +1,4 @@
-// What Graph.summary() and Graph.save_svg() know of a graph.
+// The data of Graph.summary() and Graph.save_svg().
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -15,7 +15,7 @@
 namespace lockstep::python {
 namespace {
 
-// One part of the summary: a heading with the number of lines and elements, then the lines; nothing if there is none.
+// One part of the summary: a heading with the numbers of lines and elements, and the lines. Empty without lines.
 class Section {
  public:
   explicit Section(std::string heading) : heading_(std::move(heading)) {}
@@ -48,7 +48,7 @@ class Section {
   int64_t elements_ = 0;
 };
 
-// The group of each state that has one: the pattern in the names of its optimizer's settings, "optimizer/<pattern>/…".
+// Returns the group of each state in a group: the pattern in its optimizer's settings, "optimizer/<pattern>/…".
 std::map<std::string, std::string> GroupsOf(const Graph& graph) {
   constexpr std::string_view kPrefix = "optimizer/";
   std::map<std::string, std::string> groups;
@@ -110,14 +110,14 @@ namespace nb = nanobind;
 
 namespace {
 
-// How a picture calls what a node says to other ranks, such as "all_reduce along data"; empty if it says nothing.
+// The label of a node's communication in a drawing, such as "all_reduce along data"; empty if there is none.
 std::string CommunicationOf(const Node& node) {
   if (node.Is("push")) return "push to servers";
   if (node.Is("pull")) return "pull from servers";
   return node.op().has_trait(kCollective) ? node.op_name() + " along " + node.attr<std::string>("axis") : "";
 }
 
-// A node as Python gets it: its values by the names that `name_of` gives them, and as often as it runs.
+// Returns a node for Python. `name_of` names its values, and `runs` is the number of times that it runs.
 template <typename NameOf>
 nb::dict Described(const Node& node, const NameOf& name_of, int64_t runs) {
   std::vector<std::string> operands, results, types;
@@ -141,8 +141,8 @@ nb::dict Described(const Node& node, const NameOf& name_of, int64_t runs) {
   return described;
 }
 
-// A loop over micro-batches is the step: its nodes stand for it. What its body gets has the name of the operand, and
-// what it gives that of the loop's result.
+// Describes a loop over micro-batches by the nodes of its body. An input of the body has the name of the loop's
+// operand, and a result that of the loop's result.
 void DescribeBody(const Node& loop, nb::list& list) {
   const ScanForm form(loop);
   std::map<const Node*, std::string> inputs;

@@ -10,15 +10,15 @@
         loss = exe(image=image, label=label)["loss"]
     ls.save_onnx(exe, "trained.onnx")
 
-What is wrong with a file, a value, an option or another rank is an `Error`, whose message names it. A call that no signature
-fits, such as one with an unknown keyword or without an argument, is a `TypeError`, as of any function in Python.
+An `Error` says which file, value, option or rank is wrong. A call that does not fit the signature, such as one with an
+unknown keyword or a missing argument, raises a `TypeError`, as any Python function does.
 """
 
 from __future__ import annotations
 
-from ._base import isolated  # noqa: F401  isort: skip  (before anything else imports _lockstep)
+from ._base import isolated  # noqa: F401  isort: skip  (must precede every other import of _lockstep)
 from . import average, clip, data, kv, loss, metrics, optim, schedule
-from ._base import cuda_folders, names  # noqa: F401  (cuda_folders says where the libraries are)
+from ._base import cuda_folders, names  # noqa: F401  (cuda_folders tells _lockstep where the libraries are)
 from ._base.errors import Error
 from ._base.values import ValueInfo
 from ._checkpoint.folder import Checkpoints

@@ -1,4 +1,4 @@
-"""`python -m lockstep`, which is the program `lockstep`."""
+"""`python -m lockstep`: the program `lockstep`."""
 
 import sys
 

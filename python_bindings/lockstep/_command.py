@@ -1,6 +1,7 @@
 """The program `lockstep`: `lockstep doctor`, `status`, `report`, `forecast`, `launch`, `elastic` and `serve`.
 
-It is run as a file, so that `lockstep doctor` works where the package cannot be imported; the other commands import it.
+The program runs as a file, so that `lockstep doctor` works when the package cannot be imported. The other commands
+import it.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _launch(arguments: argparse.Namespace) -> int:
 
     plan = plan_of(arguments, os.environ, os.getcwd())
     if "--allow-run-as-root" in plan.command:
-        say("this is root, which mpirun is told to allow (--allow-run-as-root)")
+        say("running as root, so mpirun gets --allow-run-as-root")
     if arguments.dry_run:
         sys.stdout.buffer.write(os.fsencode(str(plan)))
         return 0
@@ -100,7 +101,7 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(number) for number in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not whole numbers with commas between them") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers separated by commas") from None
 
 
 def _seconds(text: str) -> float:
@@ -109,38 +110,45 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return seconds
 
 
 def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Those of MXNet's launch.py have its names, too."""
+    """Adds `launch`. Options that MXNet's launch.py has too have the same names."""
     parser = commands.add_parser(
         "launch",
-        help="starts a job of workers and servers: here, by ssh, by Slurm or Grid Engine, on Kubernetes",
+        help="starts a job of workers and servers: on this host, by ssh, by Slurm or Grid Engine, or on Kubernetes",
         allow_abbrev=False,  # argparse takes options of the program for ambiguous abbreviations of its own
     )
     add = parser.add_argument
     add("-n", "--num-workers", type=int, required=True, metavar="N", help="workers")
-    add("-s", "--num-servers", type=int, default=0, metavar="S", help="servers of a store, beside them (default: 0)")
+    add("-s", "--num-servers", type=int, default=0, metavar="S", help="parameter servers (default: 0)")
     add(
         "-H", "--hostfile", default="", metavar="FILE", help="a line for each host: HOST, or HOST slots=N for N workers"
     )
     add(
         "--launcher",
         metavar="local|mpi|ssh|slurm|sge|kubernetes",
-        help="how it is started (default: ssh with -H, else local)",
+        help="the way to start the job (default: ssh with -H, otherwise local)",
     )
-    add("--sync-dst-dir", default="", metavar="DIR", help="ssh: copies the working directory there, on each host")
+    add("--sync-dst-dir", default="", metavar="DIR", help="ssh: copies the working directory to DIR on each host")
     add("--interface", metavar="ib0", help="the network card between hosts (default: DMLC_INTERFACE, if that is set)")
-    settings = "a variable of the environment of {}, or one that is set here"
+    settings = "an environment variable of {}; NAME alone has the value that is set here"
     for option, whom in (("--env", "all ranks"), ("--env-worker", "workers"), ("--env-server", "servers")):
         add(option, action="append", default=[], metavar="NAME[=VALUE]", help=settings.format(whom))
-    add("--tolerate-workers", action="store_true", help="goes on without workers that die")
-    add("--image", default="", help="kubernetes: of the containers")
-    add("--submit-option", action="append", default=[], metavar="OPTION", help="slurm, sge: of sbatch or qsub")
-    add("--dry-run", action="store_true", help="prints what would run")
-    add("program", nargs=argparse.REMAINDER, metavar="PROGRAM …", help="what each worker runs, such as python train.py")
+    add("--tolerate-workers", action="store_true", help="continues without workers that die")
+    add("--image", default="", help="kubernetes: the image of the containers")
+    add(
+        "--submit-option", action="append", default=[], metavar="OPTION", help="slurm, sge: an option of sbatch or qsub"
+    )
+    add("--dry-run", action="store_true", help="prints the commands and files without running them")
+    add(
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="PROGRAM …",
+        help="the program of each worker, such as python train.py",
+    )
     parser.set_defaults(run=_launch)
 
 
@@ -152,62 +160,70 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"lockstep {version}")
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser(
-        "doctor", help="what this machine has, what is missing, and the command that installs it"
+        "doctor", help="shows what this machine has, what is missing, and the command that installs it"
     )
     doctor.add_argument(
         "--measure",
         metavar="FILE",
-        help="instead, under mpirun, time collectives and write a machine for `lockstep forecast`: within a host with all "
-        "ranks on one, between hosts with one rank on each; the second adds to the first's file",
+        help="under mpirun: instead of the report, measures collectives, and writes a machine file for `lockstep forecast`. "
+        "Run it with all ranks on one host, and with one rank on each host: the second run adds to the file of the first",
     )
     doctor.set_defaults(run=_doctor)
-    status = commands.add_parser("status", help="what each rank of a job on this host does, and who is late")
+    status = commands.add_parser(
+        "status", help="shows what each rank of a job on this host is doing, and which rank is late"
+    )
     status.add_argument(
         "job",
         nargs="?",
         default="",
-        help="its name, or the number of mpirun's process or of a rank's; the newest job if left out",
+        help="its name, or the process number of mpirun or of a rank (default: the newest job)",
     )
     status.set_defaults(run=_status)
-    report = commands.add_parser("report", help="where the time of a job went that ran with LOCKSTEP_TRACE=FOLDER")
-    report.add_argument("folder", help="the FOLDER, of which the newest job is taken, or that of one job in it")
-    report.add_argument("--html", help="where the page is written; report.html beside the trace if left out")
+    report = commands.add_parser("report", help="shows how a job that ran with LOCKSTEP_TRACE=FOLDER spent its time")
+    report.add_argument("folder", help="the FOLDER, of which the newest job is used, or the folder of one job in it")
+    report.add_argument("--html", help="the path of the page (default: report.html beside the trace)")
     report.set_defaults(run=_report)
     elastic = commands.add_parser(
         "elastic",
-        help="runs mpirun, and again after a failure, with the hosts that are left",
+        help="runs mpirun, and restarts it after a failure on the remaining hosts",
         allow_abbrev=False,  # likewise, of mpirun's
     )
-    elastic.add_argument("--restart", type=int, default=3, metavar="N", help="at most N times again (default: 3)")
-    elastic.add_argument("--hosts", metavar="HOST:N,…", help="the hosts, with the ranks of each, for mpirun")
+    elastic.add_argument("--restart", type=int, default=3, metavar="N", help="restarts at most N times (default: 3)")
+    elastic.add_argument("--hosts", metavar="HOST:N,…", help="the hosts for mpirun, with their numbers of ranks")
     elastic.add_argument(
         "--min-ranks",
         type=int,
         metavar="M",
-        help="leaves out hosts that do not answer, as long as there are M ranks (default: those of all --hosts)",
+        help="leaves out hosts that do not answer, as long as M ranks remain (default: the ranks of all --hosts)",
     )
-    elastic.add_argument("launch", nargs=argparse.REMAINDER, metavar="-- mpirun …", help="what starts the job")
+    elastic.add_argument(
+        "launch", nargs=argparse.REMAINDER, metavar="-- mpirun …", help="the command that starts the job"
+    )
     elastic.set_defaults(run=_elastic)
     serve = commands.add_parser(
         "serve",
-        help="a parameter server, as a rank of a job: mpirun -n N PROGRAM : -n S python -m lockstep serve, with "
+        help="runs a parameter server, as a rank of a job: mpirun -n N PROGRAM : -n S python -m lockstep serve, with "
         "LOCKSTEP_WORKERS=N and LOCKSTEP_SERVERS=S in the environment of all",
     )
     serve.add_argument(
-        "--timeout", type=_seconds, default=600.0, metavar="SECONDS", help="for all ranks to come (default: 600)"
+        "--timeout", type=_seconds, default=600.0, metavar="SECONDS", help="time for all ranks to arrive (default: 600)"
     )
     serve.set_defaults(run=_serve)
     _add_launch(commands)
-    forecast = commands.add_parser("forecast", help="how long a step that was traced would take on more hosts")
-    forecast.add_argument("trace", help="of a job that ran with LOCKSTEP_TRACE=FOLDER: the FOLDER")
+    forecast = commands.add_parser("forecast", help="estimates the time of a traced step on more hosts")
+    forecast.add_argument("trace", help="the FOLDER of a job that ran with LOCKSTEP_TRACE=FOLDER")
     forecast.add_argument("machine", help="a file that `lockstep doctor --measure` wrote, perhaps changed")
     forecast.add_argument(
-        "--hosts", type=_numbers, default=[], metavar="1,2,4", help="how many; 1 to 1024 if left out, by powers of 2"
+        "--hosts",
+        type=_numbers,
+        default=[],
+        metavar="1,2,4",
+        help="numbers of hosts (default: the powers of 2 from 1 to 1024)",
     )
-    forecast.add_argument("--picture", metavar="FILE", help="where a picture is written: .svg, .png")
+    forecast.add_argument("--picture", metavar="FILE", help="the path of a picture: .svg or .png")
     forecast.set_defaults(run=_forecast)
     for command in (report, forecast):
-        command.add_argument("--calls", type=int, help="how many of the last calls count; all if left out")
+        command.add_argument("--calls", type=int, help="the number of last calls that count (default: all)")
     return parser
 
 

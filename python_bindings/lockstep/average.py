@@ -1,7 +1,8 @@
-"""Averages of weights over steps, for evaluation: how much of its average each step replaces by the weight.
+"""Averages of weights over steps, for evaluation.
 
-What the functions of this module return is a function of the step, as of `lockstep.schedule`; any other from 0 to 1 does, too. A
-step with `average=` keeps the average of each trained state `w` in the state `w/average`.
+The functions of this module return a function of the step, as in `lockstep.schedule`: the share of the average that the
+step replaces by the weight. Any other function with values from 0 to 1 works too. A step with `average=` keeps the
+average of each trained state `w` in the state `w/average`.
 
 Example:
   >>> step = lockstep.train_step(model, loss, optimizer, average=lockstep.average.exponential(0.999))
@@ -23,7 +24,7 @@ __all__ = ["exponential", "stochastic"]
 def exponential(decay: float = 0.999) -> Schedule:
     """`average = decay * average + (1 - decay) * w`, from the first step's `w` on: an exponential moving average.
 
-    As `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn(decay)`, updated after each step.
+    The same as `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn(decay)`, updated after each step.
     """
     decay = checks.number("average.exponential: decay", decay)
     if not 0 <= decay < 1:
@@ -32,17 +33,18 @@ def exponential(decay: float = 0.999) -> Schedule:
 
 
 def stochastic(start: int, every: int = 1) -> Schedule:
-    """The mean of the weights after the steps `start`, `start + every`, and so on: stochastic weight averaging (Izmailov et al.,
-    2018). Before that it is the weight.
+    """The mean of the weights after the steps `start`, `start + every`, and so on: stochastic weight averaging
+    (Izmailov et al., 2018). Before step `start` it equals the weight.
 
-    As `torch.optim.swa_utils.AveragedModel`, updated after those steps. `every` is mostly the number of steps of an epoch.
+    The same as `torch.optim.swa_utils.AveragedModel`, updated after those steps. `every` is usually the number of steps
+    of an epoch.
     """
     start = checks.integer("average.stochastic: start", start, low=0)
     every = checks.integer("average.stochastic: every", every, low=1)
     return Schedule(f"average.stochastic({start}, {every})", partial(_stochastic, start, every))
 
 
-# What is replaced at a step: functions of the module, which can be pickled.
+# The share that is replaced at a step. These are functions of the module, so that they can be pickled.
 
 
 def _exponential(decay: float, at: int) -> float:

@@ -1,7 +1,7 @@
-"""Gradient clipping: what a training step does to gradients of the global batch before the optimizer has them.
+"""Gradient clipping: limits on the gradients of the global batch, applied before the optimizer.
 
-The limit is the setting `clipping/limit`, which `Executable.set` changes between calls, or a function of the step, such as
-one of `lockstep.schedule`.
+The limit is the setting `clipping/limit`, which `Executable.set` changes between calls, or a function of the step, such
+as one of `lockstep.schedule`.
 
 Example:
   >>> lockstep.train_step(model, loss, optimizer, clip=lockstep.clip.global_norm(1.0))
@@ -21,7 +21,7 @@ Limit = float | Callable[[int], float]
 
 @dataclasses.dataclass(frozen=True)
 class Clip:
-    """What the functions of this module return."""
+    """A clipping rule, as the functions of this module return it."""
 
     by: str
     limit: Limit
@@ -39,18 +39,18 @@ def _clip(by: str, limit: Limit) -> Clip:
 
 
 def value(limit: Limit) -> Clip:
-    """Each element of a gradient is at least -limit and at most limit, as `torch.nn.utils.clip_grad_value_` has it."""
+    """Limits each element of a gradient to [-limit, limit], as `torch.nn.utils.clip_grad_value_` does."""
     return _clip("value", limit)
 
 
 def norm(limit: Limit) -> Clip:
-    """Each gradient whose 2-norm is above the limit is scaled to it."""
+    """Scales each gradient whose 2-norm is above the limit down to the limit."""
     return _clip("norm", limit)
 
 
 def global_norm(limit: Limit) -> Clip:
-    """All gradients are scaled by one factor, so that the 2-norm of all their elements together is at most the limit, as
-    `torch.nn.utils.clip_grad_norm_` has it (Pascanu, Mikolov and Bengio, 2013). The norm before that is the result
+    """Scales all gradients by one factor, so that the 2-norm of all their elements together is at most the limit, as
+    `torch.nn.utils.clip_grad_norm_` does (Pascanu, Mikolov and Bengio, 2013). The norm before clipping is the result
     `gradient_norm` of the step."""
     return _clip("global_norm", limit)
 

@@ -1,7 +1,8 @@
-"""What this machine has for Lockstep, what is missing, and the command that installs it: `lockstep doctor`.
+"""`lockstep doctor`: prints what this machine has for Lockstep, what is missing, and the command that installs it.
 
-Also `python -m lockstep.doctor`; or, where the package itself cannot be imported, `python python_bindings/lockstep/doctor.py`.
-The exit code is 0 if everything that the CPU needs is there. GPUs and NVIDIA's libraries are never needed.
+Also runs as `python -m lockstep.doctor`, or as `python python_bindings/lockstep/doctor.py` if the package cannot be
+imported. The exit code is 0 if everything that the CPU backend needs is there. GPUs and NVIDIA's libraries are
+optional.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 class Report:
-    """Prints a line for each thing, and collects what is missing."""
+    """Prints a line for each property, and collects what is missing."""
 
     def __init__(self) -> None:
         self.missing_for_cpu: list[str] = []
@@ -35,7 +36,7 @@ class Report:
 
 
 def _first(path: str, key: str) -> str:
-    """The value of the first line `key : value` of a file of /proc; "" if there is none."""
+    """Returns the value of the first line `key : value` of a file of /proc; "" if there is none."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -65,13 +66,13 @@ def _describe_machine(report: Report) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Why the package cannot be imported. Python takes a missing extension module for a circular import."""
+    """The reason why the package cannot be imported. Python reports a missing extension module as a circular import."""
     module = PACKAGE / "_lockstep.so"
     return str(error) if module.exists() else f"there is no {module}"
 
 
 def _remedy(error: Exception) -> str:
-    """What is missing, and the command that brings it, where the package cannot be imported."""
+    """For a package that cannot be imported: the missing part, and the command that installs it."""
     if not (PACKAGE / "_lockstep.so").exists():
         return "lockstep's extension module: make build"
     if "lockstep._lockstep" in sys.modules and not isinstance(error, ModuleNotFoundError):
@@ -80,10 +81,10 @@ def _remedy(error: Exception) -> str:
 
 
 def _import_package(report: Report) -> Any:
-    """The package lockstep, or None if it cannot be imported, which is then said."""
+    """Returns the package lockstep. If it cannot be imported, reports that and returns None."""
     try:
         package = importlib.import_module("lockstep")
-    except (ImportError, AttributeError) as error:  # the latter is of an extension module that lacks what is new
+    except (ImportError, AttributeError) as error:  # AttributeError: the extension module is older
         report.line("lockstep", f"cannot be imported from {PACKAGE}")
         report.details(_reason(error))
         report.missing_for_cpu.append(_remedy(error))
@@ -93,7 +94,7 @@ def _import_package(report: Report) -> Any:
 
 
 def _mapped(name: str) -> str:
-    """The path of a shared library of this process whose file name begins so; "" if there is none."""
+    """The path of a loaded shared library whose file name begins with `name`; "" if there is none."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         for line in file:
             path = line.rstrip("\n").partition("/")[2]
@@ -107,7 +108,7 @@ def _describe_kernels(report: Report, lockstep: Any) -> None:
         onednn, llvm = lockstep._lockstep._cpu_fingerprint().splitlines()[:2]
     except lockstep.Error as error:
         report.line("kernels", f"cannot be compiled: {error}")
-        report.missing_for_cpu.append("a processor that kernels can be compiled for")
+        report.missing_for_cpu.append("a processor for which kernels can be compiled")
         return
     # "oneDNN 3.2.0 (a commit) with avx512_core", "LLVM 19.1.7 for sapphirerapids"
     name, version = onednn.split()[:2]
@@ -143,11 +144,11 @@ def _describe_gpus(report: Report, lockstep: Any) -> None:
     try:
         gpus = lockstep._lockstep._gpus()
         if all(gpu["unfit"] for gpu in gpus):
-            report.missing_for_gpu.append("a GPU that programs can be compiled for")
+            report.missing_for_gpu.append("a GPU for which programs can be compiled")
         for number, gpu in enumerate(gpus):
             major, minor = gpu["capability"]
             memory = _gibibytes(gpu["memory_bytes"])
-            # PTX of an earlier architecture is what LLVM makes for GPUs that are later than it.
+            # For GPUs that are newer than LLVM, it makes PTX of an earlier architecture.
             code = f"unfit: {gpu['unfit']}" if gpu["unfit"] else f"code of {gpu['code']}"
             text = (
                 f"{gpu['name']}, compute capability {major}.{minor}, {gpu['multiprocessors']} multiprocessors, {memory}, "
@@ -156,7 +157,7 @@ def _describe_gpus(report: Report, lockstep: Any) -> None:
             report.line(f"GPU {number}", text)
     except lockstep.Error as error:
         report.line("GPU", f"none: {str(error).partition('. Looked for')[0]}")
-        report.missing_for_gpu.append("a GPU of NVIDIA's that the driver shows")
+        report.missing_for_gpu.append("an NVIDIA GPU that the driver shows")
 
 
 def _describe_cuda_libraries(report: Report, lockstep: Any) -> None:
@@ -165,7 +166,7 @@ def _describe_cuda_libraries(report: Report, lockstep: Any) -> None:
         if not library["error"]:
             report.line(name, f"{library['version']}  {library['path']}")
             continue
-        report.line(name, "missing, or unfit")
+        report.line(name, "missing or unfit")
         report.details(library["error"])
         report.missing_for_gpu.append(f"{name}: {library['install']}")
 
@@ -194,5 +195,5 @@ def doctor() -> int:
 
 if __name__ == "__main__":
     if not __package__:
-        sys.path[0] = str(PACKAGE.parent)  # not this folder, whose modules are no top-level ones
+        sys.path[0] = str(PACKAGE.parent)  # replaces this folder, whose modules are not top-level modules
     sys.exit(doctor())

@@ -1,8 +1,8 @@
-"""How long a training step would take on more hosts than there are: `lockstep forecast`.
+"""`lockstep forecast`: estimates the duration of a training step on more hosts than there are.
 
-The steps of a program that ran, with the seconds that each kernel took, are gone through event by event on another machine: a
-kernel takes its time, a collective starts where the program starts it, and travels by the route that is quickest there
-(runtime/comm/routes/route_choice.h) while the kernels behind it run. All hosts are alike, so that one stands for all.
+A simulation runs the steps of a traced program, event by event, on another machine. A kernel takes its measured
+seconds. A collective starts where the program starts it, and uses the route that is fastest there
+(runtime/comm/routes/route_choice.h) while later kernels run. All hosts are alike, so one represents all.
 
     machine = Machine.read("machine.toml")
     for row in forecast(exe.report(), machine, hosts=[1, 2, 4]):
@@ -33,21 +33,21 @@ _HOSTS = [2**i for i in range(11)]
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """Seconds of a step on so many hosts."""
+    """The time of a step on a number of hosts, in seconds."""
 
     hosts: int
     ranks: int  # of all hosts
     seconds: float  # compute + exposed + other
-    compute: float  # kernels, and what communication takes from them while they run
+    compute: float  # kernels, including their slowdown by concurrent communication
     exposed: float  # waiting for collectives
     other: float  # inputs, results and checks
-    sent: int  # bytes that leave a host
-    efficiency: float  # of a step on one host, so much: 1 is perfect
+    sent: int  # bytes that one host sends
+    efficiency: float  # seconds of a step on one host / seconds here; 1 is perfect
 
 
 @dataclasses.dataclass
 class _Move:
-    """Data of a collective on its way, which takes its share of the core and is there the latency after its end."""
+    """Data of a collective in transit. It takes `share` of the core, and arrives `latency` after `end`."""
 
     begin: float
     end: float
@@ -56,21 +56,22 @@ class _Move:
 
 
 class _Core:
-    """The thread that runs kernels, and the data of collectives that moves meanwhile, in the order in which it started.
+    """A simulated core: the thread that runs kernels, and the transfers that run at the same time, in starting order.
 
-    What is urgent has connections of its own (runtime/execution/executor_load.cc): it moves at once, and what is on its way comes later by that.
+    Urgent transfers have their own connections (runtime/execution/executor_load.cc): they run at once, and delay the
+    other transfers by their duration.
     """
 
     def __init__(self, machine: Machine, hosts: int) -> None:
         self._machine, self._hosts = machine, hosts
         self.now = self.compute = self.exposed = 0.0
         self.sent = 0
-        self._free = self._urgent_free = 0.0  # when the network has nothing left to do, and nothing that is urgent
-        self._moving: deque[_Move] = deque()  # but for what is urgent
+        self._free = self._urgent_free = 0.0  # when the last transfer ends, and the last urgent one
+        self._moving: deque[_Move] = deque()  # without urgent transfers
         self._under_way: dict[str, deque[_Move]] = defaultdict(deque)  # until waited for
 
     def run(self, seconds: float) -> None:
-        """A kernel that takes so long alone."""
+        """Runs a kernel that takes `seconds` when it has the core alone."""
         begin = self.now
         while seconds > 0:
             while self._moving and self._moving[0].end <= self.now:
@@ -86,7 +87,7 @@ class _Core:
         self.compute += self.now - begin
 
     def start(self, step: Step) -> None:
-        """Between hosts data moves by itself. Ranks of one host move it when they wait for it."""
+        """Starts a collective. Between hosts data moves by itself. Ranks of one host move it when they wait."""
         machine, name = self._machine, step.name.partition(".")[0]
         within = machine.within.latency + step.bytes / machine.within.bandwidth if machine.within else 0.0
         if self._hosts == 1:
@@ -135,16 +136,16 @@ def _simulate(report: Report, machine: Machine, hosts: int) -> Forecast:
 
 
 def forecast(report: Report, machine: Machine, hosts: Iterable[int] = _HOSTS) -> list[Forecast]:
-    """A step on each of these numbers of hosts, of which each has the batch that one had when the program ran.
+    """Estimates a step on each number of `hosts`. Each host has the batch that one host had when the program ran.
 
     Args:
-      report: of a program compiled for several ranks, each with what a rank of the machine will have. It should have run
-        on one host, where communication takes nothing from kernels.
-      machine: what the hosts are connected by.
-      hosts: how many.
+      report: of a program that was compiled for several ranks, each with the share that a rank of the machine will
+        have. It should have run on one host, where communication does not slow kernels down.
+      machine: the links between ranks and hosts.
+      hosts: the numbers of hosts.
 
     Raises:
-      Error: the machine lacks a link that is asked for, the report has no times of steps, or it is of stages of a pipeline.
+      Error: the machine lacks a link that is needed, the report has no times of steps, or the program is a pipeline.
     """
     hosts = [checks.integer("forecast: hosts", each, 1) for each in hosts]
     if max(hosts, default=1) > 1 and machine.between is None:
@@ -154,16 +155,16 @@ def forecast(report: Report, machine: Machine, hosts: Iterable[int] = _HOSTS) ->
         raise Error(_without_link(who, "all ranks on one host", "within", Link(1e-5, 5e9)))
     if any(step.is_of_servers for step, _ in report.steps):
         raise Error(
-            f"forecast: @{report.program} pushes to parameter servers, of which a machine says nothing; compile with "
+            f"forecast: @{report.program} pushes to parameter servers, which a machine file does not describe; compile with "
             'strategy="all_reduce"'
         )
     if not any(step.is_collective for step, _ in report.steps):
-        raise Error(f"forecast: @{report.program} has no collectives; it has to be compiled for several ranks")
+        raise Error(f"forecast: @{report.program} has no collectives; compile it for several ranks")
     if any(step.name.startswith("transfer.") for step, _ in report.steps):
-        raise Error(f"forecast: @{report.program} runs in stages, and what is forecast are hosts that share a batch")
+        raise Error(f"forecast: @{report.program} runs in stages; only hosts that share a batch can be forecast")
     if sum(seconds for step, seconds in report.steps if not step.is_collective) < report.compute / 2:
         raise Error(
-            f"forecast: the steps of @{report.program} ran at once, so that none has a time; compile with profile=True"
+            f"forecast: the steps of @{report.program} ran as one, so no step has a time; compile with profile=True"
         )
     alone = _simulate(report, machine, 1)
     rows = [_simulate(report, machine, each) for each in hosts]
@@ -172,13 +173,13 @@ def forecast(report: Report, machine: Machine, hosts: Iterable[int] = _HOSTS) ->
 
 def _without_link(who: str, ranks: str, name: str, example: Link) -> str:
     return (
-        f"forecast: the machine says nothing of a link {who}. `lockstep doctor --measure FILE` under mpirun, with {ranks}, adds it to "
+        f"forecast: the machine has no link {who}. `lockstep doctor --measure FILE` under mpirun, with {ranks}, adds it to "
         f"the machine's file; so do these lines, with the numbers of your machine:\n\n{lines_of(name, example)}"
     )
 
 
 def table(rows: Sequence[Forecast]) -> str:
-    """As text, a line for each number of hosts."""
+    """Returns text with a line for each number of hosts."""
     lines = [f"{'hosts':>6}{'ranks':>7}{'step':>14}{'compute':>14}{'exposed':>14}{'sent a host':>15}{'efficiency':>12}"]
     for row in rows:
         times = "".join(f"{milliseconds(each):>14}" for each in (row.seconds, row.compute, row.exposed))
@@ -187,7 +188,7 @@ def table(rows: Sequence[Forecast]) -> str:
 
 
 def picture(rows: Sequence[Forecast], path: str, title: str) -> None:
-    """Draws where a step's time goes, and the efficiency, over the number of hosts. The name's end says the format: .svg, .png."""
+    """Draws the parts of a step's time, and the efficiency, over the number of hosts, as .svg or .png."""
     import matplotlib.figure  # takes half a second to import
 
     figure = matplotlib.figure.Figure(figsize=(7, 4), layout="constrained")
@@ -210,7 +211,7 @@ def picture(rows: Sequence[Forecast], path: str, title: str) -> None:
 
 
 def mean_of_ranks(report: job_report.JobReport) -> Report:
-    """What a rank of a traced job did, in the mean: what a forecast begins with."""
+    """Returns the mean of the reports of a traced job's ranks, which is the input of a forecast."""
     first = report.reports[0]
     seconds = np.mean([[seconds for _, seconds in each.steps] for each in report.reports], axis=0)
     return dataclasses.replace(
@@ -222,7 +223,7 @@ def mean_of_ranks(report: job_report.JobReport) -> Report:
 
 
 def run(trace: str, machine: str, hosts: Sequence[int], image: str | None, calls: int | None) -> str:
-    """What `lockstep forecast` does."""
+    """Runs the command `lockstep forecast` and returns its output."""
     job = job_report.job_report(trace, calls)
     rows = forecast(mean_of_ranks(job), Machine.read(machine), hosts or _HOSTS)
     program = f"@{job.reports[0].program}"

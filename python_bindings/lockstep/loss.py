@@ -1,13 +1,14 @@
-"""Losses: what a training step minimises. The formulas, and the results, are PyTorch's.
+"""Losses: the value that a training step minimises. The formulas and the results are PyTorch's.
 
-There is a function for each loss that is compiled in. Its first arguments name results of the model; `target` names an
-input that the step gets, of which several losses may use one.
+There is one function for each loss. Its first arguments name results of the model. `target` names an input of the step,
+which several losses may share.
 
-What it reduces is the global batch, so that a loss does not change with the number of ranks: its mean is divided by what
-counts on all of them. `sample_weight` and `element_weight` name one more input, which multiplies what each sample or
-element costs, and whose sum is what the mean is divided by. A batch that is padded with samples of weight 0 has the loss
-and the gradients of the batch without them, whatever their targets, also where a rank has padding alone; but batch normalisation
-in training, which knows no weights, counts them. Its inputs have to be finite: 0 times NaN is NaN. If nothing counts, the mean is NaN.
+A loss reduces over the global batch, so it does not depend on the number of ranks: its mean is divided by the number of
+counted elements on all ranks. `sample_weight` and `element_weight` name a further input, which multiplies the loss of
+each sample or element. The mean is then divided by the sum of these weights. A batch that is padded with samples of
+weight 0 has the loss and the gradients of the batch without them, whatever their targets, even if a rank has only
+padding. Batch normalisation in training is an exception: it ignores weights and counts the padding. Padding must be
+finite, because 0 times NaN is NaN. If nothing counts, the mean is NaN.
 
 Losses can be added and multiplied by numbers.
 
@@ -34,7 +35,7 @@ from ._base.errors import Error
 
 @dataclass(frozen=True)
 class Term:
-    """One loss of a sum: its name, the results and the inputs that it is of, its options, and what it is multiplied by."""
+    """One loss of a sum: its name, the results and inputs that it reads, its options and its factor."""
 
     kind: str
     predictions: tuple[str, ...]
@@ -48,23 +49,23 @@ class Term:
         _lockstep._check_loss(self._choice())
 
     def _choice(self) -> tuple[str, list[str], list[str], dict[str, Any], float]:
-        """As the extension module takes it."""
+        """The term as the extension module takes it."""
         return self.kind, list(self.predictions), list(self.inputs), self.options, self.factor
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What `lockstep.train_step` minimises: one loss, or a sum. Made by the functions of this module, and by + and *."""
+    """The value that `lockstep.train_step` minimises: one loss or a sum. Made by this module's functions, + and *."""
 
     terms: tuple[Term, ...]
 
-    __array_ufunc__ = None  # a number of NumPy leaves the multiplication to this class
+    __array_ufunc__ = None  # NumPy's numbers then call __rmul__ of this class
 
     def __add__(self, other: Loss) -> Loss:
         return Loss(self.terms + other.terms) if isinstance(other, Loss) else NotImplemented
 
     def __radd__(self, other: int) -> Loss:
-        """So that sum() of a list of losses is their sum."""
+        """Lets sum() add a list of losses."""
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __mul__(self, factor: float) -> Loss:
@@ -75,7 +76,7 @@ class Loss:
     __rmul__ = __mul__
 
     def _choices(self) -> list[tuple[str, list[str], list[str], dict[str, Any], float]]:
-        """As the extension module takes them."""
+        """The terms as the extension module takes them."""
         return [term._choice() for term in self.terms]
 
 
@@ -101,7 +102,7 @@ def _function_of(definition: choices.Definition) -> Callable[..., Loss]:
 
 
 def _checked(what: str, value: Any) -> Loss:
-    """A loss of this module, or an Error that says which is meant."""
+    """Returns `value` if it is a loss of this module; otherwise raises an Error that suggests one."""
     if isinstance(value, Loss):
         return value
     name = value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)

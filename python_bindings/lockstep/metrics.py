@@ -1,9 +1,9 @@
-"""Metrics: what an evaluation says of a model, over the samples of all ranks.
+"""Metrics: measures of a model's quality over the samples of all ranks.
 
-Each rank adds its share of each batch, and `compute(world)`, which all ranks call, puts the shares together by what they count.
-So the result does not depend on the number of ranks; nor on how samples are padded to batches, if the weights that
-`data.batches(last="pad")` gives are passed on: what weighs 0 is not looked at. Of ranks in a mesh those that differ along other axes
-than "data" have the same samples: `compute(world, mesh)` counts them once.
+Each rank adds its share of each batch. `compute(world)`, which all ranks call, sums the shares. So the result does not
+depend on the number of ranks. It does not depend on padding either, if the weights from `data.batches(last="pad")` are
+passed on: samples of weight 0 are ignored. In a mesh, ranks that differ only along axes other than "data" have the same
+samples: `compute(world, mesh)` counts them once.
 
 `lockstep.evaluation` makes a program that computes a loss and accuracies itself.
 
@@ -33,17 +33,17 @@ __all__ = ["Accuracy", "ConfusionMatrix", "Mean", "Metric", "Perplexity"]
 
 
 class Metric:
-    """What the classes of this module have in common: sums of float64, which are added over batches and ranks."""
+    """The base of this module's classes: sums in float64, added over batches and ranks."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._sums = np.zeros(shape)
 
     def reset(self) -> None:
-        """As if nothing had been added."""
+        """Removes everything that was added."""
         self._sums[...] = 0
 
     def _of_all(self, world: Communicator | None, mesh: Mapping[str, int] | None) -> np.ndarray:
-        """The sums of all ranks with samples of their own, in the order of the ranks."""
+        """The sum over all ranks that have their own samples, added in the order of the ranks."""
         if world is None:
             return self._sums
         checks.instance("compute: world", world, Communicator, "a lockstep.Communicator")
@@ -71,8 +71,8 @@ class Mean(Metric):
         super().__init__((2,))
 
     def add(self, values: Any, weight: Any = 1.0) -> None:
-        """Adds numbers, an array of any shape, each with a weight: one number for all, or one for each along dimension 0, or
-        for each of them."""
+        """Adds an array of numbers of any shape. `weight` is one number for all, one for each index of dimension 0, or
+        one for each element."""
         values = _numbers(f"{type(self).__name__}: values", values).astype(np.float64)
         weights = _weights(type(self).__name__, weight, values.shape)
         counted = weights > 0
@@ -85,7 +85,7 @@ class Mean(Metric):
 
 
 class Perplexity(Mean):
-    """exp of the mean of losses in nats, such as those of a language model's tokens."""
+    """The exponential of the mean of losses in nats, such as the losses of a language model's tokens."""
 
     def compute(self, world: Communicator | None = None, mesh: Mapping[str, int] | None = None) -> float:
         mean = super().compute(world, mesh)
@@ -96,27 +96,27 @@ class Perplexity(Mean):
 
 
 class Accuracy(Metric):
-    """The share of labels that are among the `k` classes of the largest scores.
+    """The share of labels that are among the `k` classes with the largest scores.
 
-    Of classes with equal scores the first count as larger, as `numpy.argmax` has it. A NaN is larger than any number.
+    Of classes with equal scores, the first counts as larger, as in `numpy.argmax`. A NaN is larger than any number.
     """
 
     def __init__(self, k: int = 1, ignore_index: int | None = None) -> None:
         """
         Args:
           k: 5 is the top-5 accuracy.
-          ignore_index: a label that counts for nothing.
+          ignore_index: a label that is not counted.
         """
         super().__init__((2,))
         self._k = checks.integer("Accuracy: k", k, low=1)
         self._ignored = None if ignore_index is None else checks.integer("Accuracy: ignore_index", ignore_index)
 
     def _options(self) -> dict[str, int]:
-        """As a program that computes it takes them."""
+        """The options as a program that computes this accuracy takes them."""
         return {"k": self._k} | ({} if self._ignored is None else {"ignore_index": self._ignored})
 
     def add(self, scores: Any, labels: Any, weight: Any = 1.0) -> None:
-        """Adds scores [batch, classes, ...] and labels [batch, ...], each with a weight: one number for all, one for each
+        """Adds scores [batch, classes, ...] and labels [batch, ...]. `weight` is one number for all, one for each
         sample, or one for each label."""
         scores, labels, weights = _labelled("Accuracy", scores, labels, weight, self._ignored)
         of_label = np.take_along_axis(scores, labels[:, None], 1)
@@ -134,27 +134,30 @@ class Accuracy(Metric):
 
 
 class ConfusionMatrix(Metric):
-    """How often each class (row) was taken for each (column): that of the largest score, as `numpy.argmax` has it."""
+    """The number of samples of each class (row) that were predicted as each class (column).
+
+    The prediction is the class with the largest score, as in `numpy.argmax`.
+    """
 
     def __init__(self, classes: int, ignore_index: int | None = None) -> None:
         """
         Args:
-          classes: how many there are.
-          ignore_index: a label that counts for nothing.
+          classes: the number of classes.
+          ignore_index: a label that is not counted.
         """
         self._classes = checks.integer("ConfusionMatrix: classes", classes, low=1)
         self._ignored = None if ignore_index is None else checks.integer("ConfusionMatrix: ignore_index", ignore_index)
         super().__init__((self._classes, self._classes))
 
     def add(self, scores: Any, labels: Any, weight: Any = 1.0) -> None:
-        """As of `Accuracy`."""
+        """Adds scores, labels and weights as `Accuracy.add` does."""
         scores, labels, weights = _labelled("ConfusionMatrix", scores, labels, weight, self._ignored)
         if scores.shape[1] != self._classes:
             raise Error(f"ConfusionMatrix: scores of {scores.shape[1]} classes, expected {self._classes}")
         np.add.at(self._sums, (labels, np.argmax(scores, axis=1)), weights)
 
     def compute(self, world: Communicator | None = None, mesh: Mapping[str, int] | None = None) -> np.ndarray:
-        """f64[classes, classes], over all ranks."""
+        """The matrix as f64[classes, classes], over all ranks."""
         return self._of_all(world, mesh).copy()
 
 
@@ -171,7 +174,7 @@ def _numbers(what: str, value: Any) -> np.ndarray:
 
 
 def _weights(owner: str, weight: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """A weight for each element, from one for all, for each along dimension 0, or for each element."""
+    """Returns a weight for each element, from one number, one per index of dimension 0, or one per element."""
     weights = _numbers(f"{owner}: weight", weight).astype(np.float64)
     if weights.shape not in ((), shape[:1], shape):
         shapes = " or ".join(map(str, dict.fromkeys((shape[:1], shape))))
@@ -186,7 +189,7 @@ def _weights(owner: str, weight: Any, shape: tuple[int, ...]) -> np.ndarray:
 def _labelled(
     owner: str, scores: Any, labels: Any, weight: Any, ignored: int | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Those that count: scores [n, classes], labels [n], weights [n]."""
+    """Returns the samples that count: scores [n, classes], labels [n], weights [n]."""
     scores, labels = _numbers(f"{owner}: scores", scores), _numbers(f"{owner}: labels", labels)
     if scores.ndim < 2 or labels.shape != scores.shape[:1] + scores.shape[2:]:
         raise Error(

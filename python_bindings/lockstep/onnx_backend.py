@@ -1,12 +1,12 @@
-"""ONNX's backend interface: `prepare(model).run(inputs)`, for tools and tests that are written for any implementation of ONNX.
+"""ONNX's backend interface: `prepare(model).run(inputs)`, for tools that work with any implementation of ONNX.
 
     import lockstep.onnx_backend as backend
 
     outputs = backend.prepare(onnx.load("model.onnx")).run([x])
 
-Inputs may decide shapes, such as the shape of a Reshape or the k of a TopK: a program is compiled for each combination of input
-shapes, and of values of those inputs that an operator has to know, and kept. It runs on the CPU in this process, as one rank.
-Needs the package `onnx`. To train, or to run on several ranks, use `lockstep.load_onnx`.
+Inputs may decide shapes, such as the shape of a Reshape or the k of a TopK. One program is compiled, and kept, for each
+combination of input shapes and of the values of deciding inputs. It runs on the CPU in this process, as one rank. The
+module needs the package `onnx`. To train, or to run on several ranks, use `lockstep.load_onnx`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from . import Error, Executable, compile, load_onnx
 
-# Above this an input is taken for data: nobody gives a shape, or a list of axes, in so many numbers.
+# The largest number of elements of an input that may decide shapes. No shape and no list of axes has so many numbers.
 _MAX_DECIDING_ELEMENTS = 1024
 
 
 class Prepared(BackendRep):
-    """A model, and the programs that were compiled for the inputs so far."""
+    """A model, and the programs that have been compiled for its inputs."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         initializers = {tensor.name for tensor in model.graph.initializer}
@@ -34,14 +34,15 @@ class Prepared(BackendRep):
         self._inputs = [info.name for info in model.graph.input if info.name not in initializers]
         self._overridable = [info.name for info in model.graph.input if info.name in initializers]
         self._outputs = [info.name for info in model.graph.output]
-        # By the types of all inputs: the inputs that decided something in any program, and the programs by their values.
+        # By the types of all inputs: the inputs that decided shapes in any of the programs, and the programs by the
+        # inputs' values.
         self._programs: dict[Any, tuple[list[str], dict[Any, Executable]]] = {}
 
     def run(self, inputs: Sequence[Any] | Mapping[str, Any], **kwargs: Any) -> tuple[Any, ...]:
         """The outputs, in the order of the model, as a tuple whose elements have the outputs' names as well.
 
         Args:
-          inputs: in the order of the model's inputs, those that are initializers last; or by name.
+          inputs: in the order of the model's inputs, with inputs that are initializers last; or by name.
         """
         if kwargs:
             raise Error(f"run: there is no option {next(iter(kwargs))!r}")
@@ -76,7 +77,7 @@ class Prepared(BackendRep):
         key = tuple(values[name].tobytes() for name in fixed)
         if key not in programs:
             graph = self._import(values)
-            # Other values may take another way through the model, on which other inputs decide.
+            # Other values may choose another branch of the model, in which other inputs decide.
             if not set(graph.fixed_inputs) <= set(fixed):
                 programs.clear()
                 fixed[:] = sorted({*fixed, *graph.fixed_inputs})
@@ -99,7 +100,7 @@ class Prepared(BackendRep):
 
 
 class LockstepBackend(Backend):
-    """What `onnx.backend.test` and other tools call; the functions of this module are its methods."""
+    """The class that `onnx.backend.test` and other tools call. The functions of this module are its methods."""
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
@@ -107,7 +108,7 @@ class LockstepBackend(Backend):
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
-        """Checks the model; it is compiled when `run` gives the inputs."""
+        """Checks the model. It is compiled when `run` has the inputs."""
         if not cls.supports_device(device):
             raise Error(f"prepare: there is no device {device!r}; there is CPU")
         onnx.checker.check_model(model)
@@ -117,7 +118,7 @@ class LockstepBackend(Backend):
     def run_node(
         cls, node: onnx.NodeProto, inputs: Any, device: str = "CPU", outputs_info: Any = None, **kwargs: Any
     ) -> Any:
-        """Runs one node on its inputs; those that are absent have no value."""
+        """Runs one node. Absent operands have no entry in `inputs`."""
         names = [name for name in node.input if name]
         arrays = [np.asarray(value) for value in inputs]
         infos = [

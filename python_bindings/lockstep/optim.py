@@ -1,8 +1,10 @@
-"""Optimizers: how a training step updates the trained states. The formulas, and the results, are PyTorch's, or the papers' where PyTorch has none.
+"""Optimizers: the rules by which a training step updates the trained states.
 
-There is a class for each optimizer that is compiled in. PyTorch's names of the options are understood too: `lr`, `betas`
-and `eps`. A value out of range is an `Error` at once; None stands for an option's default. In the place of a number that may
-change between steps stands a function of the step, such as one of `lockstep.schedule`.
+The formulas and the results are PyTorch's, or those of the papers for optimizers that PyTorch does not have.
+
+There is one class for each optimizer. PyTorch's names of the options `lr`, `betas` and `eps` are accepted too. A value
+out of range raises an `Error` immediately. None stands for an option's default. A number that may change between steps
+can be given as a function of the step, such as one of `lockstep.schedule`.
 
 Example:
   >>> lockstep.optim.SGD(0.05, momentum=0.9)
@@ -20,7 +22,8 @@ from ._base import checks, choices
 from ._base import names as _names
 from ._base.errors import Error
 
-# Other spellings of an option, or of several that are given together; of an optimizer that has these options.
+# Other spellings of one option, or of several options that are given together. A spelling applies to the optimizers
+# that have all of its options.
 _SPELLINGS: list[tuple[str, tuple[str, ...]]] = [
     ("lr", ("learning_rate",)),
     ("betas", ("beta1", "beta2")),
@@ -31,7 +34,7 @@ _SPELLINGS: list[tuple[str, tuple[str, ...]]] = [
 
 
 class Optimizer:
-    """What the classes of this module have in common: frozen values, equal if their options are."""
+    """The base of this module's classes: frozen values, equal if their options are equal."""
 
     _definition: ClassVar[choices.Definition]
 
@@ -57,7 +60,7 @@ class Optimizer:
         return {name: value for name, value in options.items() if callable(value)}
 
     def _choice(self) -> tuple[str, dict[str, Any], list[str]]:
-        """The name, the options in the first step, and those that follow a schedule, as the extension module takes them."""
+        """The name, the options in the first step, and the scheduled options, as the extension module takes them."""
         names = [each["name"] for each in self._definition["options"]]
         schedules = self._schedules()
         values = {name: schedules[name](0) if name in schedules else getattr(self, name) for name in names}
@@ -65,7 +68,7 @@ class Optimizer:
 
 
 def _groups(optimizer: Any, groups: Any) -> dict[str, Optimizer]:
-    """The optimizer of each group by its pattern, and that of all others by the empty text."""
+    """Returns the optimizers of groups by pattern. That of all other states is under the empty text."""
     if groups is not None and not isinstance(groups, Mapping):
         raise Error(f"groups is {groups!r}, expected optimizers by name or pattern of states")
     every = {"": optimizer} | {
@@ -76,7 +79,9 @@ def _groups(optimizer: Any, groups: Any) -> dict[str, Optimizer]:
     for states, each in every.items():
         if not isinstance(each, Optimizer):
             if each is None and not states and groups:
-                raise Error("groups are of states that an optimizer updates, and there is no optimizer")
+                raise Error(
+                    "groups give states an optimizer of their own, but there is no optimizer for the other states"
+                )
             of = f" of group {states!r}" if states else ""
             if isinstance(each, type) and issubclass(each, Optimizer):
                 raise Error(
@@ -90,13 +95,13 @@ def _groups(optimizer: Any, groups: Any) -> dict[str, Optimizer]:
 
 
 def _spellings(options: Sequence[choices.Definition]) -> dict[str, tuple[str, ...]]:
-    """Other spellings of these options."""
+    """Returns the other spellings of these options."""
     names = {each["name"] for each in options}
     return {spelling: meant for spelling, meant in _SPELLINGS if set(meant) <= names}
 
 
 def _respell(kind: str, spelling: str, names: tuple[str, ...], given: dict[str, Any]) -> None:
-    """Puts the options in the place of another spelling of them."""
+    """Replaces a spelling in `given` by the options that it stands for."""
     if spelling not in given:
         return
     value = given.pop(spelling)
@@ -105,7 +110,7 @@ def _respell(kind: str, spelling: str, names: tuple[str, ...], given: dict[str, 
         if each is None:
             continue
         if name in given:
-            raise Error(f"{kind}: {name} and {spelling} are both given, and mean the same")
+            raise Error(f"{kind}: {name} and {spelling} are both given, but mean the same")
         given[name] = each
 
 
@@ -120,7 +125,7 @@ def _several(kind: str, spelling: str, value: Any, count: int) -> Sequence[Any]:
 
 
 def _states(definition: Mapping[str, Any]) -> list[str]:
-    """What the optimizer keeps, for help()."""
+    """Returns the sentence of help() about the states that the optimizer keeps."""
     texts = []
     for variables, states in definition["states"]:
         names = [f"`w/{suffix}`" + (f" ({shape})" if shape else "") for suffix, shape in states]
@@ -132,7 +137,7 @@ def _states(definition: Mapping[str, Any]) -> list[str]:
 
 
 def _signature(options: Sequence[choices.Definition]) -> inspect.Signature:
-    """The options in order, then their other spellings. One that must be given may be given by either."""
+    """The options in order, then their other spellings. A required option may be given under either name."""
     spelt = _spellings(options)
     either = {name for meant in spelt.values() if len(meant) == 1 for name in meant}
     parameters = [

@@ -1,7 +1,8 @@
-"""Schedules: what a number such as the learning rate is at each step. The formulas, and the numbers, are PyTorch's.
+"""Schedules: functions from the step to a number such as the learning rate. The formulas and the numbers are PyTorch's.
 
-A schedule is a function of the step, the number of calls so far: 0 for the first. Any function of one does; those of this module
-can be compared, printed, copied and pickled. One is given in the place of a number, to an optimizer or to `Executable.set`.
+The step is the number of calls so far: 0 for the first call. Any function of the step works. The schedules of this
+module can also be compared, printed, copied and pickled. A schedule is given instead of a number, to an optimizer or to
+`Executable.set`.
 
 Example:
   >>> rate = lockstep.schedule.cosine(0.1, steps=10_000).after_warmup(500)
@@ -27,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Schedule:
-    """A number that depends on the step; called with one, it returns the number."""
+    """A number that depends on the step. Calling the schedule with a step returns the number."""
 
     description: str
     _function: Callable[[int], float] = field(repr=False, compare=False)
@@ -42,10 +43,11 @@ class Schedule:
         return f"lockstep.{self.description}"
 
     def after_warmup(self, steps: int, start: float = 0.0) -> Schedule:
-        """This schedule after `steps` steps (0 is no warm-up) on a line from `start` times its first value to that value.
+        """This schedule after a linear warm-up of `steps` steps (0 is none) from `start` times its first value.
 
-        The step of this schedule is 0 when the warm-up ends: `cosine(1e-3, steps=88_000).after_warmup(2000)` ends after 90,000 steps.
-        Of PyTorch it is `SequentialLR` of `LinearLR` and the other, if `start` is above 0; with 0 the first step changes no weight.
+        The step of this schedule is 0 when the warm-up ends: `cosine(1e-3, steps=88_000).after_warmup(2000)` ends after
+        90,000 steps. In PyTorch this is a `SequentialLR` of `LinearLR` and the other schedule, if `start` is above 0.
+        With 0 the first step changes no weight.
         """
         steps = checks.integer("schedule.after_warmup: steps", steps, low=0)
         start = _number("after_warmup", "start", start)
@@ -55,7 +57,7 @@ class Schedule:
         )
 
 
-# What the schedules are at a step, the last parameter: functions of the module, which can be pickled.
+# The values of schedules at the step `at`. These are functions of the module, so that they can be pickled.
 
 
 def _after_warmup(schedule: Schedule, first: float, steps: int, start: float, at: int) -> float:
@@ -112,7 +114,7 @@ def _along_cosine(start: float, end: float, share: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
 
 
-# What users pass
+# Functions for users
 
 
 def _number(what: str, name: str, value: float) -> float:
@@ -127,7 +129,7 @@ def _count(what: str, name: str, value: int) -> int:
 
 
 def _milestones(values: Sequence[int]) -> list[int]:
-    """Steps, in order."""
+    """Returns the steps in order."""
     try:
         listed = None if isinstance(values, (str, bytes)) else list(values)
     except TypeError:
@@ -138,7 +140,7 @@ def _milestones(values: Sequence[int]) -> list[int]:
 
 
 def constant(value: float) -> Schedule:
-    """The same at every step."""
+    """`value` at every step."""
     value = _number("constant", "value", value)
     return Schedule(f"schedule.constant({value})", partial(_constant, value))
 
@@ -167,7 +169,7 @@ def exponential(value: float, gamma: float) -> Schedule:
 
 
 def linear(start: float, end: float, steps: int) -> Schedule:
-    """On a line from `start` to `end`, which it reaches after `steps` steps and keeps. PyTorch's `LinearLR`."""
+    """A line from `start` to `end`, which is reached after `steps` steps and then kept. PyTorch's `LinearLR`."""
     start, end, steps = (
         _number("linear", "start", start),
         _number("linear", "end", end),
@@ -177,16 +179,16 @@ def linear(start: float, end: float, steps: int) -> Schedule:
 
 
 def polynomial(value: float, steps: int, power: float = 1.0) -> Schedule:
-    """`value * (1 - at / steps) ** power`: 0 after `steps` steps, and then. PyTorch's `PolynomialLR`."""
+    """`value * (1 - at / steps) ** power` at step `at`; 0 from step `steps` on. PyTorch's `PolynomialLR`."""
     value, power = _number("polynomial", "value", value), _number("polynomial", "power", power)
     steps = _count("polynomial", "steps", steps)
     return Schedule(f"schedule.polynomial({value}, {steps}, {power})", partial(_polynomial, value, steps, power))
 
 
 def cosine(value: float, steps: int, minimum: float = 0.0) -> Schedule:
-    """Half a wave of a cosine from `value` to `minimum`, reached after `steps` steps, and so on: PyTorch's `CosineAnnealingLR`.
+    """Half a cosine wave from `value` to `minimum`, reached after `steps` steps. PyTorch's `CosineAnnealingLR`.
 
-    After another `steps` steps it is back at `value`.
+    The wave continues: after another `steps` steps it is back at `value`.
     """
     value, minimum = _number("cosine", "value", value), _number("cosine", "minimum", minimum)
     steps = _count("cosine", "steps", steps)
@@ -197,9 +199,10 @@ def cosine(value: float, steps: int, minimum: float = 0.0) -> Schedule:
 
 
 def cosine_with_restarts(value: float, steps: int, growth: int = 1, minimum: float = 0.0) -> Schedule:
-    """`cosine` that starts again at `value` after `steps` steps, then after `growth` times as many, and so on.
+    """`cosine` that restarts at `value` after `steps` steps, then after `growth` times as many, and so on.
 
-    Loshchilov and Hutter, "SGDR: Stochastic gradient descent with warm restarts", 2017; PyTorch's `CosineAnnealingWarmRestarts`.
+    Loshchilov and Hutter, "SGDR: Stochastic gradient descent with warm restarts", 2017; PyTorch's
+    `CosineAnnealingWarmRestarts`.
     """
     what = "cosine_with_restarts"
     value, minimum = _number(what, "value", value), _number(what, "minimum", minimum)
@@ -213,10 +216,11 @@ def cosine_with_restarts(value: float, steps: int, growth: int = 1, minimum: flo
 def one_cycle(
     maximum: float, steps: int, rising: float = 0.3, start_divisor: float = 25.0, final_divisor: float = 1e4
 ) -> Schedule:
-    """Up from `maximum / start_divisor` to `maximum` in the share `rising` of the steps, then down to its `final_divisor`th of the start.
+    """A rise from `maximum / start_divisor` to `maximum` in the share `rising` of the steps, then a fall to
+    `maximum / start_divisor / final_divisor`.
 
-    Both along a cosine. Smith and Topin, "Super-convergence", 2018; PyTorch's `OneCycleLR` without a third phase. After `steps`
-    steps it stays at the end.
+    Both follow a cosine. After `steps` steps the value stays at the end. Smith and Topin, "Super-convergence", 2018;
+    PyTorch's `OneCycleLR` without a third phase.
     """
     what = "one_cycle"
     maximum, rising = _number(what, "maximum", maximum), _number(what, "rising", rising)

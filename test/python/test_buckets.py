@@ -220,7 +220,7 @@ def test_one_rank_reduces_nothing() -> None:
 @pytest.mark.usefixtures("between_hosts")
 def test_a_report_without_gradients() -> None:
     for message in errors_of(2, lambda world: compiled(world, buckets=report({}))):
-        assert "compile: buckets: the report of @mlp knows no gradients" in message
+        assert "compile: buckets: the report of @mlp has no gradients" in message
 
 
 def errors_of(ranks: int, body: Callable[[ls.Communicator], Any]) -> list[str]:

@@ -169,7 +169,7 @@ def test_metadata_that_cannot_come_back(path: Path) -> None:
         exe.save(path, metadata={"a": [1]})
     with raises("save: metadata's a is None, expected text, a number, True or False"):
         exe.save(path, metadata={"a": None})
-    with raises("save: metadata has a step, which is an argument of its own"):
+    with raises("save: metadata has a step; pass it as the argument step"):
         exe.save(path, metadata={"step": 1})
     with raises("save: a name in metadata is 1, expected text"):
         exe.save(path, metadata={1: 1})
@@ -532,7 +532,7 @@ def test_a_file_is_closed_whether_it_was_loaded_or_not(path: Path) -> None:
         other.load(path)
     assert not is_open(), caught
     path.write_bytes(b"a text, which is no checkpoint")
-    with pytest.raises(ls.Error, match="this is no checkpoint") as caught:
+    with pytest.raises(ls.Error, match="this is not a checkpoint") as caught:
         exe.load(path)
     assert not is_open(), caught
     with open(path, "rb"):

@@ -230,7 +230,7 @@ def test_another_version(path: Path) -> None:
 
 def test_files_of_others(path: Path) -> None:
     safetensors.numpy.save_file({"w": np.ones(3, np.float32)}, path)
-    assert damaged(path) == "this is no checkpoint as save() writes it; load_weights() reads files of other programs"
+    assert damaged(path) == "this is not a checkpoint that save() wrote; load_weights() reads files of other programs"
     for content in (b"", b"1234567", b"a text, which is no checkpoint\n" * 100, b"\0" * 100):
         path.write_bytes(content)
         assert "no checkpoint" in damaged(path)

@@ -58,7 +58,7 @@ def test_what_a_run_must_have_in_common_with_the_one_it_continues(folder: Path) 
     for expected, message in (
         ({"batch": 128, "rate": 0.25}, "step-000000000002.safetensors: rate was 0.5 when it was saved, and is 0.25"),
         ({"rate": float("nan")}, "rate was 0.5 when it was saved, and is nan"),
-        ({"batches": 128}, "there is no batches in its metadata, which should be 128; there is batch"),
+        ({"batches": 128}, "its metadata has no batches, expected 128; there is batch"),
         ({"batch": np.arange(2)}, "restore: expected's batch is array"),
         ({3: 1}, "restore: a name in expected is 3"),
         ([("batch", 128)], ", expected names with text or numbers"),
@@ -133,7 +133,7 @@ def test_a_folder_of_a_run_that_came_further(folder: Path) -> None:
     for step in (5, 10):
         checkpoints.save(exe, step=step)
     with raises(
-        "step-000000000007.safetensors: there is step-000000000010.safetensors, of a later step", "restore() it"
+        "step-000000000007.safetensors: there is step-000000000010.safetensors, of a later step", "call restore()"
     ):
         ls.Checkpoints(folder).save(exe, step=7)
     assert checkpoints.steps() == [5, 10]

@@ -139,7 +139,7 @@ def test_calls_that_differ_name_both_sides(call: Callable[[ls.Communicator], obj
         (lambda world: world.all_gather(None), "all_gather: the array is an array of dtype object, expected booleans"),
         (
             lambda world: world.all_gather([[1], [1, 2]]),
-            "all_gather: the array is a list, of which NumPy makes no array",
+            "all_gather: the array is a list, which NumPy cannot convert to an array",
         ),
         (lambda world: world.all_reduce(1, "avg"), "all_reduce: kind is 'avg', expected \"sum\" or"),
         (lambda world: world.broadcast(1, 1), "broadcast: root is 1, expected one of 1 ranks, from 0"),

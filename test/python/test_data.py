@@ -156,7 +156,7 @@ def test_what_has_a_length_and_is_no_data_set(wrong: object) -> None:
 @pytest.mark.parametrize("sample", [b"ab\0\0", (1, b"\0")], ids=["bytes", "part"])
 def test_samples_that_are_bytes_lose_no_zeros(sample: object) -> None:
     with pytest.raises(
-        ls.Error, match=r"part \d of sample 0 of the data set is bytes, which are no array: .* decodes them"
+        ls.Error, match=r"part \d of sample 0 of the data set is bytes, not an array: .* decodes its samples"
     ):
         next(iter(ls.data.batches([sample] * 4, size=2)))
 
@@ -185,7 +185,7 @@ def test_no_samples() -> None:
 
 def test_samples_that_do_not_fit_together() -> None:
     with pytest.raises(
-        ls.Error, match=r"part 0 of sample 1 of the data set is float64 of shape \(3,\), and that of sample 0 is"
+        ls.Error, match=r"part 0 of sample 1 of the data set is float64 of shape \(3,\), but that of sample 0 is"
     ):
         list(ls.data.batches([np.zeros(2), np.zeros(3)], size=2))
     with pytest.raises(ls.Error, match="part 0 of sample 1 of the data set is float32 of shape"):
@@ -208,7 +208,7 @@ def test_every_seed_shuffles(seed: int) -> None:
         ((), 1, "no arrays"),
         ((SAMPLES, TARGETS[1:]), 2, "different lengths"),
         ((SAMPLES,), 7, "7 cannot be shared evenly by 2"),
-        ((SAMPLES,), 24, "24 is more than the 22"),
+        ((SAMPLES,), 24, "24 is larger than the 22"),
         ((SAMPLES,), 0, "a batch of 0 cannot be shared evenly by 2"),
         ((SAMPLES,), -2, "a batch of -2 cannot be shared evenly by 2"),
     ],
@@ -338,7 +338,7 @@ def test_parameters_of_torch_are_their_numbers() -> None:
         (torch.empty(3, 2, device="meta"), "array 0"),
         ([torch.empty(2, device="meta")] * 3, "part 0 of sample 0"),
     ):
-        with pytest.raises(ls.Error, match=f"batches: {where}.* is a Tensor, of which NumPy makes no array"):
+        with pytest.raises(ls.Error, match=f"batches: {where}.* is a Tensor, which NumPy cannot convert to an array"):
             next(iter(ls.data.batches(samples, size=1)))
 
 

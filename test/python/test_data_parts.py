@@ -71,7 +71,7 @@ def test_the_order_of_a_seed_is_one_for_all_time() -> None:
         ((10, 0), "SplitSampler: num_parts is 0, expected at least 1"),
         ((10, 2, 2), "SplitSampler: part_index is 2, of 2 parts, which are numbered from 0"),
         ((10, 2, -1), "SplitSampler: part_index is -1, expected at least 0"),
-        ((10, 2), "SplitSampler: num_parts is 2, and part_index, which of them this is, is not given"),
+        ((10, 2), "SplitSampler: num_parts is 2, but part_index, the number of this part, is missing"),
         ((-1,), "SplitSampler: length is -1, expected at least 0"),
         ((10, 2.5), "SplitSampler: num_parts is 2.5, expected a whole number"),
     ],
@@ -92,11 +92,11 @@ def test_num_parts_of_batches_is_what_a_world_is() -> None:
         parts = ls.data.batches(samples, size=6, num_parts=3, part_index=index, seed=4, last="pad")
         for one, other in zip(shares, parts, strict=True):
             np.testing.assert_array_equal(one, other)
-    with pytest.raises(ls.Error, match="world and num_parts both say who shares the batches"):
+    with pytest.raises(ls.Error, match="world and num_parts both divide the batches"):
         ls.data.batches(samples, size=6, num_parts=3, part_index=1, world=SimpleNamespace(rank=0, size=2))
     with pytest.raises(ls.Error, match="batches: part_index is 3, of 3 parts"):
         ls.data.batches(samples, size=6, num_parts=3, part_index=3)
-    with pytest.raises(ls.Error, match="batches: num_parts is 3, and part_index, which of them this is, is not given"):
+    with pytest.raises(ls.Error, match="batches: num_parts is 3, but part_index, the number of this part, is missing"):
         ls.data.batches(samples, size=6, num_parts=3)
 
 
@@ -123,15 +123,15 @@ def test_a_sampler_says_which_samples_come_and_in_which_order() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"sampler": [0, 10]}, "gives the number 10, and there are 10 samples"),
+        ({"sampler": [0, 10]}, "gives the number 10, but there are 10 samples"),
         ({"sampler": [0, -1]}, "gives the number -1"),
-        ({"sampler": ["a", "b"]}, "whose elements are no whole numbers"),
-        ({"sampler": [1.0, 2.9]}, "whose elements are no whole numbers: 1.0"),
-        ({"sampler": np.arange(4) > 1}, "whose elements are no whole numbers: "),
-        ({"sampler": [0, True]}, "whose elements are no whole numbers: True"),
+        ({"sampler": ["a", "b"]}, "whose elements are not whole numbers"),
+        ({"sampler": [1.0, 2.9]}, "whose elements are not whole numbers: 1.0"),
+        ({"sampler": np.arange(4) > 1}, "whose elements are not whole numbers: "),
+        ({"sampler": [0, True]}, "whose elements are not whole numbers: True"),
         ({"sampler": "ab"}, "expected numbers of samples, such as a SplitSampler"),
         ({"sampler": [0, 1], "seed": 1}, "sampler and seed both decide the order"),
-        ({"sampler": [0, 1], "num_parts": 2, "part_index": 0}, "which would be shared again: leave out world"),
+        ({"sampler": [0, 1], "num_parts": 2, "part_index": 0}, "which would be divided again: leave out world"),
         ({"sampler": []}, "there are no samples"),
         ({"epoch_size": 0}, "epoch_size is 0, expected at least 1"),
     ],
@@ -242,7 +242,7 @@ def test_a_reader_has_no_such_part(reader: str, folder: Path) -> None:
     with pytest.raises(ls.Error, match=f"{reader}: part_index is 4, of 4 parts"):
         numbers_of(reader, folder, num_parts=4, part_index=4)
     with pytest.raises(
-        ls.Error, match=f"{reader}: num_parts is 4, and part_index, which of them this is, is not given"
+        ls.Error, match=f"{reader}: num_parts is 4, but part_index, the number of this part, is missing"
     ):
         numbers_of(reader, folder, num_parts=4)
 
@@ -291,7 +291,7 @@ def test_an_image_that_pillow_finds_too_large_is_named(tmp_path: Path, monkeypat
     (tmp_path / "a").mkdir()
     Image.new("RGB", (2, 2)).save(tmp_path / "a/1.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1)
-    with pytest.raises(ls.Error, match="a/1.png: this is no image that can be read: .*decompression bomb"):
+    with pytest.raises(ls.Error, match="a/1.png: this is not a readable image: .*decompression bomb"):
         ls.data.image_folder(tmp_path)[0]
 
 
@@ -318,16 +318,16 @@ def test_folders_that_are_wrong(folder: Path, tmp_path: Path) -> None:
         ("empty", {}, "empty: there are no images; expected .*/<class>/\\*.jpg"),
         ("empty", {"classes": ["dog"]}, "empty/cat: `classes` has no such class"),
         ("empty", {"size": 0}, "image_folder: size is 0, expected at least 1"),
-        ("empty", {"size": 3, "transform": double}, "size and transform both say"),
+        ("empty", {"size": 3, "transform": double}, "size and transform both transform"),
         ("empty", {"transform": 3}, "transform is 3, expected a function"),
     ):
         with pytest.raises(ls.Error, match=words):
             ls.data.image_folder(tmp_path / path, **options)
     images = ls.data.image_folder(tmp_path / "broken")
-    with pytest.raises(ls.Error, match="cat/1.png: this is no image that can be read"):
+    with pytest.raises(ls.Error, match="cat/1.png: this is not a readable image"):
         images[0]
     part = ls.data.image_folder(folder / "images", num_parts=2, part_index=0)
-    with pytest.raises(ls.Error, match="the data set is one of 2 parts already, which 2 ranks would share again"):
+    with pytest.raises(ls.Error, match="the data set is already one of 2 parts, which 2 ranks would divide again"):
         ls.data.batches(part, size=2, world=SimpleNamespace(rank=0, size=2))
 
 

@@ -159,7 +159,7 @@ def test_gpus_that_are_too_old(fakes: Path) -> None:
     )
     assert f"GPU 0         {gpu}" in done.stdout, done.stdout
     assert "for GPUs (which nothing here needs): missing" in done.stdout.splitlines()
-    assert "  a GPU that programs can be compiled for" in done.stdout.splitlines()
+    assert "  a GPU for which programs can be compiled" in done.stdout.splitlines()
 
 
 def test_a_driver_without_gpus(fakes: Path) -> None:

@@ -221,8 +221,8 @@ print(supervise.run(["bash", "-c", {mpirun!r}], {{}}, lambda text: None))
 @pytest.mark.parametrize(
     ("ends", "code", "said"),
     [
-        (["with exit code 0", "with exit code 0"], 0, "mpirun has not ended in 1 s since all ranks have"),
-        (["with exit code 3"], 3, "the job has not ended in 1 s since rank 0 failed"),
+        (["with exit code 0", "with exit code 0"], 0, "mpirun has not ended within 1 s after all ranks"),
+        (["with exit code 3"], 3, "the job has not ended within 1 s after rank 0 failed"),
     ],
 )
 def test_mpirun_has_a_time_wherever_the_ranks_are(tmp_path: Path, ends: list[str], code: int, said: str) -> None:
@@ -266,9 +266,9 @@ def test_ranks_write_what_they_would_under_mpirun() -> None:
         (["--hosts", "h0:2,h1:0", "--", "mpirun"], "--hosts: 'h1:0' is not HOST or HOST:N"),
         (["--hosts", "h0,,h1", "--", "mpirun"], "--hosts: '' is not HOST or HOST:N"),
         (["--hosts", "h0,h0:2", "--", "mpirun"], "--hosts: h0 is there twice"),
-        (["--hosts", "h0", "--", "mpirun", "-x", "A", "-np", "2", "true"], "the command after -- has -np, and --hosts"),
-        (["--hosts", "h0", "--", "mpirun", "--host", "h1", "true"], "the command after -- has --host, and --hosts"),
-        (["--min-ranks", "2", "--", "mpirun"], "--min-ranks: --hosts says which there are"),
+        (["--hosts", "h0", "--", "mpirun", "-x", "A", "-np", "2", "true"], "the command after -- has -np, but --hosts"),
+        (["--hosts", "h0", "--", "mpirun", "--host", "h1", "true"], "the command after -- has --host, but --hosts"),
+        (["--min-ranks", "2", "--", "mpirun"], "--min-ranks requires --hosts"),
         (["--hosts", "h0:2,h1", "--min-ranks", "4", "--", "mpirun"], "--min-ranks is 4, expected 1 to 3, the ranks"),
     ],
 )

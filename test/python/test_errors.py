@@ -260,7 +260,7 @@ def test_compile_options() -> None:
         ls.Communicator.in_process(0)
     with raises("timeout is -1"):
         ls.Communicator.in_process(2, timeout=-1)
-    with raises("not made of an imported ONNX model"):
+    with raises("not made from an imported ONNX model"):
         ls.save_onnx(ls.compile(ls.parse(str(mlp())), threads=1), "never.onnx")
 
 

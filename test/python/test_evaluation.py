@@ -270,7 +270,7 @@ def test_full_batches_of_models_that_compute_their_loss_or_whose_rows_see_each_o
         return exe.evaluate((rows,) for (rows,) in ls.data.batches(x, size=4, world=world))
 
     assert run_in_threads(2, body) == [{"loss": pytest.approx(28)}] * 2  # 2 * the mean of 6 and 22
-    with pytest.raises(ls.Error, match="of uneven=False, which takes full batches; .*last=.drop.. gives those alone"):
+    with pytest.raises(ls.Error, match="with uneven=False, takes only full batches; .*last=.drop.. makes these"):
         ls.compile(program, threads=1).evaluate(ls.data.batches(x, size=4, last="pad"))
     with pytest.raises(
         ls.Error, match="reduce_sum %1 mixes the rows of a batch, .*; uneven=False takes only full batches"
@@ -290,8 +290,8 @@ def test_full_batches_of_models_that_compute_their_loss_or_whose_rows_see_each_o
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((LOSS, {"loss": ls.metrics.Accuracy()}), "a metric is named 'loss', as a result that is always there"),
-        ((LOSS, {"rows": ls.metrics.Accuracy()}), "a metric is named 'rows', as a result that is always there"),
+        ((LOSS, {"loss": ls.metrics.Accuracy()}), "a metric is named 'loss', which is the name of another result"),
+        ((LOSS, {"rows": ls.metrics.Accuracy()}), "a metric is named 'rows', which is the name of another result"),
         ((LOSS, {"matrix": ls.metrics.ConfusionMatrix(3)}), "metric matrix is .*, expected lockstep.metrics.Accuracy.. or one"),
         ((LOSS, [ls.metrics.Accuracy()]), "metrics is .*, expected metrics by name"),
         ((ls.loss.result("logits"), {"a": ls.metrics.Accuracy()}), "metric a: the loss result has no target"),
@@ -342,5 +342,5 @@ def test_what_is_wrong_with_a_batch_all_ranks_hear_of() -> None:
 
         assert all(re.search(words, error) for error in errors_of(2, body))
     for other in (model_of(MLP), ls.train_step(model_of(MLP), LOSS, ls.optim.SGD(0.1), uneven=True)):
-        with pytest.raises(ls.Error, match="is no evaluation; lockstep.evaluation.model, loss. makes one"):
+        with pytest.raises(ls.Error, match="is not an evaluation; lockstep.evaluation.model, loss. makes one"):
             ls.compile(other, threads=1).evaluate([])

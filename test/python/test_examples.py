@@ -225,7 +225,7 @@ def test_an_image_that_is_damaged_ends_all_ranks(data: dict[str, Path], tmp_path
     arguments = command("imagenet", data | {"images": broken}, tmp_path / "out")
     done = mpirun(2, HERE / "exit_code.py", tmp_path, *arguments, timeout=60)
     assert 0 not in [int((tmp_path / str(rank)).read_text()) for rank in range(2)]
-    assert re.search(r"class1/5.jpg: this is no image that can be read: .*[Tt]runcated", done.stderr), done.stderr
+    assert re.search(r"class1/5.jpg: this is not a readable image: .*[Tt]runcated", done.stderr), done.stderr
 
 
 def test_a_batch_that_the_ranks_cannot_share(data: dict[str, Path], tmp_path: Path) -> None:

@@ -163,16 +163,16 @@ def test_collectives_go_by_the_route_that_is_quickest_on_the_link() -> None:
 
 def test_a_forecast_says_what_it_lacks() -> None:
     step = report(kernel(1), START, WAIT)
-    with raises("forecast: the machine says nothing of a link between hosts", "one rank on each of two hosts") as error:
+    with raises("forecast: the machine has no link between hosts", "one rank on each of two hosts") as error:
         forecast(step, Machine(), [1, 2])
     assert str(error.value).endswith(
-        "\n\n[between]  # a message from a host to another; all hosts send and get as much at once\nlatency = 2e-05\n"
+        "\n\n[between]  # a message between two hosts, while all hosts send and receive as much\nlatency = 2e-05\n"
         "bandwidth = 1250000000.0"
     )
-    with raises("forecast: the machine says nothing of a link of the 4 ranks within a host", "all ranks on") as error:
+    with raises("forecast: the machine has no link of the 4 ranks within a host", "all ranks on") as error:
         forecast(step, Machine(ranks=4, between=Link(0, 1)), [2])
     assert "\n\n[within]  # an all_reduce of a host's ranks: latency + bytes / bandwidth\n" in str(error.value)
-    with raises("forecast: @step has no collectives; it has to be compiled for several ranks"):
+    with raises("forecast: @step has no collectives; compile it for several ranks"):
         forecast(report(kernel(1)), SLOW, [2])
     with raises("forecast: hosts is 0, expected at least 1"):
         forecast(step, SLOW, [0])
@@ -184,7 +184,7 @@ def test_a_forecast_says_what_it_lacks() -> None:
     (row,) = forecast(step, SLOW, [2**20])
     assert row.ranks == 2**20
     at_once = _report.Report(0, "step", 1, 9.0, 9.0, 0.0, 0.0, {}, 0.0, 0.0, 0.0, [kernel(0), START, WAIT])
-    with raises("forecast: the steps of @step ran at once, so that none has a time; compile with profile=True"):
+    with raises("forecast: the steps of @step ran as one, so no step has a time; compile with profile=True"):
         forecast(at_once, SLOW, [2])
 
 
@@ -289,7 +289,7 @@ def test_a_call_takes_what_the_slowest_rank_needs_and_all_calls_cost(monkeypatch
 def test_one_rank_has_nothing_to_measure(tmp_path: Path) -> None:
     done = command("doctor", "--measure", tmp_path / "machine.toml")
     assert done.returncode == 1
-    assert done.stderr.startswith("lockstep doctor: one rank has nothing to measure: start several with mpirun")
+    assert done.stderr.startswith("lockstep doctor: one rank cannot measure communication: start several ranks")
     assert not (tmp_path / "machine.toml").exists()
 
 
@@ -305,7 +305,7 @@ def test_a_job_on_a_host_is_measured_traced_and_forecast(tmp_path: Path, monkeyp
     assert mpirun(2, HERE / "mpi_record.py", "run", "4").returncode == 0
     monkeypatch.delenv("LOCKSTEP_TRACE")
     done = command("forecast", traces, machine)
-    assert done.stderr.startswith("lockstep forecast: forecast: the machine says nothing of a link between hosts. ")
+    assert done.stderr.startswith("lockstep forecast: forecast: the machine has no link between hosts. ")
     machine.write_text(machine.read_text() + done.stderr[done.stderr.index("[between]") :])
     done = command("forecast", traces, machine, "--hosts", "1,8", "--picture", tmp_path / "plot.svg")
     assert done.returncode == 0, done.stderr

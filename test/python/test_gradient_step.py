@@ -74,7 +74,7 @@ def test_what_is_trained_is_what_has_a_gradient() -> None:
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"groups": {"*.bias": ls.optim.SGD(0.1)}}, "groups are of states that an optimizer updates, and there is no optimizer"),
+        ({"groups": {"*.bias": ls.optim.SGD(0.1)}}, "groups give states an optimizer of their own, but there is no optimizer for the other states"),
         ({"average": ls.average.exponential(0.9)}, "average needs states that an optimizer updates, and there is no optimizer"),
     ],
 )  # fmt: skip

@@ -158,9 +158,9 @@ def test_a_loaded_model_has_other_dims(tmp_path: Path) -> None:
     loaded = through_file(model, tmp_path)
     assert str(loaded.with_dims(batch=2)) == str(model.with_dims(batch=2))
     assert str(through_file(model.with_dims(batch=3), tmp_path).with_dims(batch=2)) == str(model.with_dims(batch=2))
-    with raises("with_dims", "was made of one"):
+    with raises("with_dims", "was made from one"):
         through_file(step_of(model), tmp_path).with_dims(batch=2)
-    with raises("with_dims", "no model as load_onnx"):
+    with raises("with_dims", "is not a model from load_onnx"):
         through_file(ls.parse(str(model)), tmp_path).with_dims(batch=2)
 
 
@@ -218,7 +218,7 @@ def own_schedule(step: int) -> float:
 def test_a_function_of_ones_own_is_in_no_file_but_can_be_pickled(tmp_path: Path) -> None:
     step = ls.train_step(ls.load_onnx(MLP.model, dims={"batch": 4}), LOSS, ls.optim.SGD(own_schedule))
     with raises(
-        "one.graph: the setting optimizer/learning_rate follows <function own_schedule", "which no file can hold"
+        "one.graph: the setting optimizer/learning_rate follows <function own_schedule", "which a file cannot represent"
     ):
         step.save(tmp_path / "one.graph")
     assert not list(tmp_path.iterdir())
@@ -246,12 +246,12 @@ def test_files_that_are_no_graphs(tmp_path: Path) -> None:
     model = ls.load_onnx(MLP.model, dims={"batch": 4})
     exe = ls.compile(model)
     exe.save(checkpoint)
-    with raises(f"{checkpoint}: this is a checkpoint, which load() reads, and no graph"):
+    with raises(f"{checkpoint}: this is a checkpoint, which load() reads, not a graph"):
         ls.load_graph(checkpoint)
     model.save(path)
-    with raises(f"{path}: this is a graph, which load_graph() reads, and no checkpoint"):
+    with raises(f"{path}: this is a graph, which load_graph() reads, not a checkpoint"):
         exe.load(path)
-    with raises("this is no graph as Graph.save() writes it"):
+    with raises("this is not a graph that Graph.save() wrote"):
         ls.load_graph(_written(tmp_path / "text", b"\x09" + b"\0" * 7 + b"some text"))
     with raises(f"{tmp_path / 'none'}: No such file"):
         ls.load_graph(tmp_path / "none")
@@ -269,10 +269,10 @@ def test_a_file_that_was_cut_off_or_damaged_or_is_of_another_version(tmp_path: P
     ls.load_onnx(MLP.model, dims={"batch": 4}).save(path)
     content = path.read_bytes()
     for length in (0, 7, 100, len(content) // 2, len(content) - 1):
-        with raises(f"{path}: ", "truncated" if length > 7 else "what is left of one"):
+        with raises(f"{path}: ", "truncated" if length > 7 else "or it is truncated"):
             ls.load_graph(_written(path, content[:length]))
     for at in (8, 200, len(content) // 2, len(content) - 1):
-        with raises(f"{path}: ", "this is no graph" if at == 8 else "damaged"):
+        with raises(f"{path}: ", "this is not a graph" if at == 8 else "damaged"):
             ls.load_graph(_written(path, content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]))
     path.write_bytes(content)
     with_header(path, lambda header: header["__metadata__"].update({"lockstep.graph": "2"}))
@@ -305,12 +305,12 @@ def _swapped(one: str, other: str) -> Callable[[dict[str, Any]], Any]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_facts(lambda facts: facts.pop("notes")), "what it says of notes"),
-        (_facts(lambda facts: facts.update(constants=[1])), "what it says of constants"),
+        (_facts(lambda facts: facts.pop("notes")), "malformed fact notes"),
+        (_facts(lambda facts: facts.update(constants=[1])), "malformed fact constants"),
         (_facts(lambda facts: facts.update(origin=None)), "is not complete"),
-        (_facts(lambda facts: facts["origin"].update(dims=["n"])), "what it says of dims"),
-        (_swapped("graph", "text"), "text is no part of a graph"),
-        (_swapped("model", "constant/none"), "a constant has a value and is not in the graph"),
+        (_facts(lambda facts: facts["origin"].update(dims=["n"])), "malformed fact dims"),
+        (_swapped("graph", "text"), "text is not a part of a graph"),
+        (_swapped("model", "constant/none"), "a constant has a value but is not in the graph"),
         (_swapped("state/fc1.bias", "state/fc2.bias"), "the value of state fc1.bias is f32[8], the state f32[16]"),
     ],
 )

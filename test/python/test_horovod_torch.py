@@ -58,8 +58,8 @@ DIFFERENT = {
     "names": ["rank 0 allreduce 'left'", "rank 1 allreduce 'right'"],
     "calls": ["rank 0 allreduce", "rank 1 broadcast"],
     "columns": ["rank 0 allgather", "row [3]", "rank 1 allgather", "row [4]"],
-    "joined-min": ["rank 1 allreduce", "kind min", "needs all ranks, and [0] have called join()"],
-    "joined-root": ["rank 1 broadcast", "root 0", "needs all ranks, and [0] have called join()"],
+    "joined-min": ["rank 1 allreduce", "kind min", "needs all ranks, but [0] have called join()"],
+    "joined-root": ["rank 1 broadcast", "root 0", "needs all ranks, but [0] have called join()"],
     "step": ["rank 0 step", "rank 1 allreduce"],
 }
 
@@ -140,7 +140,9 @@ def test_before_init() -> None:
 
 @pytest.mark.parametrize("name", ["tensorflow", "keras"])
 def test_what_is_not_there_says_so(name: str) -> None:
-    with pytest.raises(ls.Error, match=r"lockstep.horovod.torch; models of TensorFlow and Keras .*docs/frameworks.md"):
+    with pytest.raises(
+        ls.Error, match=r"lockstep.horovod.torch; train models of TensorFlow and Keras .*docs/frameworks.md"
+    ):
         __import__(f"lockstep.horovod.{name}")
 
 

@@ -324,7 +324,7 @@ def test_a_run_without_the_wire_says_that_it_drops_what_is_owed(
     wire = "int8" if n == 1 else None
     with caplog.at_level(logging.WARNING, logger="lockstep"):
         whole(run_in_threads(n, lambda world: run(step, world, range(2, 3), wire, file, None)))
-    (warning,) = (record.message for record in caplog.records if "what they still owed is dropped" in record.message)
+    (warning,) = (record.message for record in caplog.records if "their rounding errors are dropped" in record.message)
     assert f"/residual/data is the first of {PARAMETERS} such states" in warning
 
 

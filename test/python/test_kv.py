@@ -393,7 +393,7 @@ def test_a_parameter_of_torch_is_its_numbers() -> None:
     np.testing.assert_array_equal(store.pull("w"), parameter.detach())
     store.push("w", [parameter, parameter])
     np.testing.assert_array_equal(store.pull("w"), 2 * parameter.detach())
-    with pytest.raises(ls.Error, match="push: key 'w' is a Tensor, of which NumPy makes no array: .*meta"):
+    with pytest.raises(ls.Error, match="push: key 'w' is a Tensor, which NumPy cannot convert to an array: .*meta"):
         store.push("w", torch.empty(2, 3, device="meta"))
 
 
@@ -446,7 +446,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     other = store_of(w=ones(1))
     other.set_optimizer(ls.optim.Adam(0.1))
     with pytest.raises(
-        ls.Error, match="lacks the state w/adam_m; it was written by SGD, and the store's optimizer Adam"
+        ls.Error, match="lacks the state w/adam_m; it is from the optimizer SGD, but the store's optimizer Adam"
     ):
         other.load_optimizer_states(path)
     wider = store_of(w=ones(1, (7,)))
@@ -460,7 +460,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
         store.load_optimizer_states(path)
     scheduled = store_of(w=ones(1))
     scheduled.set_optimizer(ls.optim.SGD(lambda step: 0.1))
-    with pytest.raises(ls.Error, match="follows a schedule of learning_rate, which no file"):
+    with pytest.raises(ls.Error, match="follows a schedule of learning_rate, which a file cannot"):
         scheduled.save_optimizer_states(path, dump_optimizer=True)
 
 
@@ -500,11 +500,11 @@ def calls_that_are_wrong() -> list[tuple[Callable[[ls.kv.KVStore], Any], str]]:
         (lambda s: s.pull(3, out=[[0]]), "pull: key 3: out is a list, expected a NumPy array"),
         (lambda s: s.pull(3, out=read_only), "pull: key 3: out may not be written"),
         (lambda s: s.pull(3, ignore_sparse="no"), "pull: ignore_sparse is 'no'"),
-        (lambda s: s.pushpull(3, rows), "pushpull: the value has rows; push them, and pull with row_sparse_pull"),
+        (lambda s: s.pushpull(3, rows), "pushpull: the value is a RowSparse; push it, and pull with row_sparse_pull"),
         (lambda s: s.pushpull(3, ones(), out=ones(shape=(3,))), r"pushpull: key 3: out is f32\[3\], expected f32"),
         (lambda s: s.pushpull(3, read_only), "pushpull: key 3: out may not be written"),
         (lambda s: s.row_sparse_pull(3), "row_sparse_pull: row_ids is None"),
-        (lambda s: s.row_sparse_pull(3, row_ids=[0, 2]), r"key 3: row_ids have row 2, and there are 2 rows"),
+        (lambda s: s.row_sparse_pull(3, row_ids=[0, 2]), r"key 3: row_ids have row 2, but there are 2 rows"),
         (lambda s: s.row_sparse_pull(3, row_ids=[0.5]), "row_ids are a list of shape .1,., expected a list of whole"),
         (lambda s: s.row_sparse_pull(3, out=ones(), row_ids=[0]), "out is a ndarray, expected a lockstep.kv.RowSparse"),
         (lambda s: s.row_sparse_pull([3], out=[], row_ids=[0]), "there are 1 keys, and out is"),
@@ -517,7 +517,7 @@ def calls_that_are_wrong() -> list[tuple[Callable[[ls.kv.KVStore], Any], str]]:
             "rescale_grad is nan, expected a finite number",
         ),
         (lambda s: s.set(learning_rate=1), "set: there is no optimizer; set_optimizer gives"),
-        (lambda s: s.set_gradient_compression({"type": "2bit"}), "nothing travels in a store of the kind 'local'"),
+        (lambda s: s.set_gradient_compression({"type": "2bit"}), "a store of the kind 'local' sends nothing"),
         (lambda s: s.is_capable("flying"), "is_capable: the capability is 'flying', expected \"optimizer\""),
     ]
 
@@ -639,14 +639,14 @@ def test_compression_that_is_set_anew_forgets_what_was_left() -> None:
 def test_compression_is_of_f32() -> None:
     store = ls.kv.create("device")
     store.init(1, np.ones(3))
-    with pytest.raises(ls.Error, match=r"key 1 is f64\[3\], and gradient compression is of f32"):
+    with pytest.raises(ls.Error, match=r"key 1 is f64\[3\], but gradient compression requires f32"):
         store.set_gradient_compression({"type": "2bit"})
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([0, 5], ones(shape=(2, 3)), (4, 3)), r"RowSparse: indices have row 5, and there are 4 rows"),
+        (([0, 5], ones(shape=(2, 3)), (4, 3)), r"RowSparse: indices have row 5, but there are 4 rows"),
         (([0], ones(shape=(2, 3)), (4, 3)), r"values have the shape \(2, 3\), expected \(1, 3\): 1 rows of \(4, 3\)"),
         (([-1], ones(shape=(1, 3)), (4, 3)), "have row -1"),
         (([0], ones(shape=(1, 3)), 4), r"RowSparse: shape is 4, expected .* such as \(4, 3\)"),
@@ -664,7 +664,7 @@ def test_kinds_that_there_are_not() -> None:
     for kind in ("nccl", "horovod", "p3", "local_allreduce_device"):
         with pytest.raises(ls.Error, match=re.escape(f"there is no store of the kind {kind!r} here; use")):
             ls.kv.create(kind)
-    with pytest.raises(ls.Error, match="the kind 'local' is of one process, and world has 2; use"):
+    with pytest.raises(ls.Error, match="the kind 'local' is for one process, but world has 2; use"):
         ls.kv.create("local", ls.Communicator.in_process(2)[0])
     with pytest.raises(ls.Error, match="create: world is 3, expected a lockstep.Communicator"):
         ls.kv.create("dist_sync", 3)  # type: ignore[arg-type]

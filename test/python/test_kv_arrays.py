@@ -158,7 +158,7 @@ def test_a_gradient_is_the_store_s_from_push_to_pull(n: int) -> None:
             a.fill(2)
         messages = []
         for key in ("a", "b"):
-            with pytest.raises(ls.Error, match=f"push.*key '{key}'.*grad\\('a'\\) gave, which was pushed already") as e:
+            with pytest.raises(ls.Error, match=f"push.*key '{key}'.*grad\\('a'\\), which was already pushed") as e:
                 store.push(key, a)
             messages.append(str(e.value))
         store.push("b", ones(5))  # from another array: this uses the gradient's memory too

@@ -388,7 +388,7 @@ def test_an_updater_that_raises_on_one_rank_ends_the_store() -> None:
         world.barrier()  # the world continues
         return str(caught.value), str(later.value)
 
-    message = "key 'b': the updater raised on rank 1, and not on all: ValueError: no more room"
+    message = "key 'b': the updater raised on rank 1, but not on all: ValueError: no more room"
     for rank, (caught, later) in enumerate(run_in_threads(2, body)):
         assert caught == ("no more room" if rank == 1 else message)
         assert later == f"the store has failed: {message}"
@@ -413,7 +413,7 @@ def test_an_updater_that_differs_by_rank_ends_the_store() -> None:
         world.barrier()  # the world continues
         return messages
 
-    message = "key 'a': after push 1 its value differs between ranks 0 and 1: the updater comes to other bits there"
+    message = "key 'a': after push 1 its value differs between ranks 0 and 1: the updater computes other bits there"
     for first, *later in run_in_threads(2, body):
         assert first == message
         assert later == [f"the store has failed: {message}"] * 4

@@ -40,7 +40,7 @@ def test_a_manifest_is_written(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 def test_root_is_told_that_it_is() -> None:
     done = launch("-n", "1", "--dry-run", "x", environment={**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "0"})
-    assert done.stderr == "lockstep launch: this is root, which mpirun is told to allow (--allow-run-as-root)\n"
+    assert done.stderr == "lockstep launch: running as root, so mpirun gets --allow-run-as-root\n"
 
 
 def test_errors_go_to_stderr(tmp_path: Path) -> None:
@@ -204,13 +204,18 @@ def test_the_cause_is_named_before_who_has_heard_of_it(words: str, first: int) -
 @pytest.mark.parametrize(
     ("ends", "options", "code", "said"),
     [
-        ([(0, "with exit code 3"), (1, "by signal 15")], "", 3, "the job has not ended in 1 s since worker 0 failed"),
-        ([(1, "with exit code 0"), (0, "with exit code 0")], "", 0, "mpirun has not ended in 1 s since all ranks have"),
+        (
+            [(0, "with exit code 3"), (1, "by signal 15")],
+            "",
+            3,
+            "the job has not ended within 1 s after worker 0 failed",
+        ),
+        ([(1, "with exit code 0"), (0, "with exit code 0")], "", 0, "mpirun has not ended within 1 s after all ranks"),
         (
             [(1, "by signal 9"), (0, "with exit code 0")],
             "--tolerate-workers",
             0,
-            "mpirun has not ended in 1 s since all ranks have",
+            "mpirun has not ended within 1 s after all ranks",
         ),
     ],
 )
@@ -277,7 +282,7 @@ raise SystemExit(_command.main({command}))
     assert done.returncode == code, done.stderr
     assert f"[worker 1] lockstep launch: stopped by a signal on host {HOST}\n" in done.stderr
     stopped = f"worker 1 on host {HOST} is stopped by a signal"
-    assert f"lockstep launch: {stopped}, and for 1 s the others have had nothing else to wait for\n" in done.stderr
+    assert f"lockstep launch: {stopped}, and the other ranks have waited only for that for 1 s\n" in done.stderr
     if first:
         assert f"lockstep launch: the job has failed with exit code {code}: {first} on host" in done.stderr
         assert done.stderr.splitlines()[-1].endswith(stopped)
@@ -387,7 +392,7 @@ raise SystemExit(_command.main({command}))
     )
     assert done.returncode == 3, done.stderr
     assert "[server 0] lockstep launch: ended with exit code 3 on host" in done.stderr
-    assert "lockstep launch: the job has not ended in 1 s since server 0 failed" in done.stderr
+    assert "lockstep launch: the job has not ended within 1 s after server 0 failed" in done.stderr
     assert not processes_with(mark)
 
 

@@ -286,13 +286,13 @@ def test_kubernetes() -> None:
         ("h0 h1\n", ":1: 'h0 h1' is not HOST"),
         (
             "\n\nh0:2222\n",
-            ":3: 'h0:2222' is not HOST or HOST slots=N, N at least 1; a port or a user of a host belongs",
+            ":3: 'h0:2222' is not HOST or HOST slots=N, N at least 1; put the port or user of a host",
         ),
-        ("me@h0\n", "; a port or a user of a host belongs into ~/.ssh/config"),
+        ("me@h0\n", "; put the port or user of a host into ~/.ssh/config"),
         ("h0 max_slots=3\n", ":1: 'h0 max_slots=3' is not HOST"),
         ("-oProxyCommand=x\n", ":1: '-oProxyCommand=x' is not HOST"),
         ("# h0\n\n", " has no hosts"),
-        ("h0\nh1\n", "-n is 3, and the 2 hosts of"),
+        ("h0\nh1\n", "-n is 3, but the 2 hosts of"),
     ],
 )
 def test_bad_hosts_files(tmp_path: Path, text: str, message: str) -> None:
@@ -326,26 +326,26 @@ def test_slots_of_a_host_are_added_and_servers_go_round(tmp_path: Path) -> None:
         (["-n", "1", "-s", "-1", "x"], "-s is -1, expected at least 0 servers"),
         (["-n", "1"], "there is no program after the options"),
         (["-n", "1", "--"], "there is no program after the options"),
-        (["-n", "1", "--launcher", "yarn", "x"], "--launcher yarn: launching on YARN is gone"),
+        (["-n", "1", "--launcher", "yarn", "x"], "--launcher yarn: YARN is not supported"),
         (
             ["-n", "1", "--launcher", "pbs", "x"],
             "--launcher is pbs, expected one of local, mpi, ssh, slurm, sge, kubernetes",
         ),
-        (["-n", "1", "--launcher", "ssh", "x"], "--launcher ssh: -H FILE says which hosts there are"),
+        (["-n", "1", "--launcher", "ssh", "x"], "--launcher ssh requires the hosts: -H FILE"),
         (["-n", "1", "--launcher", "local", "-H", "h", "x"], "--launcher local runs on this host alone: leave out -H"),
         (
             ["-n", "1", "--launcher", "slurm", "-H", "h", "x"],
             "--launcher slurm gets its hosts from slurm: leave out -H",
         ),
         (["-n", "1", "--sync-dst-dir", "/d", "x"], "--sync-dst-dir is for --launcher ssh, not for local"),
-        (["-n", "1", "-H", "h", "--sync-dst-dir", "d", "x"], "--sync-dst-dir is d, expected a whole path"),
+        (["-n", "1", "-H", "h", "--sync-dst-dir", "d", "x"], "--sync-dst-dir is d, expected an absolute path"),
         (
             ["-n", "1", "-H", "h", "--sync-dst-dir", "/", "x"],
-            "--sync-dst-dir is /, expected a whole path, from / on, of a",
+            "--sync-dst-dir is /, expected an absolute path of a",
         ),
         (["-n", "1", "--image", "i", "x"], "--image is for --launcher kubernetes, not for local"),
         (["-n", "1", "--submit-option=-q", "x"], "--submit-option is for --launcher slurm and sge, not for local"),
-        (["-n", "1", "--launcher", "kubernetes", "x"], "--launcher kubernetes: --image says what its containers"),
+        (["-n", "1", "--launcher", "kubernetes", "x"], "--launcher kubernetes requires the image of its containers"),
         (["-n", "1", "--env", "1A=2", "x"], "--env: '1A=2' is not NAME=VALUE or NAME"),
         (
             ["-n", "1", "--env-worker", "NOT_SET_HERE", "x"],

@@ -94,7 +94,7 @@ def test_kubernetes_gives_programs_their_words(tmp_path: Path) -> None:
 def test_a_manifest_has_no_character_that_yaml_has_not() -> None:
     manifest = ("-n", "1", "--launcher", "kubernetes", "--image", "i", "./train")
     assert r'- "ü😀\U0000007f\U00000085\u0001"' in dry_run(*manifest, "ü😀\x7f\x85\x01")
-    with pytest.raises(Error, match=re.escape(r"'\udcff' is not UTF-8, and cannot be in a manifest")):
+    with pytest.raises(Error, match=re.escape(r"'\udcff' is not UTF-8, so it cannot be in a manifest")):
         dry_run(*manifest, os.fsdecode(b"\xff"))
 
 
@@ -128,5 +128,5 @@ def test_what_runs_between_hosts_of_tests_has_its_options() -> None:
 
 
 def test_a_colon_alone_would_begin_another_program() -> None:
-    with pytest.raises(Error, match="an argument of the program is ':', where mpirun would begin another program"):
+    with pytest.raises(Error, match="an argument of the program is ':', with which mpirun begins another program"):
         dry_run("-n", "1", "./train", "a", ":", "b")

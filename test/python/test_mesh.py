@@ -107,7 +107,7 @@ def test_split_weights_are_not_saved(tmp_path: Path) -> None:
             return str(error)
         return ""
 
-    expected = "save_onnx: ranks have parts of the states, as fc1.weight; exe.save(path) writes them as wholes"
+    expected = "save_onnx: ranks have only parts of states, such as fc1.weight; exe.save(path) writes whole states"
     assert run_in_threads(4, body) == 4 * [expected]
     assert not path.exists()
 

@@ -250,7 +250,7 @@ def test_a_plan_is_printed_saved_and_read(tmp_path: Path) -> None:
     assert str(read) == text
     assert str(ls.plan(step, BOTH, machine=FAST)) == text, "the same each time"
     (tmp_path / "plan.toml").write_text('mesh = "four"\n')
-    with raises(str(tmp_path / "plan.toml"), "is no plan"):
+    with raises(str(tmp_path / "plan.toml"), "is not a plan"):
         ls.Plan.read(tmp_path / "plan.toml")
     with raises(str(tmp_path / "none.toml"), "cannot be read"):
         ls.Plan.read(tmp_path / "none.toml")
@@ -358,11 +358,14 @@ def test_a_plan_of_six_layers_takes_seconds() -> None:
     [
         ({"mesh": {"data": 0, "model": 2}}, ["plan: mesh: the size of axis data is 0"]),
         ({"mesh": {"data": 2}}, ["plan: the mesh {data=2} has no axis of several ranks, other than data"]),
-        ({"mesh": {"stage": 2}}, ["plan: mesh is {'stage': 2}: stages are not planned; compile cuts a step into them"]),
+        (
+            {"mesh": {"stage": 2}},
+            ["plan: mesh is {'stage': 2}: stages are not planned; compile divides a step into stages"],
+        ),
         ({"mesh": MODEL, "memory_limit": 0}, ["plan: memory_limit is 0"]),
         ({"mesh": MODEL, "machine": 3}, ["plan: machine is 3"]),
-        ({"mesh": MODEL, "machine": Machine(ranks=2)}, ["axis model", "nothing of those within a host"]),
-        ({"mesh": MODEL, "machine": Machine()}, ["axis model", "2 hosts", "nothing of a link between them"]),
+        ({"mesh": MODEL, "machine": Machine(ranks=2)}, ["axis model", "the machine has no link within a host"]),
+        ({"mesh": MODEL, "machine": Machine()}, ["axis model", "2 hosts", "the machine has no link between hosts"]),
         ({"mesh": {"model": 7, "data": 1}}, ["no state that the 7 ranks along axis model can share evenly"]),
     ],
 )

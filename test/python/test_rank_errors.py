@@ -375,4 +375,4 @@ def test_options_of_compile_that_differ(option: str, value: object, line: str) -
         assert "ranks have different versions of the options of compile" in message
         # shared_weights also shards optimizers, so another line may be the first difference.
         assert f"\n  on rank 1: {line}" in message or option == "shared_weights"
-        assert message.endswith("Give compile the same on all ranks.")
+        assert message.endswith("Pass the same options to compile on all ranks.")

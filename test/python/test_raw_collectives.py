@@ -61,7 +61,7 @@ READ_ONLY.flags.writeable = False
         (FLOATS, np.zeros(3, np.float32), "f32", "sum", "input has 4 elements and output 3, expected 4"),
         (FLOATS, FLOATS, "f31", "sum", 'all_reduce: dtype is "f31"'),
         (FLOATS, FLOATS, "f32", "median", 'all_reduce: kind is "median", expected "sum"'),
-        (np.zeros(3, np.uint8), FLOATS, "f32", "sum", "all_reduce: input has 3 bytes, which are no f32"),
+        (np.zeros(3, np.uint8), FLOATS, "f32", "sum", "all_reduce: input has 3 bytes, expected whole f32"),
     ],
 )
 def test_wrong_arguments(input: object, output: np.ndarray, dtype: str, kind: str, message: str) -> None:
@@ -93,5 +93,5 @@ def test_wrong_counts_roots_and_tickets() -> None:
         assert "input has 3 elements, expected a multiple of 2" in to_all
         assert "input has 3 elements, expected a multiple of 2" in scatter
         assert "2" in broadcast and "root" in broadcast
-        assert "12345 is no collective in flight" in wait
+        assert "12345 is not a collective in flight" in wait
         assert "bytes is -1" in memory

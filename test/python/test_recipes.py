@@ -295,7 +295,7 @@ def test_wrong_averages() -> None:
     exe(x=x, label=label)
     with raises("averaging/weight is 2, expected", "from 0 to 1"):
         exe(x=x, label=label)
-    with raises("the step keeps no averages; train_step(average="):
+    with raises("the step keeps no averages; make it with train_step(average="):
         ls.compile(training(), threads=1).state.averaged()
 
 

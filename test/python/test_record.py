@@ -272,7 +272,7 @@ def test_a_report_says_for_whom_a_rank_waited() -> None:
 
 def test_a_report_before_the_first_call() -> None:
     exe = ls.compile(ls.parse(PROGRAM.replace(str(SIZE), "4")))
-    with pytest.raises(ls.Error, match="no call yet"):
+    with pytest.raises(ls.Error, match="no call has ended yet"):
         exe.report()
     exe(x=np.ones((2, 4, 4), np.float32))
     assert exe.report().calls == 1

@@ -79,7 +79,7 @@ def test_labels_are_classes() -> None:
     assert {pixels.shape for pixels, _ in found} == {(3, 4, 4)}
     for index, label in ((3, r"\[ ?1.5 -2. *7. *\]"), (4, "2.5")):
         with pytest.raises(
-            ls.Error, match=rf"images.rec: the record at byte \d+ has the label {label}, which is no class"
+            ls.Error, match=rf"images.rec: the record at byte \d+ has the label {label}, which is not a class"
         ):
             images[index]
     with pytest.raises(ls.Error, match='labels is \'floats\', expected "classes" or "numbers"'):
@@ -105,15 +105,15 @@ DAMAGED = [  # the file, and the error message
     (WHOLE + b"\n", "the file ends at byte 17, within the head of a record at byte 16"),
     (
         WHOLE + chunk(b"x", magic=7),
-        "there is no record at byte 16: it would begin with 0xced7230a, and 0x00000007 is there",
+        "there is no record at byte 16: expected 0xced7230a, found 0x00000007",
     ),
-    (WHOLE + chunk(b"12345678")[:-3], "the file ends at byte 29, and the record at byte 16 at byte 32"),
-    (WHOLE + chunk(b"12345678")[:-1], "the file ends at byte 31, and the record at byte 16 at byte 32"),
+    (WHOLE + chunk(b"12345678")[:-3], "the file ends at byte 29, but the record at byte 16 ends at byte 32"),
+    (WHOLE + chunk(b"12345678")[:-1], "the file ends at byte 31, but the record at byte 16 ends at byte 32"),
     (WHOLE + chunk(b"12345678", 1), "the file ends at byte 32, within the record at byte 16"),
     (WHOLE + chunk(b"1", 3), "at byte 16, where a record begins, one goes on"),
     (WHOLE + chunk(b"1", 2), "at byte 16, where a record begins, one goes on"),
-    (chunk(b"1234", 1) + WHOLE, "at byte 12, where a record goes on, one begins"),
-    (chunk(b"1234", 1) + chunk(b"", 1), "at byte 12, where a record goes on, one begins"),
+    (chunk(b"1234", 1) + WHOLE, "at byte 12, where a record continues, one begins"),
+    (chunk(b"1234", 1) + chunk(b"", 1), "at byte 12, where a record continues, one begins"),
     (WHOLE + chunk(b"1", 5), "the record at byte 16 is of an unknown kind, 5"),
     (b"\x1f\x8b" + bytes(20), "there is no record at byte 0"),
 ]
@@ -133,7 +133,9 @@ def test_a_record_that_is_damaged_fails_when_it_is_read(tmp_path: Path) -> None:
     (tmp_path / "cut.rec").write_bytes(content[:-4])
     records = ls.data.records(tmp_path / "cut.rec")
     assert [records[i] for i in range(11)] == [content for _, content in PLAIN[:11]]
-    with pytest.raises(ls.Error, match=r"cut.rec: the file ends at byte 804, and the record at byte 288 at byte 808"):
+    with pytest.raises(
+        ls.Error, match=r"cut.rec: the file ends at byte 804, but the record at byte 288 ends at byte 808"
+    ):
         records[11]
     (tmp_path / "cut.rec").write_bytes(content[:100] + b"zero" + content[104:])
     with pytest.raises(ls.Error, match="cut.rec: there is no record at byte 100"):
@@ -154,9 +156,9 @@ def test_a_file_that_becomes_shorter_while_it_is_open(tmp_path: Path) -> None:
     [
         ("0\t0\n1 16\n", "line 2 is '1 16', expected a number, a tab and an offset"),
         ("0\t0\nabc\t16\n", "line 2 is 'abc\\\\t16'"),
-        ("0\t900\n", "line 1 says that a record begins at byte 900, and .*plain.rec has 808 bytes"),
-        ("0\t808\n", "line 1 says that a record begins at byte 808, and .*plain.rec has 808 bytes"),
-        ("0\t-4\n", "line 1 says that a record begins at byte -4"),
+        ("0\t900\n", "line 1 has a record at byte 900, but .*plain.rec has 808 bytes"),
+        ("0\t808\n", "line 1 has a record at byte 808, but .*plain.rec has 808 bytes"),
+        ("0\t-4\n", "line 1 has a record at byte -4"),
         ("\n", "line 1 is ''"),
     ],
 )
@@ -171,7 +173,7 @@ def test_files_that_there_are_not(tmp_path: Path) -> None:
         ls.data.records(tmp_path / "nowhere.rec")
     with pytest.raises(ls.Error, match="nowhere.idx: there is no such file"):
         ls.data.records(FILES / "plain.rec", tmp_path / "nowhere.idx")
-    with pytest.raises(ls.Error, match="images.rec: this is no index of records"):
+    with pytest.raises(ls.Error, match="images.rec: this is not an index of records"):
         ls.data.records(FILES / "plain.rec", FILES / "images.rec")
 
 
@@ -182,9 +184,9 @@ def test_records_that_are_no_images(tmp_path: Path) -> None:
     )
     images = ls.data.image_records(tmp_path / "none.rec")
     for index, words in (
-        (0, "the record at byte 0 has 5 bytes, and the header of an image 24"),
-        (1, "the record at byte 16: this is no image that can be read"),
-        (2, "the record at byte 56 should have 3 labels, and ends after 8 bytes of them"),
+        (0, "the record at byte 0 has 5 bytes, but the header of an image has 24"),
+        (1, "the record at byte 16: this is not a readable image"),
+        (2, "the record at byte 56 should have 3 labels, but ends after 8 bytes of them"),
     ):
         with pytest.raises(ls.Error, match=words):
             images[index]

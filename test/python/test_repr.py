@@ -32,9 +32,7 @@ def test_of_many_results_the_first() -> None:
 
 def test_a_graph_is_not_called() -> None:
     for call in (lambda: mlp()(16), lambda: mlp()(x=16)):
-        with pytest.raises(
-            TypeError, match=r"^graph @mlp is a program that is not compiled: exe = lockstep\.compile\(graph\)"
-        ):
+        with pytest.raises(TypeError, match=r"^graph @mlp is not compiled: use exe = lockstep\.compile\(graph\)"):
             call()
 
 

@@ -121,7 +121,7 @@ def test_optimizer_states_go_to_a_file_and_come_back(tmp_path: Path) -> None:
 def test_wrong_calls(tmp_path: Path) -> None:
     for rank, report in enumerate(run(tmp_path, "errors")):
         updater, compression, schedule, early, cut, setting, unknown, twice = report["errors"]
-        assert "servers run no Python of their workers" in updater
+        assert "servers run no Python code of workers" in updater
         assert "compresses nothing" in compression
         assert "learning_rate follows a function" in schedule
         assert early.startswith(f"push on rank {rank} of 2: key 'small': ")

@@ -169,7 +169,7 @@ def test_what_stages_cannot_run_is_named() -> None:
 def test_a_state_of_another_stage_is_named() -> None:
     def body(world: ls.Communicator) -> None:
         _, exe = learn(world, mlp_step(), TWO, steps=1)
-        with raises("forecast: @mlp runs in stages, and what is forecast are hosts that share a batch"):
+        with raises("forecast: @mlp runs in stages; only hosts that share a batch can be forecast"):
             forecast(exe.report(), Machine(between=Link(1e-5, 1e9)), [2])
         other = next(each.name for each in exe._whole_states() if each.name not in exe.state)
         with raises(f"state {other} is not on this rank, {world.rank}"):

@@ -232,7 +232,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with raises("summary: depth is 0, expected at least 1"):
         lenet().summary(depth=0)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with raises("save_svg: there is no program dot, which draws it: apt install graphviz"):
+    with raises("save_svg: the program dot, which draws it, is missing: apt install graphviz"):
         lenet().save_svg(tmp_path / "lenet.svg")
 
 

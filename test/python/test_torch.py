@@ -288,7 +288,7 @@ class Reversed(torch.autograd.Function):
 
 def test_gradients_of_ones_own_are_refused_unless_nobody_wants_them() -> None:
     module, x = Keeps("function"), torch.randn(4, 3)
-    with raises("from_torch: Keeps has gradients of its own, of Reversed", 'own_gradients="ignore"'):
+    with raises("from_torch: Keeps has custom gradients, of Reversed", 'own_gradients="ignore"'):
         ls.from_torch(module, x, dims={"batch": 4})
     model = ls.from_torch(module, x, dims={"batch": 4}, output_names=["y"], own_gradients="ignore")
     assert ls.compile(model)(x=x)["y"] == pytest.approx(module(x).item(), abs=1e-6)

@@ -103,7 +103,7 @@ def test_an_error_of_rank_0_reaches_all() -> None:
     said = errors_of(3, lambda world: imported(Refused(), world=world))
     assert len(said) == 3
     for each in said:
-        assert "rank 0" in each and "torch cannot export Refused: forward decides by the values of a tensor" in each
+        assert "rank 0" in each and "torch cannot export Refused: forward branches on the values of a tensor" in each
     with raises("from_torch: world is 2, expected a lockstep.Communicator"):
         imported(Net(), world=2)
 

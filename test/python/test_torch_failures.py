@@ -34,7 +34,7 @@ class Branches(nn.Module):
 
 def test_the_reason_comes_first_and_the_rest_is_the_context(capfd: pytest.CaptureFixture[str]) -> None:
     with raises(
-        "torch cannot export Branches: forward decides by the values of a tensor, which no graph can: GuardOnData",
+        "torch cannot export Branches: forward branches on the values of a tensor, which a graph cannot: GuardOnData",
         "(at test_torch_failures.py:",
         "in forward)",
     ) as caught:
@@ -67,7 +67,8 @@ def test_a_mask_that_may_be_the_causal_one() -> None:
             return self.encoder(x, mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1]))
 
     with raises(
-        "torch cannot export Encoder: torch looks whether a mask is the causal one; is_causal=True", "(at test_"
+        "torch cannot export Encoder: torch tests if a mask is causal, which it cannot export; pass is_causal=True",
+        "(at test_",
     ):
         ls.from_torch(Encoder(), torch.randn(2, 3, 8))
 
@@ -77,7 +78,7 @@ def test_a_program_that_fails_so_ends_with_a_few_lines(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=False)
     lines = done.stderr.splitlines()
     assert done.returncode == 1
-    assert lines[-1].startswith("lockstep.Error: torch cannot export Branches: forward decides by the values")
+    assert lines[-1].startswith("lockstep.Error: torch cannot export Branches: forward branches on the values")
     assert len(lines) < 20 and "def forward" not in done.stderr, done.stderr
 
 

@@ -101,7 +101,7 @@ def test_what_onnx_has_no_coordinates_for() -> None:
             return torch.nn.functional.interpolate(x, **way)
 
     height = {"x": {2: torch.export.Dim("height", min=4)}}
-    with raises("Open has interpolate with a scale_factor of a size that dynamic_shapes leaves open"):
+    with raises("Open has interpolate with a scale_factor of a size that dynamic_shapes makes symbolic"):
         ls.from_torch(Open(), x, dims={"height": 7}, dynamic_shapes=height)
     way = {"mode": "bilinear", "scale_factor": 2}
     model = ls.from_torch(Open(), x, dims={"height": 9}, dynamic_shapes=height, output_names=["y"])

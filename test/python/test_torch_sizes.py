@@ -54,7 +54,7 @@ FREE = {
 @pytest.mark.parametrize("name", DECIDES)
 def test_what_decides_by_the_number_of_rows_is_for_that_number_alone(name: str) -> None:
     module = Of(DECIDES[name])
-    with raises("from_torch: Of decides by the extents of its inputs (", "give example inputs of 8 rows, as dims says"):
+    with raises("from_torch: Of branches on the extents of its inputs (", "give example inputs of 8 rows, as in dims"):
         ls.from_torch(module, torch.randn(3, 3), dims={"batch": 8})
     with raises("from_torch: dims has x:0: 8, and the example input x is [3, 3]"):
         ls.from_torch(module, torch.randn(3, 3), dims={"x:0": 8})
@@ -130,14 +130,14 @@ def test_one_name_is_one_number_of_rows() -> None:
 
 
 def test_the_condition_is_shown() -> None:
-    with raises("from_torch: Of decides by the extents of its inputs (x.shape[0] <= 4)"):
+    with raises("from_torch: Of branches on the extents of its inputs (x.shape[0] <= 4)"):
         ls.from_torch(Of(DECIDES["by a comparison"]), torch.randn(3, 3), dims={"batch": 8})
-    with raises("from_torch: Of decides by the extents of its inputs (3 <= x.shape[0] and x.shape[0] <= 3)"):
+    with raises("from_torch: Of branches on the extents of its inputs (3 <= x.shape[0] and x.shape[0] <= 3)"):
         ls.from_torch(Of(DECIDES["by its length"]), torch.randn(3, 3), dims={"batch": 8})
-    with raises("decides by the extents of its inputs (x.shape[0] <= 2), and would be right"):
+    with raises("branches on the extents of its inputs (x.shape[0] <= 2), and would be right"):
         ls.from_torch(Of(DECIDES["by whether there are several"]), torch.randn(1, 3), dims={"batch": 8})
-    with raises("decides by the extents of its inputs (s", " > 1 at test_torch_sizes.py:"):
+    with raises("branches on the extents of its inputs (s", " > 1 at test_torch_sizes.py:"):
         ls.from_torch(Of(DECIDES["by whether there are several"]), torch.randn(3, 3), dims={"batch": 8})
     batch = torch.export.Dim("n")
-    with raises("decides by the extents of its inputs (3 <= x.shape[0]", "leave out dynamic_shapes, and give example"):
+    with raises("branches on the extents of its inputs (3 <= x.shape[0]", "leave out dynamic_shapes, and give example"):
         ls.from_torch(Of(DECIDES["by its length"]), torch.randn(3, 3), dims={"n": 8}, dynamic_shapes={"x": {0: batch}})

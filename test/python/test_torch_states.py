@@ -72,7 +72,7 @@ def test_ranks_that_draw_other_weights_are_told_of_seeds() -> None:
     steps = [ls.train_step(model_of(nn.Linear(4, 3), x), LOSS, ls.optim.SGD(0.1)) for _ in range(2)]
     for result in run_in_threads(2, lambda world: ls.compile(steps[world.rank], world=world)):
         message = str(result)
-        assert "differs between rank 0 and rank 1; ranks that draw their weights need one seed" in message
+        assert "differs between rank 0 and rank 1; ranks that draw their weights need the same seed" in message
         assert "torch.manual_seed()" in message and "from_torch(..., world=world)" in message
 
 

@@ -446,13 +446,13 @@ def test_a_scheduler_is_a_learning_rate() -> None:
     [
         (("sgdd", {}), "there is no optimizer 'sgdd'; is sgd meant\\? There are: .*adam.*nag.*sgd"),
         (("sgd", {"beta1": 0.9}), "the optimizer sgd has no option 'beta1'\\. It has: .*momentum"),
-        (("sgd", {"wd": 0.1, "weight_decay": 0.1}), "says twice what weight_decay is"),
-        (("sgd", {"lr_scheduler": len, "learning_rate": 0.1}), "says twice what learning_rate is"),
+        (("sgd", {"wd": 0.1, "weight_decay": 0.1}), "optimizer_params has weight_decay twice"),
+        (("sgd", {"lr_scheduler": len, "learning_rate": 0.1}), "optimizer_params has learning_rate twice"),
         (("sgd", {"rescale_grad": 0.5}), "rescale_grad: the loss is a mean over the global batch"),
         (("sgd", {"clip_gradient": 1.0}), "clip_gradient: Trainer.*clip"),
         (("sgd", {"learning_rate": -1}), "learning_rate is -1"),
         (("sgd", [0.1]), r"optimizer_params is \[0.1\], expected options by name"),
-        ((ls.optim.SGD(0.1), {"momentum": 0.9}), "has its options, and optimizer_params gives others"),
+        ((ls.optim.SGD(0.1), {"momentum": 0.9}), "has its own options, but optimizer_params is also given"),
         ((ls.optim.SGD, None), "the optimizer is the class SGD, expected one with its options"),
     ],
 )
@@ -503,7 +503,7 @@ def test_stores_that_do_not_do(kvstore: Any, words: str) -> None:
 def test_a_store_that_compresses_is_refused() -> None:
     store = ls.kv.create("device")
     store.set_gradient_compression({"type": "2bit", "threshold": 0.5})
-    with pytest.raises(ls.Error, match='the store compresses what is pushed.*wire="bf16"'):
+    with pytest.raises(ls.Error, match='the store compresses pushes.*wire="bf16"'):
         trainer(store)
 
 
@@ -570,7 +570,7 @@ def test_arguments_that_are_wrong(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(TypeError, match="'momentum' is an option of neither train_step nor compile"):
         ls.Trainer(model, LOSS, momentum=0.9)
     for call, words in (
-        (lambda: ls.Trainer(model, LOSS, dims={"batch": 3}), "dims is of a file; the model is a graph"),
+        (lambda: ls.Trainer(model, LOSS, dims={"batch": 3}), "dims is only for a file; the model is a graph"),
         (lambda: ls.Trainer(MLP.model, LOSS), "'batch'"),
         (lambda: ls.Trainer(model, "cross_entropy"), "loss is 'cross_entropy', expected one of lockstep.loss"),
         (lambda: ls.Trainer("/nowhere.onnx", LOSS), "/nowhere.onnx: there is no such file"),
@@ -583,7 +583,7 @@ def test_arguments_that_are_wrong(caplog: pytest.LogCaptureFixture) -> None:
         (lambda: trainer("dist_sync", strategy="parameter_server"), "this job has none: start it by `lockstep launch"),
         (
             lambda: trainer("dist_sync", strategy="parameter_server", uneven=True),
-            "uneven=True does not go with strategy=.parameter_server.*only full batches are trained on",
+            "uneven=True does not go with strategy=.parameter_server.*only full batches are used for training",
         ),
         (lambda: trainer().fit((x, labels), epochs=-1), "fit: epochs is -1"),
         (lambda: trainer().fit((x, labels), seed=-1), "fit: seed is -1"),

@@ -107,9 +107,7 @@ def test_models_whose_rows_see_each_other_are_evaluated_on_full_batches() -> Non
     assert found.evaluate((x, labels))["loss"] == pytest.approx(np.log(5), rel=1e-6)
     accuracy = found.evaluate((x, labels))["accuracy"]  # with equal scores, the first class is predicted
     assert accuracy == pytest.approx(np.mean(labels[: 3 * BATCH] == 0))
-    with pytest.raises(
-        ls.Error, match="a batch of an evaluation has not 96 rows, and those of this model see each other"
-    ):
+    with pytest.raises(ls.Error, match="a batch of an evaluation does not have 96 rows, but this model mixes rows"):
         found.evaluate([(x[:5], labels[:5])])
 
 
@@ -252,7 +250,7 @@ def test_what_is_wrong_with_best_is_said_before_training(tmp_path: Path) -> None
     path, mean = tmp_path / "best.states", {"mean": (ls.metrics.Mean(), lambda results, batch: batch["rows"])}
     by_name = 'expected "validation_loss", the name of an accuracy or a perplexity among metrics, or a function'
     for options, words in (
-        ({"best": path}, "fit: best is of an evaluation after each epoch; give validation, too"),
+        ({"best": path}, "fit: best requires an evaluation after each epoch; pass validation too"),
         ({"validation": (x, labels), "best": path, "best_by": "loss"}, f"best_by is 'loss', {by_name}"),
         (
             {"validation": (x, labels), "best": path, "metrics": mean, "best_by": "mean"},

@@ -426,7 +426,7 @@ def test_inputs_with_different_rows_are_an_error() -> None:
     samples, labels = CASES[1].data()
     exe = ls.compile(step_of(CASES[1], 8, uneven=True), threads=1)
     with pytest.raises(
-        ls.Error, match="input .* has . rows, and .* has ., expected a whole number, the same of all inputs"
+        ls.Error, match="input .* has . rows, and .* has ., expected a whole number, the same for all inputs"
     ):
         exe(x=samples[:3], label=labels[:4])
     with pytest.raises(ls.Error, match=r"input x: expected f32\[8,12\], found f32\[9,12\]"):

@@ -39,7 +39,7 @@ def saved(file: Path, **values: np.ndarray) -> Path:
 
 
 def test_weights_that_do_not_fit(file: Path) -> None:
-    with raises(str(file), "extra is no state of @g; its states are b, w"):
+    with raises(str(file), "extra is not a state of @g; its states are b, w"):
         ls.load_weights(graph(), saved(file, w=TWO, b=TWO, extra=TWO))
     with raises(str(file), "no value for the state b of @g"):
         ls.load_weights(graph(), saved(file, w=TWO))
@@ -65,7 +65,7 @@ def test_names_in_the_file_may_be_others(file: Path) -> None:
 
 
 def test_names_that_are_not_there_or_for_one_state(file: Path) -> None:
-    with raises(str(file), "there is no tensor gone, which rename has; there are b, w"):
+    with raises(str(file), "there is no tensor gone, which rename names; there are b, w"):
         ls.load_weights(graph(), saved(file, w=TWO, b=TWO), rename={"gone": "w"})
     for strict in (True, False):
         with raises(str(file), "are both for the state w"):
@@ -108,7 +108,7 @@ def test_states_that_ranks_share_or_that_are_half_updated_are_not_written(file: 
         ls.save_weights(exe, file)
 
     for message in errors_of(4, shared):
-        assert "ranks have parts of the states, as fc1.weight; exe.save(path) writes them as wholes" in message
+        assert "ranks have only parts of states, such as fc1.weight; exe.save(path) writes whole states" in message
 
     def failed(world: ls.Communicator) -> None:
         exe = ls.compile(training(), world=world, threads=1)

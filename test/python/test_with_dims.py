@@ -153,10 +153,13 @@ def test_what_has_no_other_dimensions() -> None:
         (lambda: model.with_dims(bach=2), "mlp.onnx: dims: there is no symbolic dimension 'bach'; .* have 'batch'"),
         (lambda: model.with_dims(batch=0), "dims: 'batch' is 0, expected at least 1"),
         (lambda: model.with_dims(batch=2.5), "with_dims is .*, expected names with whole numbers"),
-        (lambda: model.with_dims({"batch": 2}, batch=2), "with_dims: give dimensions as one dict, or by keywords"),
-        (lambda: step.with_dims(batch=2), "with_dims: @.* was made of one: make it again, of model.with_dims"),
-        (lambda: ls.parse(str(model)).with_dims(batch=2), "is no model as load_onnx or from_torch makes it$"),
-        (lambda: ls.compile(model, threads=1).graph.with_dims(batch=2), "was made of one"),
+        (
+            lambda: model.with_dims({"batch": 2}, batch=2),
+            "with_dims: give dimensions either as one dict or by keywords",
+        ),
+        (lambda: step.with_dims(batch=2), "with_dims: @.* was made from one: make it again from model.with_dims"),
+        (lambda: ls.parse(str(model)).with_dims(batch=2), "is not a model from load_onnx or from_torch$"),
+        (lambda: ls.compile(model, threads=1).graph.with_dims(batch=2), "was made from one"),
     ):
         with pytest.raises(ls.Error, match=words):
             call()

@@ -5,8 +5,8 @@ A name that ends in an asterisk covers all cases whose name begins with it.
 
 from __future__ import annotations
 
-OWN_GRADIENT = "has gradients of its own, of "
-NUMBERS = "makes numbers of values that have a gradient ("
+OWN_GRADIENT = "has custom gradients, of "
+NUMBERS = "reads values that have a gradient as numbers ("
 DATA_DEPENDENT = "GuardOnDataDependentSymNode: Could not "
 
 
@@ -64,8 +64,8 @@ REFUSED_BY_TORCH: dict[str, str] = {
 # Case: a part of Lockstep's error.
 REFUSED_BY_LOCKSTEP: dict[str, str] = {
     # Parts that torch's exporter would leave out, or cannot write.
-    "CTCLoss(*": "ls.loss.ctc is that loss",
-    "AdaptiveLogSoftmaxWithLoss(*": "chooses what it computes by its data",
+    "CTCLoss(*": "export the module without it, and use ls.loss.ctc",
+    "AdaptiveLogSoftmaxWithLoss(*": "depends on the values of its data",
     **{f"BatchNorm{rank}d(momentum=None)": "averages over all batches with momentum = None" for rank in (1, 2, 3)},
     "LSTM(proj_size=2*": "projects its state with proj_size = 2",
     "LinearCrossEntropyLoss(options=*": OWN_GRADIENT + "GeneratedBackwardFor_torch_nn__linear_cross_entropy",

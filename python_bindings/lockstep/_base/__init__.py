@@ -1,1 +1,1 @@
-"""The parts that the whole package shares: loading the extension module, errors, checks of arguments, names, arrays and files."""
+"""Shared parts of the package: the extension module, errors, argument checks, names, arrays and files."""

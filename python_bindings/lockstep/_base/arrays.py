@@ -1,4 +1,4 @@
-"""NumPy has no bfloat16: what stands for it. And what messages call that which is no array of numbers."""
+"""Conversions of arrays, also of bfloat16, which NumPy does not have, and descriptions of values for messages."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from .errors import Error
 
 
 def bfloat16(bits: np.ndarray) -> np.ndarray:
-    """The u16 array `bits` as bfloat16 of the package ml_dtypes; unchanged if that is not installed."""
+    """Returns the u16 array `bits` as bfloat16 of the package ml_dtypes, or unchanged if that is not installed."""
     try:
         import ml_dtypes
     except ImportError:
@@ -17,7 +17,7 @@ def bfloat16(bits: np.ndarray) -> np.ndarray:
 
 
 def bits_of_bfloat16(value: object) -> np.ndarray | None:
-    """The bits of an array of that type as u16; None for anything else."""
+    """Returns the bits of a bfloat16 array as u16, or None for anything else."""
     if isinstance(value, np.ndarray) and value.dtype.name == "bfloat16":
         return value.view(np.uint16)
     return None
@@ -30,14 +30,14 @@ _DTYPES = {
 
 
 def dtype_name(dtype: np.dtype) -> str | None:
-    """What a graph calls a dtype of NumPy, in any order of bytes; None if it has none of that kind."""
+    """The name of a NumPy dtype in graphs, whatever its byte order; None if graphs have no such dtype."""
     return next((name for name, each in _DTYPES.items() if np.dtype(each) == dtype.newbyteorder("=")), None)
 
 
 def widened(value: Any, dtype: str) -> np.ndarray | None:
-    """An array as one of the dtype, where that is a wider one of the same kind, in which all its numbers are the same; else None.
+    """Returns the array in `dtype` if that is a wider dtype of the same kind, without loss; else None.
 
-    Integers go to wider integers, and floats to wider floats.
+    Integers widen to integers, and floats to floats.
     """
     if dtype not in _DTYPES:
         return None
@@ -58,7 +58,7 @@ def widened(value: Any, dtype: str) -> np.ndarray | None:
 
 
 def advice(value: Any, dtype: str) -> str:
-    """ "; .astype(np.float32) makes that": how to make the array that is wanted of another one."""
+    """The end of a message that says how to get an array of `dtype`: "; .astype(np.float32) makes that"."""
     if dtype not in _DTYPES:
         return ""
     name = _DTYPES[dtype]
@@ -74,16 +74,16 @@ def _is_tensor(value: Any) -> bool:
 
 
 def numpy_of(what: str, value: Any) -> np.ndarray:
-    """What NumPy makes of a value, without a copy where it can; of a tensor that torch computes gradients for, its numbers. An Error that
-    begins with `what` if that is nothing."""
+    """Returns np.asarray(value), without a copy where possible. Tensors that require a gradient are detached first.
+    Raises an Error that begins with `what` if NumPy cannot convert the value."""
     try:
         return np.asarray(value.detach() if getattr(value, "requires_grad", False) is True else value)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise Error(f"{what} is {description(value)}, of which NumPy makes no array: {error}") from error
+        raise Error(f"{what} is {description(value)}, which NumPy cannot convert to an array: {error}") from error
 
 
 def description(value: object) -> str:
-    """ "a list", "an array of dtype >f4": which type, or why not this array."""
+    """A description for messages: the type, such as "a list", or "an array of dtype >f4"."""
     if isinstance(value, np.ndarray):
         return f"an array of dtype {value.dtype}"
     return f"a {type(value).__name__}"

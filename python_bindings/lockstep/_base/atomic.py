@@ -1,4 +1,4 @@
-"""A file that appears complete or not at all, whenever the process or the machine stops. Of one process: any thread."""
+"""Writes files that appear complete or not at all, even if the machine stops. Any thread may call."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from typing import BinaryIO
 from .errors import Error
 
 _SUFFIX = ".lockstep-part"
-_NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}  # of a file system that has none
+_NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}  # errors of a file system without locks
 
 
 def write(path: str, content: Callable[[BinaryIO], None]) -> None:
-    """Makes the file `path` of what `content` writes to the file that it gets.
+    """Writes the file `path` by calling `content` with an open file.
 
-    That is a hidden one beside it, which is on the disk before it takes the name; the name is on the disk when this returns.
-    Until then, and after an exception, an old file stays as it was. What killed writers left in the folder is removed: a hidden
-    file of ours which nobody has locked. So there is at most one for each file that is being written.
+    `content` writes to a hidden file in the same folder. That file is on the disk before it is renamed to `path`, and
+    the name is on the disk when this returns. Until then, and after an exception, the old file is unchanged. Hidden
+    files that killed writers left in the folder are removed: those of ours that nobody has locked. So there is at most
+    one for each file that is being written.
 
     Raises:
-      OSError: of the file system; or what `content` raised.
-      Error: somebody else is writing to `path`.
+      OSError: from the file system. Exceptions of `content` are passed on.
+      Error: another process or thread is writing `path`.
     """
-    folder, name = os.path.split(os.path.realpath(path))  # a link stays one
+    folder, name = os.path.split(os.path.realpath(path))  # a symbolic link is kept
     path = os.path.join(folder, name)
     folder = folder or "."
     _remove_abandoned(folder)
@@ -48,7 +49,7 @@ def write(path: str, content: Callable[[BinaryIO], None]) -> None:
 
 
 def make_folder(path: str) -> None:
-    """Makes the folder and those above it that there are not, with their names on the disk."""
+    """Makes the folder and its missing parents. Their names are on the disk when this returns."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(os.path.abspath(path))
@@ -60,7 +61,8 @@ def make_folder(path: str) -> None:
 
 @contextmanager
 def _locked(path: str) -> Iterator[BinaryIO]:
-    """The file `path`, which is made if need be, open and locked: it has this name until the lock is gone, or its owner renames it."""
+    """Opens, locks and if needed makes the file `path`, which keeps this name while it is locked or until we rename
+    it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         with open(descriptor, "r+b") as file:
@@ -71,11 +73,11 @@ def _locked(path: str) -> Iterator[BinaryIO]:
             if _is_named(descriptor, path):
                 yield file
                 return
-        # Who had the lock has given the file its name, or removed it, since it was opened here.
+        # The previous owner of the lock renamed or removed the file after it was opened here.
 
 
 def _lock_patiently(descriptor: int) -> None:
-    """Waits a moment: who looks for files of killed writers locks each for as long as that takes."""
+    """Retries for a second, because a process that looks for abandoned files holds each lock for a moment."""
     for _ in range(100):
         with suppress(BlockingIOError):
             _lock(descriptor)
@@ -85,7 +87,7 @@ def _lock_patiently(descriptor: int) -> None:
 
 
 def _lock(descriptor: int) -> bool:
-    """Whether the file system has locks; BlockingIOError if somebody else has this one."""
+    """Locks the file. Returns false if the file system has no locks. BlockingIOError: another process has the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -109,7 +111,7 @@ def _remove_abandoned(folder: str) -> None:
         names = [entry.name for entry in entries if entry.name.startswith(".") and entry.name.endswith(_SUFFIX)]
     for name in names:
         path = os.path.join(folder, name)
-        with suppress(OSError):  # somebody writes it, or has removed it; it is not ours to remove
+        with suppress(OSError):  # it is being written, is already gone, or belongs to another user
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
@@ -124,7 +126,7 @@ def _sync_folder(folder: str) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that cannot, and needs none
+        if error.errno != errno.EINVAL:  # EINVAL: a file system that cannot sync folders, and need not
             raise
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Checks of what users pass: each returns its value, or raises an Error that names the option."""
+"""Checks of user arguments. Each function returns its value, or raises an Error that names the option `what`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def text(what: str, value: Any) -> str:
-    """A string that every other language can read too."""
+    """A string that is valid in UTF-8 and has no NUL character."""
     if not isinstance(value, str):
         raise Error(f"{what} is {value!r}, expected text")
     try:
@@ -59,7 +59,7 @@ def integer(what: str, value: Any, low: int | None = None) -> int:
 
 
 def flag(what: str, value: Any) -> bool:
-    # NumPy's booleans too; but not "no", which is true.
+    # NumPy's booleans are accepted; texts such as "no", which count as true, are not.
     if type(value).__name__ not in ("bool", "bool_"):
         raise Error(f"{what} is {value!r}, expected True or False")
     return bool(value)
@@ -98,7 +98,7 @@ def instance(what: str, value: Any, kind: type, expected: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Its repr, or of a long one, such as that of a module of PyTorch, its type."""
+    """The repr of a value; its type if the repr is long, as for a PyTorch module."""
     text = repr(value)
     return text if len(text) <= 200 and "\n" not in text else f"of type {_type_of(value)}"
 
@@ -108,7 +108,7 @@ def graph(what: str, value: Any) -> Graph:
 
 
 def _maker_of_graph(value: Any) -> str:
-    """The call that makes a graph of what was given in its place."""
+    """The call that makes a graph of the value that was given instead of one."""
     if is_torch_module(value):
         return FROM_TORCH
     if isinstance(value, (str, bytes, os.PathLike)) or _type_of(value).endswith("ModelProto"):
@@ -123,7 +123,7 @@ def _type_of(value: Any) -> str:
 
 def number(what: str, value: Any) -> float:
     """A number, which may be any float."""
-    # A text that float() would read is still no number.
+    # A text is not a number, even if float() can read it.
     try:
         number = math.nan if isinstance(value, (str, bytes)) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -134,7 +134,7 @@ def number(what: str, value: Any) -> float:
 
 
 def numbers(what: str, value: Any) -> list[float]:
-    """A list of numbers, each of which may be any float; an array of one dimension is one too."""
+    """A list of numbers, each of which may be any float. An array of one dimension is accepted too."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise Error(f"{what} is {value!r}, expected a list of numbers")
     try:

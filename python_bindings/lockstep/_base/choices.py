@@ -1,6 +1,6 @@
-"""Classes and functions made of data: what optimizers and losses of `lockstep.optim` and `lockstep.loss` have in common.
+"""Classes and functions that are made from definitions: the common part of `lockstep.optim` and `lockstep.loss`.
 
-The extension module says what there is, with options, defaults and documentation; nothing in Python lists any of it.
+The extension module provides the list, with options, defaults and documentation. Nothing is listed in Python.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WIDTH = 114
 
 
 def parameters(definitions: Sequence[Definition]) -> list[inspect.Parameter]:
-    """Of a signature: the arguments or options, in order."""
+    """The parameters of a signature for these arguments or options, in order."""
     return [
         inspect.Parameter(
             each["name"],
@@ -32,7 +32,7 @@ def parameters(definitions: Sequence[Definition]) -> list[inspect.Parameter]:
 
 
 def type_of(definition: Definition) -> Any:
-    """The type of an option; of an argument, which has none, text."""
+    """The type of an option, or text for an argument, which has no type."""
     return _TYPES[definition["type"]] if "type" in definition else str
 
 
@@ -42,10 +42,10 @@ def _annotation(definition: Definition) -> Any:
 
 
 def bind(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name: those that are given.
+    """Returns the given arguments of a call by name.
 
     Raises:
-      TypeError: as for any function; it names what `name` takes.
+      TypeError: as for any function. It names the signature of `name`.
     """
     names.check_options(name, kwargs, signature.parameters)
     try:
@@ -64,9 +64,9 @@ _CHECKS: dict[str, Any] = {
 
 
 def options(owner: str, definitions: Sequence[Definition], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with defaults filled in, each of its type; ranges are for the extension module to check.
+    """Returns the options with defaults filled in, each checked for its type. The extension module checks ranges.
 
-    An option that may be absent, and is None, is not among them.
+    An optional option whose value is None is omitted.
     """
     values = {}
     for definition in definitions:
@@ -81,7 +81,7 @@ def options(owner: str, definitions: Sequence[Definition], given: Mapping[str, A
 
 
 def docstring(doc: str, arguments: Sequence[Definition], more: Sequence[str] = ()) -> str:
-    """The text of help(): what it is, its arguments, and further paragraphs."""
+    """Returns the text of help(): the description, further paragraphs and the arguments."""
     paragraphs = [textwrap.fill(paragraph, _WIDTH) for paragraph in doc.split("\n\n")]
     paragraphs += [textwrap.fill(paragraph, _WIDTH) for paragraph in more]
     if arguments:

@@ -1,4 +1,5 @@
-"""Where Python's nvidia-* packages have their libraries: the extension module looks there when a GPU is first used."""
+"""Tells the extension module the library folders of Python's nvidia-* packages, which it
+searches when a GPU is first used."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from .. import _lockstep
 
 
 def library_folders(roots: Iterable[str]) -> list[str]:
-    """The folders nvidia/<package>/lib of the roots of the package `nvidia`, by name. Nothing in them is opened."""
+    """The folders nvidia/<package>/lib below the roots of the package `nvidia`, sorted. Opens none of their files."""
     folders = []
     for root in roots:
         try:
@@ -24,7 +25,7 @@ def library_folders(roots: Iterable[str]) -> list[str]:
 def _roots() -> list[str]:
     try:
         spec = importlib.util.find_spec("nvidia")
-    except (ImportError, ValueError):  # a module `nvidia` that somebody made by hand
+    except (ImportError, ValueError):  # a hand-made module `nvidia`
         return []
     return list(spec.submodule_search_locations or ()) if spec is not None else []
 

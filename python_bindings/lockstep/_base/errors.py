@@ -1,4 +1,4 @@
-"""The exceptions of this package, and what its messages share."""
+"""The exceptions of this package, and text that its messages share."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ class Error(Exception):
 
 
 class NoSuchState(Error, KeyError):
-    """The error of `exe.state` for a name that no state has: a KeyError too, as a mapping's users expect."""
+    """The error of `exe.state` for an unknown name. It is also a KeyError, as users of a mapping expect."""
 
     __module__ = "lockstep"
     __str__ = Exception.__str__  # KeyError's would quote the message
 
 
 class NoSuchSetting(Error, KeyError):
-    """The error of `exe.settings` for a name that no setting has, or several; a KeyError too."""
+    """The error of `exe.settings` for a name that matches no setting or several. It is also a KeyError."""
 
     __module__ = "lockstep"
     __str__ = Exception.__str__
 
 
 def listed(names: Collection[str], most: int = 8) -> str:
-    """The names in order, counted beyond `most`: "a, b and 4 more"."""
+    """Returns the names in order, and the number of those beyond `most`: "a, b and 4 more"."""
     shown = sorted(names)[:most]
     return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,4 +1,4 @@
-"""An exception that ends one rank's process must not leave the others waiting."""
+"""Aborts communicators when an exception ends this rank's process, so that the other ranks do not wait for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _worlds: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 
 class _AbortFirst:
-    """An excepthook that prints as the one before it did, and then aborts the worlds that are alive."""
+    """An excepthook that calls the previous one, and then aborts the communicators that are alive."""
 
     def __init__(self) -> None:
         self._previous = sys.excepthook
@@ -27,7 +27,7 @@ class _AbortFirst:
 
 
 def abort_on_exception(world: Communicator) -> None:
-    """An exception that ends this process, once it is printed, aborts `world` with its message."""
+    """Makes an exception that ends this process abort `world` with its message, after it is printed."""
     _worlds.add(world)
-    if not isinstance(sys.excepthook, _AbortFirst):  # first time, or somebody has put another in its place
+    if not isinstance(sys.excepthook, _AbortFirst):  # the first call, or another hook replaced ours
         sys.excepthook = _AbortFirst()

@@ -1,7 +1,7 @@
 """Loads the extension module so that it and its libraries find their own symbols before those of the process.
 
-TensorFlow offers its LLVM and its oneDNN to every library that is loaded after it: ours would be half of the one, half of the
-other, and crash.
+TensorFlow exports the symbols of its LLVM and its oneDNN to every library that is loaded later. Without isolation, our
+libraries would call a mixture of both copies and crash.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import ctypes
 import os
 import sys
 
-_PYTHON = (3, 11)  # as in bazel/setup.sh; another one would not find symbols that the extension module wants
+_PYTHON = (3, 11)  # as in bazel/setup.sh; another version lacks symbols that the extension module needs
 if sys.version_info[:2] != _PYTHON:
     raise ImportError(
         "lockstep is built for Python {}.{}, this is Python {}.{} ({}): use .venv/bin/python of the checkout, which "
         "`make setup` makes".format(*_PYTHON, *sys.version_info[:2], sys.executable)
     )
 
-# MPI is loaded as other libraries are. With symbols of its own it would have another `environ` than a Python that holds a
-# copy of it, as Debian's does, and free what is not its own in MPI_Init.
+# MPI is loaded like other libraries. In isolation it would use another `environ` than a Python binary with a copy of
+# it, such as Debian's, and MPI_Init would free memory that it does not own.
 with contextlib.suppress(OSError):
     ctypes.CDLL("libmpi.so.40")
 

@@ -1,4 +1,4 @@
-"""The job that this process is a rank of, as what started it says in the environment."""
+"""The job of this process, as the launcher describes it in the environment."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZ
 
 
 def size() -> int:
-    """How many ranks the job has; 1 if none is said to be."""
+    """The number of ranks of the job; 1 if the environment does not say."""
     sizes = [os.environ.get(name, "") for name in _SIZES]
     return max([1, *(int(each) for each in sizes if each.isdecimal())])
 
 
 def check_is_one(what: str, way: str) -> None:
-    """Checks that a program which trains alone is alone.
+    """Raises an Error if a program that trains alone runs in a job of several ranks.
 
     Args:
-      what: is called, for the error.
-      way: to train with all ranks of the job.
+      what: the name of the program in the error.
+      way: the way to train with all ranks of the job.
     """
     ranks = size()
     if ranks > 1:
         raise Error(
-            f"{what}: this process is one of {ranks} ranks of a job, and each would train a model of its own; {way} trains one model "
-            "with all of them, replicated=True one on each"
+            f"{what}: this process is one of {ranks} ranks of a job, and each would train its own model; {way} trains one model "
+            "with all of them, and replicated=True one on each"
         )

@@ -1,4 +1,4 @@
-"""What the package logs, by the logger `lockstep`."""
+"""The log of the package: the logger `lockstep`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _warned: set[str] = set()
 
 
 def warn_once(message: str) -> None:
-    """A warning, unless this process has given the same before."""
+    """Logs a warning, unless this process has logged the same one before."""
     if message not in _warned:
         _warned.add(message)
         log.warning(message)

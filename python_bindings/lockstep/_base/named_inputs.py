@@ -1,4 +1,4 @@
-"""Batches as programs are called with: inputs by name."""
+"""The batches that programs are called with: inputs by name."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .errors import Error
 
 
 def by_name(caller: str, names: Sequence[str], batch: Any) -> dict[str, Any]:
-    """The arrays of a batch by name. One array more than there are names are the rows' weights.
+    """Returns the arrays of a batch by name. A tuple may have one array more: the weights of the rows.
 
     Raises:
-      Error: if there are too many or too few, or of another name.
+        Error: an array is missing, or there is an unknown name or one array too many.
     """
     shown = ", ".join(names)
     if isinstance(batch, Mapping):

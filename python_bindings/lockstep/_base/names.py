@@ -1,4 +1,4 @@
-"""Names that do not exist: which one was probably meant. Other libraries' words for a thing lead to this package's."""
+"""Suggestions for unknown names. The words of other libraries lead to the names of this package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-# Options of PyTorch, Keras and MXNet, by their form in `plain`, and what they are called here, where there is such an option.
+# Options of PyTorch, Keras and MXNet, in the form of `plain`, with the names that they may have here.
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "accumulategradbatches": ("accumulate",),
     "alpha": ("rho",),
@@ -46,35 +46,35 @@ FROM_TORCH = "lockstep.from_torch(module, example_inputs)"
 
 
 def is_torch_module(value: object) -> bool:
-    """Whether it is a torch.nn.Module; does not import torch."""
+    """True if `value` is a torch.nn.Module. Does not import torch."""
     return any(f"{kind.__module__}.{kind.__name__}" == "torch.nn.modules.module.Module" for kind in type(value).__mro__)
 
 
 def meant(name: object, known: Iterable[str], elsewhere: Mapping[str, str] | None = None) -> str:
-    """ "; is softmax_cross_entropy meant?" for a name that is not among `known`, or ".": what goes on a message about it.
+    """Returns the end of a message about a name that is not in `known`: "; is softmax_cross_entropy meant?", or ".".
 
     Args:
-      elsewhere: what other libraries call a thing, by its form in `plain`, and what it is called here.
+      elsewhere: names of other libraries, in the form of `plain`, with the names here.
     """
     near = nearest(name, known, elsewhere or {}) if isinstance(name, str) else None
     return f"; is {near} meant?" if near else "."
 
 
 def meant_option(name: str, known: Iterable[str]) -> str:
-    """The same of an option, which other libraries may call otherwise."""
+    """Does the same for an option, including the names that other libraries give it."""
     names = list(known)
     here = next((each for each in _OPTIONS.get(plain(name), ()) if each in names), None)
     return meant(name, names, {plain(name): here} if here else None)
 
 
 def plain(name: str) -> str:
-    """As names are compared: CrossEntropyLoss, cross_entropy_loss and cross_entropy are one."""
+    """The form in which names are compared: CrossEntropyLoss, cross_entropy_loss and cross_entropy are equal."""
     letters = name.lower().replace("_", "")
     return letters.removesuffix("loss") or letters
 
 
 def nearest(name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> str | None:
-    """The one among `known` that was probably meant."""
+    """The name in `known` that was probably meant; None if there is no likely one."""
     names, asked = list(known), plain(name)
     by_plain = {plain(each): each for each in reversed(names)}
     if asked in by_plain or asked in elsewhere:
@@ -89,8 +89,8 @@ def nearest(name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> st
 def guard(module: dict[str, Any], elsewhere: Mapping[str, str] | None = None) -> None:
     """Completes a module, given as its globals(), whose public names are its `__all__`.
 
-    A name that it does not have, and an option that a function, a class or a method of it does not have, is then an error that says which
-    is meant; and dir() lists the public names alone.
+    An unknown name in the module, or an unknown option of one of its functions, classes or methods, is then an error
+    that suggests a name. dir() lists the public names only.
     """
     path, names = module["__name__"], module["__all__"]
 
@@ -107,7 +107,7 @@ def guard(module: dict[str, Any], elsewhere: Mapping[str, str] | None = None) ->
         value = module[name]
         if inspect.isfunction(value):
             module[name] = _with_hints(value, name)
-            module[name].__module__ = path  # where pickle finds this function, and not the one within
+            module[name].__module__ = path  # pickle finds the wrapper here, not the wrapped function
         elif inspect.isclass(value) and value.__module__.startswith("lockstep."):
             for method, function in list(vars(value).items()):
                 if inspect.isfunction(function) and (method == "__init__" or not method.startswith("_")):
@@ -116,7 +116,7 @@ def guard(module: dict[str, Any], elsewhere: Mapping[str, str] | None = None) ->
 
 
 def check_options(called: str, given: Iterable[str], options: Iterable[str]) -> None:
-    """A TypeError of the first of the given names that is no option of what is called."""
+    """Raises a TypeError for the first given name that is not among the options."""
     for name in given:
         if name not in options:
             raise TypeError(
@@ -125,7 +125,7 @@ def check_options(called: str, given: Iterable[str], options: Iterable[str]) -> 
 
 
 def _with_hints(function: Callable[..., Any], called: str) -> Callable[..., Any]:
-    takes_any = bool(function.__code__.co_flags & inspect.CO_VARKEYWORDS)  # and checks them itself
+    takes_any = bool(function.__code__.co_flags & inspect.CO_VARKEYWORDS)  # the function checks them itself
     options = [name for name in inspect.signature(function).parameters if name != "self"]
 
     @functools.wraps(function)

@@ -1,16 +1,16 @@
-"""Files of tensors that prove their content: the form of checkpoints (_checkpoint/checkpoint_file.py) and of graphs (_graph/graph_file.py). A
-safetensors file, whose header says what it is.
+"""Files of tensors that prove their content: the format of checkpoints (_checkpoint/checkpoint_file.py) and of graphs
+(_graph/graph_file.py). It is a safetensors file whose header describes its content.
 
     8 bytes   the length n of the header, little endian
-    n bytes   the header: JSON, filled up with spaces to a multiple of 8
+    n bytes   the header: JSON, padded with spaces to a multiple of 8
     the rest  the tensors, row-major, in the header's order, without gaps
 
-The header is {"__metadata__": {…}, <tensor>: {"dtype": "F32", "shape": […], "data_offsets": [begin, end]}, …}. Its metadata are
-texts, some of them JSON again; beside those of the kind of file
+The header is {"__metadata__": {…}, <tensor>: {"dtype": "F32", "shape": […], "data_offsets": [begin, end]}, …}. The
+metadata are texts, some of which are JSON. In addition to those of the kind of file, they are
 
-    lockstep.digest      SHA-256 of the header, in which zeros stand for this digest. The first entry, at a fixed place
+    lockstep.digest      SHA-256 of the header with zeros in place of this digest. The first entry, at a fixed offset
     lockstep.<kind>      the version of the format
-    lockstep.tensors     {tensor: SHA-256 of its bytes}, which makes the header's digest one of the whole file
+    lockstep.tensors     {tensor: SHA-256 of its bytes}, so that the header's digest covers the whole file
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _PIECE = 1 << 24  # bytes that are written, read and hashed at once
 _SIZES = {
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u64": 8, "u32": 4, "u16": 2, "u8": 1, "bool": 1,
 }  # fmt: skip
-# By kind the version that is written and read, and who does.
+# For each kind, the version of the format, and the functions that write and read it.
 _KINDS = {"checkpoint": ("1", "save()", "load()"), "graph": ("1", "Graph.save()", "load_graph()")}
 
 
 def in_file_order(tensors: Sequence[ValueInfo]) -> list[ValueInfo]:
-    """Large elements first, so that each tensor is aligned to its elements."""
+    """Sorts tensors with large elements first, so that each tensor is aligned to its elements."""
     return sorted(tensors, key=lambda each: -_SIZES[each.dtype])
 
 
 def write(
     file: BinaryIO, kind: str, tensors: Sequence[ValueInfo], values: Iterable[np.ndarray], texts: Mapping[str, str]
 ) -> None:
-    """Writes a file of `tensors`, which are in file order, with the bytes of each in `values`, which may come one by one, and the
-    metadata `texts`."""
+    """Writes a file with `tensors`, which are in file order, the bytes of each from `values`, which may be an iterator,
+    and the metadata `texts`."""
     digests = dict.fromkeys((each.name for each in tensors), _NO_DIGEST)
     length = len(_header(kind, tensors, digests, texts))
     if length > _MOST_HEADER:
-        raise Error(f"names and metadata make a header of {length} bytes, of at most {_MOST_HEADER}")
+        raise Error(f"names and metadata make a header of {length} bytes, expected at most {_MOST_HEADER}")
     file.write(length.to_bytes(8, "little"))
     file.seek(8 + length)
     for tensor, value in zip(tensors, values, strict=True):
@@ -96,17 +96,17 @@ def _bytes_of(tensor: ValueInfo) -> int:
 
 
 class TensorFile:
-    """A file of tensors that is open for reading. Its header has been checked, its tensors are when they are read.
+    """A file of tensors that is open for reading. The constructor checks the header, and `read` checks a tensor.
 
     Args:
-      path: of the file; or what stands for it in messages, if `content` has its bytes.
+      path: of the file; or a name for messages, if `content` has the bytes.
 
     Raises:
-      Error: naming the file, and what is wrong with it.
+      Error: names the file and the reason.
     """
 
     _kind: str
-    _item: str  # what a tensor is called in messages
+    _item: str  # the word for a tensor in messages
 
     def __init__(self, path: str, content: bytes | None = None) -> None:
         self.path = path
@@ -134,7 +134,7 @@ class TensorFile:
         self._file.close()
 
     def read(self, name: str) -> np.ndarray:
-        """The bytes of a tensor."""
+        """Returns the bytes of a tensor."""
         begin, tensor = self._begins[name], self.tensors[name]
         value, digest = np.empty(_bytes_of(tensor), np.uint8), hashlib.sha256()
         try:
@@ -151,7 +151,7 @@ class TensorFile:
         return value
 
     def _understand(self, about: Mapping[str, str]) -> None:
-        """Takes what the kind of file has in its metadata. May raise what a malformed text raises."""
+        """Takes the metadata of this kind of file. May raise the exceptions of parsing malformed text."""
         raise NotImplementedError
 
     def _error(self, what: str) -> Error:
@@ -160,16 +160,16 @@ class TensorFile:
     def _checked_header(self) -> bytes:
         first = self._file.read(8)
         if len(first) < 8:
-            raise self._error(f"this is no {self._kind}, or what is left of one: it has {self._size} bytes")
+            raise self._error(f"this is not a {self._kind}, or it is truncated: it has {self._size} bytes")
         length = int.from_bytes(first, "little")
         if length > self._size - 8:
             raise self._error(
-                f"this is no {self._kind}, or it is truncated: its header would have {length} bytes, and all of it has {self._size}"
+                f"this is not a {self._kind}, or it is truncated: its header would have {length} bytes, but the file has {self._size}"
             )
         header = self._file.read(min(length, _MOST_HEADER))
         if not header.startswith(_BEGIN):
             weights = "; load_weights() reads files of other programs" if header.startswith(b"{") else ""
-            raise self._error(f"this is no {self._kind} as {_KINDS[self._kind][1]} writes it{weights}")
+            raise self._error(f"this is not a {self._kind} that {_KINDS[self._kind][1]} wrote{weights}")
         self.digest = header[len(_BEGIN) : len(_BEGIN) + len(_NO_DIGEST)].decode(errors="replace")
         if hashlib.sha256(_with_digest(header, _NO_DIGEST)).hexdigest() != self.digest:
             raise self._error("it is damaged: its header is not the one that was written")
@@ -198,7 +198,7 @@ class TensorFile:
         for kind, (version, _, reader) in _KINDS.items():
             found = about.get(f"lockstep.{kind}")
             if kind != self._kind and found is not None:
-                raise self._error(f"this is a {kind}, which {reader} reads, and no {self._kind}")
+                raise self._error(f"this is a {kind}, which {reader} reads, not a {self._kind}")
             if kind == self._kind and found is not None and found != version:
                 raise self._error(f"its format is of version {found}; this Lockstep reads version {version}")
         about[f"lockstep.{self._kind}"]  # a KeyError if it is nothing that we know
@@ -206,4 +206,4 @@ class TensorFile:
     def _check_places(self) -> None:
         if self._end != self._size:
             what = "truncated" if self._size < self._end else "damaged"
-            raise self._error(f"it is {what}: it has {self._size} bytes, and its header tells of {self._end}")
+            raise self._error(f"it is {what}: it has {self._size} bytes, but its header describes {self._end}")

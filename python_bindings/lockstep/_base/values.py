@@ -1,4 +1,4 @@
-"""What Python knows of the inputs, states and results of a graph or an executable."""
+"""The inputs, states and results of a graph or an executable, as Python sees them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ class ValueInfo:
 
     name: str
     dtype: str  # "f32", "i64", …
-    shape: tuple[int, ...]  # of the whole value; in `Executable.graph`: what one rank holds
+    shape: tuple[int, ...]  # of the whole value; in `Executable.graph`, of one rank's part
     placements: dict[str, str] = field(default_factory=dict)  # by mesh axis, such as {"data": "split(0)"}
 
 
 class StartedCall(Mapping[str, "np.ndarray"]):
-    """The results of a call that `Executable.start` began, by name: whoever looks at one waits for the call.
+    """The results, by name, of a call that `Executable.start` began. Reading a result waits for the call.
 
-    A call that failed raises its Error each time. Nothing is lost if nobody looks: the next use of the executable raises it then.
+    A failed call raises its Error at every read. If nobody reads a result, the next use of the executable raises the
+    Error.
 
     Example:
       >>> before = None
@@ -64,11 +65,11 @@ class StartedCall(Mapping[str, "np.ndarray"]):
 
 
 class State(MutableMapping[str, "np.ndarray"]):
-    """The state of an executable on this rank, by name: reading copies it out, assigning copies into it. What is read is
-    read-only, as a change of it would change no state.
+    """The states of an executable on this rank, by name. Reading copies a state out, and assigning copies into it. A
+    value that was read is read-only, because writing to it would not change the state.
 
-    Of a mesh with stages each rank has the states of its own: those alone are listed, and can be read. To assign others changes nothing,
-    so ranks may all assign all, or each its own.
+    In a mesh with stages, each rank has the states of its own stage. Only these are listed and can be read. Assigning
+    any other state has no effect, so all ranks may assign all states.
 
     Example:
       >>> exe.state["conv1.weight"].shape
@@ -85,7 +86,7 @@ class State(MutableMapping[str, "np.ndarray"]):
         return value
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The state, or `default` where this rank has none of that name."""
+        """Returns the state, or `default` if this rank has no state of that name."""
         if name not in self:
             return default
         return self[name]
@@ -97,13 +98,13 @@ class State(MutableMapping[str, "np.ndarray"]):
         raise TypeError("the states of an executable cannot be removed")
 
     def assign(self, values: Mapping[str, Any]) -> None:
-        """Gives each state its value in `values`, which may have others, such as what an optimizer keeps.
+        """Assigns each state its value in `values`, which may have further values, such as states of an optimizer.
 
         Example:
           >>> evaluation.state.assign(exe.state)
 
         Raises:
-          Error: before anything is changed, naming a state that has no value there.
+          Error: `values` has no value for a state. The message names it, and no state is changed.
         """
         if not isinstance(values, Mapping):
             raise Error(f"assign: values is {values!r}, expected values by name, such as exe.state")
@@ -123,7 +124,7 @@ class State(MutableMapping[str, "np.ndarray"]):
         return f"<lockstep states {', '.join(shown[:4]) or 'none'}{more}>"
 
     def averaged(self) -> dict[str, np.ndarray]:
-        """All states by name, with their averages in the place of those that have one (`train_step(average=…)`).
+        """Returns all states by name, with averages in place of the states that have one (`train_step(average=…)`).
 
         Example:
           >>> evaluation.state.assign(exe.state.averaged())
@@ -132,7 +133,7 @@ class State(MutableMapping[str, "np.ndarray"]):
           Error: if the step keeps no averages.
         """
         if "averaging/weight" not in self._executable._setting_names():
-            raise Error("averaged: the step keeps no averages; train_step(average=…) makes one that does")
+            raise Error("averaged: the step keeps no averages; make it with train_step(average=…)")
         averages = {name.removesuffix(_AVERAGE): name for name in self if name.endswith(_AVERAGE)}
         return {name: self[averages.get(name, name)] for name in self if not name.endswith(_AVERAGE)}
 
@@ -140,7 +141,7 @@ class State(MutableMapping[str, "np.ndarray"]):
         names = self._executable._state_names()
         if isinstance(name, str) and name in names:
             return name
-        shown = str(name).encode(errors="backslashreplace").decode()  # of a lone surrogate
+        shown = str(name).encode(errors="backslashreplace").decode()  # for lone surrogates
         raise NoSuchState(f"there is no state {shown}{meant(name, names)} There are: {', '.join(names) or 'none'}")
 
     def __iter__(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`save`, `saved` and `load` of an executable: what its ranks do together to write all states to one file, and to read them."""
+"""`save`, `saved` and `load` of an executable: all ranks together write or read one file with all states."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from .._base.values import ValueInfo
     from .._lockstep import Communicator, Executable
 
-_SAVE, _LOAD = "save() of an executable", "load() of an executable"  # what all ranks call
+_SAVE, _LOAD = "save() of an executable", "load() of an executable"  # the collective calls in messages
 
 
 def on_all_ranks(world: Communicator, caller: str, body: Callable[[], str]) -> list[str]:
-    """What body() returns, by rank. All ranks call this; an Error on one of them is raised on all, and says on which.
+    """Returns the results of body() by rank. Collective. An Error on one rank is raised on all, and names that rank.
 
-    Where one does not, the others are told that they are in `caller`."""
+    A rank that makes another call instead gets an error that the others are in `caller`."""
     own, failure = "", None
     try:
         own = body()
@@ -47,13 +47,14 @@ def on_all_ranks(world: Communicator, caller: str, body: Callable[[], str]) -> l
         told = world.gather_bytes((f"!{failure}" if failure else f" {own}").encode(errors="backslashreplace"), caller)
     except Error:
         if failure is not None:
-            # The others have heard of it before, or are no more.
+            # The other ranks got the message before, or have ended.
             raise Error(f"{_name(world, world.rank)}: {failure}") from failure
         raise
     texts = [each.decode() for each in told]
     for rank, text in enumerate(texts):
         if text.startswith("!"):
-            # Who raises may end at once, and is not to be blamed by those that are on their way out of the exchange.
+            # A rank that raises may end at once. A second exchange lets the others leave the first one before, so that
+            # they do not blame it.
             with suppress(Error):
                 world.gather_bytes(b"", caller)
             raise Error(f"{_name(world, rank)}: {text[1:]}") from failure
@@ -61,8 +62,8 @@ def on_all_ranks(world: Communicator, caller: str, body: Callable[[], str]) -> l
 
 
 def slowly_on_all_ranks(world: Communicator, caller: str, body: Callable[[], str]) -> list[str]:
-    """As on_all_ranks, of what may take longer than ranks wait for each other, as reading a file may: in a thread of its own, of
-    whose progress the ranks keep telling each other."""
+    """Does the same as on_all_ranks for work that may take longer than ranks wait for each other, such as reading a
+    file. It runs in a thread, while the ranks exchange its progress."""
     done: list[str] = []
     failures: list[BaseException] = []
 
@@ -102,7 +103,7 @@ def save(
     before: Callable[[], None] = lambda: None,
     after: Callable[[], None] = lambda: None,
 ) -> None:
-    """Executable.save. Rank 0 calls `before` when its arguments are right, and `after` when the file is there."""
+    """Implements Executable.save. Rank 0 calls `before` after checking the arguments, and `after` after writing."""
     saved(exe)
     world = exe._world()
     request: dict[str, Any] = {}
@@ -132,7 +133,7 @@ def save(
 
 
 def _present(exe: Executable) -> tuple[int, dict[str, float]]:
-    """exe.step and its settings; where each rank's program is its own, as with asynchronous servers, those of rank 0."""
+    """Returns exe.step and the settings; those of rank 0 if each rank has its own program (asynchronous servers)."""
     present = exe.step, dict(exe.settings)
     world = exe._world()
     if world.size == 1 or exe._program()["mesh"] != "{}":
@@ -142,7 +143,7 @@ def _present(exe: Executable) -> tuple[int, dict[str, float]]:
 
 
 def saved(exe: Executable) -> None:
-    """Executable.saved."""
+    """Implements Executable.saved."""
     writing = exe._saving()
     if writing is None:
         return
@@ -155,7 +156,7 @@ def saved(exe: Executable) -> None:
 
 
 def load(exe: Executable, path: Any, expected: Any = None) -> Metadata:
-    """Executable.load, of a file whose metadata has to have these values."""
+    """Implements Executable.load. The file's metadata must have the `expected` values."""
     saved(exe)
     world = exe._world()
     opened: list[CheckpointFile] = []
@@ -207,7 +208,7 @@ def load(exe: Executable, path: Any, expected: Any = None) -> Metadata:
 
 
 def _gather(exe: Executable, request: Mapping[str, Any], after: Callable[[], None]) -> Writing | Elsewhere:
-    """Gives the states to a thread of rank 0, and returns that."""
+    """Passes the states to a thread of rank 0, and returns that thread."""
     world = exe._world()
     writing: Writing | Elsewhere = Elsewhere()
     try:
@@ -231,7 +232,7 @@ def _gather(exe: Executable, request: Mapping[str, Any], after: Callable[[], Non
 
 
 def _wait(world: Communicator, caller: str, progress: Callable[[], str]) -> None:
-    """Until rank 0's is no more "writing". Its disk may take longer than ranks wait for a call of each other."""
+    """Waits until rank 0 is no longer "writing". Its disk may take longer than ranks wait for each other in a call."""
     while on_all_ranks(world, caller, progress)[0] == "writing":
         pass
 
@@ -239,12 +240,12 @@ def _wait(world: Communicator, caller: str, progress: Callable[[], str]) -> None
 def _checked_metadata(step: Any, metadata: Any) -> Metadata:
     checked: Metadata = {"step": checks.integer("save: step", step, 0)}
     if isinstance(metadata, Mapping) and "step" in metadata:
-        raise Error("save: metadata has a step, which is an argument of its own")
+        raise Error("save: metadata has a step; pass it as the argument step")
     return checked | _names_with_values("save: metadata", metadata)
 
 
 def _names_with_values(what: str, given: Any) -> Metadata:
-    """Metadata, as JSON can hold it; None has none."""
+    """Returns checked metadata that JSON can represent; none for None."""
     if not isinstance(given, (Mapping, type(None))):
         raise Error(f"{what} is {given!r}, expected names with text or numbers")
     checked: Metadata = {}
@@ -275,7 +276,9 @@ def _check_whole(exe: Executable) -> None:
     for state in exe._whole_states():
         for axis, placement in state.placements.items():
             if not placement.startswith(("split", "at")):
-                raise Error(f"save: state {state.name} is {placement} along {axis}: ranks hold no parts of a whole")
+                raise Error(
+                    f"save: state {state.name} is {placement} along {axis}, so ranks do not hold parts of one value"
+                )
 
 
 def _check_equal(requests: list[str], world: Communicator) -> None:
@@ -293,9 +296,7 @@ def _check_equal(requests: list[str], world: Communicator) -> None:
 def _check_expected(file: CheckpointFile, expected: Metadata) -> None:
     for name, value in expected.items():
         if name not in file.metadata:
-            raise Error(
-                f"{file.path}: there is no {name} in its metadata, which should be {value}{_near(name, file.metadata)}"
-            )
+            raise Error(f"{file.path}: its metadata has no {name}, expected {value}{_near(name, file.metadata)}")
         both_nan = all(isinstance(each, float) and math.isnan(each) for each in (file.metadata[name], value))
         if file.metadata[name] != value and not both_nan:
             raise Error(f"{file.path}: {name} was {file.metadata[name]} when it was saved, and is {value}")
@@ -314,15 +315,15 @@ def _check_fits(file: CheckpointFile, exe: Executable) -> None:
             raise Error(f"{file.path}: state {name} is {_type(found)}, and {_type(state)} in {program}")
     for name in file.states:
         if name not in states and not residuals.is_residual(name, states):
-            raise Error(f"{file.path}: there is a state {name}, which {program} has not{_near(name, states)}")
+            raise Error(f"{file.path}: there is a state {name}, which {program} does not have{_near(name, states)}")
 
 
 def _value_for(exe: Executable, file: CheckpointFile, name: str) -> np.ndarray:
-    """The bytes of a state as the program has it."""
+    """Returns the bytes of a state in the form of the program."""
     states = {state.name: state for state in exe._whole_states()}
     if not residuals.is_residual(name, states):
         return file.read(name)
-    if name not in file.states:  # of a run whose gradients did not travel so
+    if name not in file.states:  # the gradients of that run did not travel as int8
         return np.zeros(math.prod(states[name].shape) * np.dtype(np.float32).itemsize, np.uint8)
     return residuals.for_ranks(file.read(name), file.states[name], states[name].shape[0])
 
@@ -332,13 +333,13 @@ def _warn_of_residuals(file: CheckpointFile, exe: Executable) -> None:
     left = [name for name in file.states if name not in states]
     if left:
         warn_once(
-            f"{file.path}: gradients travelled as int8 when this was saved, and do not now: what they still owed is dropped, "
-            f"less than a rounding of one step each; {left[0]} is the first of {len(left)} such states"
+            f"{file.path}: gradients travelled as int8 when this was saved, and do not now: their rounding errors are dropped, "
+            f"each less than the rounding of one step; {left[0]} is the first of {len(left)} such states"
         )
 
 
 def _settings_to_assign(file: CheckpointFile, exe: Executable) -> list[str]:
-    """Those that both have, and that no schedule of the executable decides."""
+    """Returns the settings of both the file and the executable, without those that follow a schedule."""
     return [name for name in exe._setting_names() if name in file.settings and name not in exe._schedules]
 
 
@@ -362,6 +363,6 @@ def _name(world: Communicator, rank: int) -> str:
 
 
 def _abort(world: Communicator, error: BaseException) -> None:
-    """The other ranks wait for this one."""
+    """Aborts the world, because the other ranks wait for this one."""
     if world.size > 1:
         world.abort(ascii(error))

@@ -1,10 +1,10 @@
-"""The format of checkpoints: a file of tensors (_base/tensor_file.py), which are whole states, whose metadata say where they are from.
+"""The format of checkpoints: a file of tensors (_base/tensor_file.py) with whole states, and metadata.
 
-lockstep.program     {name, backend, mesh, built_with, fits}: of who wrote it. `fits` is a digest of what load compares, the
-                     names and types of the states, and equal for every number of ranks
+lockstep.program     {name, backend, mesh, built_with, fits}: of the writer. `fits` is a digest of the states'
+                     names and types, which load compares. It does not depend on the number of ranks
 lockstep.settings    {name: value}
-lockstep.schedules   {setting: what it follows, as text}: for readers; a program cannot be made of it
-lockstep.metadata    {name: value}: the caller's; `step` is the number of the training step
+lockstep.schedules   {setting: the schedule as text}: for human readers; a program cannot be made of it
+lockstep.metadata    {name: value}: of the caller; `step` is the number of the training step
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Metadata = dict[str, str | int | float]
 
 
 def fits(states: Iterable[ValueInfo]) -> str:
-    """A digest of the names and types of states, in any order."""
+    """Returns a digest of the names and types of states, in any order."""
     return hashlib.sha256(json.dumps(sorted([s.name, s.dtype, list(s.shape)] for s in states)).encode()).hexdigest()
 
 
@@ -34,9 +34,9 @@ def write(
     values: Iterable[np.ndarray],
     about: Mapping[str, Mapping[str, object]],
 ) -> None:
-    """Writes a checkpoint of `states`, which are in file order, with the bytes of each in `values`, which may come one by one.
+    """Writes a checkpoint of `states`, which are in file order. `values` yields the bytes of each.
 
-    `about` is the program, the settings, the schedules and the metadata, by these names.
+    `about` has the program, the settings, the schedules and the metadata, under these names.
     """
     if any(state.name == "__metadata__" for state in states):
         raise Error("a state cannot be called __metadata__ in a safetensors file")
@@ -62,9 +62,9 @@ class CheckpointFile(tensor_file.TensorFile):
         self.program: dict[str, str] = json.loads(about["lockstep.program"])
         self.settings: dict[str, float] = json.loads(about["lockstep.settings"])
         if not all(type(value) is float for value in self.settings.values()):
-            raise ValueError("the settings are no numbers")
+            raise ValueError("the settings are not numbers")
         self.metadata: Metadata = json.loads(about["lockstep.metadata"])
         if not all(isinstance(value, (str, int, float)) for value in self.metadata.values()):
-            raise ValueError("the metadata are no text and numbers")
+            raise ValueError("the metadata are not texts and numbers")
         if not isinstance(self.metadata["step"], int):
-            raise TypeError("the step is no whole number")
+            raise TypeError("the step is not a whole number")

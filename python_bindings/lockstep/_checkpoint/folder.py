@@ -17,14 +17,14 @@ _NAME = re.compile(r"step-(\d{12,19})\.safetensors")
 
 
 class Checkpoints:
-    """The last checkpoints of a training run, in a folder: `step-<number>.safetensors`, as `Executable.save` writes them.
+    """The last checkpoints of a run, in a folder: `step-<number>.safetensors`, in the format of `Executable.save`.
 
-    Files of other names are left alone. A file appears complete or not at all, and an older one is removed after that, so a run
-    that is killed at any moment leaves its last checkpoint. One run at a time uses a folder.
+    Files with other names are left alone. A file appears complete or not at all, and older files are removed after
+    that. So a run that is killed at any time leaves its last checkpoint. Only one run may use a folder at a time.
 
     Args:
-      folder: made by the first save if it is missing. All ranks give the same; rank 0 writes, all read.
-      keep: so many checkpoints stay.
+      folder: made by the first save if it is missing. All ranks pass the same folder. Rank 0 writes; all ranks read.
+      keep: the number of checkpoints to keep.
 
     Example:
       >>> checkpoints = ls.Checkpoints("checkpoints")
@@ -47,13 +47,13 @@ class Checkpoints:
         metadata: Mapping[str, str | int | float] | None = None,
         background: bool = False,
     ) -> None:
-        """`exe.save` to a file of this folder, and then removes the oldest but for `keep`. All ranks call it.
+        """Calls `exe.save` with a file of this folder, and then removes all but the last `keep` files. Collective.
 
-        `step` is `exe.step` if it is None. A step of which there is a checkpoint is written anew.
+        If `step` is None, it is `exe.step`. An existing checkpoint of this step is replaced.
 
         Raises:
-          Error: of `exe.save`; or if there is a checkpoint of a later step. That is of another run, or of one that this one does
-            not continue, and restore() would take it.
+          Error: from `exe.save`; or there is a checkpoint of a later step. That belongs to another run, or to one that
+            this run does not continue, and restore() would load it.
         """
         _check_executable("Checkpoints.save", exe)
         number = exe.step if step is None else step
@@ -64,7 +64,7 @@ class Checkpoints:
         save(exe, file, number, metadata, background, before=lambda: self._prepare(number), after=self._remove_old)
 
     def steps(self) -> list[int]:
-        """The steps of which there is a checkpoint, in order."""
+        """The steps that have a checkpoint, in order."""
         try:
             names = os.listdir(self.folder)
         except FileNotFoundError:
@@ -75,23 +75,24 @@ class Checkpoints:
         return sorted(step for step in found if self._file(step).name in names)
 
     def latest(self) -> Path | None:
-        """The file of the last step, None if there is none."""
+        """The file of the last step; None if there is none."""
         steps = self.steps()
         return self._file(steps[-1]) if steps else None
 
     def restore(self, exe: Executable, *, expected: Mapping[str, str | int | float] | None = None) -> Metadata | None:
-        """`exe.load` of the last step's file, which rank 0 chooses. All ranks call it.
+        """Calls `exe.load` with the file of the last step, which rank 0 chooses. Collective.
 
         Args:
-          expected: what the file's metadata has to say, such as `{"batch": 128, "samples": len(images)}`: what decides which samples
-            a step gets, so that a run does not go on with others.
+          expected: values that the file's metadata must have, such as `{"batch": 128, "samples": len(images)}`. If they
+            include everything that decides which samples a step gets, a run cannot continue with other samples.
 
         Returns:
-          The metadata that save() got, and `step`, which `exe.step` is now; None if there is no checkpoint: then nothing changes.
+          The metadata given to save(), and `step`, which becomes `exe.step`. None if there is no checkpoint; then
+          nothing changes.
 
         Raises:
-          Error: of `exe.load`; or, before anything is changed, if the file's metadata lacks a name of `expected`, or has another
-            value. Where a file was damaged since it was written, remove it to restore the one before.
+          Error: from `exe.load`; or, before anything is changed, the file's metadata lacks a name in `expected` or has
+            another value. If the file is damaged, remove it to restore the previous one.
         """
         _check_executable("Checkpoints.restore", exe)
         saved(exe)
@@ -111,7 +112,7 @@ class Checkpoints:
         later = [each for each in self.steps() if each > step]
         if later:
             raise Error(
-                f"there is {self._file(later[-1]).name}, of a later step: restore() it first, or use another folder"
+                f"there is {self._file(later[-1]).name}, of a later step: call restore() first, or use another folder"
             )
 
     def _remove_old(self) -> None:

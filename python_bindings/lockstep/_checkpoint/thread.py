@@ -1,4 +1,4 @@
-"""The thread that writes a checkpoint, while rank 0 gathers states or trains on."""
+"""The thread that writes a checkpoint while rank 0 gathers states or continues training."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ if TYPE_CHECKING:
     from .._base.values import ValueInfo
 
 _log = logging.getLogger("lockstep")
-_PATIENCE = 0.2  # seconds: how long put() and progress() wait at most
+_PATIENCE = 0.2  # seconds: the longest wait of put() and progress()
 
 
 class Writing:
-    """A thread of rank 0 that writes a checkpoint of states whose bytes it is given, one after the other."""
+    """A thread of rank 0 that writes a checkpoint of states, whose bytes it receives one after the other."""
 
     def __init__(
         self, request: Mapping[str, Any], states: list[ValueInfo], about: Mapping[str, Any], after: Callable[[], None]
     ) -> None:
         self._request, self._states, self._about, self._after = request, states, about, after
-        # In the background all lie here at once; else one is read while the one before it is written.
+        # In the background, the queue holds all values at once. Otherwise one value is read while the previous one is
+        # written.
         self._values: queue.Queue[np.ndarray | None] = queue.Queue(0 if request["background"] else 1)
         self._taken = self._take()
         self._given_up = False
         self._error: Error | None = None
-        # A process that ends waits for this thread, which is no daemon.
+        # A process that ends waits for this thread, because it is not a daemon.
         self._thread = threading.Thread(target=self._run, name="lockstep save", daemon=False)
         self._thread.start()
 
     def put(self, value: np.ndarray) -> str:
-        """Waits a moment: "writing" if there is no room for the value yet."""
+        """Adds a value. Waits for a moment, and returns "writing" if there is no room for the value yet."""
         try:
             self._values.put(value, timeout=_PATIENCE)
         except queue.Full:
@@ -47,13 +48,13 @@ class Writing:
         return ""
 
     def give_up(self) -> None:
-        """There are no more values, and is to be no file."""
+        """Ends the thread without a file. No more values follow."""
         self._given_up = True
         self._values.put(None)
         self._thread.join()
 
     def progress(self) -> str:
-        """Waits a moment: "writing" or "written". Raises the Error of a thread that has failed."""
+        """Waits for a moment, and returns "writing" or "written". Raises the Error of a failed thread."""
         self._thread.join(_PATIENCE)
         if self._thread.is_alive():
             return "writing"
@@ -68,8 +69,8 @@ class Writing:
             self._error = error
             if self._request["background"] and not self._given_up:
                 _log.error("save: %s", error)
-            with suppress(Error):  # of give_up
-                for _ in self._taken:  # whoever puts them waits for that
+            with suppress(Error):  # from give_up
+                for _ in self._taken:  # a caller of put() waits until its value is taken
                     pass
 
     def _write(self) -> None:
@@ -88,7 +89,7 @@ class Writing:
 
 
 class Elsewhere:
-    """What other ranks have of the Writing of rank 0."""
+    """The counterpart on the other ranks of the Writing of rank 0."""
 
     def put(self, value: None) -> str:
         return ""
@@ -101,7 +102,7 @@ class Elsewhere:
 
 
 def naming(path: str, body: Callable[[], None]) -> None:
-    """Calls it; whatever it raises becomes an Error that names the file."""
+    """Calls body(). Any exception becomes an Error that names the file."""
     try:
         body()
     except OSError as error:

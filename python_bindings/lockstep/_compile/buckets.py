@@ -1,4 +1,4 @@
-"""What buckets are chosen by where a step has been measured: the same on all ranks."""
+"""The measurements from which buckets are chosen. They are equal on all ranks."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def _nanoseconds(name: str, seconds: Any) -> int:
 
 
 def times_of(report: Report, ranks: int) -> dict[str, _Times]:
-    """By gradient; an Error if the report cannot tell, though there are several ranks."""
+    """Returns the times by gradient. Raises an Error if there are several ranks and the report has no gradients."""
     if not isinstance(report, Report):
-        raise Error(f"compile: buckets is {report!r}, expected what report() of an executable of this step gives")
+        raise Error(f"compile: buckets is {report!r}, expected a report() of an executable of this step")
     if not report.gradients and ranks > 1:
         raise Error(
-            f"compile: buckets: the report of @{report.program} knows no gradients; it has to be of an executable for "
+            f"compile: buckets: the report of @{report.program} has no gradients; expected the report of an executable for "
             f"several ranks: exe.report()"
         )
     return {
@@ -44,7 +44,7 @@ def times_of(report: Report, ranks: int) -> dict[str, _Times]:
 
 
 def agreed(world: Communicator, program: str, times: dict[str, _Times]) -> dict[str, _Times]:
-    """Of each gradient the latest and longest times of all ranks: a collective begins when the last rank comes."""
+    """Returns the maximum of each time over all ranks, because a collective begins when the last rank arrives."""
     texts = world.gather_bytes(json.dumps([program, times]).encode(), _LABEL)
     latest = dict(times)
     for rank, text in enumerate(texts):
@@ -67,13 +67,13 @@ def _first_difference(own: dict[str, Any], others: dict[str, Any]) -> str:
 def measured(
     world: Communicator, mesh: Sequence[tuple[str, int]], program: str, times: dict[str, _Times]
 ) -> Measured | None:
-    """What `_compile` takes; None if nothing travels by itself, as there is one rank or all share memory. All ranks call it
-    together.
+    """Returns the option `measured` of a compilation; None if no bucket moves by itself, because there is one rank or
+    all ranks share memory. Collective.
 
     Args:
       mesh: axes and sizes; all ranks of `world`.
-      program: of which the times are.
-      times: of gradients of the same step, on each rank its own.
+      program: the name of the program that was measured.
+      times: the times of its gradients, on this rank.
     """
     if world.size == 1:
         return None

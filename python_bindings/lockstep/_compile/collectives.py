@@ -1,4 +1,4 @@
-"""Collectives over a user's own numbers: the methods of Communicator that take an array, a number or a tensor."""
+"""Collectives over users' numbers: the methods of Communicator that take an array, a number or a tensor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS = ("sum", "mean", "min", "max", "prod")
 
 
 class _Operand:
-    """What one rank gives to a collective: its elements, what the engine calls their dtype, and a label for messages."""
+    """The operand of a collective on one rank: its elements, the name of their dtype, and a label for messages."""
 
     def __init__(self, op: str, value: Any) -> None:
         bits = arrays.bits_of_bfloat16(value)
@@ -27,7 +27,7 @@ class _Operand:
         self.label = f"of an array {list(array.shape)}"
 
     def result(self, leading: tuple[int, ...] = ()) -> np.ndarray:
-        """A new array of the same dtype, for the engine to write."""
+        """Returns a new array of the same dtype, to which the communicator writes."""
         return np.empty((*leading, *self.elements.shape), self.elements.dtype)
 
     def shown(self, result: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Ranks that run out of batches at different times."""
+"""Training with ranks that run out of batches at different times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def joined(executable: Executable, batches: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, np.ndarray]]:
-    """See Executable.joined, where it is checked that the step has the input `rows`."""
+    """Implements Executable.joined, which has checked that the step has the input `rows`."""
     remaining, end = iter(batches), object()
     while True:
         batch = next(remaining, end)
@@ -22,13 +22,13 @@ def joined(executable: Executable, batches: Iterable[Mapping[str, Any]]) -> Iter
         if results["rows"] != 0:
             yield results
             continue
-        executable.step -= 1  # no rank had anything: that was no step
+        executable.step -= 1  # no rank had rows, so this was not a step
         if not _is_any(executable, batch is not end):
             return
 
 
 def _is_any(executable: Executable, own: bool) -> bool:
-    """Whether it is so on any of the ranks that call the program together."""
+    """True if `own` is true on any of the ranks that call the program together."""
     if not _waits_for_others(executable):
         return own
     told = executable._world().gather_bytes(b"1" if own else b"", "joined() of an executable")
@@ -53,5 +53,5 @@ def _inputs(executable: Executable, batch: Any) -> Mapping[str, Any]:
 def check(executable: Executable) -> None:
     if not any(each.name == "rows" for each in executable.graph.inputs):
         raise Error(
-            "joined: this executable needs full batches; train_step(..., uneven=True) makes a step that does not"
+            "joined: this executable requires full batches; train_step(..., uneven=True) makes a step that does not"
         )

@@ -1,4 +1,4 @@
-"""What hosts and the network between them give collectives: measured, read from a file, or assumed."""
+"""The costs of collectives on hosts and the network between them: measured, read from a file, or assumed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .._base import atomic, checks
 from .._base.errors import Error
 from .._lockstep import Communicator
 
-_SMALL, _LARGE = 4 << 10, 16 << 20  # bytes: what takes as long as its messages, and what takes as long as its bytes
-_SECONDS = 2.0  # that the calls of one size take, about
+_SMALL, _LARGE = 4 << 10, 16 << 20  # bytes: dominated by latency, and by bandwidth
+_SECONDS = 2.0  # the approximate time of all calls of one size
 _CALLS = range(3, 200)
 _HEAD = """\
-# A machine, for `lockstep forecast`. Seconds, and bytes a second. Measured by `lockstep doctor --measure`; any number
-# may be changed to see what it would bring.
+# A machine, for `lockstep forecast`. Seconds, and bytes per second. Measured by `lockstep doctor --measure`. Any number
+# may be changed to see its effect.
 """
 _MEANING = {
-    "ranks": "of a host",
+    "ranks": "the number of ranks of a host",
     "within": "an all_reduce of a host's ranks: latency + bytes / bandwidth",
-    "between": "a message from a host to another; all hosts send and get as much at once",
-    "operations": "of a rank in a second, of its kernels: for lockstep.plan",
-    "memory": "bytes that a rank's kernels read and write in a second: for lockstep.plan",
-    "processor": "of a core, for each byte that a host sends: taken from kernels that run meanwhile",
+    "between": "a message between two hosts, while all hosts send and receive as much",
+    "operations": "per second, of a rank's kernels: for lockstep.plan",
+    "memory": "bytes per second that a rank's kernels read and write: for lockstep.plan",
+    "processor": "seconds of a core for each byte that a host sends, taken from concurrent kernels",
 }
 
 
@@ -40,7 +40,7 @@ def _not_negative(what: str, value: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """What n bytes take: latency + n / bandwidth seconds."""
+    """A link on which n bytes take latency + n / bandwidth seconds."""
 
     latency: float
     bandwidth: float  # bytes a second
@@ -52,13 +52,13 @@ class Link:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Hosts of `ranks` ranks each. `within` is not needed where a host has one rank, `between` where there is one host."""
+    """Hosts of `ranks` ranks each. A single rank needs no link `within`, and a single host none `between`."""
 
     ranks: int = 1
     within: Link | None = None
     between: Link | None = None
     processor: float = 0.0
-    operations: float = 5e10  # assumed, as is `memory`: of a core
+    operations: float = 5e10  # of a core; assumed, as is `memory`
     memory: float = 1e10
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class Machine:
 
     @classmethod
     def read(cls, path: str) -> Machine:
-        """From a file that `write` made, or that looks so."""
+        """Reads a machine from a file in the format of `write`."""
         try:
             with open(checks.path(path), "rb") as file:
                 values = tomllib.load(file)
@@ -83,7 +83,7 @@ class Machine:
             raise Error(f"{path}: {error}") from None
 
     def __str__(self) -> str:
-        """As a file has it."""
+        """Returns the text of the machine in a file."""
         said = [name for name in ("operations", "memory") if getattr(self, name) != getattr(Machine, name)]
         lines = [f"{name} = {getattr(self, name)!r}  # {_MEANING[name]}" for name in ("ranks", "processor", *said)]
         for name in ("within", "between"):
@@ -103,14 +103,14 @@ class Machine:
 
 
 def lines_of(name: str, link: Link) -> str:
-    """A link as a file has it."""
+    """Returns the text of a link in a file."""
     return "\n".join(
         [f"[{name}]  # {_MEANING[name]}", *(f"{key} = {value!r}" for key, value in dataclasses.asdict(link).items())]
     )
 
 
 def _part(name: str, value: Any) -> Any:
-    """A value of a file as Machine takes it."""
+    """Converts a value of a file to the type of Machine's field."""
     if name not in _MEANING:
         raise Error(f"{name} is not known, expected {', '.join(_MEANING)}")
     if name not in ("within", "between"):
@@ -131,7 +131,7 @@ class _Timed:
 
 
 def _slowest(world: Communicator, times: list[float]) -> np.ndarray:
-    """Of each call the time of the rank that took longest."""
+    """Returns, for each call, the time of the slowest rank."""
     of_ranks = world.gather_bytes(np.array(times).tobytes(), "measure")
     return np.max([np.frombuffer(each) for each in of_ranks], axis=0)
 
@@ -146,24 +146,24 @@ def _time(world: Communicator, size: int) -> _Timed:
     calls = min(max(int(_SECONDS / first), _CALLS.start), _CALLS.stop)
     begin = _processor_seconds()
     times = _lockstep._time_all_reduce(world, size, calls)
-    processor = (_processor_seconds() - begin) / (calls + 1)  # one is not in `times`
+    processor = (_processor_seconds() - begin) / (calls + 1)  # `times` omits one call
     of_ranks = world.gather_bytes(np.array(processor).tobytes(), "measure")
     return _Timed(float(np.median(_slowest(world, times))), float(np.mean([np.frombuffer(each) for each in of_ranks])))
 
 
 def _link(small: _Timed, large: _Timed, travels: list[tuple[int, float]]) -> Link:
-    """The link by which messages and bytes (travels) of both sizes take the time that they do."""
+    """Returns the link that explains both measured times. `travels` has the messages and bytes of each."""
     latency, per_byte = np.linalg.solve(np.array(travels, float), [small.seconds, large.seconds])
     return Link(max(float(latency), 0.0), 1 / float(per_byte))
 
 
 def measure(world: Communicator, known: Machine) -> Machine:
-    """`known` with what can be measured here: within a host, if all ranks run on one; between hosts, if each has one
-    rank. All ranks call it together."""
+    """Returns `known` with the links that can be measured here: within a host if all ranks run on one host, or between
+    hosts if each host has one rank. Collective."""
     hosts = {world.host(rank) for rank in range(world.size)}
     if world.size == 1:
         raise Error(
-            "one rank has nothing to measure: start several with mpirun, on one host, or one on each of several"
+            "one rank cannot measure communication: start several ranks with mpirun, all on one host, or one on each host"
         )
     if len(hosts) not in (1, world.size):
         raise Error(

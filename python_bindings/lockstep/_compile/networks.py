@@ -1,4 +1,4 @@
-"""The networks between hosts that were measured, and the routes that collectives take there, for people."""
+"""Descriptions of the measured networks between hosts, and of the routes that collectives take there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .. import _lockstep
 
 
 def describe() -> list[tuple[str, str]]:
-    """Of each cluster that this host is of: its name, and lines that say what its network takes and who goes how."""
+    """Returns a name and lines about costs and routes for each cluster that this host belongs to."""
     host = f"{socket.gethostname()}*"
     known = [each for each in _lockstep._networks() if any(name.startswith(host) for name in each["cluster"].split())]
     return [(each["cluster"], _lines(each)) for each in known]

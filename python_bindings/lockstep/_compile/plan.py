@@ -1,4 +1,4 @@
-"""Plans: placements of a step's states that were searched, with what they cost. See docs/model_parallelism.md."""
+"""Plans: placements of a step's states that a search found, with their costs. See docs/model_parallelism.md."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from . import placements as _placements
 from .machine import Link, Machine
 from .placements import Placement
 
-_ASSUMED = Link(latency=2e-5, bandwidth=2e9)  # of ranks within a host, where nothing is said of the machine
-_SIZES = 4 << 10, 16 << 20  # bytes, of which the time between hosts is a line through those of two
+_ASSUMED = Link(latency=2e-5, bandwidth=2e9)  # of ranks within a host, if no machine is given
+_SIZES = 4 << 10, 16 << 20  # bytes: the time between hosts is a line through the times of these two sizes
 _HEAD = """\
-# A plan, for `lockstep.compile(..., placements=lockstep.Plan.read(...))`. Placements may be changed; what they cost is
-# then to be reckoned anew. Seconds and bytes of a rank.
+# A plan, for `lockstep.compile(..., placements=lockstep.Plan.read(...))`. Placements may be changed; the costs are
+# then no longer right. Seconds and bytes of a rank.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """What a step costs a rank, by the numbers of the machine: seconds, one after the other, and bytes."""
+    """The costs of a step for a rank, by the machine's numbers: seconds, without overlap, and bytes."""
 
     compute: float
     communication: float
-    states: int  # weights and what optimizers keep
+    states: int  # weights and optimizer states
     gradients: int
-    activations: int  # of what the forward half leaves for the backward half
+    activations: int  # results of the forward half that the backward half needs
 
     @property
     def seconds(self) -> float:
@@ -54,17 +54,17 @@ class Costs:
 
 @dataclasses.dataclass(frozen=True)
 class PlannedState:
-    """A state of a plan. What its optimizer keeps is placed as it is."""
+    """A state of a plan. Its optimizer states have the same placement."""
 
     name: str
-    type: str  # of the whole, such as "f32[128,64]"
+    type: str  # of the whole state, such as "f32[128,64]"
     placement: Placement
-    bytes: int  # of a rank, for the state alone
+    bytes: int  # on a rank, without optimizer states
 
 
 @dataclasses.dataclass(frozen=True)
 class RunnerUp:
-    """A plan that is not the best: what is other in it, and what it costs."""
+    """A plan that is not the best: its differences from the best plan, and its costs."""
 
     changes: dict[str, Placement]
     costs: Costs
@@ -72,7 +72,7 @@ class RunnerUp:
 
 @dataclasses.dataclass(frozen=True)
 class Plan(Mapping[str, Placement]):
-    """Placements of states by name, as `compile(placements=...)` takes them, and what they cost. `str` shows all of it.
+    """Placements of states by name, as `compile(placements=...)` takes them, with their costs. `str` shows everything.
 
     Example:
       >>> plan = ls.plan(step, {"data": 2, "model": 2}, memory_limit=1 << 30)
@@ -85,9 +85,9 @@ class Plan(Mapping[str, Placement]):
     mesh: dict[str, int]
     states: tuple[PlannedState, ...]
     costs: Costs
-    replicated: Costs  # of the step whose states are all whole on each rank, but for those that were given
-    runners_up: tuple[RunnerUp, ...]  # the next best, in order
-    exact: bool  # whether all plans were compared; else a beam search found it
+    replicated: Costs  # of the step with all states replicated, except for given placements
+    runners_up: tuple[RunnerUp, ...]  # the next best plans, in order
+    exact: bool  # true if all plans were compared, false for a beam search
     memory_limit: int | None = None
 
     def __getitem__(self, name: str) -> Placement:
@@ -104,7 +104,7 @@ class Plan(Mapping[str, Placement]):
 
     @property
     def unused(self) -> list[str]:
-        """The axes of several ranks, other than "data", along which no state is split: their ranks all compute the same."""
+        """The axes of several ranks, other than "data", that split no state: their ranks all compute the same."""
         used = {axis for state in self.states for axis, _ in state.placement.splits}
         return [axis for axis, size in self.mesh.items() if size > 1 and axis != "data" and axis not in used]
 
@@ -143,7 +143,7 @@ class Plan(Mapping[str, Placement]):
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Plan:
-        """Of a file that `save` wrote. An Error names the file, and what is wrong in it."""
+        """Reads a file that `save` wrote. Raises an Error that names the file and the reason."""
         path = checks.path(path)
         try:
             with open(path, "rb") as file:
@@ -153,7 +153,7 @@ class Plan(Mapping[str, Placement]):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, Error) as error:
             raise Error(f"{path}: {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Error(f"{path} is no plan: {type(error).__name__}: {error}") from None
+            raise Error(f"{path} is not a plan: {type(error).__name__}: {error}") from None
 
 
 def _megabytes(count: int) -> str:
@@ -161,7 +161,7 @@ def _megabytes(count: int) -> str:
 
 
 def _table(values: Mapping[str, Any]) -> list[str]:
-    """Lines of TOML, of which strings are those of JSON."""
+    """Returns lines of TOML. Strings are written as in JSON."""
     return [f"{json.dumps(str(name))} = {json.dumps(value)}" for name, value in values.items()]
 
 
@@ -184,7 +184,7 @@ def _plan_of(values: dict[str, Any]) -> Plan:
     placements = {name: Placement.parse(text) for name, text in values["placements"].items()}
     known = {state["name"]: state for state in values["states"]}
     if unknown := placements.keys() - known.keys():
-        raise Error(f"there is a placement of {min(unknown)}, which is no state of the plan")
+        raise Error(f"there is a placement of {min(unknown)}, which is not a state of the plan")
     runners_up = []
     for other in values.get("runners_up", []):
         changes = {name: Placement.parse(text) for name, text in other.pop("changes").items()}
@@ -205,7 +205,7 @@ def _plan_of(values: dict[str, Any]) -> Plan:
 
 
 def _line(machine: Machine, hosts: int, ranks_a_host: int, beside: int) -> tuple[float, float]:
-    """Latency and seconds a byte of an all_reduce between hosts, of which `beside` groups use the network at once."""
+    """Latency and seconds per byte of an all_reduce between hosts, while `beside` groups share the network."""
     link = machine.between
     seconds = []
     for size in _SIZES:
@@ -215,12 +215,12 @@ def _line(machine: Machine, hosts: int, ranks_a_host: int, beside: int) -> tuple
     return max(seconds[0] - per_byte * _SIZES[0], 0.0), per_byte
 
 
-_MOST_RANKS = 1 << 15  # of a mesh, as the verifier says
+_MOST_RANKS = 1 << 15  # of a mesh, as in the verifier
 
 
 def links_of(mesh: Mapping[str, int], machine: Machine | None) -> dict[str, tuple[float, float]]:
-    """By axis what an all_reduce takes: latency, and seconds a byte. Ranks are on hosts in order, `machine.ranks` on each; all on
-    one if nothing is said of the machine."""
+    """Returns, by axis, the latency and the seconds per byte of an all_reduce. Ranks are on hosts in order,
+    `machine.ranks` on each. All ranks are on one host if no machine is given."""
     world = math.prod(mesh.values())
     on_host = world if machine is None else min(machine.ranks, world)
     within = _ASSUMED if machine is None else machine.within
@@ -232,12 +232,10 @@ def links_of(mesh: Mapping[str, int], machine: Machine | None) -> dict[str, tupl
         hosts = len({rank * stride // on_host for rank in range(size)})
         if hosts > 1 and machine.between is None:
             raise Error(
-                f"plan: the ranks along axis {axis} are on {hosts} hosts, and the machine says nothing of a link between them"
+                f"plan: the ranks along axis {axis} are on {hosts} hosts, but the machine has no link between hosts"
             )
         if hosts < size and within is None:
-            raise Error(
-                f"plan: ranks along axis {axis} are on one host, and the machine says nothing of those within a host"
-            )
+            raise Error(f"plan: ranks along axis {axis} are on one host, but the machine has no link within a host")
         ranks_a_host = math.ceil(size / hosts)
         link = (0.0, 0.0) if hosts == 1 else _line(machine, hosts, ranks_a_host, max(1, on_host // ranks_a_host))
         if hosts < size:
@@ -254,34 +252,37 @@ def plan(
     memory_limit: int | None = None,
     placements: Mapping[str, Placement] | None = None,
 ) -> Plan:
-    """Searches how the ranks along the axes of a mesh other than "data" share the states of a step: the plan whose step takes
-    least time, of those that need no more memory than there may be.
+    """Searches placements of a step's states along the axes of a mesh other than "data". Returns the plan with the
+    shortest step among those within the memory limit.
 
-    What a plan costs follows by the rules by which `distribute` places ops: the operations and bytes of a rank's kernels, the bytes that
-    its collectives move, and what it holds. Where the layers of a model are a chain, as in most, all plans are compared;
-    else, and with a limit that decides, a beam search may leave some out, and `Plan.exact` says so.
+    The costs of a plan follow from the placement rules of `distribute`: the operations and bytes of a rank's kernels,
+    the bytes that its collectives move, and the bytes that it stores. If the layers of a model are a chain, as in most
+    models, all plans are compared. Otherwise, or if the memory limit excludes plans, a beam search may miss some, and
+    `Plan.exact` is false.
 
     Args:
-      graph: a training step or a model; the one-rank program over the global batch, which `compile` will get.
-      mesh: as of `compile`.
-      machine: what a rank computes in a second, and what ranks and hosts are connected by: of `lockstep.forecast`; `Machine.read` of a file.
-        If None, numbers of a usual processor, all ranks being on one host.
-      memory_limit: bytes that a rank may have: states, gradients, and the activations that the backward half needs. An estimate: what a compiled
-        step needs, `exe.memory` says, and `compile(memory_limit=...)` keeps to.
-      placements: what holds already, as of `compile`; the plan has it too.
+      graph: a training step or a model: the one-rank program over the global batch, which is passed to `compile` later.
+      mesh: as for `compile`.
+      machine: the speed of a rank, and of the links between ranks and hosts: a `lockstep.forecast.Machine`, for example
+        from `Machine.read`. If None, the numbers of a usual processor, with all ranks on one host.
+      memory_limit: bytes that a rank may use: states, gradients, and the activations that the backward half needs. This
+        is an estimate. `exe.memory` is the exact number of a compiled step, and `compile(memory_limit=...)` limits
+        that.
+      placements: fixed placements, as for `compile`. The plan includes them.
 
     Raises:
-      Error: naming the axis, the state or the option; a limit that no plan keeps is one that names the smallest that was found.
+      Error: names the axis, the state or the option. If no plan is within the limit, names the smallest need that was
+        found.
     """
     checks.graph("plan: the graph", graph)
     axes = checks.extents("mesh", mesh)
     for axis, size in axes.items():
         checks.integer(f"plan: mesh: the size of axis {axis}", size, 1)
     if math.prod(axes.values()) > _MOST_RANKS:
-        raise Error(f"plan: mesh is {axes}, which makes too many ranks; expected at most {_MOST_RANKS}")
+        raise Error(f"plan: mesh is {axes}, which has too many ranks; expected at most {_MOST_RANKS}")
     if "stage" in axes:
         raise Error(
-            f"plan: mesh is {axes}: stages are not planned; compile cuts a step into them, by what its layers cost"
+            f"plan: mesh is {axes}: stages are not planned; compile divides a step into stages by the costs of its layers"
         )
     if machine is not None:
         checks.instance("plan: machine", machine, Machine, "a lockstep.forecast.Machine")
@@ -313,7 +314,7 @@ def plan(
 def _changes(
     best: dict[str, dict[str, int]], other: dict[str, dict[str, int]], states: tuple[PlannedState, ...]
 ) -> dict[str, Placement]:
-    """The placements of states that are other than those of the best plan."""
+    """Returns the placements of states that differ from those of the best plan."""
     return {
         state.name: Placement(tuple(sorted(other.get(state.name, {}).items())))
         for state in states

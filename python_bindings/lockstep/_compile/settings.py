@@ -1,4 +1,4 @@
-"""The settings of an executable: numbers that may change between calls, and what they follow."""
+"""The settings of an executable: numbers that may change between calls, and the schedules that they follow."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ _SPELLINGS = {"lr": "learning_rate"}
 
 
 class Settings(MutableMapping[str, float]):
-    """The settings of an executable by name. All ranks assign the same.
+    """The settings of an executable by name. All ranks assign the same values.
 
-    What is assigned is a number, or a function of the step, which every call from then on asks. What is read is the value of the
-    last call, or the number that was assigned since.
+    A setting is assigned a number, or a function of the step, which is evaluated in every call from then on. Reading a
+    setting returns the value in the last call, or the number that was assigned since then.
 
     Example:
       >>> exe.settings["optimizer/learning_rate"]
       0.1
       >>> exe.settings["optimizer/learning_rate"] = 0.01  # or exe.set(learning_rate=0.01), or exe.set(lr=0.01)
 
-    With groups of parameters each has its own, whose name no keyword can be: `exe.set(**{"optimizer/b*/learning_rate": 0.1})`.
+    With groups of parameters, each group has its own setting, whose name is not a valid keyword:
+    `exe.set(**{"optimizer/b*/learning_rate": 0.1})`.
     """
 
     def __init__(self, executable: Executable) -> None:
@@ -54,9 +55,9 @@ class Settings(MutableMapping[str, float]):
         found = [each for each in names if each.rpartition("/")[2] == option]
         if len(found) == 1:
             return found[0]
-        shown = str(name).encode(errors="backslashreplace").decode()  # of a lone surrogate
+        shown = str(name).encode(errors="backslashreplace").decode()  # for lone surrogates
         if found:
-            one = max(found, key=lambda each: each.count("/"))  # a group's, if there are groups
+            one = max(found, key=lambda each: each.count("/"))  # the setting of a group, if there are groups
             form = f'exe.set(**{{"{one}": 0.1}}) or exe.settings["{one}"] = 0.1'
             raise NoSuchSetting(f"several settings are called {shown}: {', '.join(found)}; say which, as in {form}")
         raise NoSuchSetting(f"there is no setting {shown}{meant(name, names)} There are: {', '.join(names) or 'none'}")
@@ -72,7 +73,7 @@ class Settings(MutableMapping[str, float]):
 
 
 def set_by_keyword(executable: Executable, values: Mapping[str, Any]) -> None:
-    """Assigns all or, if a name or a number is wrong, none of them."""
+    """Assigns all values, or none if a name or a number is wrong."""
     settings = Settings(executable)
     for name, value in values.items():
         known = settings._known(name)

@@ -1,4 +1,4 @@
-"""Graph.diff: the difference of two graphs' texts, in which numbers of values do not count."""
+"""Graph.diff: the difference of two graphs' texts, which ignores the numbers of values."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .._base import checks
 if TYPE_CHECKING:
     from .._lockstep import Graph
 
-_NUMBERED = re.compile(r"%(\d+)(?![\w./])")  # a value that nobody has named
+_NUMBERED = re.compile(r"%(\d+)(?![\w./])")  # an unnamed value
 
 
 def diff(graph: Graph, other: Graph) -> str:
-    """A unified diff from the text of `graph` to that of `other`."""
+    """Returns a unified diff from the text of `graph` to the text of `other`."""
     checks.instance("diff: the other graph", other, type(graph), "a lockstep.Graph")
     before, after = str(graph).splitlines(), _renumbered(str(other).splitlines(), str(graph).splitlines())
     lines = difflib.unified_diff(before, after, graph.name, other.name, lineterm="")
@@ -23,7 +23,7 @@ def diff(graph: Graph, other: Graph) -> str:
 
 
 def _renumbered(lines: list[str], model: list[str]) -> list[str]:
-    """The lines with the numbers that the same values have in `model`, where lines are equal but for numbers."""
+    """Returns the lines with the values' numbers in `model`, for lines that are equal except for numbers."""
     keys, model_keys = ([_NUMBERED.sub("%", line) for line in each] for each in (lines, model))
     numbers: dict[str, str] = {}
     for match in difflib.SequenceMatcher(None, keys, model_keys, autojunk=False).get_matching_blocks():
@@ -36,7 +36,7 @@ def _renumbered(lines: list[str], model: list[str]) -> list[str]:
 
     def renamed(found: re.Match[str]) -> str:
         number = numbers.get(found[1], found[1])
-        # A value that the model does not have must not look like one of another number there.
+        # A value that is not in `model` must not look like another value of `model` that has its number.
         return f"%{number}" if found[1] in numbers or number not in taken else f"%{number}'"
 
     return [_NUMBERED.sub(renamed, line) for line in lines]

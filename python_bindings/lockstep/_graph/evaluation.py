@@ -1,4 +1,4 @@
-"""Programs that evaluate a model: its loss and metrics, of a batch and of many."""
+"""Programs that evaluate a model: its loss and metrics, for one batch or many."""
 
 from __future__ import annotations
 
@@ -31,27 +31,30 @@ def evaluation(
 ) -> Graph:
     """Makes a program that evaluates a model: its loss and metrics, without gradients and without an optimizer.
 
-    Batch normalisation uses its running statistics, and dropout drops nothing. The states have the names that they have in the training
-    step, so that one line moves the weights: `evaluation.state.assign(exe.state)`, or `exe.state.averaged()`. The batch is that of the
-    model, shared by all ranks; `model.with_dims(batch=1000)` is the model with another.
+    Batch normalisation uses its running statistics, and dropout is off. The states have the same names as in the
+    training step, so one line copies the weights: `evaluation.state.assign(exe.state)`, or `exe.state.averaged()`. The
+    batch is the model's global batch; `model.with_dims(batch=1000)` is the model with another batch.
 
     Args:
-      model: what `load_onnx` or `from_torch` makes.
-      loss: of `lockstep.loss`, as of `train_step`: one, or a sum.
-      metrics: by the name of their result: `lockstep.metrics.Accuracy`, of the scores and the target of the first loss; or a loss. If
-        None, "accuracy" where the first loss is the cross-entropy or the `nll` of labels, and nothing for others.
-      keep_results: keep the model's own results, for what only a loop of one's own computes, such as a `ConfusionMatrix`.
-      uneven: batches need not be full, as of `train_step`: a rank may call the program with fewer rows than its share, or with
-        none, and each row that is there counts once. The program gets the input `rows`, f32[batch]. False is for models whose rows see
-        each other, and for a loss that the model computes itself; it needs full batches.
+      model: a graph from `load_onnx` or `from_torch`.
+      loss: a loss of `lockstep.loss`, or a sum, as for `train_step`.
+      metrics: by the name of their result: a `lockstep.metrics.Accuracy`, which compares the scores and the target of
+        the first loss, or a loss. If None, "accuracy" if the first loss is the cross-entropy or the `nll` of labels,
+        and otherwise nothing.
+      keep_results: keep the model's own results, for metrics that the program cannot compute, such as a
+        `ConfusionMatrix`.
+      uneven: batches need not be full, as for `train_step`. A rank may call the program with fewer rows than its share,
+        or with none, and each existing row counts once. The program gets the input `rows`, f32[batch]. False requires
+        full batches. It is needed for models that mix rows, and for a loss that the model computes itself.
 
     Returns:
-      A graph with these results, each a scalar over the batch of all ranks: `loss`, each metric, and `rows`, how many rows there were.
-      `loss/0/sum` and `loss/0/count` are the numerator and the denominator of the first term of the loss, which has no count if its
-      reduction is "sum"; other terms and metrics have theirs. `Executable.evaluate` adds them up over batches.
+      A graph with these results, each a scalar over the batch of all ranks: `loss`, each metric, and `rows`, the number
+      of rows. `loss/0/sum` and `loss/0/count` are the numerator and the denominator of the first term of the loss.
+      There is no count if the reduction is "sum". Other terms and metrics have such results too. `Executable.evaluate`
+      sums them over batches.
 
     Raises:
-      Error: naming the loss or metric, and the result, input or option of it that is wrong.
+      Error: names the loss or metric, and its wrong result, input or option.
 
     Example:
       >>> loss = lockstep.loss.softmax_cross_entropy("logits", "label")
@@ -73,7 +76,7 @@ def evaluation(
 
 
 def default_metrics(loss: Loss) -> dict[str, Accuracy]:
-    """The accuracy, where the first loss is of scores and labels."""
+    """Returns the accuracy if the first loss compares scores with labels; otherwise nothing."""
     first = loss.terms[0]
     if first.kind not in ("softmax_cross_entropy", "nll") or first.options.get("soft_targets"):
         return {}
@@ -81,13 +84,13 @@ def default_metrics(loss: Loss) -> dict[str, Accuracy]:
 
 
 def checked_name(caller: str, name: Any) -> str:
-    """The name of a metric.
+    """Returns the name of a metric.
 
     Raises:
-      Error: if a result beside the metrics has it.
+      Error: the name is that of another result.
     """
     if checks.text(f"{caller}: the name of a metric", name) in ("loss", "rows"):
-        raise Error(f"{caller}: a metric is named {name!r}, as a result that is always there; give it another name")
+        raise Error(f"{caller}: a metric is named {name!r}, which is the name of another result; give it another name")
     return name
 
 
@@ -97,12 +100,12 @@ def _choices(name: str, metric: Any, loss: Loss) -> list[tuple[str, list[str], l
         return metric._choices()
     if not isinstance(metric, Accuracy):
         raise Error(
-            f"metric {name} is {metric!r}, expected lockstep.metrics.Accuracy() or one of lockstep.loss; others are computed from what "
-            "the model gives, with keep_results=True"
+            f"metric {name} is {metric!r}, expected lockstep.metrics.Accuracy() or one of lockstep.loss; compute others from "
+            "the model's results, with keep_results=True"
         )
     first = loss.terms[0]
     if not first.inputs:
-        raise Error(f"metric {name}: the loss {first.kind} has no target that scores could be compared with")
+        raise Error(f"metric {name}: the loss {first.kind} has no target to compare scores with")
     return [("accuracy", [first.predictions[0]], [first.inputs[0]], metric._options(), 1.0)]
 
 
@@ -117,7 +120,7 @@ def evaluate(executable: Executable, batches: Iterable[Any]) -> dict[str, float]
 def calls(
     executable: Executable, uneven: bool, batches: Iterable[Mapping[str, Any]]
 ) -> Iterator[dict[str, np.ndarray]]:
-    """The results of a call with each batch; where rows may be missing, until the last rank has run out."""
+    """Yields the results of a call with each batch. If rows may be missing, calls until no rank has batches left."""
     if uneven:
         yield from executable.joined(batches)
     else:
@@ -125,7 +128,7 @@ def calls(
 
 
 def _by_name(executable: Executable, totals: Totals, batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """The batches by the names of inputs; what reading one meets, the other ranks hear of, which wait for this one."""
+    """Yields the batches by input names. An exception while reading one aborts the other ranks, which wait."""
     try:
         if not isinstance(batches, Iterable):
             raise Error(f"evaluate: batches is {batches!r}, expected batches, such as those of lockstep.data.batches")
@@ -133,8 +136,8 @@ def _by_name(executable: Executable, totals: Totals, batches: Iterable[Any]) -> 
             named = by_name("evaluate", totals.inputs, batch)
             if "rows" in named and not totals.uneven:
                 raise Error(
-                    "evaluate: a batch comes with rows, of which some may pad, and the program is of uneven=False, which takes full "
-                    'batches; lockstep.data.batches(last="drop") gives those alone'
+                    "evaluate: a batch has weights of rows, and may be padded, but the program, with uneven=False, takes only full "
+                    'batches; lockstep.data.batches(last="drop") makes these'
                 )
             yield named
     except Exception as error:
@@ -145,19 +148,19 @@ def _by_name(executable: Executable, totals: Totals, batches: Iterable[Any]) -> 
 
 
 class Totals:
-    """What the results of an evaluation come to over several batches."""
+    """The sums of an evaluation's results over several batches."""
 
     def __init__(self, graph: Graph) -> None:
         """
         Raises:
-          Error: if the graph is no evaluation.
+          Error: the graph is not an evaluation.
         """
         names = [each.name for each in graph.inputs]
         self.inputs = [name for name in names if name != "rows"]
         self.uneven = "rows" in names
         results = [each.name for each in graph.results]  # in this order
         if "loss/0/sum" not in results:
-            raise Error(f"evaluate: @{graph.name} is no evaluation; lockstep.evaluation(model, loss) makes one")
+            raise Error(f"evaluate: @{graph.name} is not an evaluation; lockstep.evaluation(model, loss) makes one")
         self._terms: dict[str, list[str]] = {}
         for name in results:
             measured = name.removesuffix("/0/sum")
@@ -175,7 +178,7 @@ class Totals:
             self._sums[name] += float(results[name])
 
     def results(self) -> dict[str, float]:
-        """The loss and the metrics, and the number of rows where batches need not be full."""
+        """Returns the loss, the metrics and, if batches need not be full, the number of rows."""
         found: dict[str, float] = {name: sum(map(self._value, terms)) for name, terms in self._terms.items()}
         return found | ({"rows": int(self._sums["rows"])} if self.uneven else {})
 

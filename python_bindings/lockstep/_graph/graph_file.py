@@ -1,12 +1,12 @@
-"""Graphs in files and as bytes: `Graph.save` and `load_graph`, what pickle and copy make of a graph, and what ranks send each other.
+"""Graphs in files and as bytes: `Graph.save`, `load_graph`, pickle, copy, and graphs that ranks send each other.
 
-The format is a file of tensors (_base/tensor_file.py): the text of the graph, the values of its states and large constants, and the model
-that it was imported from, by the names of python_bindings/graph_parts.cc. Its metadata are
+The format is a file of tensors (_base/tensor_file.py): the text of the graph, the values of its states and large
+constants, and the model from which it was imported, under the names of python_bindings/graph_parts.cc. The metadata are
 
     lockstep.program     {name, version}: of the graph, and of the Lockstep that wrote it
-    lockstep.facts       what the graph knows of its import
+    lockstep.facts       facts about the import
     lockstep.schedules   {setting: {description, function, arguments}}
-    lockstep.note        what the writer wants to know when it reads the file
+    lockstep.note        a note of the writer for the reader
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
     "average.exponential": average._exponential,
     "average.stochastic": average._stochastic,
 }
-_SCHEDULE = "schedule"  # the key of an argument that is one
+_SCHEDULE = "schedule"  # the key of an argument that is a schedule
 
 
 def save(graph: Graph, path: Any) -> None:
-    """Graph.save."""
+    """Implements Graph.save."""
     file = checks.path(path)
 
     def write_file() -> None:
@@ -60,24 +60,25 @@ def save(graph: Graph, path: Any) -> None:
 def load_graph(path: str | os.PathLike[str]) -> Graph:
     """Reads a graph that `Graph.save` wrote.
 
-    It computes the same bits, and is what it was: the model of a training step, or a step, whose executable `save_onnx` writes as the
-    model that it was made of; `with_dims` gives an imported model other extents. All ranks load it, or none: what a training step
-    makes of a loaded model may number values otherwise, and ranks compare that.
+    The graph computes the same bits and keeps its properties. A model can become a training step. `save_onnx` writes
+    the executable of a step as the model from which the step was made. `with_dims` gives an imported model other
+    extents. Either all ranks load the graph or none does: a training step made from a loaded model may number values
+    differently, and ranks compare that.
 
     Raises:
-      Error: naming the file, if it is no graph, or damaged, or of another version.
+      Error: the file is not a graph, is damaged, or has another version. The message names it.
     """
     return read(checks.path(path))[0]
 
 
 def read(path: str, content: bytes | None = None) -> tuple[Graph, str]:
-    """The graph, and the note that was written with it. With `content`, which are the bytes of a file, the path is for messages."""
+    """Returns the graph and its note. If `content` has the bytes of the file, `path` is only for messages."""
     file = GraphFile(path, content)
     return _graph_of(file), file.note
 
 
 def as_bytes(graph: Graph, without: Iterable[str] = (), note: str = "") -> bytes:
-    """A file of the graph, but for its schedules and the values of the states `without`."""
+    """Returns the bytes of a file of the graph, without schedules and the values of the states `without`."""
     out = io.BytesIO()
     _write(out, graph, {}, without, note)
     return out.getvalue()
@@ -90,7 +91,7 @@ def of_bytes(content: bytes, schedules: Mapping[str, Callable[[int], float]]) ->
 
 
 def reduced(graph: Graph) -> tuple[Any, ...]:
-    """Graph.__reduce__: of schedules pickle itself takes care, which can be any functions that it finds by name."""
+    """Implements Graph.__reduce__. Pickle itself handles the schedules, which it finds by name."""
     return of_bytes, (as_bytes(graph), _schedules(graph))
 
 
@@ -143,13 +144,13 @@ def _schedules(graph: Graph) -> dict[str, Callable[[int], float]]:
 
 
 def _facts_of(setting: str, follows: Any) -> dict[str, Any]:
-    """A schedule as JSON can say it."""
+    """A schedule as JSON."""
     function = follows._function if isinstance(follows, schedule.Schedule) else None
     name = next((n for n, f in _FUNCTIONS.items() if isinstance(function, partial) and function.func is f), None)
     if name is None:
         raise Error(
-            f"the setting {setting} follows {follows!r}, which no file can hold, as it is none of lockstep.schedule or lockstep.average; "
-            "make the step with a number, and give the schedule to the executable: exe.set(…)"
+            f"the setting {setting} follows {follows!r}, which a file cannot represent, because it is not of lockstep.schedule or lockstep.average; "
+            "make the step with a number, and set the schedule of the executable: exe.set(…)"
         )
     arguments = [
         {_SCHEDULE: _facts_of(setting, each)} if isinstance(each, schedule.Schedule) else each for each in function.args

@@ -1,4 +1,4 @@
-"""Graphs: from files and texts, derived, distributed, interpreted, and written again."""
+"""Graphs: loading, parsing, differentiating, distributing, interpreting and writing them."""
 
 from __future__ import annotations
 
@@ -30,27 +30,29 @@ def load_onnx(
     """Reads an ONNX model as the one-rank program over the global batch.
 
     Args:
-      model: the path of a file; or the model itself, serialized or as an `onnx.ModelProto`. Data that a file has in other files is read
-        from its folder or below; where the file is a link, as in a cache, also from the folder of what that leads to. The data's own
-        file may be a link to anywhere, the folder that it is in may not lead out of there.
-      dims: the extents of its symbolic dimensions, by name. They are global: `{"batch": 128}` is 128 in all; who wants 64
-        on each rank writes `64 * world.size`. A dimension that the file fixes is given by its place: `{"x:0": 128}`. `Graph.with_dims`
-        gives the graph other extents later.
-      split: the inputs that the ranks share, and along which dimension: `{"x": 0}`; `{}` is none. If None, along dimension
-        0 those whose dimension 0 is symbolic, or is given by its place.
-      values: what inputs will hold, for models whose inputs decide shapes, such as the shape of a Reshape. The inputs that an
-        operator has to know become constants, and `fixed_inputs` of the graph; the others stay inputs.
-      constants: names of float initializers that are no parameters, such as tables of positions: no states, and not trained.
-      states: names of float initializers that are parameters though they have no dimension, such as a temperature.
+      model: the path of a file, or the model itself, serialized or as an `onnx.ModelProto`. A file's external data is
+        read from its folder or below. If the file is a link, as in a cache, it is also read from the folder of the
+        link's target. A data file may be a link to anywhere, but its folder may not be outside these folders.
+      dims: the extents of symbolic dimensions, by name. They are global: `{"batch": 128}` is 128 in total. For 64 on
+        each rank, write `64 * world.size`. A dimension that the file fixes is given by its position: `{"x:0": 128}`.
+        `Graph.with_dims` changes the extents of the graph later.
+      split: the inputs that the ranks share, with the dimension: `{"x": 0}`; `{}` is none. If None, the inputs whose
+        dimension 0 is symbolic or is given by its position are split along it.
+      values: values of inputs, for models whose inputs decide shapes, such as the shape of a Reshape. Inputs whose
+        values an operator must know become constants, which `fixed_inputs` of the graph lists. The others stay inputs.
+      constants: names of float initializers that are not parameters, such as tables of positions. They are not states
+        and not trained.
+      states: names of float initializers that are parameters although they are scalars, such as a temperature.
 
     Returns:
-      A graph: its states are the float initializers that are parameters or running statistics, under their names. PyTorch's
-      exporter marks what was a parameter of the module; of other files it is each that has dimensions, and a training step names those
-      that it trains for this reason alone. What PyTorch's exporter computed itself when it optimized ("val_67") is a constant if it is one
-      element; larger ones are states, since they may be weights, and `notes` lists them.
+      A graph. Its states are the float initializers that are parameters or running statistics, under their names.
+      PyTorch's exporter marks the parameters of the module. In other files, all initializers that are not scalars count
+      as parameters, and a training step reports the states that it trains for this reason only. An initializer that
+      PyTorch's exporter computed while optimizing ("val_67") is a constant if it has one element. Larger ones are
+      states, because they may be weights, and `notes` lists them.
 
     Raises:
-      Error: naming the file, and in it the node, input or dimension.
+      Error: names the file, and the node, input or dimension.
     """
     extents = checks.extents("dims", {} if dims is None else dims)
     shared = None if split is None else checks.extents("split", split)
@@ -72,25 +74,25 @@ def load_onnx(
 def with_dims(graph: Graph, dims: Mapping[str, int] | None = None, /, **named: int) -> Graph:
     """See Graph.with_dims."""
     if dims is not None and named:
-        raise Error("with_dims: give dimensions as one dict, or by keywords")
+        raise Error("with_dims: give dimensions either as one dict or by keywords")
     return _lockstep._with_dims(graph, checks.extents("with_dims", named if dims is None else dims))
 
 
 def parse(text: str) -> Graph:
-    """The graph of a text. Its states start at zero. `str(parse(str(graph))) == str(graph)`.
+    """Parses the text of a graph. Its states start at zero. `str(parse(str(graph))) == str(graph)`.
 
     Raises:
-      Error: with the line and column.
+      Error: names the line and column.
     """
     return _lockstep._parse(checks.text("the graph's text", text))
 
 
 def gradients(graph: Graph, of: str, wrt: Sequence[str] = ()) -> Graph:
-    """The graph with a result `grad/<name>` for each input of `wrt`: the gradient of the float scalar result `of`.
+    """Returns the graph with a result `grad/<name>` for each input in `wrt`: the gradient of the scalar result `of`.
 
     Args:
       graph: any one-rank program.
-      of: a result of it.
+      of: the name of a result.
       wrt: names of inputs; all float states if empty.
     """
     return _lockstep._gradients(checks.graph("the graph", graph), checks.text("of", of), checks.names("wrt", wrt))
@@ -102,11 +104,11 @@ def distribute(
     split: Mapping[str, Mapping[str, int]] | None = None,
     placements: Mapping[str, Placement] | None = None,
 ) -> Graph:
-    """The program placed on a mesh, such as `distribute(step, {"data": 4})`; `compile`, which has the same `mesh`, `split` and
-    `placements`, does this by itself.
+    """Places the program on a mesh, as in `distribute(step, {"data": 4})`. `compile`, which has the same arguments
+    `mesh`, `split` and `placements`, does this itself.
 
-    Shapes are still those of the whole. What comes out says of each value where it is, and holds the collectives; it can be
-    printed, changed as text, and compiled.
+    Returns the placed program. Its shapes are those of whole values. Each value has a placement, and the collectives
+    are inserted. It can be printed, changed as text, and compiled.
     """
     placed = _lockstep._distribute(
         checks.graph("the graph", graph), list(checks.extents("mesh", mesh).items()), choices(split, placements)
@@ -116,14 +118,14 @@ def distribute(
 
 
 def interpret(graph: Graph, inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, np.ndarray]]:
-    """Runs a graph by the ops' reference meanings, slowly: one dict of inputs for each rank of its mesh.
+    """Runs a graph, slowly, by the ops' reference meanings, with a dict of inputs for each rank of its mesh.
 
     Args:
-      graph: any graph; one without a mesh has one rank, of another each rank runs its part.
-      inputs: for each rank the data inputs, and those states that do not have their initial value.
+      graph: any graph. A graph without a mesh runs on one rank; otherwise each rank runs its part.
+      inputs: for each rank, the data inputs, and values of states that differ from the initial values.
 
     Returns:
-      For each rank the results, and the next values of the states under their names.
+      For each rank, the results, and the next values of the states under their names.
     """
     if not isinstance(inputs, (list, tuple)) or not all(isinstance(rank, Mapping) for rank in inputs):
         raise Error(f"inputs is a {type(inputs).__name__}, expected a list with a dict of inputs for each rank")
@@ -132,12 +134,12 @@ def interpret(graph: Graph, inputs: Sequence[Mapping[str, Any]]) -> list[dict[st
 
 
 def save_onnx(executable: Executable, path: str | os.PathLike[str]) -> None:
-    """Writes the model that was imported, with the present values of its parameters. Rank 0 writes; the others return.
+    """Writes the imported model with the current values of its parameters. Rank 0 writes; the others return.
 
     The file appears complete or not at all.
 
     Raises:
-      Error: on all ranks if they have parts of the states, which `Executable.save` writes as wholes.
+      Error: on all ranks if ranks have parts of the states, which `Executable.save` writes as whole states.
     """
     checks.instance("save_onnx: the executable", executable, Executable, "what compile() returns")
     whole_states("save_onnx", executable)

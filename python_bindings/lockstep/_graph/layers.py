@@ -1,4 +1,4 @@
-"""Graph.summary, Graph.save_svg and Executable.summary: a graph by the layers of the model that it is from."""
+"""Graph.summary, Graph.save_svg and Executable.summary: a graph by the layers of its model."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _STEP = re.compile(r"^\s*\[ *\d+\] (\w+)[. ]", re.MULTILINE)
 
 @dataclass
 class Layer:
-    """The nodes of one module of the model, forwards and for gradients."""
+    """The nodes of one module of the model, in the forward computation and for gradients."""
 
     name: str
-    type: str = ""  # of the last result forwards
+    type: str = ""  # of the last result of the forward computation
     parameters: int = 0
     flops: float = 0
     gradient_flops: float = 0
     bytes: int = 0
     nodes: int = 0
     is_forward: bool = False
-    communication: str = ""  # "all_reduce along data", if it is not of a module but what ranks say to each other
-    # By layer or input, and whether they are values of the model: the values and their types. Gradients count where the
-    # optimizer reads them, and communication.
+    communication: str = ""  # "all_reduce along data" for communication, empty for a module
+    # The values that the layer reads, with their types: by source (a layer or an input), and by whether they are values
+    # of the model. Gradients are listed only if the optimizer or communication reads them.
     reads: dict[tuple[str, bool], dict[str, str]] = field(default_factory=dict)
 
 
 def layer_of(node: dict[str, Any], depth: int | None = None) -> tuple[str, bool]:
-    """The layer of a node, and whether the node is of the model itself: not a gradient, not an update."""
+    """Returns the layer of a node, and true if the node belongs to the model itself: not to a gradient or an update."""
     source, is_forward = node["source"], True
     while source.startswith("gradient of "):
         source, is_forward = source.removeprefix("gradient of "), False
@@ -58,7 +58,8 @@ def layer_of(node: dict[str, Any], depth: int | None = None) -> tuple[str, bool]
 
 
 def layers_of(graph: Graph, depth: int | None, shows_communication: bool = False) -> list[Layer]:
-    """In the order in which their first nodes run. Communication is of the layer whose values it is about, or one apart for each."""
+    """Returns the layers in the order of their first nodes. Communication belongs to the layer whose values it moves,
+    or is a layer of its own if `shows_communication`."""
     layers: dict[str, Layer] = {}
     owner: dict[str, str] = {info.name: info.name for info in graph.inputs}  # of a value: its layer, or the input
     types: dict[str, str] = {info.name: _type(info) for info in graph.inputs}
@@ -88,7 +89,7 @@ def layers_of(graph: Graph, depth: int | None, shows_communication: bool = False
                 layer.reads.setdefault((source, is_forward and operand not in gradients), {})[operand] = types[operand]
         for i, (result, kind) in enumerate(zip(node["results"], node["types"], strict=True)):
             owner[result], types[result] = name, kind
-            # A collective may be of the loss and of gradients, with a result for each operand.
+            # A collective may reduce both the loss and gradients. It has a result for each operand.
             passes_on = communication and is_forward and i < len(node["operands"])
             if node["operands"][i] in gradients if passes_on else not is_forward:
                 gradients.add(result)
@@ -96,12 +97,12 @@ def layers_of(graph: Graph, depth: int | None, shows_communication: bool = False
 
 
 def summary(graph: Graph, depth: int | None) -> str:
-    """What Graph.summary() gives."""
+    """Implements Graph.summary()."""
     return graph._facts() + _table(layers_of(graph, _depth("summary", depth)))
 
 
 def executable_summary(executable: Executable, depth: int | None) -> str:
-    """What Executable.summary() gives."""
+    """Implements Executable.summary()."""
     kinds = Counter(_STEP.findall(executable.steps))
     counts = ", ".join(f"{kinds[kind]} {kind}" for kind in sorted({*kinds, "reference"}))
     return f"{sum(kinds.values())} steps: {counts}\n" + summary(executable.graph, depth)
@@ -133,19 +134,19 @@ def _numbers(layer: Layer) -> list[str]:
 
 
 def save_svg(graph: Graph, path: Any, depth: int | None) -> None:
-    """What Graph.save_svg() does."""
+    """Implements Graph.save_svg()."""
     target = checks.path(path)
     text = _dot(graph, _depth("save_svg", depth))
     try:
         done = subprocess.run(["dot", "-Tsvg", "-o", target], input=text.encode(), capture_output=True, check=False)
     except FileNotFoundError:
-        raise Error("save_svg: there is no program dot, which draws it: apt install graphviz") from None
+        raise Error("save_svg: the program dot, which draws it, is missing: apt install graphviz") from None
     if done.returncode != 0:
         raise Error(f"save_svg: dot cannot write {target}: {done.stderr.decode(errors='replace').strip()}")
 
 
 def _dot(graph: Graph, depth: int | None) -> str:
-    """The graph's layers, its collectives and its optimizer in Graphviz' language; other gradients are in the boxes of their layers."""
+    """The graph's layers, collectives and optimizer for Graphviz. Other gradients are in their layers' boxes."""
     layers = {layer.name: layer for layer in layers_of(graph, depth, shows_communication=True)}
     drawn = [layer for layer in layers.values() if layer.is_forward or layer.communication or layer.name == OPTIMIZER]
     sources = {source for layer in drawn for source, _ in layer.reads}

@@ -1,4 +1,4 @@
-"""States in files of the package safetensors."""
+"""States in safetensors files."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .._lockstep import Executable, Graph
 def load_weights(
     graph: Graph, path: str | os.PathLike[str], *, rename: dict[str, str] | None = None, strict: bool = True
 ) -> Graph:
-    """The graph with the initial values of its states from a safetensors file, by name.
+    """Returns the graph with initial values of its states from a safetensors file, by name.
 
     Args:
-      graph: a model; or a training step, whose states are also those of the optimizer.
+      graph: a model or a training step. The states of a step include those of the optimizer.
       path: of the file.
-      rename: names in the file, and what the states of the graph are called instead.
-      strict: a tensor of the file that is no state, a state of the graph that is not in the file, and a name in `rename` that is
-        not, are errors, but for PyTorch's counts of batches ("bn.num_batches_tracked"), which no training step needs; False takes
-        what is in both.
+      rename: the states' names in the graph, by the names in the file.
+      strict: report a tensor of the file that is not a state, a state of the graph that is not in the file, and a name
+        in `rename` that is not in the file. PyTorch's counts of batches ("bn.num_batches_tracked"), which no training
+        step needs, are ignored. If False, only tensors that are in both are loaded.
 
     Raises:
-      Error: naming the file, and in it the tensor, and its type and that of the state; or two tensors for one state.
+      Error: names the file, the tensor, its type and the type of the state; or two tensors for one state.
     """
     checks.instance("load_weights: the graph", graph, Graph, "a lockstep.Graph")
     file = checks.path(path)
@@ -38,7 +38,7 @@ def load_weights(
     values, source = {}, {}
     tensors = _read(file)
     for name in names.keys() - tensors.keys() if strict else ():
-        raise Error(f"{file}: there is no tensor {name}, which rename has; there are {listed(tensors.keys())}")
+        raise Error(f"{file}: there is no tensor {name}, which rename names; there are {listed(tensors.keys())}")
     for name, value in tensors.items():
         state = names.get(name, name)
         if state in source:
@@ -46,7 +46,7 @@ def load_weights(
         if state in states:
             values[state], source[state] = value, name
         elif strict and not name.endswith("num_batches_tracked") and not residuals.is_residual(state, states):
-            raise Error(f"{file}: {name} is no state of @{graph.name}; its states are {listed(states)}")
+            raise Error(f"{file}: {name} is not a state of @{graph.name}; its states are {listed(states)}")
     missing = states - values.keys()
     if strict and missing:
         raise Error(f"{file}: no value for the state {listed(missing)} of @{graph.name}")
@@ -59,14 +59,14 @@ def load_weights(
 
 
 def save_weights(executable: Executable, path: str | os.PathLike[str]) -> None:
-    """Writes the present values of all states, an optimizer's too, to a safetensors file, but for what ranks owe each other of
-    gradients that travel as int8. Rank 0 writes; the others return.
+    """Writes the current values of all states, also of the optimizer, to a safetensors file.
 
-    The file appears complete or not at all.
+    Rank 0 writes; the others return. The residuals of gradients that travel as int8 are not written. The file appears
+    complete or not at all.
 
     Raises:
-      Error: of the file; or if ranks share a state, whose parts `Executable.save` puts together, or a call has failed when it was
-        updating the states.
+      Error: the file cannot be written; ranks have parts of a state (`Executable.save` writes these); or a call failed
+        while it was updating the states.
     """
     save = _safetensors().save
     checks.instance("save_weights: the executable", executable, Executable, "what compile() returns")
@@ -86,13 +86,13 @@ def save_weights(executable: Executable, path: str | os.PathLike[str]) -> None:
 
 
 def whole_states(call: str, executable: Executable) -> list[ValueInfo]:
-    """The states, but for what ranks owe each other. An Error, on all ranks, if there is one that no rank has as a whole."""
+    """Returns the states without residuals. Raises an Error, on all ranks, if no rank has all of some state."""
     states = {state.name: state for state in executable._whole_states()}
     kept = [state for name, state in states.items() if not residuals.is_residual(name, states)]
     for state in kept:
         if state.placements:
             raise Error(
-                f"{call}: ranks have parts of the states, as {state.name}; exe.save(path) writes them as wholes"
+                f"{call}: ranks have only parts of states, such as {state.name}; exe.save(path) writes whole states"
             )
     return kept
 
@@ -109,7 +109,7 @@ def _safetensors() -> Any:
     try:
         import safetensors.numpy
     except ImportError as error:
-        raise Error("weights are read and written by the package safetensors, which is not installed") from error
+        raise Error("reading and writing weights needs the package safetensors, which is not installed") from error
     return safetensors.numpy
 
 

@@ -1,4 +1,4 @@
-"""What the scripts of batch systems and MPIJobs run: `lockstep launch --launcher mpi`, on the hosts that the job was given."""
+"""The command in batch scripts and MPIJobs: `lockstep launch --launcher mpi` on the hosts of the job."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from .job import Job
 
 
 def launch_there(job: Job, hosts: str) -> list[str]:
-    """The same job, started by mpirun where the command runs.
+    """Returns the command that starts the same job by mpirun where it runs.
 
     Args:
-      hosts: the hosts file there.
+      hosts: the path of the hosts file there.
     """
     command = [job.python, "-m", "lockstep", "launch", "--launcher", "mpi", "-n", str(job.workers)]
     if job.servers > 0:
@@ -32,13 +32,13 @@ def launch_there(job: Job, hosts: str) -> list[str]:
 
 
 def shell_line(job: Job, hosts: str) -> str:
-    """That, for bash, with the hosts file that a command writes: `sort nodes`."""
+    """Returns this command for bash. The hosts file is the output of the command `hosts`, such as `sort nodes`."""
     mark = "@hosts@"
     return " ".join(f"<({hosts})" if part == mark else _word(part) for part in launch_there(job, mark))
 
 
 def _word(text: str) -> str:
-    """A word of bash on one line: Grid Engine looks for its options at the begin of every line of a script."""
+    """Quotes a word for bash on one line, because Grid Engine reads options at the beginning of every line."""
     if "\n" not in text:
         return shlex.quote(text)
     return "$'" + text.replace("\\", r"\\").replace("'", r"\'").replace("\n", r"\n") + "'"

@@ -1,4 +1,4 @@
-"""From the arguments of `lockstep launch`, which `_command.py` lists, to a job and its plan."""
+"""Converts the arguments of `lockstep launch`, which `_command.py` defines, to a job and its plan."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ from . import hosts, kubernetes, local, mpi, sge, slurm, ssh
 from .job import Job, Plan
 from .mpirun import is_allowed_root, is_bound_by
 
-# Ranks on other hosts get from mpirun only what it is told to pass on.
+# mpirun passes only the variables that it is told to pass to ranks on other hosts.
 _PASSED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
-_OWN = ("LOCKSTEP_WORKERS", "LOCKSTEP_SERVERS", "LOCKSTEP_TOLERATE_WORKERS")  # which say what another job was
+_OWN = (
+    "LOCKSTEP_WORKERS",
+    "LOCKSTEP_SERVERS",
+    "LOCKSTEP_TOLERATE_WORKERS",
+)  # describe the job that this process belongs to
 _LAUNCHERS = ("local", "mpi", "ssh", "slurm", "sge", "kubernetes")
 _HOSTS_ARE_CHOSEN = ("local", "slurm", "sge", "kubernetes")
 _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:[=:](.*))?", re.DOTALL)
 
 
 def plan_of(arguments: argparse.Namespace, environment: Mapping[str, str], directory: str) -> Plan:
-    """What the arguments ask for.
+    """Returns the plan for the arguments.
 
     Args:
-      arguments: as the parser has them.
+      arguments: from the parser.
       environment: of this process.
-      directory: the current one.
+      directory: the current directory.
 
     Raises:
-      Error: of an argument, or of the hosts file.
+      Error: an argument or the hosts file is invalid.
     """
     launcher = arguments.launcher or ("ssh" if arguments.hostfile else "local")
     _check_launcher(launcher, arguments)
@@ -50,13 +54,13 @@ def plan_of(arguments: argparse.Namespace, environment: Mapping[str, str], direc
 def _check_launcher(launcher: str, arguments: argparse.Namespace) -> None:
     if launcher == "yarn":
         raise Error(
-            "--launcher yarn: launching on YARN is gone, as no MPI runs there any more; use kubernetes or slurm where there is one, "
-            "else ssh with a hosts file"
+            "--launcher yarn: YARN is not supported, because no MPI runs there any more; use kubernetes, slurm, or ssh with a "
+            "hosts file"
         )
     if launcher not in _LAUNCHERS:
         raise Error(f"--launcher is {launcher}, expected one of {', '.join(_LAUNCHERS)}")
     if launcher == "ssh" and not arguments.hostfile:
-        raise Error("--launcher ssh: -H FILE says which hosts there are")
+        raise Error("--launcher ssh requires the hosts: -H FILE")
     if arguments.hostfile and launcher in _HOSTS_ARE_CHOSEN:
         where = "runs on this host alone" if launcher == "local" else f"gets its hosts from {launcher}"
         raise Error(f"--launcher {launcher} {where}: leave out -H")
@@ -64,11 +68,9 @@ def _check_launcher(launcher: str, arguments: argparse.Namespace) -> None:
     _check_only("--image", arguments.image, launcher, ("kubernetes",))
     _check_only("--submit-option", arguments.submit_option, launcher, ("slurm", "sge"))
     if launcher == "kubernetes" and not arguments.image:
-        raise Error("--launcher kubernetes: --image says what its containers are made of")
+        raise Error("--launcher kubernetes requires the image of its containers: --image")
     if arguments.sync_dst_dir and not re.match("/+[^/]", arguments.sync_dst_dir):
-        raise Error(
-            f"--sync-dst-dir is {arguments.sync_dst_dir}, expected a whole path, from / on, of a folder below /"
-        )
+        raise Error(f"--sync-dst-dir is {arguments.sync_dst_dir}, expected an absolute path of a folder below /")
 
 
 def _check_only(option: str, value: object, launcher: str, launchers: tuple[str, ...]) -> None:
@@ -81,7 +83,7 @@ def _job(launcher: str, arguments: argparse.Namespace, environment: Mapping[str,
     if not program:
         raise Error("there is no program after the options, such as python train.py")
     if ":" in program:
-        raise Error("an argument of the program is ':', where mpirun would begin another program")
+        raise Error("an argument of the program is ':', with which mpirun begins another program")
     if arguments.num_workers < 1:
         raise Error(f"-n is {arguments.num_workers}, expected at least 1 worker")
     if arguments.num_servers < 0:
@@ -107,12 +109,12 @@ def _job(launcher: str, arguments: argparse.Namespace, environment: Mapping[str,
 
 def _interface(text: str) -> str:
     if text and not re.fullmatch(r"[A-Za-z0-9_.:-]+(,[A-Za-z0-9_.:-]+)*", text):
-        raise Error(f"--interface is {text!r}, expected names of network cards with commas between them, such as ib0")
+        raise Error(f"--interface is {text!r}, expected names of network cards separated by commas, such as ib0")
     return text
 
 
 def _settings(option: str, texts: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """NAME=VALUE, or NAME:VALUE as MXNet's launch.py has it; NAME alone has the value that it has here."""
+    """Parses NAME=VALUE, or NAME:VALUE as in MXNet's launch.py. NAME alone takes the value in `environment`."""
     settings = {}
     for text in texts:
         match = _SETTING.fullmatch(text)

@@ -1,6 +1,6 @@
-"""`lockstep elastic`: runs mpirun, and after a failure again, on the hosts that are left; the program goes on from its checkpoint.
+"""`lockstep elastic`: runs mpirun, and restarts it after a failure on the remaining hosts, from a checkpoint.
 
-This process computes nothing and is no rank. What the job leaves on this host it ends before it goes on.
+This process computes nothing and is not a rank. Before a restart it ends all processes that the job left on this host.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .ends import Ends
 from .mpirun import RANK
 from .watch import watch
 
-PROBE_SECONDS = 20.0  # in which a host has to answer
-PAUSE_SECONDS = 10.0  # before hosts are asked again, where too few have answered
+PROBE_SECONDS = 20.0  # for a host to answer
+PAUSE_SECONDS = 10.0  # before hosts are asked again after too few have answered
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun")
-_TAGS = ("--tag-output", "-tag-output")  # of mpirun; here they have each line of a rank begin with its name
+_TAGS = ("--tag-output", "-tag-output")  # options of mpirun, with which lines begin with the rank's name
 _PLACES = (
     "-n",
     "--n",
@@ -40,19 +40,19 @@ _PLACES = (
 
 
 def run(command: Sequence[str], restarts: int, hosts: str | None, min_ranks: int | None) -> int:
-    """Runs the job until it succeeds or has failed too often. Once in a process, which is nothing else.
+    """Runs the job until it succeeds or has failed too often. Call once, in a process that does nothing else.
 
     Args:
       command: `mpirun PROGRAM …`.
-      restarts: how often it is run again at most.
-      hosts: "h0:2,h1:2", the hosts with the ranks of each; None leaves them to the command.
-      min_ranks: hosts that do not answer are left out while there are so many ranks; None: none is.
+      restarts: the largest number of restarts.
+      hosts: "h0:2,h1:2", the hosts with their numbers of ranks. None leaves them to the command.
+      min_ranks: hosts that do not answer are left out as long as this many ranks remain. None leaves out no host.
 
     Returns:
       The job's last exit code.
 
     Raises:
-      Error: of the arguments; or a process of the job could not be ended.
+      Error: an argument is invalid, or a process of the job could not be ended.
     """
     if not command or Path(command[0]).name not in _LAUNCHERS:
         raise Error(f"the command after -- is {command[0] if command else 'missing'}, expected mpirun")
@@ -69,16 +69,16 @@ def run(command: Sequence[str], restarts: int, hosts: str | None, min_ranks: int
 
 
 def _check_leaves_places(command: Sequence[str]) -> None:
-    """Of mpirun's options, which end where a program begins: those that --hosts stands for would be there twice."""
+    """Raises an Error if mpirun's options, which end at the program, include one that --hosts replaces."""
     for option in command[1:]:
         if shutil.which(option) is not None:
             return
         if option in _PLACES:
-            raise Error(f"the command after -- has {option}, and --hosts says how many ranks run where: leave out one")
+            raise Error(f"the command after -- has {option}, but --hosts also places the ranks: leave out one")
 
 
 def _hosts_of(text: str) -> dict[str, int]:
-    """The ranks of each host, from "h0:2,h1:2"; a host without a number has one."""
+    """Returns the ranks of each host, from "h0:2,h1:2". A host without a number has one rank."""
     hosts: dict[str, int] = {}
     for part in text.split(","):
         host, colon, count = part.partition(":")
@@ -95,7 +95,7 @@ def _least_ranks(min_ranks: int | None, hosts: Mapping[str, int]) -> int:
     if min_ranks is None:
         return everyone
     if not hosts:
-        raise Error("--min-ranks: --hosts says which there are")
+        raise Error("--min-ranks requires --hosts")
     if not 1 <= min_ranks <= everyone:
         raise Error(f"--min-ranks is {min_ranks}, expected 1 to {everyone}, the ranks of --hosts")
     return min_ranks
@@ -140,7 +140,8 @@ def _environment(attempt: int) -> dict[str, str]:
 
 
 def _hosts_that_answer(launcher: str, hosts: Mapping[str, int]) -> dict[str, int]:
-    """Those on which mpirun can start a program. One after the other: mpiruns that begin or end at once disturb each other."""
+    """Returns the hosts on which mpirun can start a program. Asks them one by one, because concurrent mpiruns disturb
+    each other when they start or end."""
     answered = {}
     for host, count in hosts.items():
         if _answers([launcher, "-np", "1", "--host", host, "true"]):

@@ -1,6 +1,7 @@
-"""How the ranks of a job have ended or been stopped, as rank.py tells it: whether mpirun is overdue, the job's exit code, and its last words.
+"""The ends and stops of a job's ranks, as rank.py reports them. They decide whether mpirun is overdue, the job's exit
+code, and the final messages.
 
-Notes come from the threads that copy output; the others are called by the main thread.
+The threads that copy output call the note functions. The main thread calls the others.
 """
 
 from __future__ import annotations
@@ -14,11 +15,9 @@ from dataclasses import dataclass
 
 from .supervise import LINGER_SECONDS
 
-LOST_SECONDS = (
-    30.0  # that a job may go on when a rank has failed that is to end it: mpirun or its ranks notice it by themselves
-)
+LOST_SECONDS = 30.0  # time for mpirun or the other ranks to end the job themselves after a rank failed
 _MOST_LINES, _MOST_WORDS = 8, 300
-# Of whom an error says that this one failed first, as engine and servers call ranks.
+# The rank that an error of the engine or of a server names as having failed first.
 _BLAMED = re.compile(
     r"\b(rank|worker|server) (\d+)(?: \([^()]*\))?(?: on host [^\s:]+)?(?: \([^()]*\))?(?: (?:died|gave up|has left)\b|: its connection is (?:lost|closed)\b)"
 )
@@ -26,18 +25,20 @@ _BLAMED = re.compile(
 
 @dataclass(frozen=True)
 class End:
-    """Of a rank. It has not failed if it succeeded, or was told to end. One that is stopped, and was given up, counts as failed."""
+    """The end of a rank. It has not failed if it succeeded or was told to end. A rank that stays stopped has failed."""
 
     rank: int
-    code: int  # 128 + n of signal n
+    code: int  # 128 + n for signal n
     failed: bool
     host: str
     is_stopped: bool = False
 
 
 class Ends:
-    """Of a job of so many workers and servers, in the order in which they are told. Of one that nobody counted, whose first rank that ends
-    says how many there are, there is neither: it has ranks."""
+    """The ends of the ranks of a job, in the order of their reports.
+
+    A job without given numbers has only ranks, not workers and servers. Its ranks report their number.
+    """
 
     def __init__(self, workers: int = 0, servers: int = 0, tolerates_workers: bool = False) -> None:
         self._workers, self._ranks, self._tolerates_workers = workers, workers + servers, tolerates_workers
@@ -45,10 +46,10 @@ class Ends:
         self._lock = threading.Lock()
         self._ends: dict[int, End] = {}
         self._last_at = 0.0
-        self._lost: tuple[End, float] | None = None  # the first failure that is to end the job, and when
+        self._lost: tuple[End, float] | None = None  # the first failure that should end the job, and its time
         self._words: dict[int, str] = {}
-        self._stopped: dict[int, str] = {}  # the hosts of those that are
-        self._waiting: set[int] = set()  # in MPI_Finalize, for others
+        self._stopped: dict[int, str] = {}  # hosts by stopped rank
+        self._waiting: set[int] = set()  # ranks that wait for others in MPI_Finalize
 
     def name(self, rank: int) -> str:
         if not self._has_roles:
@@ -56,25 +57,25 @@ class Ends:
         return f"worker {rank}" if rank < self._workers else f"server {rank - self._workers}"
 
     def note(self, end: End, of: int = 0) -> None:
-        """That a rank has ended, one of so many, if it has said that."""
+        """Notes that a rank has ended. `of` is the number of ranks that it reported, or 0."""
         with self._lock:
             if not self._has_roles:
                 self._ranks = of
             self._last_at = time.monotonic()
             if end.rank in self._ends and self._ends[end.rank].is_stopped:
-                return  # it was given up, and ended with the job
+                return  # it was already counted as failed, and ended with the job
             self._ends[end.rank] = end
             is_tolerated = self._tolerates_workers and end.rank < self._workers
             if end.failed and not is_tolerated and self._lost is None:
                 self._lost = end, self._last_at
 
     def note_words(self, rank: int, words: str) -> None:
-        """What a rank has said on stderr; of an exception its message is the last."""
+        """Notes a line that a rank wrote to stderr. The last line of an exception is its message."""
         with self._lock:
             self._words[rank] = words
 
     def note_stop(self, rank: int, host: str, of: int = 0) -> None:
-        """That a rank on this host, one of so many, is stopped; or, without a host, that it goes on."""
+        """Notes that a rank is stopped, or continues if `host` is empty. `of` is the reported number of ranks."""
         with self._lock:
             if not self._has_roles:
                 self._ranks = of
@@ -84,29 +85,29 @@ class Ends:
                 self._stopped[rank] = host
 
     def note_wait(self, rank: int) -> None:
-        """That a rank has nothing left to do, and waits for others in MPI_Finalize."""
+        """Notes that a rank has finished, and waits for others in MPI_Finalize."""
         with self._lock:
             self._last_at = time.monotonic()
             self._waiting.add(rank)
 
     def overdue(self) -> str:
-        """Why mpirun should have ended by now, wherever the ranks are; "" if it need not."""
+        """Returns the reason why mpirun should have ended by now, on any host; "" if it need not end."""
         with self._lock:
             now = time.monotonic()
             if self._ends and len(self._ends) == self._ranks and now - self._last_at > LINGER_SECONDS:
-                return f"mpirun has not ended in {LINGER_SECONDS:.0f} s since all ranks have"
+                return f"mpirun has not ended within {LINGER_SECONDS:.0f} s after all ranks"
             workers = [rank for rank in range(self._workers) if rank not in self._ends]
             if self._has_roles and not workers and now - self._last_at > LINGER_SECONDS:
                 left = ", ".join(self.name(rank) for rank in range(self._ranks) if rank not in self._ends)
-                return f"the job has not ended in {LINGER_SECONDS:.0f} s since all workers have; there is still {left}"
+                return f"the job has not ended within {LINGER_SECONDS:.0f} s after all workers; still running: {left}"
             if now - self._last_at > LINGER_SECONDS and (stopped := self._stopped_that_are_awaited()):
                 return self._give_up(stopped)
             if self._lost is not None and now - self._lost[1] > LOST_SECONDS:
-                return f"the job has not ended in {LOST_SECONDS:.0f} s since {self.name(self._lost[0].rank)} failed"
+                return f"the job has not ended within {LOST_SECONDS:.0f} s after {self.name(self._lost[0].rank)} failed"
             return ""
 
     def _stopped_that_are_awaited(self) -> list[int]:
-        """Ranks that are stopped, if all others have ended or wait for them. Servers wait for workers, always."""
+        """The stopped ranks, if all others have ended or wait for them. Servers, which always wait, are ignored."""
         stopped = [rank for rank in self._stopped if rank not in self._ends]
         done = self._waiting.union(self._ends)
         workers = range(self._workers if self._has_roles else self._ranks)
@@ -117,14 +118,15 @@ class Ends:
             self._ends[rank] = End(rank, 128 + signal.SIGSTOP, True, self._stopped[rank], is_stopped=True)
         names = ", ".join(f"{self.name(rank)} on host {self._stopped[rank]}" for rank in stopped)
         verb = "are" if len(stopped) > 1 else "is"
-        return f"{names} {verb} stopped by a signal, and for {LINGER_SECONDS:.0f} s the others have had nothing else to wait for"
+        return f"{names} {verb} stopped by a signal, and the other ranks have waited only for that for {LINGER_SECONDS:.0f} s"
 
     def exit_code(self, code: int, was_overdue: bool) -> int:
-        """The job's, once all is copied.
+        """Returns the exit code of the job. Call after all output is copied.
 
         Args:
-          code: mpirun's. Of a job whose workers may die that is 0 always: it has failed if no worker succeeded, or a server did not.
-          was_overdue: mpirun was ended, so that its code says nothing.
+          code: of mpirun. If workers may die, it is always 0. Such a job has failed if no worker succeeded, or if a
+            server failed.
+          was_overdue: mpirun was killed, so `code` means nothing.
         """
         failures = self._failures()
         if not was_overdue and not (failures and self._tolerates_workers):
@@ -134,25 +136,26 @@ class Ends:
         is_tolerated = self._tolerates_workers and failed_workers < self._workers and failed_workers == len(failures)
         if failures and not is_tolerated:
             return failures[0].code
-        # Of one that was ended before all ranks had, nobody knows how it would have gone on.
+        # If a job was ended before all of its ranks, its result is unknown.
         is_known = len(self._ends) == self._ranks or any(end.is_stopped for end in failures)
         return 0 if was_overdue and is_known else code
 
     def last_words(self, code: int) -> list[str]:
-        """What to say at the end of a job that has failed with this exit code: lines, the first failure in the first."""
+        """Returns the lines to print at the end of a job that failed with this code, the first failure first."""
         lines = self.failures()
         if not lines:
-            return [f"mpirun has ended with exit code {code}, and no rank has said that it failed"]
+            return [f"mpirun has ended with exit code {code}, and no rank has reported a failure"]
         return [f"the job has failed with exit code {code}: {lines[0]}", *lines[1:]]
 
     def failures(self) -> list[str]:
-        """Who failed, and how, the first in the first line, or whom that one blames."""
+        """Returns lines about the failures. The first line is the first failure, or the failure that it blames."""
         failures = self._failures()
         lines = [("then " if i > 0 else "") + self._described(end) for i, end in enumerate(failures[:_MOST_LINES])]
         return lines + ([f"and {len(failures) - _MOST_LINES} more"] if len(failures) > _MOST_LINES else [])
 
     def _failures(self) -> Sequence[End]:
-        """As they came; but before the first, who has heard of another that failed, that other: its end may be told later."""
+        """The failures in the order of their reports. If the first one blames another failure, which was reported
+        later, that one is moved before it."""
         failures = {end.rank: end for end in self._ends.values() if end.failed}
         if not failures:
             return []
@@ -164,7 +167,7 @@ class Ends:
         return [failures.pop(heard[-1]), *failures.values()]
 
     def _blamed_by(self, rank: int) -> int | None:
-        """Whom the last words of a rank say to have failed."""
+        """Returns the rank that the last words of `rank` blame for the failure."""
         found = _BLAMED.search(self._words.get(rank, ""))
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""Hosts files: a line for each host, `HOST` or `HOST slots=N`; what follows a # is a comment. And who runs on which host."""
+"""Hosts files, and the placement of workers and servers. A line is `HOST` or `HOST slots=N`, and # begins a comment."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LINE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)(?:\s+slots\s*=\s*([1-9][0-9]*
 @dataclass(frozen=True)
 class Host:
     name: str
-    slots: int = 1  # the workers that it takes
+    slots: int = 1  # the number of workers that may run on it
 
 
 def read(path: str) -> tuple[Host, ...]:
-    """The hosts of a file, in its order; slots of a host that is there several times are added.
+    """Returns the hosts of a file in its order. Slots of a host that occurs several times are added.
 
     Raises:
-      Error: it cannot be read, has a bad line, which is named with its number, or has no hosts.
+      Error: the file cannot be read, has no hosts, or has a bad line. The message has the line's number.
     """
     try:
         text = Path(path).read_text()
@@ -44,12 +44,12 @@ def read(path: str) -> tuple[Host, ...]:
 
 def _hint(content: str) -> str:
     if re.match(r"\S+:\d+", content) or re.match(r"\S+@\S", content):
-        return "; a port or a user of a host belongs into ~/.ssh/config"
+        return "; put the port or user of a host into ~/.ssh/config"
     return ""
 
 
 def place_workers(hosts: Sequence[Host], workers: int, path: str) -> dict[str, int]:
-    """The workers of each host: hosts are filled in order, so that neighbours in rank are neighbours in place.
+    """Returns the workers of each host. Hosts are filled in order, so that consecutive ranks share hosts.
 
     Raises:
       Error: there are fewer slots than workers.
@@ -57,8 +57,8 @@ def place_workers(hosts: Sequence[Host], workers: int, path: str) -> dict[str, i
     slots = sum(host.slots for host in hosts)
     if slots < workers:
         raise Error(
-            f"-n is {workers}, and the {_count(len(hosts), 'host')} of {path} have {_count(slots, 'slot')}: "
-            "a line HOST slots=N gives a host N"
+            f"-n is {workers}, but the {_count(len(hosts), 'host')} of {path} have {_count(slots, 'slot')}: "
+            "a line HOST slots=N gives a host N slots"
         )
     placed: dict[str, int] = {}
     for host in hosts:
@@ -69,7 +69,7 @@ def place_workers(hosts: Sequence[Host], workers: int, path: str) -> dict[str, i
 
 
 def place_servers(hosts: Iterable[Host], servers: int) -> dict[str, int]:
-    """The servers of each host: one after the other over all hosts. They take no slots, as they sleep while nobody asks."""
+    """Returns the servers of each host, assigned round-robin. Servers use no slots, because they mostly sleep."""
     names = [host.name for host in hosts]
     placed = {name: (servers + len(names) - 1 - i) // len(names) for i, name in enumerate(names)}
     return {name: count for name, count in placed.items() if count > 0}

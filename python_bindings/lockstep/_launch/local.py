@@ -7,5 +7,5 @@ from .mpirun import mpirun
 
 
 def plan(job: Job) -> Plan:
-    # More ranks than cores are what somebody tries a job with.
+    # A trial of a job often has more ranks than cores.
     return Plan(command=mpirun(job, ("--oversubscribe",)), supervised=True)

@@ -1,4 +1,4 @@
-"""`--launcher mpi`: mpirun, as it is configured here; without a hosts file on the hosts that it knows of, such as those of an allocation."""
+"""`--launcher mpi`: mpirun as configured here. Without a hosts file it uses its own, such as an allocation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""mpirun's command line for a job: workers are its first ranks, servers those after them, each in application contexts of their own.
+"""mpirun's command line for a job. Workers are the first ranks. Workers and servers have separate contexts.
 
-There is a context for each host, because mpirun adds up what several contexts say of the slots of a host, and would place ranks by the sum.
+There is one context for each host, because mpirun sums the slots that several contexts give for a host, and would place
+ranks by the sum.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from pathlib import Path
 from .hosts import place_servers, place_workers
 from .job import Job
 
-RANK = str(Path(__file__).with_name("rank.py"))  # what runs each program
+RANK = str(Path(__file__).with_name("rank.py"))  # the wrapper of each program
 
 
 def mpirun(job: Job, options: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The command, which runs on one of the hosts or beside them.
+    """Returns the command, which can run on one of the hosts or on another one.
 
     Args:
       options: of mpirun, for all ranks.
@@ -38,35 +39,35 @@ def mpirun(job: Job, options: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 
 def network_environment(interface: str) -> dict[str, str]:
-    """What names the network card to Lockstep, UCX, gloo and NCCL; Open MPI gets it as options."""
+    """The variables that tell Lockstep, UCX, gloo and NCCL the network card. Open MPI gets it as options."""
     names = ("LOCKSTEP_INTERFACE", "UCX_NET_DEVICES", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     return dict.fromkeys(names, interface) if interface else {}
 
 
 def is_bound_by(environment: Mapping[str, str]) -> bool:
-    """Whether somebody has told mpirun how ranks are bound to cores."""
+    """True if the environment tells mpirun how to bind ranks to cores."""
     return "OMPI_MCA_hwloc_base_binding_policy" in environment
 
 
 def is_allowed_root(environment: Mapping[str, str]) -> bool:
-    """Whether mpirun runs as root without being told so on its command line."""
+    """True if mpirun needs no option to run as this user: the user is not root, or the environment allows root."""
     names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
     return os.geteuid() != 0 or all(environment.get(name) == "1" for name in names)
 
 
 def _general_options(job: Job) -> list[str]:
-    options = ["--tag-output"]  # which output.py reads
+    options = ["--tag-output"]  # for output.py
     if job.as_root:
         options += ["--allow-run-as-root"]
     if job.tolerate_workers:
         options += ["--enable-recovery"]
     if job.hosts or job.directory:
-        options += ["--oversubscribe"]  # who runs where has been decided, and servers need no slots
+        options += ["--oversubscribe"]  # ranks are already placed, and servers need no slots
     if not job.bind:
         options += [
             "--bind-to",
             "none",
-        ]  # a rank has threads; its cores are those of its host, shared with its other ranks
+        ]  # the threads of a rank may use all cores of the host, together with its other ranks
     if job.interface:
         for layer in ("btl", "oob"):
             options += ["--mca", f"{layer}_tcp_if_include", job.interface]
@@ -74,7 +75,7 @@ def _general_options(job: Job) -> list[str]:
 
 
 def _context(job: Job, host: str, ranks: int, environment: Mapping[str, str], program: tuple[str, ...]) -> list[str]:
-    """One application context. Its options are its own, so that each context has to have them all."""
+    """Returns one application context. Options of one context do not apply to others, so each repeats all of them."""
     context = ["--wdir", job.directory] if job.directory else []
     if host:
         context += ["--host", f"{host}:{ranks}"]

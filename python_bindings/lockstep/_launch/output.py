@@ -1,5 +1,5 @@
-"""What mpirun prints of its ranks, with `--tag-output`: put together in lines, and given the rank's name as a prefix, "[worker 0] ", or
-as the ranks wrote it."""
+"""Processing of mpirun's output with `--tag-output`: joins pieces of the ranks' lines, and shows each line with the
+prefix "[worker 0] ", or as the rank wrote it."""
 
 from __future__ import annotations
 
@@ -16,35 +16,37 @@ from .ends import End, Ends
 
 DRAWN_SECONDS = 10.0
 _TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>:")
-# As rank.py says it.
+# The messages of rank.py.
 _ENDED = re.compile(
     rb"lockstep launch: ended (with exit code|by signal) (\d+) on host ([^\n,]+)(, one of (\d+) ranks)?(, as it was told)?\n"
 )
 _STOPPED = re.compile(rb"lockstep launch: (stopped by a signal|goes on) on host ([^\n,]+)(, one of (\d+) ranks)?\n")
-# As the rank itself says it: runtime/comm/mpi/mpi_wait.h.
+# The message of the rank itself, from runtime/comm/mpi/mpi_wait.h.
 _WAITS = re.compile(rb"lockstep: rank (\d+) on host \S+ has waited \d+ s in MPI_Finalize for ")
 
 
 class Lines:
-    """Makes of the lines of one stream of mpirun those that are shown."""
+    """Converts the lines of one output stream of mpirun to the lines to show."""
 
     def __init__(self, ends: Ends, keeps_words: bool, is_terminal: bool = True, names_ranks: bool = True) -> None:
         """
         Args:
-          ends: hears of ranks that end and, if `keeps_words`, what they say.
-          names_ranks: before each line, and says how ranks have failed.
-          is_terminal: where they are shown. Elsewhere of lines that a program draws over each other, as a progress bar is, a rank has
-            one in ten seconds, with an end.
+          ends: is told about ranks that end and, if `keeps_words`, about the lines that they write.
+          names_ranks: add prefixes, and show how ranks failed.
+          is_terminal: the output is a terminal. Otherwise, of lines that overwrite each other, such as progress bars,
+            one in ten seconds is shown for each rank, with a newline.
         """
         self._ends, self._keeps_words = ends, keeps_words
         self._is_terminal, self._names_ranks = is_terminal, names_ranks
         self._drawn_at: dict[int, float] = {}  # by rank
-        self._begun: dict[int, bytes] = {}  # by rank, what has no end yet
+        self._begun: dict[int, bytes] = {}  # by rank, the incomplete line
 
     def take(self, line: bytes) -> bytes:
-        """What to show for a line of mpirun: parts of lines of several ranks, each after its tag, of which the last ends; or its own words.
+        """Returns the text to show for a line of mpirun. The line is mpirun's own, or has tagged pieces of several
+        ranks' lines, of which only the last is complete.
 
-        mpirun passes on what ranks write in pieces of 4096 bytes, so that a piece may end, and one of another rank begin, in a line.
+        mpirun passes on the output of ranks in pieces of 4096 bytes, so a piece of another rank may begin within a
+        line.
         """
         own, *tagged = _TAG.split(line)
         for rank, text in zip(map(int, tagged[0::2]), tagged[1::2], strict=True):
@@ -55,7 +57,7 @@ class Lines:
         return own + self._shown(rank, self._begun.pop(rank))
 
     def rest(self) -> bytes:
-        """At the end, what has none."""
+        """Returns the incomplete lines. Call at the end."""
         return b"".join(self._shown(rank, text + b"\n") for rank, text in sorted(self._begun.items()))
 
     def _shown(self, rank: int, line: bytes) -> bytes:
@@ -66,7 +68,7 @@ class Lines:
             code = int(ended[2]) + (128 if ended[1] == b"by signal" else 0)
             failed = code != 0 and not ended[6]
             self._ends.note(End(rank, code, failed, ended[3].decode(errors="replace")), of=int(ended[5] or 0))
-            if not failed or not self._names_ranks:  # nobody wants to know
+            if not failed or not self._names_ranks:  # not worth a line
                 return b""
             text = text.replace(ended[4] or b"", b"")
         elif stopped := _STOPPED.fullmatch(text + end):
@@ -87,7 +89,7 @@ class Lines:
 
 
 class Copies:
-    """Pipes for mpirun's output, and threads that copy from them, for as long as it is entered."""
+    """Pipes for mpirun's output, with threads that copy from them while the context is entered."""
 
     def __init__(self, ends: Ends, stdout: BinaryIO, stderr: BinaryIO, names_ranks: bool = True) -> None:
         self._to: list[int] = []
@@ -128,8 +130,8 @@ def _copier(source: int, lines: Lines, to: BinaryIO) -> Callable[[], None]:
                     to.flush()
                 to.write(lines.rest())
                 to.flush()
-            except BrokenPipeError:  # nobody reads any more, as after `| head`
-                # What is buffered would fail once more when Python ends, which then exits with 120.
+            except BrokenPipeError:  # the reader has ended, as with `| head`
+                # Otherwise Python would fail again to flush its buffer when it ends, and exit with 120.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), to.fileno())
                 os.kill(os.getpid(), signal.SIGTERM)
 

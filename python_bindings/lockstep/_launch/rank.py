@@ -1,11 +1,14 @@
-"""What mpirun starts as a rank: it runs the program, and passes its output on in whole lines, which mpirun tags with the rank.
+"""The wrapper that mpirun starts as a rank. It runs the program, and passes whole lines of its output to mpirun.
 
     python rank.py PROGRAM ARGUMENT…
 
-`lockstep elastic` has mpirun put it before the programs of a command (orte_fork_agent). Open MPI 4.1 needs it: its tags (--tag-output) overflow a buffer of twice the size of what it reads, and lines are lost, when lines are shorter than tags.
+`lockstep elastic` lets mpirun put it before the programs of a command (orte_fork_agent). Open MPI 4.1 needs it: with
+--tag-output, its buffer of twice the size of its input overflows if lines are shorter than tags, and lines are lost.
 
-Run as a file, and of this package it imports nothing, so that it starts at once. It ends as the program does, with its exit code or by its signal, and
-neither outlives the other, nor mpirun's daemon. It says when the program is stopped, and when it goes on. The program's output is a terminal, as under mpirun, so that it writes lines as they come.
+It runs as a file and imports nothing of this package, so that it starts at once. It ends as the program does, with the
+same exit code or signal. Wrapper and program do not outlive each other, nor mpirun's daemon. It reports when the
+program is stopped and when it continues. The program's output is a terminal, as under mpirun, so that the program
+writes complete lines at once.
 """
 
 import contextlib
@@ -22,24 +25,24 @@ import tty
 
 _PR_SET_PDEATHSIG = 1
 _SHORTEST = 32  # bytes of a line, its end included; a tag has fewer
-_LEFT_OVER_SECONDS = 1.0  # for output of what the program has started, when the program has ended
-_LOOK_SECONDS = 1.0  # between looks at whether the program is stopped
-_GONE = signal.SIGPWR  # for this process: its parent has died
-# mpirun sends these to the process group, so that the program gets them by itself.
+_LEFT_OVER_SECONDS = 1.0  # for output of the program's children after the program has ended
+_LOOK_SECONDS = 1.0  # between checks for a stopped program
+_GONE = signal.SIGPWR  # the signal for this process when its parent dies
+# mpirun sends these to the process group, so the program gets them too.
 _OF_THE_GROUP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Lines:
-    """Copies whole lines from one descriptor to another, none so short that mpirun's tag is longer."""
+    """Copies whole lines from one descriptor to another. Pads lines so that none is shorter than mpirun's tag."""
 
     def __init__(self, source: int, to: int) -> None:
         self.source, self._to, self._rest = source, to, b""
 
     def copy(self) -> bool:
-        """Copies what is there; False at the end."""
+        """Copies the available data. Returns false at the end."""
         try:
             data = os.read(self.source, 65536)
-        except OSError:  # a terminal that nobody has open any more
+        except OSError:  # all processes have closed the terminal
             data = b""
         lines = (self._rest + data).splitlines(keepends=True)
         # A carriage return at the end may belong to a newline that is still to come.
@@ -58,7 +61,7 @@ class Lines:
 
 
 def padded(line: bytes) -> bytes:
-    """The line, filled up with zeros. One that ends with a carriage return, as progress bars have them, keeps that before the newline."""
+    """The line, padded with zeros. A carriage return at its end, as in progress bars, is kept before the newline."""
     text = line.rstrip(b"\r\n")
     end = b"\r\n" if line.endswith(b"\r") else b"\n"
     return text.ljust(_SHORTEST - len(end), b"\0") + end
@@ -69,7 +72,7 @@ def _tell_when_parent_dies(number: signal.Signals) -> None:
 
 
 def _end_group(*_: object) -> None:
-    """mpirun's daemon is gone, who would have done this; the group is what it has made for this rank."""
+    """Kills the process group that mpirun's daemon made for this rank. The daemon would do it, but has died."""
     os.killpg(os.getpid(), signal.SIGKILL)
 
 
@@ -85,19 +88,19 @@ def _start(program: list[str], stdout: int, stderr: int) -> subprocess.Popen[byt
 
 
 def _is_stopped(process: int) -> bool:
-    """Whether a signal has stopped it, or what it has started; one that a debugger holds is not."""
+    """True if a signal has stopped the process or a descendant. A process held by a debugger is not stopped."""
     try:
         with open(f"/proc/{process}/stat", "rb") as stat:
             if stat.read().rpartition(b")")[2].split()[0] == b"T":
                 return True
         with open(f"/proc/{process}/task/{process}/children", "rb") as children:
             return any(map(_is_stopped, map(int, children.read().split())))
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return False
 
 
 class Look:
-    """Says when a process is stopped, and when it goes on."""
+    """Reports when a process is stopped and when it continues."""
 
     def __init__(self, process: int) -> None:
         self._process, self._was_stopped, self._at = process, False, 0.0
@@ -132,10 +135,10 @@ def _copy_until_end(child: subprocess.Popen[bytes], streams: list[Lines]) -> Non
 
 
 def _end_as(code: int) -> None:
-    """By the same signal, or with the same exit code."""
+    """Ends this process by the same signal, or with the same exit code."""
     if code < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left one, if it should
-        with contextlib.suppress(OSError):  # SIGKILL and SIGSTOP have no other action
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has already dumped core if enabled
+        with contextlib.suppress(OSError):  # the action of SIGKILL and SIGSTOP cannot be set
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)
@@ -155,7 +158,7 @@ def main(program: list[str]) -> None:
     _tell_when_parent_dies(_GONE)
     told: list[int] = []
     for number in _OF_THE_GROUP:
-        signal.signal(number, lambda which, _: told.append(which))  # not ignored: the program would inherit that
+        signal.signal(number, lambda which, _: told.append(which))  # the program would inherit SIG_IGN
     terminal, stdout = pty.openpty()
     tty.setraw(stdout)
     pipe, stderr = os.pipe()

@@ -1,4 +1,5 @@
-"""`--launcher sge`: a batch script, and qsub. Grid Engine chooses the hosts, a slot for each worker; servers are spread over them."""
+"""`--launcher sge`: a batch script for qsub. Grid Engine chooses hosts with a slot for each worker.
+Servers are spread over these hosts."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ exec {launch}
 def plan(job: Job, options: tuple[str, ...] = ()) -> Plan:
     """
     Args:
-      options: of qsub, which go before what the script says, such as another parallel environment: "-pe mpi 4".
+      options: of qsub. They override those in the script, such as another parallel environment: "-pe mpi 4".
     """
     launch = shell_line(job, 'awk \'{print $1 " slots=" $2}\' "$PE_HOSTFILE"')
     file = f"lockstep-{job.name}.sge"

@@ -1,4 +1,5 @@
-"""`--launcher slurm`: a batch script, and sbatch. Slurm chooses the hosts, a task for each worker; servers are spread over them."""
+"""`--launcher slurm`: a batch script for sbatch. Slurm chooses hosts with a task for each worker.
+Servers are spread over these hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ exec {launch}
 def plan(job: Job, options: tuple[str, ...] = ()) -> Plan:
     """
     Args:
-      options: of sbatch, which go before what the script says.
+      options: of sbatch. They override those in the script.
     """
     launch = shell_line(job, "srun printenv SLURMD_NODENAME | sort")
     file = f"lockstep-{job.name}.slurm"

@@ -1,4 +1,4 @@
-"""`--launcher ssh`: mpirun, whose daemons are started by ssh; before that each host is asked, or given a copy of the working directory."""
+"""`--launcher ssh`: mpirun with daemons started by ssh, after hosts have answered or got the working directory."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from .job import Job, Plan, Step
 from .mpirun import mpirun
 from .supervise import KEEP_ALIVE
 
-AGENT = "ssh -o BatchMode=yes -o ConnectTimeout=10"  # which asks for no password, and gives up
-ASK_SECONDS = 60.0  # that a host may take to answer; the limit of ssh is for connecting alone
+AGENT = "ssh -o BatchMode=yes -o ConnectTimeout=10"  # asks for no password, and has a time limit
+ASK_SECONDS = 60.0  # for a host to answer; ssh's own limit covers only the connection
 
 
 def plan(job: Job, agent: str = AGENT, source: str = "", is_here: Callable[[str], bool] = lambda _: False) -> Plan:
     """
     Args:
-      agent: what runs a command on another host; mpirun's setting plm_rsh_agent.
-      source: the directory that is copied to `job.directory` on all hosts; "": none.
-      is_here: whether a host is this one, which needs no ssh.
+      agent: the command that runs a command on another host, mpirun's setting plm_rsh_agent.
+      source: the directory that is copied to `job.directory` on all hosts; "" for none.
+      is_here: true for names of this host, which needs no ssh.
     """
     steps: list[Step] = []
     for host in job.hosts:
@@ -29,18 +29,18 @@ def plan(job: Job, agent: str = AGENT, source: str = "", is_here: Callable[[str]
 
 
 def is_this_host(name: str) -> bool:
-    """Whether a name, or address, is this host's."""
+    """True if a name or address belongs to this host."""
     if name in ("localhost", socket.gethostname(), socket.gethostname().partition(".")[0]):
         return True
     try:
         addresses = {entry[4][0] for entry in socket.getaddrinfo(name, None)}
     except OSError:
-        return False  # only ssh knows the name
+        return False  # a name that only ssh knows
     return any(map(_is_own_address, addresses))
 
 
 def _is_own_address(address: str) -> bool:
-    """An address can be bound where it is."""
+    """True if the address can be bound, which is possible only on its host."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as tried:
             tried.bind((address, 0))
@@ -56,7 +56,8 @@ def _ask(host: str, agent: str, is_here: Callable[[str], bool]) -> list[Step]:
 
 
 def _copy(host: str, job: Job, agent: str, source: str, is_here: bool) -> list[Step]:
-    """The directory is made by itself, as rsync makes no parents; that also tells a host that is not there from one without rsync."""
+    """Steps that make the directory, because rsync makes no parents, and copy into it. A separate step also tells an
+    unreachable host from a host without rsync."""
     what = f"the working directory cannot be copied to {host}:{job.directory}"
     here = source.rstrip("/") + "/"
     if is_here:

@@ -1,4 +1,4 @@
-"""Carries out a plan: prepares hosts, writes a file, runs a command, and returns its exit code."""
+"""Runs a plan: prepares hosts, writes a file, runs a command, and returns the command's exit code."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _PACKAGES = {
 
 
 def start(plan: Plan, tolerates_workers: bool, workers: int, servers: int) -> int:
-    """The exit code of the plan's command; of mpirun, that of the first rank that failed.
+    """Returns the exit code of the plan's command. For mpirun it is that of the first rank that failed.
 
     Args:
-      plan: what is done.
-      tolerates_workers: the exit code does not depend on workers that fail, as long as one succeeds.
-      workers, servers: of the job.
+      plan: the plan to run.
+      tolerates_workers: failed workers do not change the exit code, as long as one worker succeeds.
+      workers, servers: their numbers in the job.
 
     Raises:
-      Error: a program is missing, a host cannot be reached, or what is copied cannot be written there.
+      Error: a program is missing, a host cannot be reached, or the copy cannot be written there.
     """
     for command in (*(step.command for step in plan.steps), plan.command):
         _check_is_there(command)
@@ -68,14 +68,14 @@ def _check_is_there(command: Sequence[str]) -> None:
 
 
 def _prepare(steps: Sequence[Step]) -> None:
-    """Hosts at once, the steps of each in order."""
+    """Runs the steps of each host in order, and different hosts at the same time."""
     by_host: dict[str, list[Step]] = {}
     for step in steps:
         by_host.setdefault(step.host, []).append(step)
     pool = ThreadPoolExecutor(_AT_ONCE)
     try:
         failures = [failure for failure in pool.map(_first_failure, by_host.values()) if failure]
-    except BaseException:  # this process is told to end
+    except BaseException:  # such as a signal to this process
         pool.shutdown(wait=False, cancel_futures=True)
         supervise.kill_descendants()
         raise
@@ -91,7 +91,7 @@ def _first_failure(steps: Sequence[Step]) -> str:
         except subprocess.TimeoutExpired:
             return f"{step.what}: not done in {step.seconds:.0f} s"
         if done.returncode != 0:
-            said = " ".join((done.stderr or done.stdout).split()) or "it said nothing"
+            said = " ".join((done.stderr or done.stdout).split()) or "without output"
             return f"{step.what}: exit code {done.returncode}, {said}"
     return ""
 

@@ -1,4 +1,4 @@
-"""What `lockstep elastic` and `lockstep launch` do with mpirun: run it, look after it, and end all that it has left on this host."""
+"""Runs and watches mpirun for `lockstep elastic` and `launch`, and ends all processes left on this host."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .._base.errors import Error
 from . import guard
 from .guard import GRACE_SECONDS
 
-LINGER_SECONDS = 10.0  # that mpirun gets when the ranks of this host have ended: it may wait for a host that is gone
+LINGER_SECONDS = 10.0  # for mpirun to end after the ranks of this host: it may wait for a lost host
 _PR_SET_CHILD_SUBREAPER = 36
 
-# Open MPI's own daemons would notice after minutes only that a host is gone. Ranks notice it after 15 s, and end by themselves.
+# Open MPI's daemons would notice a lost host only after minutes. Ranks notice it after 15 s, and end by themselves.
 KEEP_ALIVE = {
     f"OMPI_MCA_oob_tcp_keepalive_{name}": value for name, value in (("time", "10"), ("intvl", "2"), ("probes", "10"))
 }
 
 
 def prepare_process() -> None:
-    """Makes this process fit for `run`: it adopts orphans, and ends its job when it is told to end. Once in a process."""
+    """Makes this process adopt orphans, and end its job when a signal ends it. Call once, before `run`."""
     _adopt_orphans()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, _exit_by_signal)
 
 
@@ -42,15 +42,17 @@ def run(
     is_lost: Callable[[], bool] = lambda: False,
     may_outlive_local_ranks: bool = False,
 ) -> int:
-    """The exit code of mpirun, which is ended if it stays long after the ranks of this host, or if the job is lost; and in any case before this
-    returns or raises; by its guard, if this process is killed.
+    """Runs mpirun and returns its exit code. Kills it if it long outlives this host's ranks, or if the job is lost.
+
+    All processes of the job have ended when this returns or raises. If this process is killed, the guard ends them.
 
     Args:
-      say: is told if it is ended for the first reason.
-      may_outlive_local_ranks: it may not be: ranks of other hosts go on without those of this one.
+      say: is told if mpirun is killed for the first reason.
+      may_outlive_local_ranks: mpirun is not killed for the first reason: ranks of other hosts continue without those of
+        this host.
     """
     job = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr)
-    for number in (signal.SIGUSR1, signal.SIGUSR2):  # which mpirun sends to all ranks
+    for number in (signal.SIGUSR1, signal.SIGUSR2):  # mpirun passes them on to all ranks
         signal.signal(number, lambda which, _: job.send_signal(which))
     with _guard_of(job):
         had_ranks, last_seen = False, 0.0
@@ -60,8 +62,8 @@ def run(
                 if any(map(_is_rank, _descendants())):
                     had_ranks, last_seen = True, now
                 elif had_ranks and not may_outlive_local_ranks and now - last_seen > LINGER_SECONDS:
-                    say(f"mpirun has not ended in {LINGER_SECONDS:.0f} s since the ranks of this host have")
-                    job.kill()  # it has been asked to end already, by the failure
+                    say(f"mpirun has not ended within {LINGER_SECONDS:.0f} s after the ranks of this host")
+                    job.kill()  # the failure has already asked it to end
                 wait_until(lambda: job.poll() is not None, 0.5)
         finally:
             end(job)
@@ -69,13 +71,13 @@ def run(
 
 
 def _guard_of(job: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-    """Its input ends with this process. It is in a session of its own, so that it outlives what is sent to this process' group."""
+    """Starts a guard, whose input ends with this process. Its own session protects it from our group's signals."""
     command, null = [sys.executable, guard.__file__, str(job.pid)], subprocess.DEVNULL
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends it, and all that it has left on this host."""
+    """Ends the process and all processes that it has left on this host."""
     if process.poll() is None:
         process.terminate()
         wait_until(lambda: process.poll() is not None, GRACE_SECONDS)
@@ -88,24 +90,24 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
     if not wait_until(is_over, GRACE_SECONDS):
         left = ", ".join(map(str, _descendants()))
-        raise Error(f"processes of the job do not end, not even by SIGKILL: {left}")
+        raise Error(f"processes of the job do not end, even after SIGKILL: {left}")
 
 
 def kill_descendants() -> None:
     for each in _descendants():
-        with suppress(ProcessLookupError):  # it has ended meanwhile
+        with suppress(ProcessLookupError):  # it has already ended
             os.kill(each, signal.SIGKILL)
 
 
 def _reap() -> None:
-    """Takes leave of adopted processes that have ended. Requires that nobody asks for the exit code of any child any more."""
+    """Reaps adopted processes that have ended. Requires that no exit code of a child is needed any more."""
     with suppress(ChildProcessError):  # there are no more
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether it has come true in time."""
+    """Waits until the condition is true. Returns false if it is not true in time."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= end:
@@ -119,7 +121,7 @@ def _descendants() -> list[int]:
 
 
 def _is_rank(process: int) -> bool:
-    """Whether mpirun has started it as a rank, or a rank has."""
+    """True if the process is a rank, or a descendant of a rank."""
     try:
         return b"\0OMPI_COMM_WORLD_RANK=" in b"\0" + Path(f"/proc/{process}/environ").read_bytes()
     except OSError:
@@ -127,7 +129,7 @@ def _is_rank(process: int) -> bool:
 
 
 def _adopt_orphans() -> None:
-    """What loses its parent below this process becomes its child, and so is found at the end of a job."""
+    """Makes descendants that lose their parent children of this process, so that they are found at the end of a job."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise Error(f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(ctypes.get_errno())}")

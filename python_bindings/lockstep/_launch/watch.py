@@ -1,5 +1,5 @@
-"""Runs mpirun, whose ranks run under rank.py, to its end, or to the end of the time that it has once ranks have ended or failed, wherever
-they are."""
+"""Runs mpirun, whose ranks run under rank.py, until it ends or is overdue. It is overdue some time after ranks have
+ended or failed, on any host."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def watch(
     may_outlive_local_ranks: bool = False,
     names_ranks: bool = True,
 ) -> tuple[int, list[str]]:
-    """Once `supervise.prepare_process` was called.
+    """Runs mpirun. Requires an earlier call of `supervise.prepare_process`.
 
     Args:
       command: mpirun, with `--tag-output`.
-      ends: of a new job, which hears of its ranks.
-      may_outlive_local_ranks: ranks of other hosts go on without those of this one.
-      names_ranks: before each line of their output.
+      ends: of a new job. It is told about the ranks.
+      may_outlive_local_ranks: ranks of other hosts continue without the ranks of this host.
+      names_ranks: prefix each line of output with its rank.
 
     Returns:
-      The job's exit code, and why mpirun was ended: empty if it has ended by itself.
+      The job's exit code, and the reasons why mpirun was ended: none if it ended by itself.
     """
     overdue: list[str] = []
 

@@ -1,1 +1,1 @@
-"""Reports of where the time of a step, a call or a whole job went."""
+"""Reports of the time of a step, a call or a whole job."""

@@ -1,4 +1,4 @@
-"""Where the time of a job went, by rank and step, from a trace of all its ranks: what `lockstep report` prints."""
+"""The time of a job by rank and step, from a trace of all its ranks: the output of `lockstep report`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .record import Rank, Step
 from .report import Report, milliseconds, report_of, waiting_text
 
 _FINDINGS = 8
-# A rank is slow in a step if that takes so much longer than on the others, time and again: of the step, of the call, in seconds.
+# A rank is slow in a step if it repeatedly takes longer than the other ranks by these shares of the step and of the
+# call, and by this many seconds.
 _MORE_THAN_OTHERS, _OF_THE_CALL, _SECONDS = 0.2, 0.02, 1e-4
 
 
@@ -40,13 +41,13 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class JobReport:
-    """Of the program that a world's ranks spent most time in."""
+    """The report of the program in which a world's ranks spent most time."""
 
     folder: str
     trace: str  # the merged file
     ranks: list[Rank]
     reports: list[Report]  # by rank
-    program: dict[int, int]  # by rank: the number of the program there
+    program: dict[int, int]  # the program's number, by rank
     findings: list[Finding]
 
     def __str__(self) -> str:
@@ -68,14 +69,14 @@ class JobReport:
 
 
 def _mean_steps(reports: list[Report]) -> list[tuple[Step, float]]:
-    """The steps that are no communication with their seconds, the slowest first."""
+    """Returns the steps other than communication with their seconds, the slowest first."""
     seconds = np.mean([[seconds for _, seconds in report.steps] for report in reports], axis=0)
     steps = [(step, float(mean)) for (step, _), mean in zip(reports[0].steps, seconds) if not step.is_communication]
     return sorted(steps, key=lambda item: -item[1])
 
 
 def findings_of(reports: list[Report]) -> list[Finding]:
-    """Who is slower than the others, and where; the worst first."""
+    """Returns the ranks that are slower than the others, with their steps; the worst first."""
     if len(reports) < 2:
         return []
     table = np.array([report.usual for report in reports])
@@ -93,7 +94,7 @@ def findings_of(reports: list[Report]) -> list[Finding]:
 
 
 def _main_world(ranks: list[Rank]) -> list[Rank]:
-    """The ranks of the world whose ranks recorded most."""
+    """Returns the ranks of the world that recorded most steps."""
     worlds: dict[tuple[str, int, int], list[Rank]] = defaultdict(list)
     for rank in ranks:
         worlds[rank.world].append(rank)
@@ -101,7 +102,7 @@ def _main_world(ranks: list[Rank]) -> list[Rank]:
 
 
 def _main_program(rank: Rank) -> int | None:
-    """The program that a rank spent most time in."""
+    """Returns the program in which a rank spent most time."""
     seconds: Counter[int] = Counter()
     for program in rank.programs:
         report = report_of(rank, program)
@@ -111,14 +112,14 @@ def _main_program(rank: Rank) -> int | None:
 
 
 def job_report(folder: str, calls: int | None = None) -> JobReport:
-    """Reads a trace, of which the last calls count, or all; also merges its files into one."""
+    """Reads a trace, and merges its files into one. The report covers the last `calls` calls, or all."""
     last = None if calls is None else checks.integer("calls", calls, 1)
     found, merged, recorded = _lockstep._trace(checks.path(folder))
     ranks = _main_world([record.rank_of(each) for each in recorded])
     program = _main_program(ranks[0])
     if program is None:
-        raise Error(f"{found}: no rank has come to the end of a call")
-    # Programs that ranks run together have a name and steps in common, but perhaps not a number.
+        raise Error(f"{found}: no rank has finished a call")
+    # A program that ranks run together has the same name and steps on all of them, but perhaps another number.
     names = ranks[0].programs[program]
     programs: dict[int, int] = {}
     reports = []
@@ -134,7 +135,7 @@ def job_report(folder: str, calls: int | None = None) -> JobReport:
 
 
 def write(folder: str, html: str | None, calls: int | None = None) -> str:
-    """What `lockstep report` does: returns the text, and writes the page."""
+    """Runs `lockstep report`: writes the page, and returns the text."""
     report = job_report(folder, calls)
     page = Path(html) if html else Path(report.folder) / "report.html"
     try:

@@ -1,4 +1,4 @@
-"""What ranks have recorded, as arrays: what the extension module gives of it, taken apart."""
+"""The records of ranks, as arrays: the extension module's data in separate fields."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-# As runtime/record/record.h has them.
+# The layouts of runtime/record/record.h.
 _STEP = np.dtype([("time", "<i8"), ("step", "<i4"), ("call", "<u4"), ("program", "<u2"), ("kind", "u1"), ("", "V5")])
 _TRANSFER = np.dtype(
     [
@@ -16,24 +16,24 @@ _TRANSFER = np.dtype(
     ]
 )  # fmt: skip
 
-# Of an event of the rank's own thread: what it begins, or has done.
+# Events of the rank's own thread: something begins or has ended.
 CALL, STEP, COMPARE, END, FAILED = range(5)
-# Of a collective.
+# Phases of a collective.
 POSTED, MET, MOVED = range(3)
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A step of a program, by its names."""
+    """A step of a program, with its names."""
 
     kind: (
         str  # "kernel", "copy"; of a collective "start", "wait"; of parameter servers "push", "start_pull", "wait_pull"
     )
     name: str
     source: str
-    label: str  # of a collective; of a push or pull the state
-    bytes: int = 0  # of a collective's operand or result, whichever is larger; of what is pushed or pulled
-    urgent: bool = False  # of a collective that the computation waits for: it need not queue behind the others
+    label: str  # of a collective; for a push or pull, the state
+    bytes: int = 0  # of a collective's operand or result, whichever is larger, or of the pushed or pulled value
+    urgent: bool = False  # the computation waits for this collective, which overtakes the others
 
     @property
     def is_collective(self) -> bool:
@@ -62,22 +62,22 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Rank:
-    """All that is known of a rank. Times are nanoseconds of rank 0's clock."""
+    """The record of a rank. Times are nanoseconds of rank 0's clock."""
 
     rank: int
     size: int
     process: int
     host: str
-    world: tuple[str, int, int]  # equal for the ranks of a world: transport, number, and, of one rank, the process
+    world: tuple[str, int, int]  # equal for the ranks of a world: transport, number, and for a single rank its process
     failure: str
-    lost: int  # events that are missing
+    lost: int  # number of missing events
     programs: dict[int, Program]
     steps: np.ndarray
     transfers: np.ndarray
 
 
 def rank_of(recorded: dict[str, Any]) -> Rank:
-    """Of what the extension module gives."""
+    """Converts the extension module's record of a rank."""
     steps, transfers = (
         np.frombuffer(recorded[name], dtype).copy() for name, dtype in (("steps", _STEP), ("transfers", _TRANSFER))
     )

@@ -1,4 +1,4 @@
-"""Where the time of calls went: in kernels, in communication that was exposed or hidden, in waiting for which rank."""
+"""The time of calls: kernels, exposed and hidden communication, and waiting, by the rank that was waited for."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ CHANCE = 2  # calls: so often a step may take long because of something else on 
 
 @dataclasses.dataclass(frozen=True)
 class Gradient:
-    """What ranks add up, and when in a call. Seconds."""
+    """A gradient that ranks reduce, with its times in a call. Seconds."""
 
     name: str
     bytes: int  # on this rank
-    ready: float  # from the first step to the end of the one that computes it
-    needed: float  # from the first step until its sum is waited for
-    update: float  # that the steps take which use the sum
+    ready: float  # from the first step to the end of the step that computes it
+    needed: float  # from the first step to the wait for its sum
+    update: float  # of the steps that use the sum
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Seconds of a call, the mean over some calls of one program on one rank.
+    """Seconds of a call: the mean over some calls of one program on one rank.
 
-    total = compute + exposed + waiting + other; hidden is beside that, and between lies between two calls. Time in pushes to
-    parameter servers and in pulls is exposed, that in which servers wait for other workers included.
+    total = compute + exposed + waiting + other. `hidden` is not part of it, and `between` is between two calls. Pushes
+    to and pulls from parameter servers count as exposed, including the time in which servers wait for other workers.
     """
 
     rank: int
@@ -43,18 +43,20 @@ class Report:
     total: float
     compute: float  # kernels and copies
     exposed: float  # communication while no kernel ran
-    waiting: float  # for ranks that had not come yet
-    waiting_for: dict[int, float]  # by the rank that came last
-    hidden: float  # data that moved behind kernels, as far as this rank saw it
+    waiting: float  # for ranks that had not arrived yet
+    waiting_for: dict[int, float]  # by the rank that arrived last
+    hidden: float  # data transfers during kernels, as far as this rank saw them
     other: float  # inputs, results and checks
     between: float  # from one call to the next: the caller's code
     steps: list[tuple[Step, float]]  # in order
-    gradients: list[Gradient] = dataclasses.field(default_factory=list)  # in that of collectives; of exe.report() alone
-    to_servers: int = 0  # bytes that are pushed in a call
-    from_servers: int = 0  # bytes that are pulled
-    # Of exe.report() of an asynchronous program, while servers answer: how late gradients were, of the whole job so far.
+    gradients: list[Gradient] = dataclasses.field(
+        default_factory=list
+    )  # in the order of collectives; only of exe.report()
+    to_servers: int = 0  # bytes pushed in a call
+    from_servers: int = 0  # bytes pulled in a call
+    # Only of exe.report() of an asynchronous program, while servers answer: the staleness of the whole job so far.
     staleness: Staleness | None = None
-    # By step, and then between calls: the mean without the CHANCE calls in which it took longest.
+    # By step, and then between calls: the mean without the CHANCE calls with the longest times.
     usual: list[float] = dataclasses.field(default_factory=list)
 
     def slowest(self, count: int = _SLOWEST) -> list[tuple[Step, float]]:
@@ -97,7 +99,7 @@ def _size(count: int) -> str:
 
 
 def waiting_text(waiting_for: dict[int, float]) -> str:
-    """Whom a rank waited for, the longest first."""
+    """The ranks for which a rank waited, the longest wait first."""
     ranks = sorted(waiting_for.items(), key=lambda item: -item[1])
     text = ", ".join(f"rank {rank} {milliseconds(seconds)}" for rank, seconds in ranks if seconds > 0)
     return f"for {text}" if text else ""
@@ -105,24 +107,24 @@ def waiting_text(waiting_for: dict[int, float]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Calls:
-    """The complete calls of one program that one rank recorded, and what each event in them is."""
+    """The complete calls of one program that one rank recorded, with the kinds of their events."""
 
     events: np.ndarray
-    begins: np.ndarray  # indices into events, of each call's first event
-    ends: np.ndarray  # likewise, of the event that ends it
-    seconds: np.ndarray  # by event: how long it lasted
+    begins: np.ndarray  # indices of each call's first event
+    ends: np.ndarray  # indices of each call's end event
+    seconds: np.ndarray  # duration by event
     is_compute: np.ndarray
     is_communication: np.ndarray
     is_other: np.ndarray
 
 
 def calls_of(rank: Rank, program: int, last: int | None = None) -> Calls:
-    """The calls of a program; the last ones, if a number is given."""
+    """Returns the calls of a program, or only the last ones if `last` is given."""
     events = rank.steps[rank.steps["program"] == program]
     kind, number = events["kind"], events["call"]
     seconds = np.append(np.diff(events["time"]), 0) * 1e-9
     begins = np.flatnonzero(kind == record.CALL)
-    # The next event that is no part of a call's course.
+    # Events other than steps and comparisons end a call.
     borders = np.append(np.flatnonzero((kind != record.STEP) & (kind != record.COMPARE)), len(events))
     ends = borders[np.searchsorted(borders, begins, side="right")]
     complete = ends < len(events)
@@ -136,7 +138,7 @@ def calls_of(rank: Rank, program: int, last: int | None = None) -> Calls:
     np.add.at(inside, ends, -1)
     in_calls = np.cumsum(inside)[:-1] > 0
     steps = rank.programs[program].steps if program in rank.programs else []
-    # The last entry is that of -1, all steps at once, and of steps without a name.
+    # The last entry is for -1, all steps at once, and for steps without a name.
     communicates = np.array([step.is_communication for step in steps] + [False])
     index = np.where((events["step"] >= 0) & (events["step"] < len(steps)), events["step"], -1)
     is_step = in_calls & (kind == record.STEP)
@@ -153,7 +155,7 @@ def calls_of(rank: Rank, program: int, last: int | None = None) -> Calls:
 
 
 def transfers_of(rank: Rank) -> dict[str, np.ndarray]:
-    """The collectives of which all phases are there: when each was posted, met and moved, and who came last."""
+    """Returns the complete collectives: when each was posted, met and moved, and the rank that arrived last."""
     order = np.lexsort((rank.transfers["phase"], rank.transfers["sequence"], rank.transfers["communicator"]))
     events = rank.transfers[order]
     first, second, third = (events[i : len(events) - 2 + i] for i in range(3))
@@ -171,14 +173,14 @@ def transfers_of(rank: Rank) -> dict[str, np.ndarray]:
 
 
 class _Within:
-    """How much of an interval lies in some others, which do not overlap and are in order."""
+    """Computes the parts of intervals that are within a set of ordered intervals without overlap."""
 
     def __init__(self, begins: np.ndarray, ends: np.ndarray) -> None:
         self._edges = np.stack([begins, ends], axis=1).reshape(-1)
         self._sums = np.cumsum(np.append(0, np.diff(self._edges)) * (np.arange(len(self._edges)) % 2))
 
     def __call__(self, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """In seconds."""
+        """Returns the part of each interval from `begins` to `ends`, in seconds."""
         if len(self._edges) == 0:
             return np.zeros(len(begins))
         upto = [np.interp(times, self._edges, self._sums) for times in (begins, np.maximum(begins, ends))]
@@ -186,7 +188,7 @@ class _Within:
 
 
 def report_of(rank: Rank, program: int, last: int | None = None) -> Report | None:
-    """Of the last calls of a program, or all; None if not one is complete."""
+    """Returns the report of the last calls of a program, or of all; None if no call is complete."""
     calls = calls_of(rank, program, last)
     count = len(calls.begins)
     if count == 0:
@@ -225,14 +227,14 @@ def report_of(rank: Rank, program: int, last: int | None = None) -> Report | Non
 
 
 def _usual(seconds: np.ndarray) -> list[float]:
-    """Of each column the mean, without the CHANCE rows in which it is longest."""
+    """Returns the mean of each column without its CHANCE largest rows."""
     shortest = np.sort(seconds, axis=0)[:-CHANCE]
     return shortest.mean(axis=0).tolist() if len(shortest) else [0.0] * seconds.shape[1]
 
 
 def _transfers_in(rank: Rank, begin: int, end: int, within: _Within) -> tuple[dict[int, float], float]:
-    """Of the collectives from `begin` to `end`: the seconds of waiting in the own thread's collective steps, by the rank that
-    came last, and the seconds in which data moved while that thread did something else."""
+    """Examines the collectives from `begin` to `end`. Returns the seconds that the own thread's collective steps
+    waited, by the rank that arrived last, and the seconds in which data moved while that thread did something else."""
     waiting_for: dict[int, float] = defaultdict(float)
     hidden = 0.0
     transfers = transfers_of(rank)
@@ -243,20 +245,20 @@ def _transfers_in(rank: Rank, begin: int, end: int, within: _Within) -> tuple[di
         posted, met, moved, last = (transfers[name][chosen] for name in ("posted", "met", "moved", "last"))
         if len(posted) == 0:
             continue
-        # One after the other, in order: nobody waits for one as long as the one before it moves.
+        # Collectives run one after the other, so the wait for one begins after the previous one has moved.
         since = np.maximum(posted, np.append(posted[0], moved[:-1]))
         waits = within(since, met)
         for other in np.unique(last):
-            if other not in (rank.rank, -1):  # else peers waited for this rank
+            if other not in (rank.rank, -1):  # otherwise the other ranks waited for this one
                 waiting_for[int(other)] += float(waits[last == other].sum())
         hidden += float((moved - met).sum() * 1e-9 - within(met, moved).sum())
     return dict(waiting_for), max(hidden, 0.0)
 
 
 def gradients_of(report: Report, tensors: list[tuple[str, int, int, int, list[int]]]) -> list[Gradient]:
-    """Of what the steps of the report compute, wait for and use: steps as numbers, -1 for none."""
+    """Returns the gradients. `tensors` has the steps that compute, wait for and use each, as numbers; -1 for none."""
     seconds = np.array([each for _, each in report.steps])
-    ends = np.append(np.cumsum(seconds), 0.0)  # the last is that of -1
+    ends = np.append(np.cumsum(seconds), 0.0)  # the last is for -1
     return [
         Gradient(
             name,
@@ -270,12 +272,12 @@ def gradients_of(report: Report, tensors: list[tuple[str, int, int, int, list[in
 
 
 def report_of_executable(executable: Any, calls: int | None) -> Report:
-    """What Executable.report() does."""
+    """Implements Executable.report()."""
     last = None if calls is None else checks.integer("report: calls", calls, 1)
     recorded = executable._record()
     report = None if recorded is None else report_of(record.rank_of(recorded), recorded["program"], last)
     if report is None:
-        raise Error("report: there is no call yet that has ended, or it is too long ago")
+        raise Error("report: no call has ended yet, or the last one is too long ago")
     gradients = gradients_of(report, executable._reduced_tensors())
     return dataclasses.replace(report, gradients=gradients, staleness=_staleness_of(executable))
 
@@ -285,5 +287,5 @@ def _staleness_of(executable: Any) -> Staleness | None:
         return None
     try:
         return executable.staleness()
-    except Error:  # the servers, or the program, have failed; what is recorded is here all the same
+    except Error:  # the servers or the program have failed, but the record is still there
         return None

@@ -1,4 +1,4 @@
-"""A job's report as one HTML page: where each rank's time went, who was slow where, and one call on all ranks."""
+"""A job's report as one HTML page: the time of each rank, the slow ranks and steps, and one call on all ranks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .report import Report, calls_of, milliseconds, transfers_of, waiting_text
 if TYPE_CHECKING:
     from .job_report import JobReport
 
-# Parts of a call, with their colors and what they are.
+# The parts of a call, with their colors and descriptions.
 _PARTS = {
     "compute": ("#4c78a8", "kernels and copies"),
     "exposed": ("#f58518", "communication while no kernel ran"),
     "waiting": ("#e45756", "waiting for ranks that had not come yet"),
     "other": ("#9d9da1", "inputs, results and checks"),
 }
-_STEPS = 40  # that the table shows, the slowest
-_MOST_BOXES = 4000  # of the drawing of a call
-_WIDTH, _LANE, _GAP, _LEFT = 1100, 22, 12, 70  # of it, in its own units
-_TICKS = 10  # of its time axis, at most
+_STEPS = 40  # the number of slowest steps in the table
+_MOST_BOXES = 4000  # in the drawing of a call
+_WIDTH, _LANE, _GAP, _LEFT = 1100, 22, 12, 70  # of the drawing, in its units
+_TICKS = 10  # the largest number on its time axis
 
 _STYLE = """
 body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; padding: 0 2em; max-width: 1300px; color: #222; background: #fff; }
@@ -39,7 +39,7 @@ td.drawn { width: 100%; } .bar { display: flex; min-width: 120px; height: 14px; 
 
 
 def page(report: JobReport) -> str:
-    """The whole page, which needs nothing but a browser."""
+    """Returns the whole page, which needs nothing but a browser."""
     first = report.reports[0]
     title = f"@{first.program} on {len(report.reports)} ranks"
     body = [
@@ -94,7 +94,7 @@ def _ranks(report: JobReport) -> str:
 
 
 def _table(rows: list[str]) -> str:
-    """One that is wider than the page, of many ranks, scrolls by itself."""
+    """Returns a table that scrolls if it is wider than the page, as with many ranks."""
     return f'<div class="wide"><table>{"".join(rows)}</table></div>'
 
 
@@ -127,7 +127,7 @@ def _marked(is_slow: bool) -> str:
 
 
 def _call(report: JobReport) -> str:
-    """The same call on all ranks, drawn."""
+    """Returns the drawing of one call on all ranks."""
     rank = report.ranks[[each.rank for each in report.ranks].index(report.reports[0].rank)]
     calls = calls_of(rank, report.program[rank.rank])
     times = calls.events["time"]
@@ -140,7 +140,7 @@ def _call(report: JobReport) -> str:
         return "<p>Its events are lost.</p>"
     begin, end = min(box[0] for box in boxes), max(box[1] for box in boxes)
     scale = (_WIDTH - _LEFT) / max(end - begin, 1)
-    least = np.sort([box[1] - box[0] for box in boxes])[::-1][:_MOST_BOXES][-1]  # shorter ones are not drawn
+    least = np.sort([box[1] - box[0] for box in boxes])[::-1][:_MOST_BOXES][-1]  # shorter boxes are not drawn
     parts, y = [], 0
     for name, lane in lanes:
         y += _GAP if name else 2
@@ -161,7 +161,8 @@ def _call(report: JobReport) -> str:
 
 
 def _axis(length: int, scale: float, bottom: int) -> str:
-    """The time since the first rank began the call: lines from the top to `bottom`, below them their milliseconds. `length` is in nanoseconds."""
+    """Returns the time axis since the first rank began the call: lines from the top to `bottom`, with milliseconds
+    below. `length` is in nanoseconds."""
     least = max(length, 1) * 1e-6 / _TICKS
     power = 10.0 ** math.floor(math.log10(least))
     apart = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
@@ -178,7 +179,7 @@ def _axis(length: int, scale: float, bottom: int) -> str:
 
 
 def _lanes(report: JobReport, of: Report, number: int) -> list[tuple[str, list[tuple[int, int, str, str]]]]:
-    """Of one rank in one call: its steps and its collectives, as boxes with begin, end, color and text."""
+    """Returns the steps and the collectives of one rank in one call, as boxes with begin, end, color and text."""
     rank = next(rank for rank in report.ranks if rank.rank == of.rank)
     calls = calls_of(rank, report.program[of.rank])
     events, times = calls.events, calls.events["time"]

@@ -1,4 +1,4 @@
-"""How late gradients come to parameter servers."""
+"""The staleness of gradients at parameter servers."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class Staleness:
-    """How late gradients were: the updates by other workers between the pull that a gradient was made from and its push.
+    """The staleness of gradients: the number of updates by other workers between the pull from which a
+    gradient was computed and its push.
 
-    An array that is cut over several servers counts once on each.
+    An array that is divided among several servers counts once on each.
     """
 
     updates: Mapping[int, int]
-    """How many updates had each staleness."""
+    """The number of updates by staleness."""
 
     @property
     def max(self) -> int:
-        """The largest; 0 if there were no updates."""
+        """The largest staleness; 0 if there were no updates."""
         return max(self.updates, default=0)
 
     @property
     def mean(self) -> float:
-        """Of all updates; 0 if there were none."""
+        """The mean over all updates; 0 if there were none."""
         total = sum(self.updates.values())
         return sum(late * times for late, times in self.updates.items()) / total if total else 0.0
 

@@ -1,1 +1,1 @@
-"""PyTorch modules as graphs, and trained states back into modules."""
+"""PyTorch modules as graphs, and trained states copied back into modules."""

@@ -1,4 +1,4 @@
-"""Graphs of PyTorch modules that were exported before: files by what the module is, without the values of what is trained."""
+"""A cache of exported PyTorch modules: graphs by the module's definition, without trained values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LIBRARIES = {"torch", "numpy", "lockstep"} | (sys.stdlib_module_names - {"__mai
 
 
 def folder_of(cache: Any) -> str | None:
-    """The folder that the option `cache` names."""
+    """The folder that the option `cache` names; None if there is no cache."""
     if cache is None or cache is False:
         return None
     if cache is not True:
@@ -46,8 +46,9 @@ def folder_of(cache: Any) -> str | None:
 def cached(
     folder: str, module: torch.nn.Module, inputs: Mapping[str, Any], options: Any, export: Callable[[], Graph]
 ) -> Graph:
-    """The graph that the folder has of the module, with the values that the module has now; if it has none, that of what `export`
-    returns, so that ranks that find it and ranks that do not have equal programs. A folder that cannot be written is a warning."""
+    """Returns the graph of the module from the folder, with the module's current values. If the folder has none, calls
+    `export`, and returns the graph after writing and reading it, so that ranks with and without a cached graph have
+    equal programs. A folder that cannot be written causes a warning."""
     path = os.path.join(folder, f"{_key(module, inputs, options)}.graph")
     tensors = dict([*module.named_parameters(), *module.named_buffers()])
     graph = _found(path, tensors)
@@ -69,7 +70,7 @@ def cached(
 
 
 def _found(path: str, tensors: Mapping[str, torch.Tensor]) -> Graph | None:
-    """None if there is no such file, or it is damaged, or of a module whose constants had other values."""
+    """Returns the graph in the file; None if it is missing or damaged, or if constants had other values."""
     with suppress(Error):
         graph, note = graph_file.read(path)
         if note == _digest_of_constants(tensors, _states(graph, tensors)):
@@ -86,7 +87,7 @@ def _states(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> list[str]:
 
 
 def _digest_of_constants(tensors: Mapping[str, torch.Tensor], states: Iterable[str]) -> str:
-    """Of the tensors of a module that are no states of its graph, which has their values."""
+    """A digest of the module's tensors whose values are in the graph, because they are not states."""
     digest, known = hashlib.sha256(), set(states)
     for name in sorted(tensors.keys() - known):
         digest.update(repr((name, _content(tensors[name], name))).encode())
@@ -105,13 +106,13 @@ def _content(tensor: torch.Tensor, place: str) -> tuple[str, tuple[int, ...], st
 
 def _unknown(place: str, value: Any) -> Error:
     return Error(
-        f"from_torch: cache: {place} is of type {type(value).__module__}.{type(value).__qualname__}, of which a cache cannot see whether "
-        "it has changed; leave out cache"
+        f"from_torch: cache: {place} is of type {type(value).__module__}.{type(value).__qualname__}, whose changes a cache cannot "
+        "detect; leave out cache"
     )
 
 
 def _key(module: torch.nn.Module, inputs: Mapping[str, Any], options: Any) -> str:
-    """Of everything that the graph depends on, but for the values of the module's parameters and buffers."""
+    """A digest of everything on which the graph depends, except the values of the module's parameters and buffers."""
     import torch
 
     description = _Description(module)
@@ -127,7 +128,7 @@ def _key(module: torch.nn.Module, inputs: Mapping[str, Any], options: Any) -> st
 
 @functools.cache
 def _versions() -> tuple[str, ...]:
-    """Of what torch exports with, and of the libraries whose code is not described."""
+    """The versions of the packages with which torch exports, and of libraries whose code is not described."""
     found = []
     for package in ("numpy", "onnx", "onnx-ir", "onnxscript"):
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -137,7 +138,7 @@ def _versions() -> tuple[str, ...]:
 
 @functools.cache
 def _of_package() -> str:
-    """A digest of what makes graphs in this package, which changes more often than its version."""
+    """A digest of the files of this package that make graphs. They change more often than its version."""
     package, digest = Path(__file__).parent.parent, hashlib.sha256()
     for path in sorted([*package.glob("_torch/*.py"), *package.glob("_lockstep*.so")]):
         digest.update(path.read_bytes())
@@ -145,17 +146,18 @@ def _of_package() -> str:
 
 
 class _Description:
-    """A digest of values, of what they consist of, and of the code of their classes and functions.
+    """A digest of values, of their parts, and of the code of their classes and functions.
 
-    Functions and classes of Python's own library, torch and NumPy count by their names, since their versions are in the key.
+    Functions and classes of Python's standard library, torch and NumPy are described by their names, because the key
+    contains the versions.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._hash = hashlib.sha256()
         self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []  # so that no other object gets the id of one that was seen
+        self._kept: list[Any] = []  # keeps objects alive, so that ids stay unique
         self._queued: set[int] = set()
-        self._code: list[Any] = []  # functions and classes, which are described when nothing else is open
+        self._code: list[Any] = []  # functions and classes, which are described last
         self._by_type = {id(each) for each in [*module.parameters(), *module.buffers()]}
         self._storages: dict[int, int] = {}
 
@@ -170,7 +172,7 @@ class _Description:
         self._hash.update(repr(words).encode(errors="backslashreplace"))
 
     def add(self, value: Any, place: str, by_type: bool = False) -> None:
-        """Raises an Error, which names the place, of a value whose content nobody can tell."""
+        """Adds a value. Raises an Error, which names the place, if the content of the value cannot be determined."""
         import torch
 
         if isinstance(value, _PLAIN):
@@ -183,7 +185,7 @@ class _Description:
             return self.say(repr(value))
         if id(value) in self._numbers:
             return self.say("again", self._numbers[id(value)])
-        if not isinstance(value, tuple):  # of which equal ones may or may not be one
+        if not isinstance(value, tuple):  # equal tuples may or may not be one object
             self._numbers[id(value)] = len(self._numbers)
             self._kept.append(value)
         self.say(type(value).__module__, type(value).__qualname__)
@@ -230,7 +232,7 @@ class _Description:
             self.say(name)
             is_numbered = "_hooks" in name and isinstance(
                 attributes[name], Mapping
-            )  # by how many hooks there were before
+            )  # the keys count the hooks that were ever registered
             each = list(attributes[name].values()) if is_numbered else attributes[name]
             self.add(each, f"{place}.{name}", by_type)
 
@@ -241,7 +243,7 @@ class _Description:
                 storage = tensor.untyped_storage().data_ptr()
                 number = self._storages.setdefault(storage, len(self._storages))
                 self.say(number, tensor.storage_offset(), tensor.stride())
-        except (RuntimeError, NotImplementedError) as error:  # such as one that is not initialized
+        except (RuntimeError, NotImplementedError) as error:  # such as an uninitialized tensor
             raise _unknown(place, tensor) from error
         if not by_type:
             self.say(_content(tensor, place))
@@ -249,7 +251,7 @@ class _Description:
         self.add(getattr(tensor, "_post_accumulate_grad_hooks", None), f"the hooks of {place}")
 
     def _add_code(self, value: Any) -> None:
-        """A function or a class."""
+        """Adds a function or a class."""
         self.say(value.__module__, value.__qualname__)
         if id(value) not in self._queued and not _is_of_library(value):
             self._queued.add(id(value))
@@ -269,7 +271,7 @@ class _Description:
     def _add_function(self, function: types.FunctionType) -> None:
         kept = [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]
         for value in (function.__defaults__, function.__kwdefaults__, *kept):
-            with suppress(Error):  # an object of which nobody can tell the content
+            with suppress(Error):  # the content of some objects cannot be determined
                 self.add(value, function.__qualname__)
         names = self._add_code_object(function.__code__)
         spaces = [function.__globals__]
@@ -282,13 +284,13 @@ class _Description:
                 self._add_constant(name, space[name])
 
     def _add_constant(self, name: str, value: Any) -> None:
-        """A global, or what a class has, if it is something that does not change while a program runs."""
+        """Adds a global or an attribute of a class, if it is of a kind that does not change while a program runs."""
         if _is_constant(value):
             self.say(name)
             self.add(value, name)
 
     def _add_code_object(self, code: types.CodeType) -> set[str]:
-        """Returns the names that it uses, of globals among others."""
+        """Adds code. Returns the names that it uses, including globals."""
         names = set(code.co_names)
         self.say(code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags)
         self.say(code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
@@ -307,7 +309,7 @@ def _is_constant(value: Any) -> bool:
 
 
 def _is_of_library(value: Any) -> bool:
-    if isinstance(value, types.FunctionType):  # whose __module__ may be that of another function that it wraps
+    if isinstance(value, types.FunctionType):  # its __module__ may be that of a wrapped function
         return _is_library(value.__globals__.get("__name__", ""))
     return _is_library(value.__module__ or "")
 

@@ -1,4 +1,4 @@
-"""What torch's exporter leaves out of a module without saying so: refused here, as the module would train to other values."""
+"""Refuses modules that would train to other values, because torch's exporter silently omits something."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _log = logging.getLogger("lockstep")
 
 @dataclass
 class Traced:
-    """What was found out about a module while it was traced, which an exporter that tries several ways hides."""
+    """Findings about a module while it was traced. An exporter that tries several ways hides them."""
 
-    refusals: list[Error] = field(default_factory=list)  # that were raised inside of torch.export.export
-    conditions: list[str] = field(default_factory=list)  # on extents that were to be free, by which `forward` decides
+    refusals: list[Error] = field(default_factory=list)  # raised inside of torch.export.export
+    conditions: list[str] = field(default_factory=list)  # on free extents, on which `forward` branches
 
 
 @contextlib.contextmanager
 def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iterator[Traced]:
-    """Has each program that torch traces meanwhile checked for what the exporter leaves out of it, before it simplifies it, and
-    written so that values without gradient can be told apart.
+    """Checks each program that torch traces in the meantime, before the exporter simplifies it, for features that the
+    exporter omits, and marks values without gradient.
 
     Args:
-      ignores_own_gradients: a program that PyTorch differentiates otherwise than its operators say is not refused.
+      ignores_own_gradients: accept a program whose gradients differ from those of its operators.
     """
     import torch
 
@@ -54,7 +54,7 @@ def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iter
         ):
             try:
                 program = original(*args, **kwargs)
-            except torch._dynamo.exc.UserError as error:  # the exporter then narrows the extents, or tries another way
+            except torch._dynamo.exc.UserError as error:  # the exporter then narrows the extents or tries another way
                 traced.conditions = traced.conditions or _conditions_of(str(error))
                 raise
         traced.conditions = traced.conditions or asked or _asserted(program)
@@ -78,7 +78,7 @@ def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iter
 
 
 def _conditions_of(message: str) -> list[str]:
-    """Of torch's error about extents that are not free: what `forward` asks of them, such as "x.shape[0] <= 4"."""
+    """Returns the conditions of `forward` on extents, such as "x.shape[0] <= 4", from an error of torch."""
     text = re.sub(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]", r"\1.shape[\2]", message).replace("IntInfinity()", "inf")
     guards = re.findall(r"satisfy the generated guard (.+?)\.?(?:Specializations .*)?$", text, re.MULTILINE)
     constants = re.findall(r"You marked (\S+) as dynamic but your code specialized it to be a constant \((\d+)\)", text)
@@ -86,13 +86,14 @@ def _conditions_of(message: str) -> list[str]:
 
 
 def _asserted(program: torch.export.ExportedProgram) -> list[str]:
-    """The same of what torch would assert while the program runs, which the exporter leaves out: "Ne(Mod(s77, 4), 0)"."""
+    """Returns the conditions that torch would assert while the program runs and that the exporter omits, such as
+    "Ne(Mod(s77, 4), 0)"."""
     import torch
 
     asserted = program.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default)
     texts = (str(node.args[1]).removeprefix("Runtime assertion failed for expression ") for node in asserted)
     expressions = (text.partition(" on node ")[0] for text in texts)
-    # PyTorch's own functions ask whether there is one element, of a concatenation too, and whether inputs have as many.
+    # PyTorch's own functions test for a single element, also of a concatenation, and for equal numbers of elements.
     harmless = re.compile(r"\w+ >= [012]|Ne\([\w +*]+, [01]\)|Eq\(s\d+, s\d+\)")
     return [each for each in expressions if not harmless.fullmatch(each)]
 
@@ -107,20 +108,20 @@ def _check_program(
         return
     _check_detached(name, program, nodes)
     way_out = (
-        "ONNX has no word for that, and a training step would differentiate them as they stand; "
-        'own_gradients="ignore" imports the module all the same, as for inference'
+        "ONNX cannot express that, and a training step would use the gradients of the operators; "
+        'own_gradients="ignore" imports the module anyway, as for inference'
     )
     if functions:
-        raise Error(f"from_torch: {name} has gradients of its own, of {', '.join(sorted(functions))}; {way_out}")
+        raise Error(f"from_torch: {name} has custom gradients, of {', '.join(sorted(functions))}; {way_out}")
     numbers = _numbers(program, nodes)
     if numbers:
         places = ", ".join(dict.fromkeys(place_of(node) for node in numbers[:3]))
-        raise Error(f"from_torch: {name} makes numbers of values that have a gradient ({places}); {way_out}")
+        raise Error(f"from_torch: {name} reads values that have a gradient as numbers ({places}); {way_out}")
 
 
 def _write_detach(program: torch.export.ExportedProgram) -> None:
-    """Has detach() wherever a value has no gradient: that the exporter keeps. What torch.no_grad() encloses are subgraphs, which it
-    writes without a word of that; and it leaves out detach_()."""
+    """Inserts detach(), which the exporter keeps, at each value without gradient. Regions of torch.no_grad() are
+    subgraphs, and the exporter drops their meaning. It also omits detach_()."""
     import torch
 
     switch = torch.ops.higher_order.wrap_with_set_grad_enabled
@@ -141,8 +142,8 @@ def _write_detach(program: torch.export.ExportedProgram) -> None:
 
 
 def _write_cosine_similarity(program: torch.export.ExportedProgram) -> None:
-    """Writes cosine_similarity as PyTorch computes it. A norm below eps counts as eps, and its gradient is that of the norm; in what the
-    exporter makes of it such a norm has none."""
+    """Replaces cosine_similarity by the computation of PyTorch. A norm below eps counts as eps, and keeps the gradient
+    of the norm. In the exporter's form it would have no gradient."""
     import torch
 
     aten = torch.ops.aten
@@ -167,12 +168,12 @@ def _write_cosine_similarity(program: torch.export.ExportedProgram) -> None:
 
 
 def check_after(module: torch.nn.Module, program: torch.export.ExportedProgram, known: set[str]) -> None:
-    """Checks that no parameter changes in `forward`, and no buffer which the results depend on, but for the `known` ones."""
+    """Checks that `forward` changes no parameter, and no buffer on which results depend except the `known` ones."""
     signature = program.graph_signature
     for output in signature.output_specs:
         if output.kind.name == "PARAMETER_MUTATION":
             raise Error(
-                f"from_torch: {type(module).__name__} changes its parameter {output.target} in forward, and a file cannot say that: "
+                f"from_torch: {type(module).__name__} changes its parameter {output.target} in forward, which a file cannot represent: "
                 "make a new value of it there, or change the state of the executable between calls"
             )
     outputs = set(signature.user_outputs)
@@ -182,15 +183,15 @@ def check_after(module: torch.nn.Module, program: torch.export.ExportedProgram, 
     for buffer in signature.buffers_to_mutate.values():
         if buffer not in known and placeholders.get(buffer) in read:
             raise Error(
-                f"from_torch: {type(module).__name__} changes its buffer {buffer} in forward, and a file cannot say that: "
+                f"from_torch: {type(module).__name__} changes its buffer {buffer} in forward, which a file cannot represent: "
                 "put that part in evaluation mode, or give the value as an input"
             )
 
 
 @contextlib.contextmanager
 def _own_functions() -> Iterator[set[str]]:
-    """What has gradients of its own meanwhile: the names of the subclasses of torch.autograd.Function that are applied, hooks, and
-    inference_mode. Warns of numbers that modules keep from call to call."""
+    """Collects what has its own gradients in the meantime: applied subclasses of torch.autograd.Function, hooks and
+    inference_mode. Warns about numbers that modules keep between calls."""
     import torch
 
     names: set[str] = set()
@@ -208,7 +209,7 @@ def _own_functions() -> Iterator[set[str]]:
         return register_hook(tensor, hook)
 
     def entered(mode: Any) -> Any:
-        if not is_of_torch(sys._getframe(1).f_code.co_filename):  # which enters it itself while it traces
+        if not is_of_torch(sys._getframe(1).f_code.co_filename):  # torch itself enters it while tracing
             names.add("inference_mode")
         return inference_mode(mode)
 
@@ -231,8 +232,8 @@ def _own_functions() -> Iterator[set[str]]:
 
 @contextlib.contextmanager
 def _left_out_of_trace(name: str) -> Iterator[list[Error]]:
-    """What the module `name` does meanwhile that no trace shows. Its `.data` is detach(), of which the exporter knows: the same values
-    without gradient, in the same memory."""
+    """Collects operations of the module `name` that no trace shows. `.data` becomes detach(), which the exporter knows:
+    the same values without gradient, in the same memory."""
     import torch
 
     functional, tensor = torch.nn.functional, torch.Tensor
@@ -240,7 +241,7 @@ def _left_out_of_trace(name: str) -> Iterator[list[Error]]:
     left_out: list[Error] = []
 
     def handled(function: Any, operands: Any, *args: Any, **kwargs: Any) -> Any:
-        # torch 2.13 does not pass the weight of l1_loss on.
+        # torch 2.13 does not pass on the weight of l1_loss.
         if function is functional.l1_loss and len(operands) == 3 and operands[2] is not None and "weight" not in kwargs:
             left_out.append(
                 Error(
@@ -273,8 +274,8 @@ def _left_out_of_trace(name: str) -> Iterator[list[Error]]:
 
 @contextlib.contextmanager
 def _asked_of_one() -> Iterator[list[str]]:
-    """What code that is not torch's asks of extents meanwhile, such as whether there is more than one row, where an extent of 1 gives
-    another answer. torch takes the answer for all extents and says nothing; what it asks itself is right for 1, too."""
+    """Collects conditions of the user's code on extents whose answer differs for an extent of 1, such as whether there
+    is more than one row. torch silently takes the answer for all extents. Its own conditions are right for 1 too."""
     import torch
 
     original = torch.SymBool.__bool__
@@ -296,7 +297,7 @@ def _asked_of_one() -> Iterator[list[str]]:
 
 
 def _own_place() -> str:
-    """Where the program is in a file that is neither torch's nor this one: "model.py:12"."""
+    """The current place in the first file that is neither torch's nor this one: "model.py:12"."""
     frame = sys._getframe(1)
     while frame.f_back is not None and (frame.f_code.co_filename == __file__ or is_of_torch(frame.f_code.co_filename)):
         frame = frame.f_back
@@ -304,9 +305,9 @@ def _own_place() -> str:
 
 
 def _check_detached(name: str, program: torch.export.ExportedProgram, nodes: list[torch.fx.Node]) -> None:
-    """Refuses a change in place without gradient, through detach(), .data or in no_grad(), of a value that is used later: PyTorch keeps
-    the value's gradient, the exporter gives it that of the changed one, which is none. Of parameters and buffers `check_after` refuses
-    the change itself."""
+    """Refuses an in-place change without gradient, through detach(), .data or in no_grad(), of a value that is used
+    later. PyTorch keeps the value's gradient, but the exporter uses the gradient of the changed value, which is none.
+    `check_after` refuses all changes of parameters and buffers."""
     import torch
 
     trained = _trained(program)
@@ -327,8 +328,8 @@ def _check_detached(name: str, program: torch.export.ExportedProgram, nodes: lis
 def _written(
     node: torch.fx.Node, module: torch.fx.GraphModule
 ) -> Iterator[tuple[torch.fx.Node, torch.fx.Node, bool, bool]]:
-    """By what operator a node changes something in place, what that is, whether it does so without gradient, and whether what is used later
-    is then a result of the node: all that no_grad() encloses is one."""
+    """Yields the in-place changes of a node: the operator, the changed value, whether the change has no gradient, and
+    whether later uses read a result of the node. A region of no_grad() is one node."""
     import torch
 
     if _writes(node):
@@ -342,21 +343,21 @@ def _written(
 
 
 def _aliases(value: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """The value, what it is a view of, and so on."""
+    """Yields the value, the value of which it is a view, and so on."""
     while value is not None:
         yield value
         value = _base_of(value)
 
 
 def _writes(node: torch.fx.Node) -> bool:
-    """Whether the operator changes its first operand in place."""
+    """True if the operator changes its first operand in place."""
     arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
     is_written = bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
-    return is_written and bool(node.args) and hasattr(node.args[0], "users")  # no list
+    return is_written and bool(node.args) and hasattr(node.args[0], "users")  # not a list
 
 
 def _base_of(node: torch.fx.Node) -> torch.fx.Node | None:
-    """The operand whose memory a node's result may lie in."""
+    """The operand whose memory a node's result may share."""
     returns = getattr(getattr(node.target, "_schema", None), "returns", ())
     is_alias = node.target is operator.getitem or (bool(returns) and returns[0].alias_info is not None)
     if not is_alias or not node.args or not hasattr(node.args[0], "users"):
@@ -366,7 +367,7 @@ def _base_of(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def is_of_torch(path: str) -> bool:
-    """Whether a source file is of the package torch."""
+    """True if a source file belongs to the package torch."""
     import torch
 
     return Path(path).resolve().is_relative_to(Path(torch.__file__).resolve().parent)
@@ -398,8 +399,8 @@ def _check_options(name: str, node: torch.fx.Node) -> None:
         )
     if node.target is aten.multilabel_margin_loss.default:
         raise Error(
-            f"from_torch: {name} has multilabel_margin_loss ({place_of(node)}), in whose place torch's exporter writes another "
-            "function where a row of the target ends with -1; write it as a sum of relu(1 - (x[target] - x))"
+            f"from_torch: {name} has multilabel_margin_loss ({place_of(node)}), for which torch's exporter writes another "
+            "function if a row of the target ends with -1; write it as a sum of relu(1 - (x[target] - x))"
         )
     if node.target is aten.scatter_reduce.two and argument(node, 4, "reduce", "") == "mean":
         raise Error(
@@ -409,7 +410,7 @@ def _check_options(name: str, node: torch.fx.Node) -> None:
 
 
 def _numbers(program: torch.export.ExportedProgram, nodes: list[torch.fx.Node]) -> list[torch.fx.Node]:
-    """The nodes that make numbers, for the trace, of what depends on a parameter, and that the results depend on."""
+    """Returns the nodes that read values as numbers, such as item(), between a parameter and the results."""
     import torch
 
     aten = torch.ops.aten
@@ -427,13 +428,13 @@ def _numbers(program: torch.export.ExportedProgram, nodes: list[torch.fx.Node]) 
 
 
 def _trained(program: torch.export.ExportedProgram) -> set[str]:
-    """The names of the nodes that are parameters with a gradient."""
+    """The names of the nodes that are trained parameters."""
     trained = {name for name, parameter in program.named_parameters() if parameter.requires_grad}
     return {name for name, target in program.graph_signature.inputs_to_parameters.items() if target in trained}
 
 
 def _reached(ends: list[torch.fx.Node]) -> set[torch.fx.Node]:
-    """What `ends` depend on, themselves included."""
+    """Returns the nodes on which `ends` depend, including `ends`."""
     reached, open_nodes = set(), list(ends)
     while open_nodes:
         node = open_nodes.pop()
@@ -451,10 +452,10 @@ def _may_have_gradient(node: torch.fx.Node) -> bool:
 
 
 def place_of(node: torch.fx.Node) -> str:
-    """Where the node is in the user's program: "model.py:12"; its name if nobody knows."""
+    """The place of the node in the user's program, such as "model.py:12"; its name if unknown."""
     frames = re.findall(r'File "([^"]*)", line (\d+)', node.meta.get("stack_trace") or "")
     users = node.users if not frames else {}
-    for user in users:  # a group of nodes has no place of its own; what is taken of it has
+    for user in users:  # a region has no place, but its results have
         frames = frames or re.findall(r'File "([^"]*)", line (\d+)', user.meta.get("stack_trace") or "")
     own = [frame for frame in frames if not is_of_torch(frame[0])] or frames
     return f"{own[-1][0].rpartition('/')[2]}:{own[-1][1]}" if own else node.name

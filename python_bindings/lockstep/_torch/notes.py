@@ -1,4 +1,4 @@
-"""What operators of PyTorch say beyond what ONNX has words for, written into the program and the file so that the importer knows it."""
+"""Notes about PyTorch operators that ONNX cannot express, written into the program and the file for the importer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 def argument(node: torch.fx.Node, place: int, name: str, default: Any) -> Any:
-    """That the node calls its operator with, by place or by name."""
+    """Returns an argument of the node's operator, which is given by position or by name."""
     return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
 
 
 def graphs_of(program: torch.export.ExportedProgram) -> Iterator[torch.fx.GraphModule]:
-    """The program's graph and those in it, such as what no_grad() encloses; what the caller changes of one is valid afterwards."""
+    """Yields the program's graph and its subgraphs, such as regions of no_grad(). Recompiles each afterwards."""
     import torch
 
     for part in program.graph_module.modules():
@@ -25,7 +25,7 @@ def graphs_of(program: torch.export.ExportedProgram) -> Iterator[torch.fx.GraphM
 
 
 def call_before(node: torch.fx.Node, target: Any, *args: Any) -> torch.fx.Node:
-    """A new node before `node`, of the same place in the user's program."""
+    """Inserts a node before `node`, with the same place in the user's program."""
     with node.graph.inserting_before(node):
         new = node.graph.call_function(target, args)
     new.meta["stack_trace"] = node.meta.get("stack_trace")
@@ -33,8 +33,8 @@ def call_before(node: torch.fx.Node, target: Any, *args: Any) -> torch.fx.Node:
 
 
 def note_options(program: torch.onnx.ONNXProgram) -> None:
-    """Notes in nodes what ONNX has no word for: whether indices may be negative, which row is padding and has no gradient, and how
-    labels are smoothed."""
+    """Notes what ONNX cannot express in nodes: that indices may not be negative, the padding row, which has no
+    gradient, and label smoothing."""
     import torch
 
     aten = torch.ops.aten
@@ -59,8 +59,9 @@ def note_options(program: torch.onnx.ONNXProgram) -> None:
 
 
 def check_indices(program: torch.export.ExportedProgram) -> None:
-    """Has the indices of operators that refuse negative ones, and that the exporter takes apart into some that do not, checked: what
-    `index_select` takes from 0, 1, 2, … are the indices themselves."""
+    """Adds checks of indices for operators that refuse negative indices, and that the exporter decomposes into
+    operators that do not. The index is replaced by `index_select` of it from 0, 1, 2, …, which returns the index
+    itself."""
     import torch
 
     aten = torch.ops.aten
@@ -75,7 +76,7 @@ def check_indices(program: torch.export.ExportedProgram) -> None:
         for node in list(part.graph.nodes):
             place, extent_of = places.get(node.target, (0, None))
             extent = extent_of(node) if extent_of is not None else -1
-            if not isinstance(extent, int) or extent < 0:  # of the batch
+            if not isinstance(extent, int) or extent < 0:  # the extent is that of the batch
                 continue
             indices = node.args[place]
             count = call_before(node, aten.arange.default, extent)

@@ -1,4 +1,4 @@
-"""What a module's parts and parameters do that no trace shows, and torch's exporter leaves out: refused here by name."""
+"""Refuses parts and parameters of a module that no trace shows and that torch's exporter would omit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def check_parts(module: torch.nn.Module, ignores_own_gradients: bool) -> None:
-    """Checks the parts that `module` has, and, unless `ignores_own_gradients`, what becomes of the gradients of its parameters.
+    """Checks the parts of `module` and, unless `ignores_own_gradients`, the gradients of its parameters.
 
     Raises:
-      Error: naming the part or the parameter, and what it does.
+      Error: names the part or the parameter, and the reason.
     """
     import torch
 
@@ -31,21 +31,21 @@ def check_parts(module: torch.nn.Module, ignores_own_gradients: bool) -> None:
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise Error(
-                f"from_torch: {name} of {type(module).__name__} has a gradient hook, and ONNX has no word for that; take it off, and "
+                f"from_torch: {name} of {type(module).__name__} has a gradient hook, which ONNX cannot express; remove it, and "
                 "change the gradients of train_step(optimizer=None), which are results"
             )
     _check_memory(module)
 
 
 def _left_out(part: torch.nn.Module) -> str | None:
-    """What torch's exporter leaves out of a part, or cannot write."""
+    """The reason why torch's exporter omits something of a part or cannot write it; None if it can."""
     from torch import nn
 
     if isinstance(part, nn.CTCLoss):
-        return "is nothing that torch can export; ls.loss.ctc is that loss, of a result of the module without it"
+        return "cannot be exported by torch; export the module without it, and use ls.loss.ctc"
     if isinstance(part, nn.AdaptiveLogSoftmaxWithLoss):
         return (
-            "chooses what it computes by its data, which torch cannot export; a Linear with ls.loss.softmax_cross_entropy computes the "
+            "depends on the values of its data, which torch cannot export; a Linear with ls.loss.softmax_cross_entropy computes the "
             "scores of all classes instead"
         )
     if isinstance(part, nn.LSTM) and part.proj_size > 0:
@@ -70,7 +70,7 @@ def _left_out(part: torch.nn.Module) -> str | None:
 
 
 def _check_memory(module: torch.nn.Module) -> None:
-    """Refuses parameters that have elements in common: they would be trained apart."""
+    """Refuses parameters that share elements, because they would be trained separately."""
     by_storage: dict[int, list[tuple[str, torch.nn.Parameter]]] = {}
     for name, each in module.named_parameters():
         if each.requires_grad and each.numel() > 0:
@@ -80,7 +80,7 @@ def _check_memory(module: torch.nn.Module) -> None:
             if _overlap(one, other):
                 raise Error(
                     f"from_torch: {name} and {other_name} of {type(module).__name__} have elements in common, and would be trained "
-                    "apart; make one parameter, and take parts of it in forward"
+                    "separately; make one parameter, and take parts of it in forward"
                 )
 
 

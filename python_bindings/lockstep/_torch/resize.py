@@ -1,7 +1,7 @@
-"""Resizing as PyTorch does it, where the nodes that its exporter writes mean something else.
+"""Resizing as in PyTorch, where the nodes that its exporter writes mean something else.
 
-ONNX takes a new size, or a scale; PyTorch's kernels take both: the size that the scale gives, rounded down in f64, and the scale for
-the coordinates (aten/src/ATen/native/UpSample.h). The exporter keeps one of them, in f32.
+ONNX takes a new size or a scale. PyTorch's kernels take both: the size that the scale gives, rounded down in f64, and
+the scale for the coordinates (aten/src/ATen/native/UpSample.h). The exporter keeps one of them, in f32.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def resize_as_pytorch_does(name: str, program: torch.onnx.ONNXProgram, place: Callable[[torch.fx.Node], str]) -> None:
-    """Rewrites the program's Resize nodes so that they compute what `interpolate` of the module `name` does.
+    """Rewrites the program's Resize nodes so that they compute the same as `interpolate` of the module `name`.
 
     Args:
-      place: of a node in the module, for messages.
+      place: returns the place of a node in the module, for messages.
 
     Raises:
-      Error: of what ONNX cannot say: antialiasing with aligned corners; a scale of a size that is left open.
+      Error: ONNX has no such resizing: antialiasing with aligned corners, or a scale of a size that is not fixed.
     """
     for node in list(program.model.graph):
         of_torch = node.meta.get("node")
@@ -38,7 +38,7 @@ def resize_as_pytorch_does(name: str, program: torch.onnx.ONNXProgram, place: Ca
 
 
 class _CannotSay(Exception):
-    """What an option of interpolate means, and ONNX does not."""
+    """An option of interpolate that ONNX does not have."""
 
 
 def _resize(node: Any, of_torch: torch.fx.Node) -> None:
@@ -46,11 +46,11 @@ def _resize(node: Any, of_torch: torch.fx.Node) -> None:
     scales, aligned = _scales(options), bool(options.get("align_corners", False))
     is_antialiased = "_aa" in str(of_torch.target)
     if is_antialiased and aligned:
-        raise _CannotSay("antialias=True and align_corners=True, whose coordinates ONNX does not have; leave out one")
+        raise _CannotSay("antialias=True and align_corners=True, which ONNX does not have together; leave out one")
     old, new = (tuple(each.meta["val"].shape[2:]) for each in (of_torch.args[0], of_torch))
     if not all(isinstance(extent, int) for extent in (*old, *new)):
         if any(scale is not None and not float(scale).is_integer() for scale in scales or ()):
-            raise _CannotSay("a scale_factor of a size that dynamic_shapes leaves open; leave that size as it is")
+            raise _CannotSay("a scale_factor of a size that dynamic_shapes makes symbolic; keep that size fixed")
         return
     if "nearest" in str(of_torch.target):
         _select(node, old, new, scales)
@@ -66,7 +66,7 @@ def _options(of_torch: torch.fx.Node) -> dict[str, Any]:
 
 
 def _scales(options: dict[str, Any]) -> list[float | None] | None:
-    """The scale of each dimension; None if the size alone is given."""
+    """The scale of each dimension; None if only the size is given."""
     if "scale_factors" in options:
         return options["scale_factors"]
     given = [options[name] for name in ("scales", "scales_d", "scales_h", "scales_w") if name in options]
@@ -74,7 +74,7 @@ def _scales(options: dict[str, Any]) -> list[float | None] | None:
 
 
 def _rounded(scale: float, old: int, new: int) -> np.float32:
-    """The f32 next to `scale` with which the product, rounded down in f32, is `new`, as it is in f64."""
+    """The f32 nearest to `scale` for which the product, rounded down in f32, equals `new`, as it does in f64."""
     rounded = np.float32(scale)
     while int(np.float32(old) * rounded) != new:
         rounded = np.nextafter(rounded, np.float32(np.inf if int(np.float32(old) * rounded) < new else 0))
@@ -82,7 +82,7 @@ def _rounded(scale: float, old: int, new: int) -> np.float32:
 
 
 def _take(node: Any, **given: np.ndarray) -> None:
-    """Gives the node sizes or scales of all dimensions but the first two, instead of what it has."""
+    """Replaces the node's sizes or scales by those given, which are of all dimensions except the first two."""
     import onnx_ir as ir
 
     (kind, array), *_ = given.items()
@@ -95,7 +95,7 @@ def _take(node: Any, **given: np.ndarray) -> None:
 
 
 def _select(node: Any, old: tuple[int, ...], new: tuple[int, ...], scales: list[float | None] | None) -> None:
-    """Takes the elements that PyTorch takes: by a size, where that is the same, else by their places."""
+    """Selects the same elements as PyTorch: by a size if that gives the same elements, otherwise by their indices."""
     import onnx_ir as ir
     import torch
 
@@ -113,12 +113,12 @@ def _select(node: Any, old: tuple[int, ...], new: tuple[int, ...], scales: list[
     for i, each in enumerate(places):
         gather = ir.node("Gather", [selected, _constant(node, f"places{i}", each)], {"axis": 2 + i})
         gather.name, gather.outputs[0].name = f"{node.name}_{i}", f"{node.outputs[0].name}/{i}"
-        gather.metadata_props.update(node.metadata_props)  # it is of the same module
+        gather.metadata_props.update(node.metadata_props)  # the same module
         node.graph.insert_before(node, gather)
         selected = gather.outputs[0]
     node.resize_inputs(1)
     node.replace_input_with(0, selected)
-    _take(node, scales=np.ones(len(old), np.float32))  # it keeps its name, and resizes nothing
+    _take(node, scales=np.ones(len(old), np.float32))  # the node keeps its name and resizes nothing
 
 
 def _constant(node: Any, kind: str, array: np.ndarray) -> Any:

@@ -1,4 +1,4 @@
-"""From PyTorch modules and back. Imports torch when it is called, and nothing of it before."""
+"""Conversion from PyTorch modules and back. Imports torch only when called."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .resize import resize_as_pytorch_does
 if TYPE_CHECKING:
     import torch
 
-# A model in one piece of protobuf has at most 2 GiB; beyond this the parameters go through files of their own.
+# A protobuf message has at most 2 GiB. Beyond this size, parameters are passed in files.
 _MAX_BYTES_IN_MEMORY = 1 << 30
 
 
@@ -50,43 +50,51 @@ def from_torch(
     world: Communicator | None = None,
     cache: str | os.PathLike[str] | bool = False,
 ) -> Graph:
-    """Imports a PyTorch module, as `torch.onnx.export(dynamo=True)` sees it, as the one-rank program over the global batch.
+    """Imports a PyTorch module, by `torch.onnx.export(dynamo=True)`, as the one-rank program over the global batch.
 
         model = ls.from_torch(module, torch.randn(2, 784), dims={"batch": 128}, output_names=["logits"])
 
-    States have the names of the module's parameters (the first one where there are several; those that `forward` does not use stay
-    what they are) and running statistics; all other tensors are constants: parameters that require no gradient, other buffers, attributes, and what `forward` makes. Inputs have the names
-    of the parameters of `forward`. Nothing is folded or fused on the way, so that batch normalisation can be trained. What a file cannot say is an error, so that a training step is that of
-    PyTorch: gradients of one's own, hooks, parameters that share elements, buffers that change in `forward`. What has no gradient
-    by `detach()`, `.data`, `no_grad()` or `padding_idx` has none here. A network whose weights the program sets itself, such as a moving
-    average of another, keeps `requires_grad` and is detached in `forward`: its parameters are states, `exe.state[name] = value`.
+    States have the names of the module's parameters and running statistics. A parameter with several names has the
+    first one, and a parameter that `forward` does not use never changes. All other tensors are constants: parameters
+    that require no gradient, other buffers, attributes, and tensors that `forward` makes. Inputs have the names of the
+    parameters of `forward`. Nothing is folded or fused, so that batch normalisation can be trained.
+
+    A feature that a file cannot represent is an error, so that a training step equals that of PyTorch: custom
+    gradients, hooks, parameters that share elements, buffers that change in `forward`. A value without gradient, by
+    `detach()`, `.data`, `no_grad()` or `padding_idx`, has no gradient here either. For a network whose weights the
+    program sets itself, such as a moving average of another network, keep `requires_grad` and detach it in `forward`.
+    Its parameters are then states: `exe.state[name] = value`.
 
     Args:
-      module: in the mode, training or evaluation, that its parts are to be imported in.
-      example_inputs: what `forward` takes, by place or by name. All that have rows have equally many, and the graph does not depend on
-        how many; of one row, or none, torch cannot export every module, such as a batch normalisation in training mode.
-      dims: as of `load_onnx`. A name, such as "batch", stands for dimension 0 of all example inputs that have one. `Graph.with_dims`
-        gives the graph other extents later, without another export. A module that decides by the number of rows, as by `len(x)` or
-        `if x.shape[0] > 1`, is imported for one number alone, which its example inputs then have to have.
-      split: as of `load_onnx`.
-      dynamic_shapes: as of `torch.export`, if other dimensions are symbolic; then `dims` gives those by their names.
-      output_names: of the results, in order.
-      own_gradients: "ignore" imports a module with an `autograd.Function`, hooks, or numbers that it makes of values
-        (`item()`) as if its operators were differentiated as they stand: for inference. None refuses it.
-      world: the ranks that call this together. Rank 0 alone exports its module; the others get the graph, with the values of rank 0's
-        weights. An error of rank 0 is raised on all, and so is an export that takes longer than the communicator's timeout. With None each
-        rank exports its own module.
-      cache: a folder, or True for ~/.cache/lockstep/torch, of graphs that were exported before: a module whose graph is there is not exported
-        again, which takes seconds to minutes. The values of its weights are those that it has now. A graph is found by what it
-        depends on: the attributes of the module and of its parts, hooks among them; the code of their classes and functions, and of
-        what these call; the types of parameters and buffers, and the values of those that are constants; the example inputs, but
-        for the values of tensors; the options; the versions of Python, torch, NumPy, ONNX and this package. It cannot see a change of
-        what `forward` reads in lists, dicts, tensors and objects that are globals or attributes of classes, in files, or in the
-        environment: empty the folder then.
+      module: in the mode, training or evaluation, in which its parts are to be imported.
+      example_inputs: the inputs of `forward`, by position or by name. All inputs that have rows need the same number of
+        rows, and the graph does not depend on it. With one row or none, torch cannot export some modules, such as a
+        batch normalisation in training mode.
+      dims: as for `load_onnx`. A name, such as "batch", stands for dimension 0 of all example inputs that have one.
+        `Graph.with_dims` changes the extents of the graph later, without another export. A module that branches on the
+        number of rows, as by `len(x)` or `if x.shape[0] > 1`, is imported for one number only, which its example inputs
+        must have.
+      split: as for `load_onnx`.
+      dynamic_shapes: as for `torch.export`, if other dimensions are symbolic. `dims` then gives their extents by name.
+      output_names: names of the results, in order.
+      own_gradients: "ignore" imports a module with an `autograd.Function`, hooks, or numbers read from values
+        (`item()`), with the gradients of its operators. This is for inference. None refuses such a module.
+      world: the ranks that call this together. Only rank 0 exports its module. The others receive the graph, with the
+        weights of rank 0. An error of rank 0 is raised on all ranks, and so is an export that takes longer than the
+        communicator's timeout. If None, each rank exports its own module.
+      cache: a folder of graphs that were exported before, or True for ~/.cache/lockstep/torch. A module whose graph is
+        there is not exported again, which would take seconds to minutes. Its weights have their current values. A graph
+        is found by everything on which it depends: the attributes of the module and its parts, including hooks; the
+        code of their classes and functions, and of functions that these call; the types of parameters and buffers, and
+        the values of constants; the example inputs, without the values of tensors; the options; the versions of Python,
+        torch, NumPy, ONNX and this package. Changes of other data that `forward` reads are not detected: lists, dicts,
+        tensors and objects that are globals or attributes of classes, files, and the environment. Empty the folder
+        after such a change.
 
     Raises:
-      Error: if torch cannot export the module, with the reason alone; what torch says in full is the `__context__` of the error; or
-        as `load_onnx`; or, with `cache`, if an attribute of the module is an object of which nobody can tell whether it has changed.
+      Error: torch cannot export the module. The message is the reason, and the `__context__` of the error has torch's
+        full report. Also the errors of `load_onnx`. With `cache`, an attribute of the module is an object whose changes
+        cannot be detected.
     """
     torch = _torch("from_torch")
     checks.instance("from_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
@@ -109,7 +117,7 @@ def from_torch(
 
 
 def _of_rank_0(world: Communicator, make: Callable[[], Graph]) -> Graph:
-    """What `make` returns on rank 0, on all ranks: read from the same bytes, so that they are equal."""
+    """Returns the result of `make` on rank 0 to all ranks, read from the same bytes, so that the graphs are equal."""
     call, made = "from_torch(world=...)", [b""]
 
     def on_rank_0() -> str:
@@ -134,7 +142,7 @@ def _export(
     ignores: bool,
     finds_batch: bool,
 ) -> Graph:
-    """With symbols for the batch, or, of a module that decides by the number of rows, for that of the example inputs alone."""
+    """Exports with symbols for the batch; only for the example inputs' batch if the module branches on it."""
     import torch
 
     options = (split, names, ignores)
@@ -146,12 +154,12 @@ def _export(
     rows = {place: value.shape[0] for place, value in given.items() if isinstance(value, torch.Tensor) and value.dim()}
     batch = next((extent for symbol, extent in extents.items() if ":" not in symbol), 0)
     if not finds_batch or len(rows) != len(given) or set(rows.values()) != {batch}:
-        way_out = f"give example inputs of {batch} rows, as dims says"
+        way_out = f"give example inputs of {batch} rows, as in dims"
         if not finds_batch:
-            way_out = "leave out dynamic_shapes, and give example inputs of the extents that they are to have"
+            way_out = "leave out dynamic_shapes, and give example inputs with the extents of the real inputs"
         raise Error(
-            f"from_torch: {name} decides by the extents of its inputs ({shown}), and would be right for those of the example inputs "
-            f"alone; {way_out}"
+            f"from_torch: {name} branches on the extents of its inputs ({shown}), and would be right only for those of the example "
+            f"inputs; {way_out}"
         )
     places = {f"{place}:0": extent for place, extent in rows.items()}
     fixed = places | {place: extent for place, extent in extents.items() if ":" in place}
@@ -159,7 +167,7 @@ def _export(
 
 
 class _NotFree(Exception):
-    """The module decides by extents that were to be free; its arguments are the conditions on them."""
+    """The module branches on extents that should be free. The arguments are the conditions on them."""
 
 
 def _export_once(
@@ -172,7 +180,7 @@ def _export_once(
     names: list[str],
     ignores: bool,
 ) -> Graph:
-    """Raises _NotFree only where `dynamic_shapes` has symbols."""
+    """Exports the module. Raises _NotFree only if `dynamic_shapes` has symbols."""
     import torch
 
     with _quiet(), checked_export(module, ignores) as traced, tempfile.TemporaryDirectory() as folder:
@@ -185,7 +193,7 @@ def _export_once(
                 optimize=False,
                 verbose=False,
                 dynamic_shapes=dynamic_shapes,
-                # Others have no names of their own, or are no inputs.
+                # Other values have no own names, or are not inputs.
                 input_names=list(given) if all(isinstance(value, torch.Tensor) for value in given.values()) else None,
                 output_names=names or None,
             )
@@ -222,13 +230,13 @@ def _export_once(
 
 
 def to_torch(executable: Executable, module: torch.nn.Module) -> None:
-    """Writes the present values of the executable's states into the parameters and buffers of those names.
+    """Writes the current values of the executable's states into the parameters and buffers with the same names.
 
-    States that the module does not have, such as an optimizer's, are left out, and so are buffers that the program does not use, and
-    parameters that require no gradient.
+    States that the module does not have, such as those of an optimizer, are skipped. Buffers that the program does not
+    use, and parameters that require no gradient, are unchanged.
 
     Raises:
-      Error: naming the parameter that no state has the name of, or whose shape differs; the module is as it was then.
+      Error: names a parameter that has no state, or whose shape differs. The module is then unchanged.
     """
     torch = _torch("to_torch")
     checks.instance("to_torch: the executable", executable, Executable, "what compile() returns")
@@ -253,11 +261,11 @@ def to_torch(executable: Executable, module: torch.nn.Module) -> None:
 
 
 def _as_tensor(state: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    """A copy of the state of a parameter of that dtype. Neither NumPy nor torch.tensor() has bfloat16, which goes by its bits."""
+    """Returns a copy of a parameter's state in its dtype. bfloat16, which NumPy does not have, is copied as bits."""
     import torch
 
     bits = bits_of_bfloat16(state)
-    if bits is None and dtype == torch.bfloat16 and state.dtype == np.uint16:  # which stands for it without ml_dtypes
+    if bits is None and dtype == torch.bfloat16 and state.dtype == np.uint16:  # its form without ml_dtypes
         bits = state
     return torch.tensor(state) if bits is None else torch.tensor(bits.view(np.int16)).view(torch.bfloat16)
 
@@ -278,7 +286,7 @@ def _tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def _name_as_pytorch_does(program: torch.onnx.ONNXProgram, module: torch.nn.Module) -> None:
-    """A tensor that the module has under several names gets the first, as in `named_parameters()`; the exporter takes another."""
+    """Gives a tensor with several names the first one, as in `named_parameters()`. The exporter uses another."""
     first: dict[int, str] = {}
     for name, tensor in _tensors(module):
         canonical = first.setdefault(id(tensor), name)
@@ -288,7 +296,7 @@ def _name_as_pytorch_does(program: torch.onnx.ONNXProgram, module: torch.nn.Modu
 
 
 def _keep_unused(program: torch.onnx.ONNXProgram, module: torch.nn.Module) -> None:
-    """Parameters that `forward` does not use are parameters of the program too, which never change."""
+    """Adds the parameters that `forward` does not use to the program, in which they never change."""
     import onnx_ir as ir
     from onnx_ir.tensor_adapters import TorchTensor
 
@@ -301,8 +309,8 @@ def _keep_unused(program: torch.onnx.ONNXProgram, module: torch.nn.Module) -> No
 
 
 def _statistics(module: torch.nn.Module) -> set[str]:
-    """The names of running statistics, and of what counts the batches in them, but for those of parts that are frozen: in evaluation
-    mode, in a module that is not."""
+    """The names of running statistics and of their counts of batches, without those of frozen parts, which are in
+    evaluation mode in a module that is not."""
     import torch
 
     norms = {
@@ -320,7 +328,7 @@ def _by_name(module: torch.nn.Module, inputs: Any) -> dict[str, Any]:
         return {checks.text("the name of an example input", name): value for name, value in inputs.items()}
     if not isinstance(inputs, (torch.Tensor, Sequence)):
         raise Error(
-            f"from_torch: example_inputs is {checks.shown(inputs)}, expected a tensor, or what forward takes, in order or by name"
+            f"from_torch: example_inputs is {checks.shown(inputs)}, expected a tensor, or the inputs of forward, in order or by name"
         )
     values = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
     signature = inspect.signature(module.forward)
@@ -333,7 +341,7 @@ def _by_name(module: torch.nn.Module, inputs: Any) -> dict[str, Any]:
 
 
 def _apart(inputs: dict[str, Any]) -> dict[str, Any]:
-    """The inputs with tensors of their own: torch's exporter takes a tensor that is given twice, or is a parameter, for one value."""
+    """Copies the tensors, because torch's exporter merges tensors that occur twice or that are parameters."""
     import torch
     from torch.utils._pytree import tree_map_only
 
@@ -341,14 +349,14 @@ def _apart(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_places(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> None:
-    """What `dims` gives by place is as it is in the example inputs: the program is made for that."""
+    """Checks that the example inputs have the extents that `dims` gives by position."""
     for place, extent in dims.items():
         name, _, dim = place.rpartition(":")
         shape = list(getattr(inputs.get(name), "shape", ()))
         if dim.isdecimal() and int(dim) < len(shape) and shape[int(dim)] != extent:
             raise Error(
                 f"from_torch: dims has {place}: {extent}, and the example input {name} is {shape}; a module is exported for the extents of "
-                "its example inputs, but for those that dims names, such as batch"
+                "its example inputs, except symbols in dims, such as batch"
             )
 
 
@@ -360,10 +368,10 @@ def _batch_shapes(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[st
         return None
     if len(symbols) > 1:
         raise Error(
-            f"from_torch: dims has the symbols {', '.join(symbols)}; of several, dynamic_shapes says where they stand"
+            f"from_torch: dims has the symbols {', '.join(symbols)}; for several symbols, dynamic_shapes says where they are"
         )
     batch = torch.export.Dim(symbols[0])
-    rows: dict[int, str] = {}  # how many: the first input that has so many
+    rows: dict[int, str] = {}  # by number of rows, the first input with this number
 
     def shape_of(value: Any, place: str) -> Any:
         if isinstance(value, (list, tuple)):
@@ -380,14 +388,14 @@ def _batch_shapes(inputs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[st
         found = ", ".join(f"{place} has {count}" for count, place in rows.items())
         raise Error(
             f"from_torch: dims has {symbols[0]}, the number of rows of all example inputs, and {found}; give them equally many, or say "
-            "by dynamic_shapes where the symbol stands"
+            "by dynamic_shapes where the symbol is"
         )
     return shapes
 
 
 def _name_batch(program: torch.onnx.ONNXProgram, dims: Mapping[str, int]) -> list[str]:
-    """Gives the batch the name that it has in `dims`: the exporter makes up another where it is given plain numbers. What there is
-    instead, such as "batch == 3", if the program is for one number of rows alone."""
+    """Gives the batch its name in `dims`; the exporter invents one if it gets plain numbers. If the program is for one
+    number of rows only, returns conditions such as "batch == 3"."""
     symbols = [name for name in dims if ":" not in name]
     if not symbols:
         return []
@@ -408,13 +416,13 @@ def _name_batch(program: torch.onnx.ONNXProgram, dims: Mapping[str, int]) -> lis
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporter says about itself."""
+    """Suppresses the exporter's messages about itself."""
     loggers = [
         logging.getLogger(f"torch.{name}")
         for name in ("onnx._internal.exporter._registration", "fx.experimental.symbolic_shapes")
     ]
     levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # where it prints graphs
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # the exporter prints graphs to stderr
         warnings.simplefilter("ignore")
         for logger in loggers:
             logger.setLevel(logging.ERROR)
@@ -426,21 +434,21 @@ def _quiet() -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of the innermost cause, since what is around it is about the exporter, and the place in the module."""
+    """The first line of the innermost cause, with the place in the module. Outer causes are about the exporter."""
     import torch
 
     place = ""
     while error.__cause__ is not None:
         error = error.__cause__
         for frame, _ in traceback.walk_tb(error.__traceback__):
-            if isinstance(node := frame.f_locals.get("node"), torch.fx.Node):  # which the exporter translates
+            if isinstance(node := frame.f_locals.get("node"), torch.fx.Node):  # the node that the exporter translates
                 place = f" (at {place_of(node)})"
     text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
     frames = traceback.extract_tb(error.__traceback__)
     if any(frame.name == "_detect_is_causal_mask" for frame in frames):
-        text = "torch looks whether a mask is the causal one; is_causal=True, or False, beside it says so"
+        text = "torch tests if a mask is causal, which it cannot export; pass is_causal=True or False with the mask"
     elif type(error).__name__ == "GuardOnDataDependentSymNode":
-        text = f"forward decides by the values of a tensor, which no graph can: {text}"
+        text = f"forward branches on the values of a tensor, which a graph cannot: {text}"
     forwards = [
         frame
         for frame in frames

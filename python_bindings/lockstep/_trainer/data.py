@@ -1,4 +1,4 @@
-"""The batches that `Trainer` trains and evaluates on: what it is given, as inputs by name."""
+"""The batches on which `Trainer` trains and evaluates: converts the given data to inputs by name."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from .._checkpoint.checkpoint import on_all_ranks
 from .._lockstep import Communicator
 from ..data import batches
 
-Batch = dict[str, Any]  # inputs by name; `rows` are weights, 1 for a row that is there
+Batch = dict[str, Any]  # inputs by name; `rows` are weights, 1 for an existing row
 
 
 class Inputs:
-    """What a batch is made of: the inputs of a training step, and this rank's share of their rows."""
+    """The inputs of a training step, and this rank's share of their rows."""
 
     def __init__(
         self, dimensions: Mapping[str, int], size: int, world: Communicator, mesh: Mapping[str, int] | None
     ) -> None:
-        """`dimensions`: how many each input has, by name. `size` is the global batch."""
+        """`dimensions` has the number of dimensions of each input, by name. `size` is the global batch."""
         self.names, self._dimensions, self.size = list(dimensions), list(dimensions.values()), size
         self._world, self._mesh = world, mesh
         along_data = world.size if mesh is None else mesh.get("data", 1)
         self.share = size // along_data
 
     def by_name(self, batch: Any) -> Batch:
-        """The arrays of a batch by name. One array more than there are inputs are the rows' weights."""
+        """Returns the arrays of a batch by name. A tuple may have one more array, the weights of the rows."""
         return by_name("Trainer", self.names, batch)
 
     def epoch(self, data: Callable[[], Any], seed: int | None, last: str) -> Iterable[Any]:
-        """The batches of an epoch: of arrays or a data set, cut into them; or as they are. All workers call it; an Error of one is
-        raised on all.
+        """Returns the batches of an epoch. Arrays and data sets are cut into batches; batches are returned as they are.
+        Collective; an Error of one worker is raised on all.
 
         Args:
-          data: gives it.
+          data: returns the data.
         """
         made: list[Iterable[Any]] = []
 
@@ -50,13 +50,13 @@ class Inputs:
         other = next((rank for rank, kind in enumerate(kinds) if kind != kinds[0]), None)
         if other is not None:
             raise Error(
-                f"Trainer: the data is {kinds[0]} on rank 0 and {kinds[other]} on rank {other}: either all samples, the same on all "
-                "workers; or on each its own part, which is what a reader gives with num_parts and part_index, or batches"
+                f"Trainer: the data is {kinds[0]} on rank 0 and {kinds[other]} on rank {other}: pass either all samples, the same on all "
+                "workers, or each worker's own part, from a reader with num_parts and part_index, or batches"
             )
         return made[0]
 
     def _of_this_rank(self, data: Any, seed: int | None, last: str) -> tuple[Iterable[Any], str]:
-        """The batches, and what workers have to have in common of the data."""
+        """Returns the batches, and a description of the data that must be equal on all workers."""
         is_cut = isinstance(data, tuple) or (hasattr(data, "__len__") and hasattr(data, "__getitem__"))
         if not is_cut or self._has_batches(data):
             if not isinstance(data, Iterable):
@@ -70,8 +70,8 @@ class Inputs:
         return cut, f"all of {count} samples"
 
     def _has_batches(self, data: Any) -> bool:
-        """Whether a list has batches as `step` takes them, or nothing: arrays with as many dimensions as the step's inputs. Those of a
-        sample have one less."""
+        """True if a list is empty or has batches in the form of `step`: arrays with as many dimensions as the step's
+        inputs. The arrays of a sample have one less."""
         if not isinstance(data, list) or not data:
             return isinstance(data, list)
         first = data[0]
@@ -82,7 +82,7 @@ class Inputs:
         return all(np.ndim(array) == rank for array, rank in zip(first, self._dimensions, strict=False))
 
     def padded(self, batch: Batch) -> Batch:
-        """The same with as many rows as this rank's share: what is missing are copies of its first row, of weight 0."""
+        """Pads a batch to this rank's share. Missing rows are copies of the first row with weight 0."""
         arrays = {name: np.asarray(array) for name, array in batch.items()}
         counts = {len(array) for array in arrays.values() if array.ndim}
         count = next(iter(counts), 0)

@@ -1,4 +1,4 @@
-"""What `Trainer.evaluate` does: the loss and metrics of the model as it is, over batches; and which epoch's are best."""
+"""Implements `Trainer.evaluate`: the loss and metrics of the current model, and the choice of the best epoch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .data import Batch, Inputs
 Arrays = Mapping[str, np.ndarray]
 Results = dict[str, Any]
 Measured = Metric | tuple[Metric, Callable[[Arrays, Arrays], Any]]
-_RESULTS = ("epoch", "step", "validation_loss")  # of fit, beside loss and metrics
+_RESULTS = ("epoch", "step", "validation_loss")  # of fit, in addition to loss and metrics
 
 
 class Evaluation:
-    """The evaluation of a model, which is compiled when it is first needed, since some never are."""
+    """The evaluation of a model. It is compiled at its first use."""
 
     def __init__(
         self,
@@ -34,21 +34,21 @@ class Evaluation:
         uneven: bool,
         options: Mapping[str, Any],
     ) -> None:
-        """`uneven` says whether training takes batches that are not full; `options` are of `compile`."""
+        """`uneven` is true if training takes batches that are not full. `options` are those of `compile`."""
         self._model, self._loss, self._inputs = model, loss, inputs
         self._world, self._uneven, self._options = world, uneven, dict(options)
         self._program: Graph | None = None
         self._compiled: Executable | None = None
 
     def metrics(self, given: Mapping[str, Measured] | None) -> dict[str, Measured]:
-        """The metrics, without anything added; those of `lockstep.evaluation` for None.
+        """Returns the given metrics, reset; those of `lockstep.evaluation` for None.
 
         Raises:
-          Error: naming what is no metric, or stages, into which no model is cut.
+          Error: names a value that is not a metric; or the mesh has stages, into which models are not cut.
         """
         if (self._options.get("mesh") or {}).get("stage", 1) > 1:
             raise Error(
-                f"Trainer: the mesh {self._options['mesh']} has stages, into which training steps alone are cut: leave out validation "
+                f"Trainer: the mesh {self._options['mesh']} has stages, which are only for training steps: leave out validation "
                 "and evaluate; a step with lockstep.optim.SGD(0.0) on the same mesh computes a loss and changes nothing "
                 "(docs/pipeline.md)"
             )
@@ -58,7 +58,9 @@ class Evaluation:
             raise Error(f"Trainer: metrics is {given!r}, expected metrics by name")
         for name, each in given.items():
             if checked_name("Trainer", name) in _RESULTS:
-                raise Error(f"Trainer: a metric is named {name!r}, as a result of fit; give it another name")
+                raise Error(
+                    f"Trainer: a metric is named {name!r}, which is the name of a result of fit; give it another name"
+                )
             is_pair = isinstance(each, tuple) and len(each) == 2 and callable(each[1])
             expected = "one of lockstep.metrics, or a tuple of one and a function"
             checks.instance(f"Trainer: metric {name}", each[0] if is_pair else each, Metric, expected).reset()
@@ -66,7 +68,7 @@ class Evaluation:
 
     @property
     def takes_part_of_a_batch(self) -> bool:
-        """Whether batches may have fewer rows than the workers' shares."""
+        """True if batches may have fewer rows than the workers' shares."""
         return any(each.name == "rows" for each in self._graph().inputs)
 
     def run(
@@ -76,13 +78,13 @@ class Evaluation:
         metrics: Mapping[str, Measured],
         checked: Callable[[Callable[[], Any]], Any],
     ) -> Results:
-        """The loss over all workers' batches, and what the metrics come to; `checked` tells the other workers what a function
-        raises."""
+        """Returns the loss over all workers' batches, and the values of the metrics. `checked` calls a function, and
+        reports its exceptions to the other workers."""
         if self._compiled is None:
-            # What training has accepted is no less shared in an evaluation.
+            # replicated=True skips the check that ranks share a batch. The training step has passed it.
             self._compiled = compile(self._graph(), world=self._world, replicated=True, **self._options)
         totals = Totals(self._graph())
-        given: list[Batch] = [{}]  # of the call that is made
+        given: list[Batch] = [{}]  # the batch of the current call
         self._compiled.state.assign(states)
 
         def named() -> Iterator[Batch]:
@@ -100,7 +102,7 @@ class Evaluation:
         return {"loss": totals.results()["loss"], **found}
 
     def _graph(self) -> Graph:
-        """The program. Where training takes full batches alone, it does so if rows see each other."""
+        """Returns the program. It takes full batches only if training does and the model mixes rows."""
         if self._program is None:
             try:
                 self._program = evaluation(self._model, self._loss, {}, keep_results=True)
@@ -117,8 +119,8 @@ class Evaluation:
         inputs = self._inputs.padded(named)
         if not uneven and not np.all(inputs["rows"]):
             raise Error(
-                f"Trainer: a batch of an evaluation has not {self._inputs.share} rows, and those of this model see each other: it takes "
-                "full batches alone"
+                f"Trainer: a batch of an evaluation does not have {self._inputs.share} rows, but this model mixes rows, so it takes "
+                "only full batches"
             )
         return inputs
 
@@ -136,10 +138,10 @@ def metric_of(measured: Measured) -> Metric:
 
 
 def goodness(best_by: str | Callable[[Results], float], metrics: Mapping[str, Measured]) -> Callable[[Results], float]:
-    """A function of an epoch's results that is larger the better they are.
+    """Returns a function of an epoch's results whose value is larger for better results.
 
     Raises:
-      Error: of a name that does not say whether more is better.
+      Error: `best_by` is a name for which it is unknown whether more is better.
     """
     if callable(best_by):
         return best_by
@@ -150,5 +152,5 @@ def goodness(best_by: str | Callable[[Results], float], metrics: Mapping[str, Me
         return lambda results: -results[best_by]
     raise Error(
         f'fit: best_by is {best_by!r}, expected "validation_loss", the name of an accuracy or a perplexity among metrics, or a '
-        "function of an epoch's results that is larger the better they are"
+        "function of an epoch's results that is larger for better results"
     )

@@ -1,4 +1,4 @@
-"""A picture of a training run: the loss of each step, and what evaluations gave."""
+"""A picture of a training run: the loss of each step, and the results of evaluations."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from .._base.errors import Error
 
 
 def draw(path: str, first: int, losses: Sequence[float], results: Sequence[Mapping[str, float]]) -> None:
-    """Writes the picture in the format that the name's ending says.
+    """Writes the picture in the format of the file name's suffix.
 
     Args:
       first: the number of the step of losses[0].
-      results: each with the `step` after which it was.
+      results: each with its `step`.
 
     Raises:
-      Error: naming the file, if it cannot be written, or if matplotlib is not installed.
+      Error: names the file if it cannot be written, or if matplotlib is not installed.
     """
     try:
         from matplotlib.backends.backend_agg import (
             FigureCanvasAgg,
-        )  # needs no screen, and leaves pyplot's choice to others
+        )  # needs no screen, and does not change the backend of pyplot
         from matplotlib.figure import Figure
     except ImportError:
         raise Error(f"{path}: drawing needs the Python package matplotlib") from None

@@ -1,4 +1,4 @@
-"""What `Trainer` accepts in MXNet's words: optimizers by name, and stores as the ranks that train together."""
+"""Support for MXNet's terms in `Trainer`: optimizers by name, and stores as the ranks that train together."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ONE_PROCESS = ("local", "device")
 _SYNCHRONOUS = ("dist_sync", "dist_device_sync", "dist")
 _SERVED = "parameter_server"  # a strategy of compile
 
-# MXNet's names of optimizers that are called otherwise here, with the options that make them.
+# MXNet's names of optimizers that have other names here, with their options.
 _NAMES = {"nag": ("SGD", {"nesterov": True, "momentum": 0.9}), "adagrad": ("Adagrad", {}), "rmsprop": ("RMSprop", {})}
-_DEFAULTS = {"sgd": {"learning_rate": 0.01}, "nag": {"learning_rate": 0.01}}  # where an option must be given here
+_DEFAULTS = {"sgd": {"learning_rate": 0.01}, "nag": {"learning_rate": 0.01}}  # for options that are required here
 _SPELLINGS = {
     "lr": "learning_rate",
     "wd": "weight_decay",
@@ -38,14 +38,16 @@ _ELSEWHERE = {
 
 
 def optimizer_of(optimizer: Any, params: Any) -> optim.Optimizer:
-    """The optimizer of a name with MXNet's options or this package's; or one of lockstep.optim as it is.
+    """Returns the optimizer for a name, with options of MXNet or of this package, or the given lockstep.optim one.
 
     Raises:
-      Error: of an unknown name or option, with those that there are.
+      Error: a name or option is unknown. The message lists the known ones.
     """
     if not isinstance(optimizer, str):
         if params is not None and isinstance(optimizer, optim.Optimizer):
-            raise Error(f"Trainer: {optimizer!r} has its options, and optimizer_params gives others: leave out one")
+            raise Error(
+                f"Trainer: {optimizer!r} has its own options, but optimizer_params is also given: leave out one"
+            )
         return optim._groups(optimizer, None)[""]
     if not isinstance(params, (Mapping, type(None))):
         raise Error(
@@ -72,10 +74,10 @@ def optimizer_of(optimizer: Any, params: Any) -> optim.Optimizer:
 
 
 def check_is_no_optimizer(loss: Any) -> None:
-    """MXNet's Trainer has the optimizer where this one has the loss.
+    """Detects an optimizer in the place of the loss, where MXNet's Trainer has it.
 
     Raises:
-      Error: that says how this one is called.
+      Error: shows how to call this Trainer.
     """
     names = {*(each.lower() for each in optim._CLASSES), *_NAMES}
     if isinstance(loss, optim.Optimizer) or (isinstance(loss, str) and loss.lower() in names):
@@ -87,7 +89,7 @@ def check_is_no_optimizer(loss: Any) -> None:
 
 
 def _respelt(kind: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The options by this package's names."""
+    """Returns the options under this package's names."""
     options: dict[str, Any] = {}
     has = {each["name"] for each in getattr(optim, kind)._definition["options"]}
     for given, value in params.items():
@@ -98,7 +100,7 @@ def _respelt(kind: str, params: Mapping[str, Any]) -> dict[str, Any]:
             raise Error(f"Trainer: optimizer_params has {name}: {_ELSEWHERE[name]}")
         meant = name if name in has else _SPELLINGS.get(name, name)
         if meant in options:
-            raise Error(f"Trainer: optimizer_params says twice what {meant} is, as {name}, too: leave out one")
+            raise Error(f"Trainer: optimizer_params has {meant} twice, also as {name}: leave out one")
         options[meant] = value
     return options
 
@@ -108,10 +110,10 @@ def _says_nothing(name: str, value: Any) -> bool:
 
 
 def uneven_of(uneven: Any, strategy: Any) -> bool:
-    """Whether batches need not be full: if nothing is said, where the strategy of compile can do with that.
+    """Returns true if batches need not be full. If `uneven` is None, this depends on the strategy of compile.
 
     Raises:
-      Error: if it cannot.
+      Error: `uneven` is True, and the strategy requires full batches.
     """
     is_served = strategy == _SERVED
     if uneven is None:
@@ -119,20 +121,21 @@ def uneven_of(uneven: Any, strategy: Any) -> bool:
     if checks.flag("Trainer: uneven", uneven) and is_served:
         raise Error(
             f'Trainer: uneven=True does not go with strategy="{_SERVED}": a step without a row on any worker updates nothing, and what '
-            "is pushed to servers is an update. Leave uneven out, and only full batches are trained on"
+            "is pushed to servers is an update. Without uneven, only full batches are used for training"
         )
     return uneven
 
 
 def world_of(kvstore: Any, strategy: Any = None, replicated: bool = False) -> Communicator:
-    """The ranks that train together by a store: one for None and the kinds of one process.
+    """Returns the ranks that train together by a store: one rank for None and for kinds of one process.
 
     Args:
-      strategy: of compile; servers update what the workers of a job train, and no process alone.
-      replicated: of compile; each process of a job may train a model of its own.
+      strategy: of compile. Servers update the weights of a job's workers, not of a single process.
+      replicated: of compile. Each process of a job may train its own model.
 
     Raises:
-      Error: of a store whose workers do not wait for each other, or that is none; of one process in a job of several.
+      Error: the workers of the store do not wait for each other; `kvstore` is not a store; or one process of a job
+        trains alone.
     """
     if isinstance(kvstore, Communicator):
         return kvstore
@@ -154,8 +157,8 @@ def world_of(kvstore: Any, strategy: Any = None, replicated: bool = False) -> Co
         )
     if getattr(kvstore, "_compression", None) is not None:
         raise Error(
-            'Trainer: the store compresses what is pushed, and a step pushes nothing; wire="bf16" or wire="int8" of Trainer compresses '
-            "what its ranks send"
+            'Trainer: the store compresses pushes, but a step pushes nothing; wire="bf16" or wire="int8" of Trainer compresses '
+            "the messages of its ranks"
         )
     if kind in _ONE_PROCESS:
         return _one_process(kind, strategy, replicated)
@@ -176,12 +179,11 @@ def _one_process(kind: str | None, strategy: Any, replicated: bool) -> Communica
 def divided(
     options: Mapping[str, Any], train_step: Callable[..., Any], compile: Callable[..., Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Those of train_step and those of compile, by the keywords that these have.
+    """Divides options into those of train_step and those of compile, by the functions' keywords.
 
     Raises:
-      Error: of devices.
-      TypeError: of an option that neither has.
-      Error: of one that a Trainer cannot have.
+      Error: an option names devices, or a Trainer does not support it.
+      TypeError: neither function has the option.
     """
 
     def keywords(function: Callable[..., Any]) -> set[str]:
@@ -192,17 +194,17 @@ def divided(
     for name in options:
         if name in _DEVICES:
             raise Error(
-                f"Trainer: {name}: a worker of a compiled step is one device. Start a rank for each, by `mpirun -n N`: those of a host add "
-                "up first, in memory that they share; on a CPU threads=N is one device of N cores. Several in one process, whose "
-                "gradients a store adds up, are lockstep.kv.Devices"
+                f"Trainer: {name}: a worker of a compiled step is one device. Start a rank for each by `mpirun -n N`: ranks of a host reduce first "
+                "among themselves, in shared memory. On a CPU, threads=N is one device of N cores. For several devices in one "
+                "process, whose gradients a store sums, use lockstep.kv.Devices"
             )
         if name not in of_step | of_compile:
             meant = _names.meant_option(name, sorted(of_step | of_compile | _OWN))
             raise TypeError(f"Trainer: {name!r} is an option of neither train_step nor compile{meant}")
     if options.get("asynchronous", False) is not False:
         raise Error(
-            "Trainer: asynchronous=True makes a program of each worker's own, and a Trainer's workers share each batch: train in a "
-            'loop of your own, or with strategy="parameter_server" alone'
+            "Trainer: with asynchronous=True each worker has its own program, but a Trainer's workers share each batch: train in your "
+            'own loop, or only with strategy="parameter_server"'
         )
     return (
         {name: value for name, value in options.items() if name in of_step},

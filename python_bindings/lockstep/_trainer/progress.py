@@ -1,4 +1,4 @@
-"""How far an epoch of `Trainer` is: a bar where stderr is a terminal, and a line now and then where it is a file or a pipe."""
+"""The progress of an epoch of `Trainer`: a bar on a terminal, otherwise a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINE_WITHOUT_TOTAL = "{desc}: {n_fmt} [{elapsed}, {rate_fmt}{postfix}]"
 def with_progress(
     each: Iterator[dict[str, Any]], name: str, total: int | None, size: int, shown: bool, loss: Callable[[], float]
 ) -> Iterator[dict[str, Any]]:
-    """The results of steps, and what is shown of how many there were, and of the last losses' mean."""
+    """Yields the results of steps. Shows the number of steps, and the mean of the last losses."""
     if not shown:
         yield from each
         return
@@ -35,7 +35,7 @@ def with_progress(
 
 
 def show_results(name: str, results: Mapping[str, Any], shown: bool) -> None:
-    """A line of the numbers that an evaluation gave."""
+    """Prints a line with the numbers of an evaluation."""
     if shown:
         told = {
             key: value for key, value in results.items() if isinstance(value, Real) and key not in ("epoch", "step")
@@ -44,7 +44,7 @@ def show_results(name: str, results: Mapping[str, Any], shown: bool) -> None:
 
 
 class _Lines:
-    """A file of what tqdm draws over and over: each drawing is a line, unless it is that before it."""
+    """A file for tqdm, which redraws its bar. Each drawing becomes a line, unless it equals the previous one."""
 
     def __init__(self, to: TextIO) -> None:
         self._to, self._last = to, ""

@@ -37,14 +37,14 @@ _EVALUATED = (
     "isa",
     "tf32",
     "tune",
-)  # options that a model is compiled with, too
+)  # options of compile that also apply to the evaluation
 
 
 class Trainer:
-    """Trains a model: a loop over batches, with evaluations between epochs. Every worker makes one, and all make the same calls.
+    """Trains a model: a loop over batches, with evaluations between epochs. All workers make the same calls.
 
-    The step of all workers is one program, compiled with the collectives in it; the store says who they are. n workers compute
-    what one would with the batches of all.
+    The step of all workers is one program, which contains the collectives. The store names the workers. n workers
+    compute the same as one worker with all their batches.
 
     Example:
       >>> store = lockstep.kv.create("dist_sync")
@@ -69,21 +69,24 @@ class Trainer:
     ) -> None:
         """
         Args:
-          model: what `load_onnx` makes, for the batch of all workers; or an ONNX file, or model.
+          model: a graph of `load_onnx` for the batch of all workers, or an ONNX file or model.
           loss: of `lockstep.loss`.
-          optimizer: one of `lockstep.optim`; or a name with MXNet's options, such as "sgd", "nag", "adam" or "rmsprop".
-          optimizer_params: the options of a name, such as {"learning_rate": 0.1, "momentum": 0.9, "wd": 1e-4}. `lr_scheduler` is a function
-            of the step. The formulas are those of `lockstep.optim`.
-          kvstore: a store of `lockstep.kv`, or its kind, such as "dist_sync"; or the workers, a `Communicator`. None, "local" and
-            "device" are this process alone, an error in a job of several, but for replicated=True.
-          dims: as of `load_onnx`, for a file: {"batch": 128} is the batch of all workers.
-          uneven: workers may have fewer rows than their share, or none, and each row counts once, as of `train_step`. False is for models
-            whose rows see each other, and needs full batches; so do parameter servers, with which None is False, and else True.
-          options: of `train_step`, such as `clip`, `groups` and `precision`, and of `compile`, such as `threads`, `wire` and `mesh`.
-            strategy="parameter_server" lets the servers of a job update the weights: docs/parameter_servers.md.
+          optimizer: one of `lockstep.optim`, or a name with MXNet's options, such as "sgd", "nag", "adam" or "rmsprop".
+          optimizer_params: the options of a named optimizer, such as {"learning_rate": 0.1, "momentum": 0.9, "wd":
+            1e-4}. `lr_scheduler` is a function of the step. The formulas are those of `lockstep.optim`.
+          kvstore: a store of `lockstep.kv`, or its kind, such as "dist_sync"; or a `Communicator` of the workers. None,
+            "local" and "device" mean this process alone, which in a job of several processes is an error unless
+            replicated=True.
+          dims: as for `load_onnx`, for a file: {"batch": 128} is the batch of all workers.
+          uneven: workers may have fewer rows than their share, or none, and each row counts once, as for `train_step`.
+            False requires full batches. Models that mix rows and parameter servers need it. None is False with
+            parameter servers, and otherwise True.
+          options: of `train_step`, such as `clip`, `groups` and `precision`, and of `compile`, such as `threads`,
+            `wire` and `mesh`. With strategy="parameter_server" the servers of a job update the weights:
+            docs/parameter_servers.md.
 
         Raises:
-          Error: naming what is wrong; TypeError of an option that neither has.
+          Error: names the wrong argument. TypeError: neither function has an option of this name.
         """
         check_is_no_optimizer(loss)
         of_step, of_compile = divided(options, train_step, compile)
@@ -96,7 +99,7 @@ class Trainer:
         if not isinstance(model, Graph):
             model = load_onnx(model, dims=dims)
         elif dims is not None:
-            raise Error("Trainer: dims is of a file; the model is a graph, whose extents are known")
+            raise Error("Trainer: dims is only for a file; the model is a graph, whose extents are known")
         _checked("Trainer: loss", loss)
         step = train_step(model, loss, optimizer_of(optimizer, optimizer_params), uneven=self._uneven, **of_step)
         self._exe = compile(step, world=self._world, **of_compile)
@@ -112,9 +115,9 @@ class Trainer:
         self._epoch, self._first = 0, 0
         self._losses: list[float] = []
         self._history: list[Results] = []
-        self._best: tuple[str, float] | None = None  # by what, and how good
+        self._best: tuple[str, float] | None = None  # the criterion and its value
 
-    # --- What there is
+    # --- Properties
 
     @property
     def executable(self) -> Executable:
@@ -128,7 +131,7 @@ class Trainer:
 
     @property
     def epoch(self) -> int:
-        """How many epochs `fit` has behind it, those before `load_states` included."""
+        """The number of epochs that `fit` has finished, including those before `load_states`."""
         return self._epoch
 
     @property
@@ -138,12 +141,12 @@ class Trainer:
 
     @property
     def history(self) -> list[Results]:
-        """What `fit` returned, of all its calls."""
+        """The results of all calls of `fit`."""
         return [dict(each) for each in self._history]
 
     @property
     def learning_rate(self) -> float:
-        """That of the last step, or what was set since."""
+        """The learning rate of the last step, or the value set since then."""
         return self._exe.settings["optimizer/learning_rate"]
 
     def set_learning_rate(self, rate: float | Callable[[int], float]) -> None:
@@ -153,11 +156,11 @@ class Trainer:
     # --- Training
 
     def step(self, batch: Any) -> float:
-        """Makes one step, on all workers together, and returns its loss, the mean over the rows of all.
+        """Runs one step on all workers together. Returns its loss, the mean over the rows of all workers.
 
         Args:
-          batch: this worker's rows: a tuple of the step's inputs in order, the model's and then the loss's, such as (image, label),
-            and with one array more, f32[rows], a weight for each row; or the inputs by name. Empty, {}, for no rows.
+          batch: this worker's rows: a tuple of the inputs of the model and then of the loss, such as (image, label),
+            with an optional further array f32[rows] of weights; or the inputs by name. Empty, {}, for no rows.
         """
         inputs = self._checked(lambda: self._inputs.by_name(batch))
         return float(self._exe(**inputs)["loss"])
@@ -176,28 +179,31 @@ class Trainer:
         best: str | os.PathLike[str] | None = None,
         best_by: str | Callable[[Results], float] = "validation_loss",
     ) -> list[Results]:
-        """Trains for so many epochs more.
+        """Trains for `epochs` further epochs.
 
         Args:
-          train: a tuple of arrays, such as (images, labels), or a data set, all of it on every worker: it is shuffled in each epoch
-            and cut into batches, which the workers share. Or this worker's part of a data set (`num_parts` of its reader); or an
-            iterable of this worker's batches, as `step` takes them, such as a list of them. Or a function that gives one of these for the number of an epoch.
-          validation: what `evaluate` gets after each epoch.
-          epochs: how many.
-          callbacks: each is called after an epoch as f(trainer, results). If one returns True, NumPy's too, on any worker, training ends on all.
-          seed: of the shuffles, of which each epoch has another; None keeps the order.
-          metrics: as of `evaluate`.
-          progress: whether rank 0 shows a bar, if tqdm is installed; where stderr is no terminal, a line every ten seconds.
-          curve: the file of a picture of losses and metrics that rank 0 writes, such as "loss.png".
-          best: the file that has the states of the best epoch so far, as `save_states` writes them; `load_states` goes back to it.
-          best_by: what the best epoch is of: "validation_loss", the lowest; the name of an `Accuracy`, the highest, or of a `Perplexity`,
-            the lowest, among `metrics`; or a function of an epoch's results that is larger the better they are. An epoch for which it
-            is no finite number is not the best. The best so far is that by the same name, which a function has from its definition; by
-            another name there is none yet.
+          train: a tuple of arrays, such as (images, labels), or a data set, complete on every worker. It is shuffled in
+            each epoch and cut into batches, which the workers share. Or this worker's part of a data set (`num_parts`
+            of its reader); or an iterable of this worker's batches in the form of `step`, such as a list. Or a function
+            that returns one of these for the number of an epoch.
+          validation: data for `evaluate` after each epoch.
+          epochs: the number of epochs.
+          callbacks: called after each epoch as f(trainer, results). If one returns True (or NumPy's) on any worker,
+            training ends on all workers.
+          seed: of the shuffles, which differ between epochs. None keeps the order.
+          metrics: as for `evaluate`.
+          progress: rank 0 shows a bar if tqdm is installed, or a line every ten seconds if stderr is not a terminal.
+          curve: the file of a picture of losses and metrics, written by rank 0, such as "loss.png".
+          best: the file for the states of the best epoch so far, in the format of `save_states`. `load_states` restores
+            them.
+          best_by: the criterion of the best epoch: "validation_loss" (lowest), the name of an `Accuracy` (highest) or a
+            `Perplexity` (lowest) in `metrics`, or a function of an epoch's results that is larger for better results.
+            An epoch for which it is not a finite number is not the best. Epochs of earlier calls count only if their
+            criterion had the same name; the name of a function is that of its definition.
 
         Returns:
-          For each epoch a dict: `epoch` from 1, `step`, and the mean `loss` over the rows that were trained on; with `validation`
-          the `validation_loss`, and the metrics.
+          A dict for each epoch: `epoch` from 1, `step`, and the mean `loss` over the trained rows. With `validation`,
+          also `validation_loss` and the metrics.
         """
         epochs = checks.integer("fit: epochs", epochs, 0)
         seed = None if seed is None else checks.integer("fit: seed", seed, 0)
@@ -205,9 +211,9 @@ class Trainer:
         best = None if best is None else checks.path(best)
         is_good = None
         if validation is not None:
-            is_good = goodness(best_by, self._evaluation.metrics(metrics))  # says now what is wrong with them
+            is_good = goodness(best_by, self._evaluation.metrics(metrics))  # checks them before training
         elif best is not None:
-            raise Error("fit: best is of an evaluation after each epoch; give validation, too")
+            raise Error("fit: best requires an evaluation after each epoch; pass validation too")
         begin = len(self._history)
         for _ in range(epochs):
             results = self._fit_epoch(train, seed, progress, f"epoch {self._epoch + 1}/{self._epoch + epochs}")
@@ -248,13 +254,13 @@ class Trainer:
             self._losses.append(losses[-1])
         if not losses:
             raise Error(
-                f"fit: epoch {self._epoch + 1} has no batch; batches that can be iterated once are those of one epoch, and a function "
-                "of the epoch gives others"
+                f"fit: epoch {self._epoch + 1} has no batch; an iterator of batches is used up after one epoch, so pass a function "
+                "of the epoch"
             )
         return {"loss": float(np.average(losses, weights=rows))}
 
     def _steps(self, given: Iterable[Any]) -> Iterator[dict[str, np.ndarray]]:
-        """The results of a step with each batch; where rows may be missing, until the last worker has run out."""
+        """Yields the results of a step with each batch. With uneven batches, steps until no worker has batches left."""
         named = (self._checked(lambda batch=batch: self._inputs.by_name(batch)) for batch in self._guarded(given))
         if self._uneven:
             yield from self._exe.joined(named)
@@ -262,7 +268,7 @@ class Trainer:
             yield from (self._exe(**batch) for batch in named)
 
     def _guarded(self, given: Iterable[Any]) -> Iterator[Any]:
-        """The batches; what reading one meets, the other workers hear of, which wait for this one."""
+        """Yields the batches. An exception while reading one aborts the other workers, which wait for this one."""
         remaining = iter(given)
         end = object()
         while (batch := self._checked(lambda: next(remaining, end))) is not end:
@@ -285,7 +291,7 @@ class Trainer:
         goodness: Callable[[Results], float],
         results: Results,
     ) -> None:
-        """Writes the states if the results are better than those before. Rank 0 decides."""
+        """Writes the states if the results are the best so far. Rank 0 decides."""
         by = best_by if isinstance(best_by, str) else f"{getattr(best_by, '__qualname__', type(best_by).__name__)}()"
         told = on_all_ranks(
             self._world,
@@ -305,17 +311,18 @@ class Trainer:
     # --- Evaluation
 
     def evaluate(self, data: Data, metrics: Mapping[str, Measured] | None = None) -> Results:
-        """The loss and metrics of the model, over the samples of all workers, each of which counts once. With `average` it has the
-        averaged weights.
+        """Returns the loss and metrics of the model over the samples of all workers, each counted once. With `average`,
+        the averaged weights are used.
 
         Args:
-          data: as `train` of `fit`, but for functions. Batches may have fewer rows than a share.
-          metrics: of `lockstep.metrics`, by name; they start anew. One gets the results that the loss is of, and its target; in a tuple
-            with a function, as in (Mean(), f), what f(results, batch) gives for each row, both by name. None is the accuracy where
-            the loss is of scores and labels, and nothing for others.
+          data: as `train` of `fit`, except functions. Batches may have fewer rows than a share.
+          metrics: of `lockstep.metrics`, by name; they are reset. A metric gets the results that the loss reads, and
+            its target. In a tuple with a function, as in (Mean(), f), it gets the value of f(results, batch) for each
+            row; both arguments are by name. None is the accuracy if the loss compares scores with labels, and otherwise
+            nothing.
 
         Returns:
-          `loss`, and each metric by its name.
+          `loss`, and each metric by name.
         """
         chosen = self._evaluation.metrics(metrics)
         last = "pad" if self._evaluation.takes_part_of_a_batch else "drop"
@@ -326,18 +333,19 @@ class Trainer:
     # --- States
 
     def save_states(self, path: str | os.PathLike[str]) -> None:
-        """Writes all states to a file: weights, what the optimizer keeps, the settings, the steps and epochs. All workers call it.
+        """Writes all states to a file: weights, optimizer states, settings, numbers of steps and epochs. Collective.
 
-        The file appears complete or not at all; it is one of `Executable.save`, from which any number of workers goes on.
+        The file appears complete or not at all. It has the format of `Executable.save`, so any number of workers can
+        continue from it.
         """
         best = {} if self._best is None else {"best_by": self._best[0], "best": self._best[1]}
         self._exe.save(path, metadata={"epoch": self._epoch, **best})
 
     def load_states(self, path: str | os.PathLike[str]) -> None:
-        """Goes on from such a file, with the batches that come next. All workers call it, and each reads the file.
+        """Restores the states from such a file, to continue with the batches that follow. Collective; all workers read.
 
         Raises:
-          Error: as of `Executable.load`, before anything is changed.
+          Error: as for `Executable.load`, before anything is changed.
         """
         metadata = self._exe.load(path)
         self._epoch = int(metadata.get("epoch", 0))
@@ -348,7 +356,7 @@ class Trainer:
         return f"<lockstep.Trainer @{self._name}, rank {self._world.rank} of {self._world.size}, step {self._exe.step}>"
 
     def _checked(self, body: Callable[[], Any]) -> Any:
-        """What body() gives; what it raises, the other workers hear of, which wait for this one."""
+        """Returns body(). An exception aborts the other workers, which wait for this one."""
         try:
             return body()
         except Exception as error:
@@ -358,10 +366,10 @@ class Trainer:
 
 
 def _batch_of(model: Graph) -> int:
-    """The global batch: the rows of the first input that the workers share."""
+    """Returns the global batch: the number of rows of the first input that the workers share."""
     for each in model.inputs:
         if each.placements.get("data") == "split(0)":
             return each.shape[0]
     raise Error(
-        "Trainer: no input of the model is shared by the workers along dimension 0; `split` of load_onnx says which is"
+        "Trainer: the workers share no input of the model along dimension 0; choose one with `split` of load_onnx"
     )

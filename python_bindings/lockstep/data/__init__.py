@@ -1,8 +1,8 @@
-"""Data sets, and how the ranks share them.
+"""Data sets, and their division among the ranks.
 
-Two ways lead to a rank's share. `batches(..., world=world)` takes the whole data set on every rank and cuts each global batch, so
-that the same samples meet in a batch on any number of ranks. Or a rank reads its part of the data set alone: every reader has
-`num_parts` and `part_index`, and `SplitSampler` cuts numbers.
+There are two ways. `batches(..., world=world)` takes the whole data set on every rank and divides each global batch, so
+that a batch has the same samples on any number of ranks. Or each rank reads only its part of the data set: every reader
+has `num_parts` and `part_index`, and `SplitSampler` divides numbers of samples.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which samples are in a batch, and which of them this rank gets."""
+"""The division of samples into batches, and of batches among ranks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ._split import checked_part, order
 
 
 class Dataset(Protocol):
-    """What `batches` takes beside arrays: samples by their number, each an array, a number, or a tuple of these."""
+    """A data set for `batches`: samples by their number. A sample is an array, a number, or a tuple of these."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Any: ...
 
 
 class _Arrays:
-    """Samples that are the rows of arrays."""
+    """Samples that are rows of arrays."""
 
     def __init__(self, arrays: tuple[np.ndarray, ...]) -> None:
         for i, array in enumerate(arrays):
@@ -39,7 +39,7 @@ class _Arrays:
         return len(self._arrays[0])
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        # Of a memory-mapped array only these rows are read.
+        # Only these rows of a memory-mapped array are read.
         return tuple(_arrays.numpy_of(f"batches: array {i}", array[rows]) for i, array in enumerate(self._arrays))
 
 
@@ -67,10 +67,10 @@ class _Samples:
 
 def _stacked(rows: np.ndarray, part: int, parts: tuple[Any, ...]) -> np.ndarray:
     for row, each in zip(rows, parts, strict=True):
-        if isinstance(each, bytes):  # NumPy's text of bytes ends before the last zeros
+        if isinstance(each, bytes):  # NumPy's bytes dtype drops trailing zeros
             raise Error(
-                f"batches: part {part} of sample {row} of the data set is bytes, which are no array: a data set whose "
-                "samples are what the bytes mean decodes them, as np.frombuffer(sample, np.uint8) does"
+                f"batches: part {part} of sample {row} of the data set is bytes, not an array: use a data set that "
+                "decodes its samples, for example with np.frombuffer(sample, np.uint8)"
             )
     arrays = [
         _arrays.numpy_of(f"batches: part {part} of sample {row} of the data set", each)
@@ -79,21 +79,21 @@ def _stacked(rows: np.ndarray, part: int, parts: tuple[Any, ...]) -> np.ndarray:
     for row, array in zip(rows, arrays, strict=True):
         if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
             raise Error(
-                f"batches: part {part} of sample {row} of the data set is {array.dtype} of shape {array.shape}, and that of "
+                f"batches: part {part} of sample {row} of the data set is {array.dtype} of shape {array.shape}, but that of "
                 f"sample {rows[0]} is {arrays[0].dtype} of shape {arrays[0].shape}"
             )
     return np.stack(arrays)
 
 
 class Sampler(Protocol):
-    """Numbers of samples: `SplitSampler`, and the samplers of torch and Gluon. Each iteration is an epoch."""
+    """Numbers of samples, such as `SplitSampler`, or samplers of torch and Gluon. Each iteration is an epoch."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[int]: ...
 
 
 class Batches:
-    """This rank's share of each batch of an epoch; what `batches` returns. Has a length, and can be iterated repeatedly."""
+    """This rank's share of each batch of an epoch, from `batches`. Has a length, and can be iterated repeatedly."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Batches:
         pad: bool,
         epoch_size: int | None,
     ) -> None:
-        """Of `count` samples those that `rows` gives for each turn through them; `share` is the rank, and of how many."""
+        """`rows` returns the numbers of the `count` samples of a pass. `share` is the rank and the number of ranks."""
         self._samples, self._rows, self._count = samples, rows, count
         self._size, self._start, self._pad = size, start, pad
         self._rank, ranks = share
@@ -118,8 +118,8 @@ class Batches:
 
     @property
     def dropped(self) -> int:
-        """The number of samples, in all ranks together, that an epoch leaves out because they do not fill a batch, or because it
-        has no more batches than `epoch_size`."""
+        """The number of samples, on all ranks together, that an epoch leaves out because they do not fill a batch, or
+        because of `epoch_size`."""
         return max(0, self._count - self._batches * self._size)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
@@ -131,13 +131,13 @@ class Batches:
                 counts = places < self._count
                 arrays = self._samples.take(
                     rows[np.where(counts, places, 0)]
-                )  # a sample that is there, in place of none
+                )  # missing samples are replaced by an existing one
                 yield (*arrays, counts.astype(np.float32))
                 continue
             numbers = np.empty(self._share, np.int64)
             turns, places = np.divmod(places, self._count)
             for each in np.unique(turns):
-                while turn < each:  # so a sampler is asked once for each
+                while turn < each:  # a sampler is called once for each pass
                     turn += 1
                     rows = self._checked_rows(turn)
                 numbers[turns == each] = rows[places[turns == each]]
@@ -146,11 +146,11 @@ class Batches:
     def _checked_rows(self, turn: int) -> np.ndarray:
         rows = self._rows(turn)
         if len(rows) != self._count:
-            raise Error(f"batches: the sampler gives {len(rows)} numbers, and its length is {self._count}")
+            raise Error(f"batches: the sampler gives {len(rows)} numbers, but its length is {self._count}")
         outside = rows[(rows < 0) | (rows >= len(self._samples))]
         if len(outside):
             raise Error(
-                f"batches: the sampler gives the number {outside[0]}, and there are {len(self._samples)} samples"
+                f"batches: the sampler gives the number {outside[0]}, but there are {len(self._samples)} samples"
             )
         return rows
 
@@ -168,39 +168,40 @@ def batches(
     epoch_size: int | None = None,
     sampler: Sampler | None = None,
 ) -> Batches:
-    """Cuts samples into batches and gives this rank its share of each: rows rank*size/n to (rank+1)*size/n.
+    """Divides samples into batches, and returns this rank's share of each: rows rank*size/n to (rank+1)*size/n.
 
-    All ranks must pass the same samples. With a seed they are shuffled, by the same permutation on all ranks, which
-    depends on the seed alone. Samples that do not fill a last batch are left out, and a warning of the logger `lockstep`
-    says how many (on rank 0); or the batch is padded.
+    All ranks must pass the same samples. With a seed they are shuffled by the same permutation on all ranks, which
+    depends only on the seed. Samples that do not fill a last batch are left out, and the logger `lockstep` warns with
+    their number on rank 0. Or the batch is padded.
 
     Args:
-      arrays: with equal first dimensions, of which only the rows of a batch are read, so they may be memory-mapped; or one
-        data set, which has a length and gives samples by their number. What comes together in a batch is stacked; a sample that is
-        bytes is no array, and an error.
+      arrays: arrays with equal first dimensions. Only the rows of a batch are read, so they may be memory-mapped. Or
+        one data set, which has a length and returns samples by number. The samples of a batch are stacked. Samples that
+        are bytes are an error.
       size: the global batch, shared by all ranks.
-      world: the ranks; None is one.
-      seed: of the shuffle; None keeps the order. Pass another in each epoch.
-      mesh: what `compile` gets. Batches are shared along its axis "data" alone: ranks that differ along others get the same
-        rows. If None, all ranks share them.
-      start: how many batches of the epoch are left out at its begin, since a run that is continued has had them; the others are
-        the same as without it. All of them at most.
-      last: "drop" leaves out the samples that do not fill a batch. With "pad" they come in a batch whose other rows are copies
-        of some sample, and each tuple has one array more, f32[size/n]: 1 for a sample, 0 for a copy. A loss takes it as
-        `sample_weight` (of the prediction's dtype: `.astype()` where that is no f32), and metrics as `weight`, so that each sample
-        counts once, however many ranks there are. Batch normalisation in training knows no weights: copies count for its statistics.
-      num_parts, part_index: in the place of `world` where that is not at hand: this is part `part_index` of `num_parts`.
-      epoch_size: how many batches an epoch has, however many samples there are; so ranks with samples of their own, whose numbers
-        differ, make the same number of steps. When the samples have run out they begin anew, in another order if there is a
-        seed, and every batch is full; with last="pad" what follows are copies alone, whose weight is 0.
-      sampler: which samples an epoch has, and in which order, such as this rank's `SplitSampler`; without `world` and `seed`, as it
-        decides both. Each iteration of the batches is an epoch of it.
+      world: the ranks. None is one rank.
+      seed: of the shuffle. None keeps the order. Pass a different seed in each epoch.
+      mesh: the mesh of `compile`. Batches are shared only along its axis "data": ranks that differ along other axes get
+        the same rows. If None, all ranks share them.
+      start: the number of batches to skip at the beginning of the epoch, for a run that is resumed. The other batches
+        are the same as without it. At most all batches.
+      last: "drop" leaves out the samples that do not fill a batch. With "pad" they are a batch whose other rows are
+        copies of some sample, and each tuple has one more array, f32[size/n]: 1 for a sample, 0 for a copy. Pass it to
+        a loss as `sample_weight` (in the prediction's dtype: use `.astype()` if that is not f32) and to metrics as
+        `weight`. Then each sample counts once, on any number of ranks. Batch normalisation in training ignores weights:
+        its statistics include copies.
+      num_parts, part_index: this is part `part_index` of `num_parts`. They replace `world` if there is none.
+      epoch_size: the number of batches of an epoch, for any number of samples. So ranks with different numbers of own
+        samples make the same number of steps. After the last sample they begin again, in another order if there is a
+        seed, and every batch is full. With last="pad", further batches have only copies of weight 0.
+      sampler: selects and orders the samples of an epoch, such as this rank's `SplitSampler`. Excludes `world` and
+        `seed`, because it decides both. Each iteration of the batches is an epoch of the sampler.
 
     Returns:
       An iterable with a length, of tuples with one array each, of size/n rows.
 
     Raises:
-      Error: if the arrays differ in length, the samples in shape, or the ranks cannot share a batch evenly.
+      Error: arrays differ in length, samples differ in shape, or the ranks cannot share a batch evenly.
 
     Example:
       >>> for image, label in lockstep.data.batches(images, labels, size=128, world=world, seed=epoch):
@@ -215,7 +216,7 @@ def batches(
     parts, part = checked_part("batches", num_parts, part_index)
     if parts > 1:
         if world is not None or mesh is not None:
-            raise Error("batches: world and num_parts both say who shares the batches: leave out one")
+            raise Error("batches: world and num_parts both divide the batches: leave out one")
         rank, ranks, is_first = part, parts, part == 0
     size = checks.integer("batches: size", size)
     seed = None if seed is None else checks.integer("batches: seed", seed, 0)
@@ -225,8 +226,8 @@ def batches(
     samples = _samples_of(arrays)
     if ranks > 1 and getattr(arrays[0], "num_parts", 1) > 1:
         raise Error(
-            f"batches: the data set is one of {arrays[0].num_parts} parts already, which {ranks} ranks would share again: pass "
-            "it without world, or all of it"
+            f"batches: the data set is already one of {arrays[0].num_parts} parts, which {ranks} ranks would divide again: pass "
+            "it without world, or pass the whole data set"
         )
     if size < 1 or size % ranks != 0:
         raise Error(f"batches: a batch of {size} cannot be shared evenly by {ranks} ranks")
@@ -239,7 +240,7 @@ def batches(
     if epoch_size is not None:
         epoch_size = checks.integer("batches: epoch_size", epoch_size, 1)
     elif size > count and not pad:
-        raise Error(f"batches: a batch of {size} is more than the {count} samples there are")
+        raise Error(f"batches: a batch of {size} is larger than the {count} samples")
     start = checks.integer("batches: start", start, 0)
     length = len(Batches(samples, rows, count, size, (rank, ranks), 0, pad, epoch_size))
     if start > length:
@@ -253,13 +254,13 @@ def batches(
 
 
 def _sampled(sampler: Any, seed: int | None, ranks: int) -> tuple[int, Callable[[int], np.ndarray]]:
-    """How many samples an epoch of the sampler has, and their numbers."""
+    """Returns the number of samples in an epoch of the sampler, and a function that returns their numbers."""
     if not (hasattr(sampler, "__len__") and hasattr(sampler, "__iter__")) or isinstance(sampler, (str, bytes, Mapping)):
         raise Error(f"batches: sampler is {sampler!r}, expected numbers of samples, such as a SplitSampler")
     if seed is not None:
         raise Error("batches: sampler and seed both decide the order: leave out one")
     if ranks > 1:
-        raise Error("batches: the sampler gives this rank's samples, which would be shared again: leave out world")
+        raise Error("batches: the sampler gives this rank's samples, which would be divided again: leave out world")
 
     def rows(_: int) -> np.ndarray:
         return np.fromiter((_number(sampler, each) for each in sampler), np.int64)
@@ -271,7 +272,7 @@ def _number(sampler: Any, element: Any) -> int:
     try:
         return checks.integer("an element", element.item() if isinstance(element, np.bool_) else element)
     except Error:
-        raise Error(f"batches: sampler is {sampler!r}, whose elements are no whole numbers: {element!r}") from None
+        raise Error(f"batches: sampler is {sampler!r}, whose elements are not whole numbers: {element!r}") from None
 
 
 def _samples_of(arrays: tuple[Any, ...]) -> _Arrays | _Samples:
@@ -282,9 +283,9 @@ def _samples_of(arrays: tuple[Any, ...]) -> _Arrays | _Samples:
 
 
 def _coordinates(what: str, mesh: dict[str, int], rank: int, ranks: int) -> dict[str, int]:
-    """Where a rank is in the mesh, by axis."""
+    """Returns the coordinates of a rank in the mesh, by axis."""
     if any(extent < 1 for extent in mesh.values()) or math.prod(mesh.values()) != ranks:
-        raise Error(f"{what}: the mesh {mesh} is of {math.prod(mesh.values())} ranks, and the world has {ranks}")
+        raise Error(f"{what}: the mesh {mesh} has {math.prod(mesh.values())} ranks, but the world has {ranks}")
     coordinates = {}
     for axis, extent in reversed(mesh.items()):
         rank, coordinates[axis] = divmod(rank, extent)
@@ -292,10 +293,10 @@ def _coordinates(what: str, mesh: dict[str, int], rank: int, ranks: int) -> dict
 
 
 def _is_first_of_its_share(what: str, mesh: dict[str, int], rank: int, ranks: int) -> bool:
-    """Whether the rank's coordinates along other axes than "data" are 0."""
+    """True if the rank's coordinates along all axes except "data" are 0."""
     return not any(at for axis, at in _coordinates(what, mesh, rank, ranks).items() if axis != "data")
 
 
 def _place_along_data(mesh: dict[str, int], rank: int, ranks: int) -> tuple[int, int]:
-    """The coordinate of a rank along the axis "data", and that axis' size; 0 and 1 if there is no such axis."""
+    """Returns a rank's coordinate along the axis "data", and the axis' size; 0 and 1 without such an axis."""
     return _coordinates("batches", mesh, rank, ranks).get("data", 0), mesh.get("data", 1)

@@ -1,4 +1,4 @@
-"""MNIST's format."""
+"""The IDX format of MNIST."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def load_idx(
 
     Args:
       path: of the file.
-      num_parts, part_index: into how many parts its first dimension is cut, and which of them is wanted, from 0.
-      seed: of a shuffle that comes before the cut, the same in all parts; None keeps the file's order.
+      num_parts, part_index: the number of parts along the first dimension, and the part to read, from 0.
+      seed: of a shuffle before the division, the same in all parts. None keeps the file's order.
 
     Returns:
-      An array with the dtype and shape that the file gives, in native byte order; of several parts, the rows of one.
+      An array with the dtype and shape of the file, in native byte order. If there are several parts, the rows of one.
 
     Raises:
-      Error: if the file is missing, or is not a complete IDX file; the message names it.
+      Error: the file is missing, or is not a complete IDX file. The message names it.
     """
     path = Path(checks.path(path))
     try:
@@ -44,13 +44,13 @@ def load_idx(
     array = _array_of(path, content)
     if (num_parts, part_index, seed) != (1, None, None):
         if not array.ndim:
-            raise Error(f"{path}: it has one element and no rows, so there are no parts of it")
+            raise Error(f"{path}: it has one element and no rows, so it cannot be divided into parts")
         array = array[rows_of_part("load_idx", len(array), num_parts, part_index, seed)]
     return array.astype(array.dtype.newbyteorder("="))
 
 
 def _array_of(path: Path, content: bytes) -> np.ndarray:
-    """What the file holds, in its byte order and memory."""
+    """Returns the array in a file, in its byte order and memory."""
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_DTYPES:
         raise Error(f"{path}: this is not an IDX file (the format of MNIST)")
     rank = content[3]
@@ -79,18 +79,17 @@ def mnist(
     """Reads a data set in MNIST's four files, such as Fashion-MNIST (Debian's package dataset-fashion-mnist).
 
     Args:
-      directory: where `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and `t10k-…` lie, with or without `.gz`; of two such
-        files the one without is read.
-      train: the training set; else the test set.
-      num_parts, part_index: into how many parts the set is cut, and which of them is wanted, from 0. They differ by at most one
-        image.
-      seed: of a shuffle that comes before the cut, the same in all parts; None keeps the files' order.
+      directory: the folder of `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and `t10k-…`, with or without `.gz`.
+        If both exist, the uncompressed file is read.
+      train: the training set; otherwise the test set.
+      num_parts, part_index: the number of parts, and the part to read, from 0. Parts differ by at most one image.
+      seed: of a shuffle before the division, the same in all parts. None keeps the files' order.
 
     Returns:
       Images, f32[n, 1, rows, columns] with values in [0, 1], and labels, i64[n].
 
     Raises:
-      Error: if a file is missing or damaged, or images and labels differ in number.
+      Error: a file is missing or damaged, or the numbers of images and labels differ.
     """
     part = "train" if checks.flag("mnist: train", train) else "t10k"
     directory = checks.path(directory)

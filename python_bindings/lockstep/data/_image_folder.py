@@ -1,4 +1,4 @@
-"""Folders of images, a folder for each class, as a data set; and what files of images have in common with records of them."""
+"""Folders of images, with a folder for each class, as a data set; and the decoding of images, which records use too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Transform = Callable[["Image.Image", int], Any]
 
 
 class ImageFolder:
-    """What `image_folder` returns: a data set of the images below a folder. Threads and processes may read it at once."""
+    """A data set of the images below a folder, from `image_folder`. Threads and processes may read concurrently."""
 
     def __init__(
         self, files: Sequence[tuple[Path, int]], classes: Sequence[str], transform: Transform, num_parts: int
@@ -36,11 +36,11 @@ class ImageFolder:
 
     @property
     def num_parts(self) -> int:
-        """Of how many parts this is one."""
+        """The number of parts, of which this is one."""
         return self._num_parts
 
     def transformed(self, transform: Transform) -> ImageFolder:
-        """The same images and classes; `transform(image, index)` gives what a sample has for its image."""
+        """Returns the same data set with the images of samples from `transform(image, index)`."""
         return ImageFolder(self._files, self._classes, transform, self._num_parts)
 
     def path(self, index: int) -> Path:
@@ -65,24 +65,25 @@ def image_folder(
     part_index: int | None = None,
     seed: int | None = None,
 ) -> ImageFolder:
-    """The images of <path>/<class>/*.jpg, also of .jpeg, .png and .webp, which are read when they are asked for. Needs Pillow.
+    """Opens the images <path>/<class>/*.jpg, also .jpeg, .png and .webp. Reads them at access. Needs Pillow.
 
     Args:
       path: the folder with a folder for each class.
-      size: height and width; of an image the middle, brought to that size. None leaves images as they are, and batches need
-        images of one size.
-      transform: in the place of `size`: transform(image, index) gives what the sample has for the image, beside the class, of an
-        RGB image of Pillow and of the sample's number in what is returned, that is, in the part if there are several.
-      classes: the names of the folders that count, in the order of the labels; all, sorted, if None.
-      num_parts, part_index: into how many parts the images are cut, and which of them is wanted, from 0. They differ by at most
-        one image.
-      seed: of a shuffle that comes before the cut, the same in all parts; without one a part is of neighbouring classes.
+      size: height and width. The middle of an image is scaled to this size. None keeps images as they are, but batches
+        need images of one size.
+      transform: replaces `size`. transform(image, index) returns the image of a sample, from an RGB image of Pillow and
+        the sample's number in the data set (that is, in the part, if there are several).
+      classes: the names of the folders to use, in the order of the labels. If None, all, sorted.
+      num_parts, part_index: the number of parts, and the part to read, from 0. Parts differ by at most one image.
+      seed: of a shuffle before the division, the same in all parts. Without one, a part has images of neighbouring
+        classes.
 
     Returns:
-      A data set with a length, whose samples are the image, f32[3, height, width] with values in [0, 1], and its class, i64.
+      A data set with a length, whose samples are the image, f32[3, height, width] with values in [0, 1], and its class,
+      i64.
 
     Raises:
-      Error: if there are no such images, or folders that are no class; when it is asked for, if an image cannot be read.
+      Error: there are no such images, or a folder is not a class. At access if an image cannot be read.
 
     Example:
       >>> images = lockstep.data.image_folder("/data/flowers/train", size=224)
@@ -119,13 +120,13 @@ def _classes_of(folder: Path) -> list[str]:
 
 
 def decoded(source: Path | bytes, name: str) -> Image.Image:
-    """The RGB image of a file's path or content; `name` is what the error calls it."""
+    """Returns the RGB image of a file's path or content. `name` is for the error."""
     Image = _pillow(name)
     try:
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as opened:
             return opened.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise Error(f"{name}: this is no image that can be read: {error}") from None
+        raise Error(f"{name}: this is not a readable image: {error}") from None
 
 
 def _pillow(what: str) -> Any:
@@ -140,14 +141,14 @@ def _checked_transform(owner: str, size: int | None, transform: Transform | None
     if transform is None:
         return Pixels(None if size is None else checks.integer(f"{owner}: size", size, 1))
     if size is not None:
-        raise Error(f"{owner}: size and transform both say what becomes of an image: leave out one")
+        raise Error(f"{owner}: size and transform both transform an image: leave out one")
     if not callable(transform):
         raise Error(f"{owner}: transform is {transform!r}, expected a function of an image and its number")
     return transform
 
 
 class Pixels:
-    """An image as f32[3, height, width] with values in [0, 1]: the whole, or its middle in a size. A class, as processes get it."""
+    """Converts an image, or its scaled middle, to f32[3, height, width] in [0, 1]. A class, so that it pickles."""
 
     def __init__(self, size: int | None) -> None:
         self._size = size
@@ -158,7 +159,7 @@ class Pixels:
 
 
 def middle(image: Image.Image, size: int) -> Image.Image:
-    """The middle of the image whose shorter side is made 256 for a size of 224, as networks in PyTorch are shown it."""
+    """Returns the middle of the image, scaled to `size`. For 224, the shorter side becomes 256, as usual in PyTorch."""
     side = min(image.size) * 224 / 256
     x, y = ((length - side) / 2 for length in image.size)
     bilinear = _pillow("an image").Resampling.BILINEAR

@@ -1,8 +1,9 @@
-"""RecordIO, in which MXNet keeps data sets: a file of records (.rec), and one that says where each begins (.idx). Read only.
+"""RecordIO, MXNet's format of data sets: a file of records (.rec), and an index of their begins (.idx). Read only.
 
-A record is a chunk: the magic number, four bytes whose upper three bits say which chunk of a record this is and whose others its
-length, as many bytes of content, and zeros up to a multiple of four; all little-endian. Where content has the magic number at a
-multiple of four, the writer leaves it out and begins another chunk, so that a magic number in a file is always a chunk's.
+A record is one or more chunks. A chunk is the magic number, four bytes, the content, and zeros up to a multiple of
+four, all little-endian. The upper three bits of the four bytes are the kind of chunk within a record; the others are
+the length of the content. If content has the magic number at a multiple of four, the writer omits it and begins another
+chunk. So a magic number in a file always begins a chunk.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from ._image_folder import Transform, _checked_transform, decoded
 from ._split import checked_part, rows_of_part
 
 MAGIC = 0xCED7230A
-_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)  # which chunk of a record
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)  # kinds of chunks
 _LENGTH_BITS = 29
 _IMAGE_HEADER = struct.Struct("<IfQQ")
 
 
 class Records:
-    """What `records` returns: the records of a file, bytes each. Threads and processes may read it at once."""
+    """The records of a file, as bytes; the result of `records`. Threads and processes may read it at the same time."""
 
     def __init__(self, path: Path, keys: list[int], offsets: np.ndarray, num_parts: int) -> None:
         self._path, self._keys, self._offsets, self._num_parts = path, keys, offsets, num_parts
@@ -51,12 +52,12 @@ class Records:
 
     @property
     def num_parts(self) -> int:
-        """Of how many parts this is one."""
+        """The number of parts, of which this is one."""
         return self._num_parts
 
     @property
     def keys(self) -> list[int]:
-        """What the index calls the records; their numbers in the file, if there is none."""
+        """The keys of the records in the index; their numbers in the file if there is no index."""
         return list(self._keys)
 
     def __len__(self) -> int:
@@ -78,11 +79,11 @@ class Records:
 
 @dataclass(frozen=True)
 class RecordHeader:
-    """What stands before the content of an image's record.
+    """The header before the content of an image's record.
 
     Attributes:
-      label: a number, or f32[n] where the writer gave several.
-      id: two numbers, the image's and 0.
+      label: a number, or f32[n] if the writer gave several.
+      id: two numbers: the image's number and 0.
     """
 
     label: float | np.ndarray
@@ -90,7 +91,7 @@ class RecordHeader:
 
 
 class ImageRecords(Records):
-    """What `image_records` returns: a data set of the images in a file of records. Threads and processes may read it at once."""
+    """A data set of images in a file of records, from `image_records`. Threads and processes may read concurrently."""
 
     def __init__(self, records: Records, transform: Transform, labels: str) -> None:
         super().__init__(records._path, records._keys, records._offsets, records._num_parts)
@@ -100,16 +101,18 @@ class ImageRecords(Records):
         return f"{self._path}: the record at byte {int(self._offsets[index])}"
 
     def unpacked(self, index: int) -> tuple[RecordHeader, bytes]:
-        """The header of a record, and the file of the image behind it."""
+        """Returns the header of a record, and the image file after it."""
         record = self._record(int(self._offsets[index]))
         if len(record) < _IMAGE_HEADER.size:
-            raise Error(f"{self._name(index)} has {len(record)} bytes, and the header of an image {_IMAGE_HEADER.size}")
+            raise Error(
+                f"{self._name(index)} has {len(record)} bytes, but the header of an image has {_IMAGE_HEADER.size}"
+            )
         count, label, *id = _IMAGE_HEADER.unpack_from(record)
         content = record[_IMAGE_HEADER.size :]
         if count == 0:
             return RecordHeader(label, (id[0], id[1])), content
         if 4 * count > len(content):
-            raise Error(f"{self._name(index)} should have {count} labels, and ends after {len(content)} bytes of them")
+            raise Error(f"{self._name(index)} should have {count} labels, but ends after {len(content)} bytes of them")
         several = np.frombuffer(content, "<f4", count).astype(np.float32)
         return RecordHeader(several, (id[0], id[1])), content[4 * count :]
 
@@ -124,7 +127,7 @@ class ImageRecords(Records):
             label = float(label[0])
         if isinstance(label, np.ndarray) or not label.is_integer():
             raise Error(
-                f'{self._name(index)} has the label {label}, which is no class; labels="numbers" takes it as it is'
+                f'{self._name(index)} has the label {label}, which is not a class; labels="numbers" accepts it unchanged'
             )
         return np.int64(label)
 
@@ -137,27 +140,27 @@ def records(
     part_index: int | None = None,
     seed: int | None = None,
 ) -> Records:
-    """The records of a RecordIO file of MXNet, which are read when they are asked for.
+    """Opens a RecordIO file of MXNet. Records are read when they are accessed.
 
     Args:
       path: of the file (.rec).
-      index: of the file that says where each record begins (.idx), which also decides their order; if None, one of the same name
-        beside it, or where there is none, what a walk through the file finds.
-      num_parts, part_index: into how many parts the records are cut, and which of them is wanted, from 0. They differ by at most
-        one record.
-      seed: of a shuffle that comes before the cut, the same in all parts; None keeps the order.
+      index: the path of the index file (.idx), which also decides the order. If None, the file of the same name with
+        this suffix; if there is none, the file is scanned.
+      num_parts, part_index: the number of parts, and the part to read, from 0. Parts differ by at most one record.
+      seed: of a shuffle before the division, the same in all parts. None keeps the order.
 
     Returns:
-      A data set with a length, whose samples are the contents of records, bytes. What they mean is up to you; images are read by
-      `image_records`.
+      A data set with a length, whose samples are the contents of records as bytes. The caller interprets them;
+      `image_records` reads images.
 
     Raises:
-      Error: if a file is missing or damaged, with the byte at which it is; of a record that the index names, when it is asked for.
+      Error: a file is missing or damaged; the message has the byte. If there is an index, damage of a record is
+        detected at access.
     """
     file = Path(checks.path(path))
     beside = file.with_suffix(".idx")
     parts, _ = checked_part("records", num_parts, part_index)
-    whole = Records(file, [], np.empty(0, np.int64), parts)  # says that there is no such file
+    whole = Records(file, [], np.empty(0, np.int64), parts)  # raises the error if the file is missing
     if index is not None or beside.exists():
         keys, offsets = _read_index(Path(checks.path(index)) if index is not None else beside, file, whole._size)
     else:
@@ -178,18 +181,18 @@ def image_records(
     part_index: int | None = None,
     seed: int | None = None,
 ) -> ImageRecords:
-    """The images of a RecordIO file, as MXNet's im2rec and `recordio.pack_img` write them. Needs Pillow.
+    """Opens the images of a RecordIO file that MXNet's im2rec or `recordio.pack_img` wrote. Needs Pillow.
 
     Args:
-      path, index, num_parts, part_index, seed: as of `records`.
-      size, transform: as of `image_folder`.
-      labels: "classes" are whole numbers, i64; "numbers" are taken as they are, f32, or f32[n] where a record has several.
+      path, index, num_parts, part_index, seed: as for `records`.
+      size, transform: as for `image_folder`.
+      labels: "classes" are whole numbers, i64. "numbers" are unchanged, f32, or f32[n] if a record has several.
 
     Returns:
       A data set with a length, whose samples are the image, f32[3, height, width] with values in [0, 1], and its label.
 
     Raises:
-      Error: as of `records`; when it is asked for, if a record is no image, or its label is no class.
+      Error: as for `records`; at access if a record is not an image, or its label is not a class.
     """
     checked = _checked_transform("image_records", size, transform)
     checks.choice("image_records: labels", labels, ("classes", "numbers"))
@@ -198,7 +201,7 @@ def image_records(
 
 
 class _Chunk(NamedTuple):
-    """Which chunk of a record, how long its content is, where that begins, and where the next chunk does."""
+    """A chunk: its kind, the length and the begin of its content, and the begin of the next chunk."""
 
     which: int
     length: int
@@ -207,7 +210,7 @@ class _Chunk(NamedTuple):
 
 
 def _read(path: Path, file: int, offset: int, count: int) -> bytes:
-    """Bytes of the file, by position, so that threads need no lock."""
+    """Reads bytes of the file by position, so that threads need no lock."""
     parts = []
     while count > 0:
         try:
@@ -226,27 +229,27 @@ def _chunk_at(path: Path, file: int, size: int, offset: int) -> _Chunk:
         raise Error(f"{path}: the file ends at byte {size}, within the head of a record at byte {offset}")
     magic, word = struct.unpack("<II", _read(path, file, offset, 8))
     if magic != MAGIC:
-        raise Error(
-            f"{path}: there is no record at byte {offset}: it would begin with 0x{MAGIC:x}, and 0x{magic:08x} is there"
-        )
+        raise Error(f"{path}: there is no record at byte {offset}: expected 0x{MAGIC:x}, found 0x{magic:08x}")
     which, length = word >> _LENGTH_BITS, word & ((1 << _LENGTH_BITS) - 1)
     if which > _LAST:
         raise Error(f"{path}: the record at byte {offset} is of an unknown kind, {which}")
     begin = offset + 8
     if begin + length > size:
-        raise Error(f"{path}: the file ends at byte {size}, and the record at byte {offset} at byte {begin + length}")
+        raise Error(
+            f"{path}: the file ends at byte {size}, but the record at byte {offset} ends at byte {begin + length}"
+        )
     return _Chunk(which, length, begin, begin + -(-length // 4) * 4)
 
 
 def _check_order(path: Path, offset: int, which: int, is_first: bool) -> None:
     if is_first != (which in (_WHOLE, _FIRST)):
-        meant = "a record begins" if is_first else "a record goes on"
-        found = "goes on" if is_first else "begins"
+        meant = "a record begins" if is_first else "a record continues"
+        found = "continues" if is_first else "begins"
         raise Error(f"{path}: at byte {offset}, where {meant}, one {found}")
 
 
 def _walk(path: Path, file: int, size: int) -> list[int]:
-    """Where the records begin."""
+    """Returns the begins of the records."""
     offsets, at, begins = [], 0, True
     while at < size:
         chunk = _chunk_at(path, file, size, at)
@@ -261,13 +264,13 @@ def _walk(path: Path, file: int, size: int) -> list[int]:
 
 
 def _read_index(index: Path, file: Path, size: int) -> tuple[list[int], list[int]]:
-    """The records' names and where they begin: a line of two numbers each."""
+    """Returns the keys and the begins of the records. A line of the index has both numbers."""
     try:
         lines = index.read_text().splitlines()
     except FileNotFoundError:
         raise Error(f"{index}: there is no such file") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise Error(f"{index}: {getattr(error, 'strerror', None) or 'this is no index of records'}") from None
+        raise Error(f"{index}: {getattr(error, 'strerror', None) or 'this is not an index of records'}") from None
     keys, offsets = [], []
     for number, line in enumerate(lines, 1):
         try:
@@ -275,9 +278,7 @@ def _read_index(index: Path, file: Path, size: int) -> tuple[list[int], list[int
         except ValueError:
             raise Error(f"{index}: line {number} is {line!r}, expected a number, a tab and an offset") from None
         if not 0 <= offset < size:
-            raise Error(
-                f"{index}: line {number} says that a record begins at byte {offset}, and {file} has {size} bytes"
-            )
+            raise Error(f"{index}: line {number} has a record at byte {offset}, but {file} has {size} bytes")
         keys.append(key)
         offsets.append(offset)
     return keys, offsets

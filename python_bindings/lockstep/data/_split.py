@@ -1,4 +1,5 @@
-"""How samples are cut into parts, and in which order they come: by a seed and never by the part, so that no sample is in two."""
+"""The division of samples into parts, and their order. The order depends on a seed but not on the part, so that no
+sample is in two parts."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from .._base.errors import Error
 
 
 def order(count: int, seed: int | None, turn: int = 0) -> np.ndarray:
-    """The numbers 0 to count - 1, i64[count], in the order of the seed; None keeps theirs. Each turn through the samples has
-    another order."""
+    """Returns the numbers 0 to count - 1, i64[count], shuffled by the seed; unshuffled if it is None. `turn` is the
+    number of the pass over the samples, and each pass has another order."""
     if seed is None:
         return np.arange(count)
     # The generator is fixed by name, so that the order depends on neither the rank nor NumPy's default.
@@ -21,16 +22,16 @@ def order(count: int, seed: int | None, turn: int = 0) -> np.ndarray:
 
 
 def checked_part(owner: str, num_parts: int, part_index: int | None) -> tuple[int, int]:
-    """The two as whole numbers; None is the only part.
+    """Returns both as whole numbers. None is the only part.
 
     Raises:
-      Error: if there is no such part, or nobody says which of several it is: workers that all took the first would train on a fraction
-        of the data.
+      Error: there is no such part, or `part_index` is None and there are several parts. Workers that all took the first
+        part would train on a fraction of the data.
     """
     parts = checks.integer(f"{owner}: num_parts", num_parts, 1)
     if part_index is None and parts > 1:
         raise Error(
-            f"{owner}: num_parts is {parts}, and part_index, which of them this is, is not given; a worker's is the rank of its store "
+            f"{owner}: num_parts is {parts}, but part_index, the number of this part, is missing; for a worker it is the rank of its store "
             "or world"
         )
     index = checks.integer(f"{owner}: part_index", 0 if part_index is None else part_index, 0)
@@ -40,12 +41,13 @@ def checked_part(owner: str, num_parts: int, part_index: int | None) -> tuple[in
 
 
 def bounds(count: int, parts: int, index: int) -> tuple[int, int]:
-    """Where a part of `count` samples begins and ends. Parts differ by at most one in length, and every sample is in one."""
+    """Returns the begin and end of a part of `count` samples. Every sample is in one part, and sizes differ by at most
+    one."""
     return index * count // parts, (index + 1) * count // parts
 
 
 def rows_of_part(owner: str, count: int, num_parts: int, part_index: int | None, seed: int | None) -> np.ndarray:
-    """The numbers of a part's samples, of the order of the seed, which all parts have in common."""
+    """Returns the numbers of a part's samples in the order of the seed, which is the same for all parts."""
     parts, index = checked_part(owner, num_parts, part_index)
     seed = None if seed is None else checks.integer(f"{owner}: seed", seed, 0)
     begin, end = bounds(count, parts, index)
@@ -53,11 +55,11 @@ def rows_of_part(owner: str, count: int, num_parts: int, part_index: int | None,
 
 
 class SplitSampler:
-    """The numbers of the samples in one of several parts of a data set; one part for each worker.
+    """The numbers of the samples in one of several parts of a data set, with one part for each worker.
 
-    All parts cut the same shuffle, so together they have each sample once, and they differ by at most one in length. Each time
-    that it is iterated is an epoch, with another shuffle and so with other samples in the part; that is `epoch`, which counts from
-    0, and which a run that goes on assigns.
+    All parts divide the same shuffle, so together they have each sample once. Their sizes differ by at most one. Each
+    iteration is an epoch with another shuffle, and so with other samples in the part. `epoch` counts from 0; a run that
+    is resumed assigns it.
 
     Example:
       >>> sampler = lockstep.data.SplitSampler(len(images), num_parts=store.num_workers, part_index=store.rank)
@@ -68,13 +70,14 @@ class SplitSampler:
     def __init__(self, length: int, num_parts: int = 1, part_index: int | None = None, *, seed: int | None = 0) -> None:
         """
         Args:
-          length: how many samples there are in all parts.
-          num_parts: into how many parts they are cut.
-          part_index: which part this is, from 0; of several it has to be given.
-          seed: of the shuffles, the same in all parts; None keeps the order, so that a part is `length / num_parts` neighbours.
+          length: the number of samples in all parts.
+          num_parts: the number of parts.
+          part_index: the number of this part, from 0. Required if there are several parts.
+          seed: of the shuffles, the same in all parts. None keeps the order, so a part is `length / num_parts`
+            neighbours.
 
         Raises:
-          Error: if there is no such part.
+          Error: there is no such part.
         """
         self._length = checks.integer("SplitSampler: length", length, 0)
         self._parts, self._index = checked_part("SplitSampler", num_parts, part_index)
@@ -84,7 +87,7 @@ class SplitSampler:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration is."""
+        """The number of the next iteration's epoch."""
         return self._epoch
 
     @epoch.setter
@@ -98,7 +101,7 @@ class SplitSampler:
         return iter(self.rows().tolist())
 
     def rows(self) -> np.ndarray:
-        """What an iteration gives, as i64[len(self)]; it is the next epoch then."""
+        """Returns the samples of the next iteration, as i64[len(self)], and advances the epoch."""
         rows = order(self._length, self._seed, self._epoch)[self._begin : self._end]
         self._epoch += 1
         return rows

@@ -1,4 +1,4 @@
-"""Horovod's calls on Lockstep's communicator, for programs that keep PyTorch's eager mode: `import lockstep.horovod.torch as hvd`.
+"""Horovod's calls for PyTorch's eager mode on Lockstep's communicator: `import lockstep.horovod.torch as hvd`.
 
-docs/horovod.md says what is the same and what is not. Nothing here imports torch; `lockstep.horovod.torch` does.
+docs/horovod.md lists what is the same and what differs. Only `lockstep.horovod.torch` imports torch.
 """

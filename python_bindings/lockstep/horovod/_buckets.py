@@ -1,7 +1,8 @@
-"""The gradients of a DistributedOptimizer in registered memory: which parameter is where, and what is reduced when.
+"""The gradients of a DistributedOptimizer in buckets of registered memory, and the reductions of buckets.
 
-Buckets are in the reverse order of the parameters, as a backward pass roughly finishes them, and start in that order on every rank
-whatever order a rank's pass has; they have a communicator of their own, so that other calls may come between them anywhere.
+Buckets are in the reverse order of the parameters, which is roughly the order in which a backward pass computes
+gradients. They start in that order on every rank, whatever the order of the pass. They have their own communicator, so
+other calls may occur at any point between them.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from ._calls import Call
 from ._session import Session
 from ._tensors import DTYPES, ReduceOp, bytes_of
 
-_ALIGNMENT = 64  # bytes, at which each gradient begins
+_ALIGNMENT = 64  # bytes; each gradient begins at a multiple
 DEFAULT_BYTES = 16 << 20  # of a bucket
 Named = tuple[str, torch.nn.Parameter]
 
 
 def bucket_bytes() -> int:
-    """At most so many bytes of gradients are one bucket: HOROVOD_FUSION_THRESHOLD, as Horovod calls that."""
+    """The largest size of a bucket in bytes: HOROVOD_FUSION_THRESHOLD, as in Horovod."""
     text = os.environ.get("HOROVOD_FUSION_THRESHOLD", "")
     if not text:
         return DEFAULT_BYTES
@@ -37,11 +38,11 @@ def bucket_bytes() -> int:
 
 
 def partition(named: Sequence[Named], groups: Any) -> list[list[Named]]:
-    """Which gradients are reduced together.
+    """Divides the gradients into buckets.
 
     Args:
       named: the parameters, in an order that is the same on all ranks.
-      groups: as of DistributedOptimizer: None is by `bucket_bytes`.
+      groups: as for DistributedOptimizer. None uses `bucket_bytes`.
     """
     backwards = list(reversed(named))
     if groups is None or groups == 0:
@@ -55,7 +56,7 @@ def partition(named: Sequence[Named], groups: Any) -> list[list[Named]]:
         part = [place.pop(id(parameter), None) for parameter in group]
         if None in part:
             raise Error(
-                "hvd.DistributedOptimizer: groups has a tensor twice, or one that is no parameter of the optimizer"
+                "hvd.DistributedOptimizer: groups has a tensor twice, or one that is not a parameter of the optimizer"
             )
         parts.append(sorted(i for i in part if i is not None))
     parts += [[i] for i in place.values()]
@@ -91,8 +92,8 @@ class Bucket:
     def __init__(self, world: Any, number: int, named: Sequence[Named], wire: torch.dtype | None) -> None:
         """
         Args:
-          world: of all buckets of the optimizer. Collective.
-          wire: the dtype in which it travels; None is its own.
+          world: the communicator of all buckets of the optimizer. Collective.
+          wire: the dtype in which the bucket travels; None is its own.
         """
         dtype = named[0][1].dtype
         self.label = f"gradients {number} ({', '.join(name for name, _ in named)})"
@@ -113,11 +114,11 @@ class Bucket:
             for place, parameter in zip(places, self.parameters, strict=True)
         ]
         self.waits_for = len(self.parameters)
-        self._bytes = bytes_of(self.travels)  # as travels is, so that a start makes nothing anew
+        self._bytes = bytes_of(self.travels)  # a view of `travels`, made once for all starts
         self._ticket: int | None = None
 
     def start(self, world: Any, op: ReduceOp, factor: float) -> None:
-        """Starts to reduce `factor` times the gradients."""
+        """Starts to reduce the gradients, multiplied by `factor`."""
         if factor != 1:
             self.gradients.mul_(factor)
         if self.travels is not self.gradients:
@@ -127,7 +128,7 @@ class Bucket:
         )
 
     def finish(self, world: Any, factor: float) -> None:
-        """The gradients are then the reduced ones, times `factor`."""
+        """Waits until the gradients are reduced, and multiplies them by `factor`."""
         assert self._ticket is not None
         ticket, self._ticket = self._ticket, None
         _lockstep._wait(world, ticket)
@@ -138,7 +139,8 @@ class Bucket:
 
 
 class Step(Call):
-    """All buckets of an optimizer. Their owner starts them in the backward pass; a rank that has joined, here, with zeros."""
+    """The reduction of all buckets of an optimizer. The backward pass starts the buckets. A rank that has joined starts
+    them here, with zeros."""
 
     def __init__(self, number: int, buckets: Buckets, is_stand_in: bool = False) -> None:
         super().__init__({"op": "step", "number": number})
@@ -159,7 +161,7 @@ class Step(Call):
 
 
 class Buckets:
-    """All of one optimizer. The session's lock is held by who calls."""
+    """All buckets of one optimizer. The caller holds the session's lock."""
 
     def __init__(
         self, job: Session, parts: Sequence[Sequence[Named]], wire: torch.dtype | None, op: ReduceOp, predivide: float
@@ -168,18 +170,18 @@ class Buckets:
         self.op = op
         self._before, self._after = 1 / predivide, predivide
         self._number = len(job.optimizers)
-        # The same ranks, in an order of its own.
+        # The same ranks, but collectives with their own order.
         self.world = _lockstep._split(job.world, 0, f"horovod: optimizer {self._number}")
         self.all = [Bucket(self.world, i, part, wire) for i, part in enumerate(parts)]
         self._started = self._finished = 0
         job.optimizers.append(weakref.ref(self))
 
     def is_filling(self) -> bool:
-        """Whether there are gradients of a backward pass that no step has used."""
+        """True if there are gradients of a backward pass that no step has used."""
         return self._started > 0 or any(bucket.waits_for < len(bucket.parameters) for bucket in self.all)
 
     def arrived(self, bucket: Bucket) -> None:
-        """One more of its gradients is there."""
+        """Notes that one more gradient of the bucket is complete. Starts complete buckets, in order."""
         bucket.waits_for -= 1
         while self._started < len(self.all) and self.all[self._started].waits_for == 0:
             self._start_next()
@@ -194,7 +196,7 @@ class Buckets:
             self._start_next()
 
     def wait(self) -> None:
-        """Waits for all; they may then be filled again."""
+        """Waits for all started buckets. After all, they can be filled again."""
         while self._finished < self._started:
             bucket = self.all[self._finished]
             self._finished += 1

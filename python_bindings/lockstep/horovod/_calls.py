@@ -1,6 +1,7 @@
-"""The calls of a job, over bytes of NumPy arrays: what each says of itself, starts, and does with what it got. No torch.
+"""The calls of a job on NumPy's bytes: their descriptions, collectives and results. Independent of torch.
 
-A call is made by the rank that calls, or as the shadow of one by a rank that has joined (`shadow_of`): it takes part with zeros or no rows.
+A call is made by the rank that calls, or, on a rank that has joined, as a shadow of that call (`shadow_of`), which
+takes part with zeros or without rows.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from .._base.errors import Error
 from .._lockstep import Communicator
 
 RECORD_BYTES = 1024
-_NAME_BYTES = 96  # as many as count in the engine's labels, so that a record fits
+_NAME_BYTES = 96  # the length of the engine's labels, so that a record fits
 Record = dict[str, Any]
 SIZES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u8": 1, "bool": 1}
 
 
 class Call:
-    """One call of one rank, from start to result. What the session does with it, in order: `start`, `finish`."""
+    """One call of one rank, from start to result. The session calls `start` and then `finish`."""
 
-    needs_records = False  # whether `start` needs those of all ranks
+    needs_records = False  # true if `start` needs the records of all ranks
 
     def __init__(self, record: Record) -> None:
         self.record = record
-        self.records: list[Record] | None = None  # of all ranks, once they are known
+        self.records: list[Record] | None = None  # of all ranks, when they are known
         self.complete = False
         self.described: np.ndarray
-        self.description = -1  # the ticket of gathering records
+        self.description = -1  # the ticket of the gather of records
         self.tickets: list[int] = []
         if "name" in record:
             record["name"] = record["name"].encode()[:_NAME_BYTES].decode(errors="ignore")
@@ -43,7 +44,7 @@ class Call:
         text = json.dumps(record, ensure_ascii=False).encode()
         if len(text) > RECORD_BYTES:
             raise Error(
-                f"{self.label}: its description has {len(text)} bytes, at most {RECORD_BYTES} fit: a shorter name"
+                f"{self.label}: its description has {len(text)} bytes, expected at most {RECORD_BYTES}: use a shorter name"
             )
         return text.ljust(RECORD_BYTES)
 
@@ -51,11 +52,11 @@ class Call:
         return json.loads(text)
 
     def same(self, record: Record) -> Record:
-        """What has to be the same on all ranks that have not joined."""
+        """Returns the part of a record that must be the same on all ranks that have not joined."""
         return record
 
     def joins_are_fine(self) -> bool:
-        """Whether ranks that have joined may stand aside in this call."""
+        """True if the call is possible when some ranks have joined."""
         return True
 
     def check(self) -> None:
@@ -65,21 +66,21 @@ class Call:
         for rank, record in there[1:]:
             if self.same(record) != self.same(mine):
                 raise Error(
-                    f"ranks call differently: rank {first} {_text(mine)}, rank {rank} {_text(record)}; all ranks make the "
+                    f"ranks make different calls: rank {first} {_text(mine)}, rank {rank} {_text(record)}; all ranks must make the "
                     "same calls in the same order"
                 )
         if len(there) < len(self.records) and not self.joins_are_fine():
             joined = [rank for rank, record in enumerate(self.records) if record["op"] == "join"]
-            raise Error(f"rank {first} {_text(mine)} needs all ranks, and {joined} have called join()")
+            raise Error(f"rank {first} {_text(mine)} needs all ranks, but {joined} have called join()")
 
     def start(self, world: Communicator) -> None:
-        """Starts the engine's collectives."""
+        """Starts the collectives."""
 
     def wait_first(self, world: Communicator) -> None:
-        """Waits for what can be waited for before the description, because it is the larger part."""
+        """Waits for collectives that can be waited for before the description, because they take longer."""
 
     def finish(self, world: Communicator) -> None:
-        """Waits for them; the outputs are then written."""
+        """Waits for the collectives. The outputs are then written."""
         tickets, self.tickets = self.tickets, []
         for ticket in tickets:
             _lockstep._wait(world, ticket)
@@ -93,7 +94,7 @@ def _text(record: Record) -> str:
 
 class AllReduce(Call):
     def __init__(self, record: Record, input: np.ndarray, output: np.ndarray) -> None:
-        """`record` has name, dtype, kind and shape; the arrays the bytes of a tensor, or are one array."""
+        """`record` has name, dtype, kind and shape. The arrays are the bytes of tensors, and may be the same array."""
         super().__init__({"op": "allreduce", **record})
         self._arrays = (input, output)
 
@@ -120,7 +121,7 @@ class Broadcast(Call):
 
 
 class _OfRows(Call):
-    """One whose ranks may have different numbers of rows, all of `row` bytes."""
+    """A call in which ranks may have different numbers of rows. A row has the shape `row`."""
 
     needs_records = True
 
@@ -128,7 +129,7 @@ class _OfRows(Call):
         return {key: value for key, value in record.items() if key != "rows"}
 
     def rows(self) -> list[int]:
-        """By rank."""
+        """The numbers of rows by rank."""
         assert self.records is not None
         return [record.get("rows", 0) for record in self.records]
 
@@ -138,7 +139,7 @@ class _OfRows(Call):
 
 
 class AllGather(_OfRows):
-    """`output` is then u8[rows of all ranks, bytes of a row]."""
+    """An all-gather of rows. `output` is then u8[rows of all ranks, bytes of a row]."""
 
     def __init__(self, record: Record, input: np.ndarray) -> None:
         super().__init__({"op": "allgather", **record})
@@ -166,7 +167,7 @@ class AllGather(_OfRows):
 
 
 class AllToAll(_OfRows):
-    """`output` is then u8[rows for this rank, bytes of a row], `received` how many of them are from each rank."""
+    """An all-to-all of rows. `output` is then u8[rows for this rank, bytes of a row]; `received`, the rows by rank."""
 
     def __init__(self, record: Record, input: np.ndarray, splits: list[int] | None) -> None:
         super().__init__({"op": "alltoall", **record})
@@ -196,7 +197,7 @@ class AllToAll(_OfRows):
 
 
 class ReduceScatter(Call):
-    """`output` is then the bytes of this rank's rows; where they do not divide, the first ranks have one more."""
+    """A reduce-scatter of rows. `output` then has the bytes of this rank's rows, which `rows_of` assigns."""
 
     def __init__(self, record: Record, input: np.ndarray) -> None:
         super().__init__({"op": "reducescatter", **record})
@@ -225,12 +226,12 @@ class ReduceScatter(Call):
 
 
 def rows_of(rows: int, ranks: int) -> list[int]:
-    """How `rows` are spread: the first ranks have one more where they do not divide."""
+    """The numbers of rows by rank. If `rows` is not divisible by `ranks`, the first ranks have one more."""
     return [rows // ranks + (rank < rows % ranks) for rank in range(ranks)]
 
 
 def shadow_of(record: Record) -> Call:
-    """What a rank that has joined does while another one calls that."""
+    """Returns the call by which a rank that has joined takes part in the call of another one."""
     op = record["op"]
     own = {key: value for key, value in record.items() if key not in ("op", "rows")}
     if op in ("allreduce", "broadcast", "reducescatter"):
@@ -242,4 +243,4 @@ def shadow_of(record: Record) -> Call:
         return AllGather(own, np.empty(0, np.uint8))
     if op == "alltoall":
         return AllToAll(own, np.empty(0, np.uint8), None)
-    return Call(record)  # a barrier: all that it does is to be described
+    return Call(record)  # a barrier is only its description

@@ -1,4 +1,4 @@
-"""In what gradients travel."""
+"""The compression of gradients in transit."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 
 
 class _Compressor:
-    """What travels in `dtype`; None leaves a tensor as it is."""
+    """Converts floats to `dtype` for transit. None leaves tensors unchanged."""
 
     dtype: torch.dtype | None = None
 
     @classmethod
     def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """The tensor that travels, and what `decompress` needs to know."""
+        """Returns the tensor to send, and the argument `ctx` of `decompress`."""
         if cls.dtype is None or not tensor.is_floating_point():
             return tensor, tensor.dtype
         return tensor.to(cls.dtype), tensor.dtype
@@ -25,17 +25,17 @@ class _Compressor:
 
 
 class NoneCompressor(_Compressor):
-    """Nothing is compressed."""
+    """No compression."""
 
 
 class FP16Compressor(_Compressor):
-    """Floats travel as float16; they are added in float32 and rounded once."""
+    """Floats travel as float16. They are summed in float32 and rounded once."""
 
     dtype = torch.float16
 
 
 class BF16Compressor(_Compressor):
-    """Floats travel as bfloat16, with the range of float32; they are added in float32 and rounded once."""
+    """Floats travel as bfloat16, with the range of float32. They are summed in float32 and rounded once."""
 
     dtype = torch.bfloat16
 

@@ -1,4 +1,4 @@
-"""The calls that wait, through which gradients pass as Horovod documents it."""
+"""The blocking calls. Gradients pass through them as Horovod documents it."""
 
 from __future__ import annotations
 
@@ -88,18 +88,18 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: Any = None,
 ) -> torch.Tensor:
-    """The reduction of all ranks' tensors, equal to the last bit on all of them.
+    """Reduces the tensors of all ranks. The result is bitwise equal on all ranks.
 
     Args:
-      tensor: of the same shape and dtype on all ranks, in the CPU's memory; it stays as it is.
-      average: the old word for op: True is Average, False is Sum.
+      tensor: of the same shape and dtype on all ranks, in the CPU's memory. It is not changed.
+      average: the old form of op: True is Average, False is Sum.
       name: of the call in messages; the same on all ranks.
-      compression: in what it travels.
-      op: Average if None; Sum, Min, Max, Product. An average of whole numbers is truncated.
-      prescale_factor, postscale_factor: of what is reduced, and of the result.
+      compression: of the data in transit.
+      op: Average, Sum, Min, Max or Product. None is Average. An average of whole numbers is truncated.
+      prescale_factor, postscale_factor: factors of the input and of the result.
 
     Raises:
-      Error: of the arguments; or ranks call differently: the message has both sides.
+      Error: an argument is invalid, or ranks make different calls, which the message shows.
     """
     reduce = op_of("allreduce", op, average)
     given, context = compression.compress(check_tensor("allreduce", tensor))
@@ -116,7 +116,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: Any = None,
 ) -> torch.Tensor:
-    """The same in place; no gradients pass."""
+    """`allreduce` in place. Gradients do not pass."""
     return _ops.allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set).wait()
 
 
@@ -154,7 +154,7 @@ def grouped_allreduce_(
 
 
 def allgather(tensor: torch.Tensor, name: str | None = None, process_set: Any = None) -> torch.Tensor:
-    """The rows of all ranks, by rank. Ranks may have different numbers of rows; all else of their shapes is equal."""
+    """Returns the rows of all ranks, by rank. Ranks may have different numbers of rows of equal shape."""
     return _AllGather.apply(tensor, name, process_set)
 
 
@@ -168,12 +168,12 @@ def grouped_allgather(
 
 
 def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: Any = None) -> torch.Tensor:
-    """Rank root_rank's tensor, on all ranks; all give one of that shape and dtype."""
+    """Returns rank root_rank's tensor on all ranks. All pass a tensor of that shape and dtype."""
     return _Broadcast.apply(tensor, root_rank, name, process_set)
 
 
 def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: Any = None) -> torch.Tensor:
-    """The same in place; no gradients pass."""
+    """`broadcast` in place. Gradients do not pass."""
     return _ops.broadcast_async_(tensor, root_rank, name, process_set).wait()
 
 
@@ -183,11 +183,11 @@ def alltoall(
     name: str | None = None,
     process_set: Any = None,
 ) -> Any:
-    """Sends each rank its rows, and returns what this rank is sent, by rank; with `splits`, also how many rows came from each.
+    """Sends rows to each rank, and returns the received rows by rank; with `splits`, also the numbers of rows received.
 
     Args:
       tensor: rows for rank 0, then for rank 1, …
-      splits: how many rows are for each rank; equally many if None.
+      splits: the number of rows for each rank; equal numbers if None.
     """
     output, received = _AllToAll.apply(tensor, splits, name, process_set)
     return output if splits is None else (output, received)
@@ -202,7 +202,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """The reduction of all ranks' tensors, of which each rank gets its rows; the first ranks one more where they do not divide."""
+    """Reduces the tensors of all ranks, and returns this rank's rows. The first ranks may have one row more."""
     reduce = op_of("reducescatter", op)
     given, context = compression.compress(check_tensor("reducescatter", tensor))
     reduced = _ReduceScatter.apply(given, name, reduce, process_set, prescale_factor, postscale_factor)

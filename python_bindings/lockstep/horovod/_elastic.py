@@ -1,7 +1,8 @@
-"""`hvd.elastic`: states that survive when a job is started again by `lockstep elastic` (docs/elastic.md).
+"""`hvd.elastic`: states that survive a restart of the job by `lockstep elastic` (docs/elastic.md).
 
-Horovod keeps the ranks that live and gives them new neighbours. Here a rank that dies ends the job, `lockstep elastic` starts it again on
-the hosts that are left, and it goes on from what was committed: so commits go to a file. What a program writes is the same.
+Horovod keeps the ranks that are alive and connects them to new ones. Here the death of a rank ends the job, and
+`lockstep elastic` restarts it on the remaining hosts from the last commit. So commits are written to a file. The
+program's code is the same.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ _SET = "LOCKSTEP_ELASTIC_STATE"
 
 
 def state_path() -> Path | None:
-    """The file of commits; None outside of `lockstep elastic`, unless LOCKSTEP_ELASTIC_STATE names one."""
+    """The file of commits. None outside of `lockstep elastic`, unless LOCKSTEP_ELASTIC_STATE names a file."""
     if _SET not in os.environ and "LOCKSTEP_ATTEMPT" not in os.environ:
         return None
     return Path(os.environ.get(_SET) or "elastic_state.pt")
 
 
 class State:
-    """Values that are attributes, and that are committed, restored and made the same on all ranks together.
+    """Values as attributes, which are committed, restored and synchronized between ranks together.
 
     Args:
-      values: anything that pickles, such as `epoch=0`.
+      values: objects that can be pickled, such as `epoch=0`.
     """
 
     def __init__(self, **values: Any) -> None:
@@ -45,11 +46,11 @@ class State:
         self._saved = self._now()
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
-        """Functions that are called when a job goes on with another number of ranks than it had, such as those that scale a rate."""
+        """Registers functions that are called when a job continues with another number of ranks."""
         self._callbacks.extend(callbacks)
 
     def commit(self) -> None:
-        """Keeps the present values; under `lockstep elastic` in a file, which rank 0 writes, whole or not at all."""
+        """Saves the current values. Under `lockstep elastic`, rank 0 also writes them to a file, atomically."""
         self.save()
         path = state_path()
         if path is not None and rank() == 0:
@@ -61,18 +62,18 @@ class State:
             os.replace(new, path)
 
     def check_host_updates(self) -> None:
-        """Nothing: hosts do not change while a job runs."""
+        """Does nothing: hosts do not change while a job runs."""
 
     def save(self) -> None:
-        """Keeps the present values in memory."""
+        """Saves the current values in memory."""
         self._saved = self._now()
 
     def restore(self) -> None:
-        """Goes back to the last commit."""
+        """Restores the values of the last commit."""
         self._set(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
-        """Makes the values of all ranks those of rank 0, and keeps them. Collective."""
+        """Copies the values of rank 0 to all ranks, and saves them. Collective."""
         self._sync()
         self.save()
 
@@ -82,14 +83,14 @@ class State:
             callback()
 
     def reset(self) -> None:
-        """For subclasses: what else is to be done when the number of ranks has changed."""
+        """For subclasses: called when the number of ranks has changed."""
 
     def resume(self) -> None:
-        """Goes on from the file, where this is not the first attempt; all ranks are then as rank 0 was. Collective."""
+        """Restores the file's values if this is not the first attempt. All ranks get those of rank 0. Collective."""
         path, found = state_path(), None
         if path is not None and rank() == 0 and path.exists():
             if os.environ.get("LOCKSTEP_ATTEMPT") == "0":
-                path.unlink()  # of a job before this one
+                path.unlink()  # of an earlier job
             else:
                 found = torch.load(path, weights_only=False)
                 self._saved = found["state"]
@@ -116,7 +117,7 @@ ObjectState = State
 
 
 class TorchState(State):
-    """The same with a model and an optimizer, several of them by other names, schedulers and samplers: what has a `state_dict`.
+    """A state with a model and an optimizer, and with further parts, schedulers and samplers that have a `state_dict`.
 
     state = hvd.elastic.TorchState(model=model, optimizer=optimizer, epoch=0)
     """
@@ -150,12 +151,12 @@ class TorchState(State):
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """Shares of a dataset's indices that a job with another number of ranks goes on with where it was.
+    """Shares of a dataset's indices. A job that continues with another number of ranks resumes at the same position.
 
     Args:
       dataset: of constant length.
-      shuffle: by one permutation of the epoch.
-      seed: of it; the same on all ranks.
+      shuffle: shuffle by one permutation for each epoch.
+      seed: of the shuffle; the same on all ranks.
     """
 
     def __init__(self, dataset: Any, shuffle: bool = True, seed: int = 0) -> None:
@@ -164,12 +165,12 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """At the end of an epoch, for the next one."""
+        """Starts an epoch. Call at the end of the previous one."""
         self.epoch, self.processed_num = epoch, 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Each rank has done a batch of so many."""
+        """Records that each rank has processed a batch of `batch_size` samples."""
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, int]:
@@ -197,9 +198,9 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
 
 def run(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of a state that begins with the values of rank 0, or with those that were committed before the job was started again.
+    """Decorates a function of a state. It starts with the values of rank 0, or, after a restart, with the last commit.
 
-    A rank that fails raises its Error, which ends the job; `lockstep elastic` then starts it again.
+    An Error on a rank is raised and ends the job; `lockstep elastic` then restarts it.
     """
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""What a job begins with: parameters, states of optimizers and any object, from one rank to all."""
+"""Exchange of parameters, optimizer states and any objects, for the start of a job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._session import session
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, process_set: Any = None) -> Any:
-    """Rank root_rank's object, pickled, on all ranks; on that rank the object itself."""
+    """Returns rank root_rank's object, pickled, on all ranks; on that rank the object itself."""
     name = session().name("broadcast_object", name)
     is_root = session().world.rank == root_rank
     data = (
@@ -32,7 +32,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, proc
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Every rank's object, pickled, by rank."""
+    """Returns the objects of all ranks, pickled, by rank."""
     name = session().name("allgather_object", name)
     data = torch.from_numpy(np.frombuffer(pickle.dumps(obj), np.uint8).copy())
     sizes = allgather_async(torch.tensor([len(data)]), f"{name}.sizes").wait()
@@ -43,7 +43,8 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
 def broadcast_parameters(
     params: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]], root_rank: int
 ) -> None:
-    """Gives all ranks rank root_rank's tensors, in place: of `model.state_dict()` or `model.named_parameters()`."""
+    """Copies rank root_rank's tensors to all ranks, in place. Takes `model.state_dict()` or
+    `model.named_parameters()`."""
     if isinstance(params, Mapping):
         pairs = sorted(params.items())
     elif isinstance(params, Iterable):
@@ -66,14 +67,14 @@ def broadcast_parameters(
 
 
 class _Absent:
-    """What stands for a tensor in a state that travels without."""
+    """The placeholder of a tensor in a state that is sent without its tensors."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.dtype, self.shape, self.device = tensor.dtype, tensor.shape, tensor.device
 
 
 def _mapped(value: Any, function: Any) -> Any:
-    """The same dicts, lists and tuples, with `function` of what is in them."""
+    """Applies `function` to the leaves of nested dicts, lists and tuples."""
     if isinstance(value, dict):
         return {key: _mapped(each, function) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -82,14 +83,16 @@ def _mapped(value: Any, function: Any) -> Any:
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None) -> None:
-    """Gives all ranks the state and the options of rank root_rank's optimizer.
+    """Copies the state and options of rank root_rank's optimizer to all ranks.
 
     Args:
-      optimizer: of the same kind and for the same parameters on all ranks; it may have no state yet, on any of them.
+      optimizer: of the same class and for the same parameters on all ranks. It may have no state yet, on any rank.
       model: not needed.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise Error("hvd.broadcast_optimizer_state: LBFGS keeps what it cannot be given; broadcast parameters alone")
+        raise Error(
+            "hvd.broadcast_optimizer_state: the state of LBFGS cannot be restored; broadcast only the parameters"
+        )
     state = optimizer.state_dict()
     is_root = session().world.rank == root_rank
     outline = (

@@ -1,4 +1,4 @@
-"""Horovod's asynchronous calls on tensors, and `synchronize`. The calls that also pass gradients on are in _differentiable.py."""
+"""Horovod's asynchronous calls on tensors, and `synchronize`. The calls with gradients are in _differentiable.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._tensors import DTYPES, ReduceOp, bytes_of, check_process_set, check_tenso
 
 
 class Handle:
-    """A call in flight: for `synchronize` and `poll`."""
+    """A call in flight, for `synchronize` and `poll`."""
 
     def __init__(self, job: Session, calls: Sequence[Call], result: Callable[[], Any]) -> None:
         self._job, self._calls, self._make_result = job, calls, result
@@ -33,7 +33,7 @@ def synchronize(handle: Handle) -> Any:
     """Waits for an asynchronous call and returns its result.
 
     Raises:
-      Error: a rank has called something else, has died, or does not come.
+      Error: a rank has made another call, has died, or does not arrive.
     """
     return checks.instance(
         "hvd.synchronize: handle", handle, Handle, "what a call such as allreduce_async returns"
@@ -41,9 +41,9 @@ def synchronize(handle: Handle) -> Any:
 
 
 def poll(handle: Handle) -> bool:
-    """Completes an asynchronous call, and returns True: `synchronize` then returns at once.
+    """Completes an asynchronous call, and returns True. `synchronize` then returns at once.
 
-    Ranks that share a host have no thread that would make progress meanwhile: who asks for a result works for it.
+    Ranks of one host have no thread that makes progress in the background, so this call does the work.
     """
     synchronize(handle)
     return True
@@ -56,7 +56,7 @@ def _record(name: str, tensor: torch.Tensor, **rest: Any) -> dict[str, Any]:
 def _of_rows(what: str, tensor: Any) -> torch.Tensor:
     tensor = check_tensor(what, tensor)
     if tensor.dim() == 0:
-        raise Error(f"hvd.{what}: the tensor has no dimension, expected one at least: ranks have rows")
+        raise Error(f"hvd.{what}: the tensor has no dimension, expected at least one, for the rows")
     return tensor
 
 
@@ -88,7 +88,7 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: Any = None,
 ) -> Handle:
-    """Starts the reduction of a tensor over all ranks into a new one; see `allreduce`."""
+    """Starts the reduction of a tensor over all ranks into a new one. See `allreduce`."""
     check_process_set("allreduce", process_set)
     tensor, reduce = check_tensor("allreduce", tensor), op_of("allreduce", op, average)
     name = session().name("allreduce", name)
@@ -105,7 +105,7 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: Any = None,
 ) -> Handle:
-    """The same in place: until it is synchronized nobody else may use the tensor."""
+    """Starts the reduction in place. The tensor may not be used until the handle is synchronized."""
     check_process_set("allreduce_", process_set)
     tensor, reduce = check_tensor("allreduce_", tensor), op_of("allreduce_", op, average)
     name = session().name("allreduce", name)
@@ -119,7 +119,7 @@ def _group(what: str, tensors: Any) -> list[torch.Tensor]:
 
 
 def _grouped(what: str, start: Callable[..., Handle], tensors: Any, name: str | None, *rest: Any) -> Handle:
-    """One handle for the calls of several tensors, in order."""
+    """Returns one handle for the calls of several tensors, in order."""
     group = _group(what, tensors)
     base = session().name(what, name)
     handles = [start(tensor, f"{base}.{i}", *rest) for i, tensor in enumerate(group)]
@@ -135,7 +135,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: Any = None,
 ) -> Handle:
-    """The same of several tensors, whose results are a list."""
+    """Starts the reduction of several tensors. The result is a list."""
 
     def start(tensor: torch.Tensor, each: str) -> Handle:
         return allreduce_async(tensor, average, each, op, prescale_factor, postscale_factor, process_set)
@@ -152,7 +152,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: Any = None,
 ) -> Handle:
-    """The same of several tensors in place."""
+    """Starts the reduction of several tensors in place."""
 
     def start(tensor: torch.Tensor, each: str) -> Handle:
         return allreduce_async_(tensor, average, each, op, prescale_factor, postscale_factor, process_set)
@@ -161,7 +161,7 @@ def grouped_allreduce_async_(
 
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: Any = None) -> Handle:
-    """Starts putting the rows of all ranks below each other; see `allgather`."""
+    """Starts the concatenation of the rows of all ranks. See `allgather`."""
     check_process_set("allgather", process_set)
     tensor = _of_rows("allgather", tensor).detach().contiguous()
     job, row = session(), list(tensor.shape[1:])
@@ -173,7 +173,7 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: Any = None
 ) -> Handle:
-    """The same of several tensors, whose results are a list."""
+    """Starts `allgather` of several tensors. The result is a list."""
     return _grouped("grouped_allgather", allgather_async, tensors, name, process_set)
 
 
@@ -200,7 +200,7 @@ def _start_broadcast(what: str, tensor: torch.Tensor, output: torch.Tensor, root
 
 
 def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: Any = None) -> Handle:
-    """Starts giving all ranks root_rank's tensor, as a new one; shapes and dtypes are those of the root's."""
+    """Starts to send root_rank's tensor to all ranks, as a new tensor. Shapes and dtypes equal those of the root."""
     check_process_set("broadcast", process_set)
     tensor, root = check_tensor("broadcast", tensor), _root("broadcast", root_rank)
     output = torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
@@ -208,7 +208,7 @@ def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = Non
 
 
 def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: Any = None) -> Handle:
-    """The same in place: until it is synchronized nobody else may use the tensor."""
+    """Starts a broadcast in place. The tensor may not be used until the handle is synchronized."""
     check_process_set("broadcast_", process_set)
     tensor, root = check_tensor("broadcast_", tensor), _root("broadcast_", root_rank)
     return _start_broadcast("broadcast_", tensor, tensor, root, name)
@@ -220,7 +220,7 @@ def alltoall_async(
     name: str | None = None,
     process_set: Any = None,
 ) -> Handle:
-    """Starts sending each rank its rows; the result is (rows from all ranks, how many from each); see `alltoall`."""
+    """Starts to send rows to each rank. The result is (rows from all ranks, their numbers by rank). See `alltoall`."""
     check_process_set("alltoall", process_set)
     tensor, job = _of_rows("alltoall", tensor).detach().contiguous(), session()
     counts = _splits(tensor, splits, job.world.size)
@@ -240,12 +240,14 @@ def _splits(tensor: torch.Tensor, splits: Any, ranks: int) -> list[int]:
     rows = len(tensor)
     if splits is None:
         if rows % ranks != 0:
-            raise Error(f"hvd.alltoall: {rows} rows do not divide among {ranks} ranks; splits says how many go to each")
+            raise Error(
+                f"hvd.alltoall: {rows} rows are not divisible by {ranks} ranks; give the numbers of rows as splits"
+            )
         return [rows // ranks] * ranks
     counts = splits.tolist() if isinstance(splits, torch.Tensor) else list(splits)
     counts = [checks.integer("hvd.alltoall: splits", count, 0) for count in counts]
     if len(counts) != ranks or sum(counts) != rows:
-        raise Error(f"hvd.alltoall: splits is {counts}, expected {ranks} numbers of rows that are {rows} together")
+        raise Error(f"hvd.alltoall: splits is {counts}, expected {ranks} numbers of rows with the sum {rows}")
     return counts
 
 
@@ -257,7 +259,7 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle:
-    """Starts a reduction of which each rank gets its rows; see `reducescatter`."""
+    """Starts a reduction of which each rank gets its rows. See `reducescatter`."""
     check_process_set("reducescatter", process_set)
     tensor, reduce, job = _of_rows("reducescatter", tensor), op_of("reducescatter", op), session()
     given = scaled(tensor.detach(), prescale_factor).contiguous()
@@ -279,16 +281,16 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle:
-    """The same of several tensors, whose results are a list."""
+    """Starts `reducescatter` of several tensors. The result is a list."""
     return _grouped(
         "grouped_reducescatter", reducescatter_async, tensors, name, op, process_set, prescale_factor, postscale_factor
     )
 
 
 def sparse_allreduce_async(*_: Any, **__: Any) -> Handle:
-    """Not there: an Error."""
+    """Not supported: raises an Error."""
     raise Error(
-        "hvd.sparse_allreduce_async: Lockstep reduces dense tensors; make it dense, or allgather its indices and values"
+        "hvd.sparse_allreduce_async: Lockstep only reduces dense tensors; make it dense, or allgather its indices and values"
     )
 
 
@@ -300,9 +302,10 @@ def barrier(process_set: Any = None) -> None:
 
 
 def join(device: int = -1) -> int:
-    """Says that this rank has no more data, and returns when all ranks have said so: the number of the rank that was last.
+    """Declares that this rank has no more data. Returns when all ranks have done so, with the rank that was last.
 
-    Until then this rank takes part in what the others call: with zeros in sums and averages, which divide by the number of all
-    ranks, and without rows in allgather, alltoall. A broadcast from a rank that has joined, and Min, Max and Product, are an Error.
+    Until then this rank takes part in the calls of the others: with zeros in sums and averages, which divide by the
+    number of all ranks, and without rows in allgather and alltoall. A broadcast from a rank that has joined is an
+    Error, and so are Min, Max and Product.
     """
     return session().join()

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: an optimizer of torch whose gradients are those of all ranks."""
+"""DistributedOptimizer: an optimizer of torch that uses the gradients of all ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEPS_BETWEEN_COMPARISONS = 512
 
 @dataclass(frozen=True)
 class Options:
-    """Of a DistributedOptimizer: see there."""
+    """Options of a DistributedOptimizer, which documents them."""
 
     compression: Any
     reduce: ReduceOp
@@ -35,14 +35,14 @@ class Options:
 
 
 class Gradients:
-    """What one optimizer does with gradients between a backward pass and a step."""
+    """The processing of one optimizer's gradients between a backward pass and a step."""
 
     def __init__(self, job: Session, options: Options, named: list[Named], groups: Any) -> None:
-        """Collective: all ranks make it, of the same.
+        """Collective, with the same arguments on all ranks.
 
         Args:
           named: all of the optimizer's parameters.
-          groups: as of DistributedOptimizer.
+          groups: as for DistributedOptimizer.
         """
         self.job, self.options, self.passes = job, options, options.passes
         self._known = {parameter: name for name, parameter in named}
@@ -71,8 +71,8 @@ class Gradients:
             parameter.register_post_accumulate_grad_hook(self._hook())
 
     def adopt(self, groups: list[dict[str, Any]]) -> None:
-        """Reduces from now on what has come to the optimizer since: parameters of groups that were added, and those that require a
-        gradient by now. Collective if there are any, which all ranks have to find in the same step."""
+        """Reduces parameters that were added to the optimizer later: those of added groups, and those that now require
+        a gradient. Collective if there are any. All ranks must add them in the same step."""
         named = [
             (self._known.get(parameter, f"parameter {place} of group {number}"), parameter)
             for number, group in enumerate(groups)
@@ -83,10 +83,10 @@ class Gradients:
             self._add_buckets(named, None)
 
     def compare_replicas(self) -> None:
-        """Whether all ranks have the same parameters, to the last bit: after the first step and each 512th that follows. Collective.
+        """Compares the parameters of all ranks bitwise, after the first step and then after each 512 steps. Collective.
 
         Raises:
-          Error: naming the first parameter that differs, and the ranks.
+          Error: names the first parameter that differs, and the ranks.
         """
         self._steps += 1
         if self._steps % STEPS_BETWEEN_COMPARISONS != 1:
@@ -95,7 +95,7 @@ class Gradients:
             name: hashlib.blake2b(bytes_of(parameter.detach().contiguous()), digest_size=16).hexdigest()
             for parameter, name in self._names.items()
         }
-        # Of the ranks that have not joined.
+        # Of ranks that have not joined.
         everyones = allgather_object((self.job.world.rank, digests), "DistributedOptimizer's replicas")
         first, expected = everyones[0]
         for rank, others in everyones:
@@ -103,12 +103,12 @@ class Gradients:
                 if others[name] != digest:
                     raise Error(
                         f"hvd.DistributedOptimizer: {name} of rank {rank} differs from that of rank {first} in step {self._steps}; "
-                        "hvd.broadcast_parameters gives all ranks the same, and what changes parameters beside the optimizer has to "
-                        "do it on every rank"
+                        "hvd.broadcast_parameters makes them equal, and other code that changes parameters must "
+                        "do so on every rank"
                     )
 
     def _hook(self) -> Callable[[torch.Tensor], None]:
-        # Parameters outlive optimizers: a hook holds none.
+        # Parameters outlive optimizers, so a hook holds only a weak reference.
         this = weakref.ref(self)
 
         def hook(parameter: torch.Tensor) -> None:
@@ -119,7 +119,7 @@ class Gradients:
         return hook
 
     def _add(self, parameter: torch.Tensor) -> None:
-        """A backward pass has added to a parameter's gradient. On autograd's thread."""
+        """Called on autograd's thread when a backward pass has added to a parameter's gradient."""
         with self.job.lock:
             if self._passes_done[parameter] == self.passes:
                 raise Error(
@@ -133,7 +133,7 @@ class Gradients:
                 buckets.arrived(bucket)
 
     def _move(self, parameter: torch.Tensor, view: torch.Tensor) -> None:
-        """Has the gradient in its bucket; passes that follow add to it there."""
+        """Moves the gradient to its bucket, where later passes add to it."""
         gradient = parameter.grad
         if gradient is None:
             view.zero_()
@@ -152,7 +152,7 @@ class Gradients:
 
     def synchronize(self) -> None:
         with self.job.lock:
-            # What this rank has no gradient of others may have: it is zero.
+            # Other ranks may have gradients that this rank does not have. Those count as zero here.
             for parameter, (_, _, view) in self._places.items():
                 if self._passes_done[parameter] < self.passes:
                     self._move(parameter, view)
@@ -164,31 +164,31 @@ class Gradients:
         self.synchronized = True
 
     def restart(self) -> None:
-        """Forgets passes whose gradients were not reduced yet; those that are on their way are waited for."""
+        """Forgets passes whose gradients have not been reduced. Waits for reductions that have started."""
         if self.is_pending():
             self.synchronize()
         self.synchronized = self.is_skipped = False
 
     def is_pending(self) -> bool:
-        """Whether there was a backward pass since the last synchronization."""
+        """True if there was a backward pass since the last synchronization."""
         return any(self._passes_done.values())
 
 
 class _Methods:
-    """What the class of a distributed optimizer has, before those of the optimizer's own class."""
+    """The methods that a distributed optimizer overrides. They come before those of the optimizer's own class."""
 
     param_groups: list[dict[str, Any]]
-    _gradients: Gradients | None  # None on one rank, where there is nothing to reduce
+    _gradients: Gradients | None  # None if there is only one rank
 
     def synchronize(self) -> None:
-        """Returns when all gradients are those of all ranks; a step() in `skip_synchronize()` then uses them as they are."""
+        """Waits until all gradients are reduced. A step() in `skip_synchronize()` then uses them unchanged."""
         if self._gradients is not None:
             self._gradients.adopt(self.param_groups)
             self._gradients.synchronize()
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """A step() in here takes the gradients as they are: after `synchronize()`, and what was done to them since."""
+        """Lets step() use the gradients as they are, after `synchronize()` and possible changes."""
         if self._gradients is None:
             yield
             return
@@ -236,7 +236,7 @@ class _Methods:
         super().zero_grad(*arguments, **options)  # type: ignore[misc]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """From the next backward pass on; between steps."""
+        """Sets the number from the next backward pass on. Call between steps."""
         passes = checks.integer("set_backward_passes_per_step: passes", passes, 1)
         if self._gradients is not None:
             if self._gradients.is_pending():
@@ -261,34 +261,37 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: Any = None,
 ) -> Any:
-    """The optimizer itself, whose step() is from now on by the gradients of all ranks. Collective: all ranks call it.
+    """Returns the optimizer itself, whose step() then uses the gradients of all ranks. Collective.
 
-    From then on gradients lie in buckets of registered memory: `parameter.grad` is a view of one, that is reduced in place. A bucket's
-    reduction starts when the backward pass has all of its gradients and those of the buckets before it, in an order that is the same
-    on all ranks. A parameter without a gradient counts as zero. Parameters that come to the optimizer later, by `add_param_group` or as they
-    require a gradient, are reduced from the next step on. In the first step and each 512th ranks compare their parameters.
+    Gradients are stored in buckets of registered memory: `parameter.grad` is a view of a bucket, which is reduced in
+    place. The reduction of a bucket starts when the backward pass has computed its gradients and those of the buckets
+    before it, in the same order on all ranks. A parameter without a gradient counts as zero. Parameters that are added
+    later, by `add_param_group` or because they require a gradient, are reduced from the next step on. In the first step
+    and then in each 512th, ranks compare their parameters.
 
     Args:
-      optimizer: of torch. It becomes one of a subclass of its class, so that what has it, such as a scheduler, goes on with it.
-      named_parameters: `model.named_parameters()`: names for messages, and the order of buckets. All of the optimizer's are in it.
-      compression: in what gradients travel.
-      backward_passes_per_step: how many passes add up before gradients are reduced; their sum is reduced, as Horovod has it.
+      optimizer: of torch. Its class becomes a subclass of its class, so that its users, such as a scheduler, keep
+        working.
+      named_parameters: `model.named_parameters()`: names for messages, and the order of buckets. It has all parameters
+        of the optimizer.
+      compression: of gradients in transit.
+      backward_passes_per_step: the number of passes whose gradients are summed before they are reduced, as in Horovod.
       op: Average or Sum.
-      gradient_predivide_factor: with Average, gradients are divided by it before they are added, and multiplied with it after.
+      gradient_predivide_factor: with Average, gradients are divided by it before the sum and multiplied by it after.
       num_groups: the old name of `groups`.
-      groups: a number of buckets, or a list of lists of parameters that are one each; others then have one of their own. None:
-        HOROVOD_FUSION_THRESHOLD bytes are one, 16 MiB if that is not set.
-      sparse_as_dense: sparse gradients are reduced as dense ones; else they are an Error.
-      process_set: there are none.
+      groups: a number of buckets, or a list of lists of parameters, each of which is a bucket. Each other parameter is
+        a bucket of its own. None makes buckets of HOROVOD_FUSION_THRESHOLD bytes, 16 MiB by default.
+      sparse_as_dense: reduce sparse gradients as dense ones. Otherwise they are an Error.
+      process_set: not supported.
 
     Raises:
-      Error: of the arguments; the optimizer is one already; ranks have other parameters or options, where the message has the first
-        that differs.
+      Error: an argument is invalid; the optimizer is already distributed; or ranks have different parameters or
+        options, of which the message has the first.
     """
     check_process_set("DistributedOptimizer", process_set)
     checks.instance("hvd.DistributedOptimizer: optimizer", optimizer, torch.optim.Optimizer, "one of torch.optim")
     if isinstance(optimizer, _Methods):
-        raise Error("hvd.DistributedOptimizer: the optimizer is one already")
+        raise Error("hvd.DistributedOptimizer: the optimizer is already distributed")
     reduce = op_of("DistributedOptimizer", op)
     if reduce not in (Average, Sum):
         raise Error(f"hvd.DistributedOptimizer: op is {reduce!r}, expected hvd.Average or hvd.Sum")
@@ -304,13 +307,13 @@ def DistributedOptimizer(
         gradients = Gradients(job, options, named, groups if groups is not None else num_groups)
     own = type(optimizer)
     optimizer.__class__ = type(own.__name__, (_Methods, own), {"__module__": own.__module__})
-    optimizer.__dict__.pop("step", None)  # that a scheduler has put there, which would go by this one
+    optimizer.__dict__.pop("step", None)  # a scheduler's wrapper, which would bypass this class
     optimizer._gradients = gradients  # type: ignore[attr-defined]
     return optimizer
 
 
 def _named(optimizer: torch.optim.Optimizer, named_parameters: Any) -> list[Named]:
-    """The optimizer's parameters, in the order in which they are named."""
+    """Returns the optimizer's parameters, in the order of their names."""
     own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if named_parameters is None:
         named = [(f"parameter {i}", parameter) for i, parameter in enumerate(own)]
@@ -329,7 +332,7 @@ def _named(optimizer: torch.optim.Optimizer, named_parameters: Any) -> list[Name
 
 
 def _compare(named: list[Named], parts: list[list[Named]], options: Options) -> None:
-    """Ranks that would reduce other things are told here, all of them."""
+    """Compares the parameters and options of ranks. If they differ, all ranks raise an Error."""
     lines = [f"parameter {name} {parameter.dtype} {list(parameter.shape)}" for name, parameter in named]
     lines += [f"op {options.reduce}", f"gradient_predivide_factor {options.predivide}"]
     lines += [f"backward_passes_per_step {options.passes}", f"compression {options.compression.__name__}"]

@@ -1,8 +1,9 @@
-"""What `init` makes and every call uses: this rank's communicator, the order of its calls, and who it is.
+"""The session that `init` makes and every call uses: this rank's communicator, and the order of its calls.
 
-One communicator carries what all ranks call in the same order. Each call begins with its *description*, a record of fixed size that
-is gathered from all ranks: it says whether ranks call the same, how many rows each has, and to a rank that has joined what the others
-do. It is started and waited for with the call itself, so that an asynchronous call stays one.
+All ranks make the same calls in the same order on one communicator. Each call first gathers its *description* from all
+ranks, a record of fixed size. It shows if ranks make the same call, and how many rows each has. It tells a rank that
+has joined which call the others make. It is started and waited for with the call itself, so an asynchronous call stays
+asynchronous.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ _session: Session | None = None
 
 
 class Session:
-    """Of one `init`. Any thread: a lock lets one at a time to the communicators."""
+    """The session of one `init`. Any thread may call: a lock admits one at a time to the communicators."""
 
     def __init__(self, world: Communicator) -> None:
         self.world = world
         self.lock = threading.RLock()
-        self.optimizers: list[weakref.ref[Buckets]] = []  # those that were made, by number
-        self._deferred: Call | None = None  # whose data follows when its description is known
+        self.optimizers: list[weakref.ref[Buckets]] = []  # all optimizers made so far, by number
+        self._deferred: Call | None = None  # its data follows when its description is known
         self._names: dict[str, int] = {}
 
     def name(self, op: str, name: str | None) -> str:
-        """The call's name; without one, the same on all ranks as far as they call the same."""
+        """Returns the call's name. A generated name is the same on all ranks if they make the same calls."""
         if name is not None:
             return checks.text(f"{op}: name", name)
         self._names[op] = self._names.get(op, -1) + 1
         return f"{op}.noname.{self._names[op]}"
 
     def start(self, call: Call) -> Call:
-        """Starts it; what came before is then on its way."""
+        """Starts the call, after all earlier calls."""
         with self.lock:
             self.flush()
             self._describe(call, call.record)
@@ -55,7 +56,7 @@ class Session:
             return call
 
     def finish(self, call: Call) -> None:
-        """Returns when the call is complete; at once if it has been before."""
+        """Waits until the call is complete. May be called again."""
         with self.lock:
             if call.complete:
                 return
@@ -67,17 +68,18 @@ class Session:
             call.complete = True
 
     def flush(self) -> None:
-        """Has started everything that was called."""
+        """Starts the call that is deferred, if there is one."""
         call, self._deferred = self._deferred, None
         if call is not None:
             self._read(call)
             call.start(self.world)
 
     def join(self) -> int:
-        """Takes part in what others call, with nothing, until all have joined; the highest rank of those that did last."""
+        """Takes part in the calls of others, without data, until all ranks have joined. Returns the highest of the
+        ranks that joined last."""
         with self.lock:
             if any(buckets.is_filling() for buckets in filter(None, (each() for each in self.optimizers))):
-                raise Error("hvd.join: there was a backward pass, and no step() of its optimizer since")
+                raise Error("hvd.join: there was a backward pass without a later step() of its optimizer")
             self.flush()
             before: set[int] = set()
             while True:
@@ -86,7 +88,7 @@ class Session:
                 records = self._gathered(call)
                 joined = {rank for rank, record in enumerate(records) if record["op"] == "join"}
                 if len(joined) == len(records):
-                    self._names.clear()  # which ranks that joined early have counted less often
+                    self._names.clear()  # their counts are lower on ranks that joined early
                     return max(joined - before)
                 before = joined
                 self._stand_in(records)
@@ -102,7 +104,7 @@ class Session:
     def _step_of(self, number: int) -> Call:
         buckets = self.optimizers[number]()
         if buckets is None:
-            raise Error(f"hvd.join: other ranks step with optimizer {number}, and this one has none any more")
+            raise Error(f"hvd.join: other ranks step with optimizer {number}, which this rank no longer has")
         return buckets.stand_in()
 
     def _describe(self, call: Call, record: Record) -> None:
@@ -119,7 +121,7 @@ class Session:
         self._check(call)
 
     def _check(self, call: Call) -> None:
-        """Ranks that do not call the same stop here, all of them, with the same message."""
+        """Checks that ranks make the same call. Otherwise all of them raise the same message here."""
         try:
             call.check()
         except Error as error:
@@ -134,15 +136,15 @@ def session() -> Session:
 
 
 def init(comm: Communicator | None = None, process_sets: Any = None) -> None:
-    """Joins the ranks that `mpirun` started; one rank without it. A second call does nothing.
+    """Joins the ranks that `mpirun` started; without mpirun there is one rank. A second call does nothing.
 
     Args:
       comm: the communicator to use instead of `lockstep.Communicator.mpi()`.
-      process_sets: there are none; anything given is an Error.
+      process_sets: not supported; anything but None is an Error.
     """
     global _session
     if process_sets:
-        raise Error("hvd.init: process_sets: Lockstep has no process sets; every call is one of all ranks")
+        raise Error("hvd.init: process_sets: Lockstep has no process sets; every call is for all ranks")
     if comm is not None:
         checks.instance("hvd.init: comm", comm, Communicator, "a lockstep.Communicator, or None for that of mpirun")
     if _session is None:
@@ -150,7 +152,7 @@ def init(comm: Communicator | None = None, process_sets: Any = None) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job. Calls of other ranks that wait for this one fail; handles that are not synchronized are lost."""
+    """Leaves the job. Calls of other ranks that wait for this one fail. Handles that are not synchronized are lost."""
     global _session
     _session = None
 
@@ -175,13 +177,13 @@ def _hosts() -> list[str]:
 
 
 def _local_ranks() -> list[int]:
-    """Of each rank, its number among the ranks of its host."""
+    """The number of each rank among the ranks of its host."""
     hosts = _hosts()
     return [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
 
 
 def local_rank() -> int:
-    """This rank's number among those of its host."""
+    """This rank's number among the ranks of its host."""
     return _local_ranks()[rank()]
 
 
@@ -191,19 +193,19 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """This rank's number among those that have its local_rank on their hosts."""
+    """This rank's number among the ranks with the same local_rank."""
     locals_ = _local_ranks()
     return locals_[: rank()].count(locals_[rank()])
 
 
 def cross_size() -> int:
-    """The number of hosts that have a rank with this rank's local_rank."""
+    """The number of hosts that have a rank with this local_rank."""
     locals_ = _local_ranks()
     return locals_.count(locals_[rank()])
 
 
 def is_homogeneous() -> bool:
-    """Whether every host has the same number of ranks."""
+    """True if every host has the same number of ranks."""
     hosts = _hosts()
     return len({hosts.count(host) for host in hosts}) == 1
 

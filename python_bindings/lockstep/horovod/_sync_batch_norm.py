@@ -1,4 +1,4 @@
-"""Batch normalisation by the statistics of all ranks' rows."""
+"""Batch normalisation with the statistics of all ranks' rows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ._tensors import Sum
 
 
 class SyncBatchNorm(_BatchNorm):
-    """`torch.nn.BatchNorm1d/2d/3d` over the rows of all ranks, [rows, features, ...]: mean and variance of a step are those of
-    the global batch, whatever each rank has of it. Gradients of weight and bias are those of the rank's rows, as of any layer.
+    """`torch.nn.BatchNorm1d/2d/3d` over the rows of all ranks, [rows, features, ...]. A step uses the mean and variance
+    of the global batch, however it is divided. Gradients of weight and bias are those of the rank's rows, as for any
+    layer.
     """
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
@@ -61,7 +62,8 @@ class _Normalise(torch.autograd.Function):
         spread = (wide - mean.view(shape)).square().sum(dims)
         own = torch.cat([wide.new_tensor([count]), mean, spread])
         all_ = allgather_async(own[None]).wait()
-        # Chan et al., "Algorithms for computing the sample variance", 1983: of the parts' means and spreads.
+        # Chan et al., "Algorithms for computing the sample variance", 1983: combines the means and spreads of the
+        # parts.
         counts, means, spreads = all_[:, :1], all_[:, 1 : 1 + features], all_[:, 1 + features :]
         total = counts.sum()
         mean = (counts * means).sum(0) / total

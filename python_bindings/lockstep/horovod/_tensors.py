@@ -1,4 +1,4 @@
-"""Tensors of torch as bytes that the engine reads and writes in place, and the reductions' names."""
+"""Tensors of torch as bytes that the communicator reads and writes in place, and the names of reductions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DTYPES = {
 
 
 class ReduceOp:
-    """How a reduction combines what ranks have; `Average`, `Sum`, `Min`, `Max`, `Product` are there."""
+    """The operation of a reduction: `Average`, `Sum`, `Min`, `Max` or `Product`."""
 
     def __init__(self, name: str, kind: str | None) -> None:
         self.name, self.kind = name, kind
@@ -35,7 +35,7 @@ Adasum = ReduceOp("Adasum", None)
 
 
 class ProcessSet:
-    """There are none: making one is an Error. `global_process_set` is all ranks."""
+    """Not supported: the constructor raises an Error. `global_process_set` is all ranks."""
 
     def __init__(self, *_: Any) -> None:
         raise no_process_sets("ProcessSet")
@@ -58,7 +58,7 @@ global_process_set = object.__new__(ProcessSet)
 
 def no_process_sets(what: str) -> Error:
     return Error(
-        f"hvd.{what}: Lockstep has no process sets; every call is one of all ranks (hvd.global_process_set, or leave it out)"
+        f"hvd.{what}: Lockstep has no process sets; every call is for all ranks (hvd.global_process_set, or leave it out)"
     )
 
 
@@ -70,26 +70,26 @@ def check_process_set(what: str, value: Any) -> None:
 def op_of(what: str, op: Any, average: bool | None = None) -> ReduceOp:
     if average is not None:
         if op is not None:
-            raise Error(f"hvd.{what}: op and average are both given; average is the old word for op")
+            raise Error(f"hvd.{what}: op and average are both given; average is the old form of op")
         op = Average if average else Sum
     if op is None:
         return Average
     if not isinstance(op, ReduceOp):
         raise Error(f"hvd.{what}: op is {op!r}, expected one such as hvd.Average")
     if op.kind is None:
-        raise Error(f"hvd.{what}: Lockstep has no Adasum; hvd.Average, Sum, Min, Max and Product are there")
+        raise Error(f"hvd.{what}: Lockstep has no Adasum; use hvd.Average, Sum, Min, Max or Product")
     return op
 
 
 def check_tensor(what: str, tensor: Any) -> torch.Tensor:
-    """A tensor in the CPU's memory, of a dtype that the engine has."""
+    """Returns a tensor in the CPU's memory with a supported dtype."""
     if not isinstance(tensor, torch.Tensor):
         raise Error(f"hvd.{what}: expected a torch.Tensor, got a {type(tensor).__name__}")
     if tensor.is_sparse or tensor.layout != torch.strided:
         raise Error(f"hvd.{what}: the tensor is sparse; sparse_as_dense of DistributedOptimizer makes gradients dense")
     if tensor.device.type != "cpu":
         raise Error(
-            f"hvd.{what}: the tensor is on {tensor.device}; tensors of the CPU travel, ranks on GPUs use compile()"
+            f"hvd.{what}: the tensor is on {tensor.device}, expected a tensor on the CPU; ranks on GPUs use compile()"
         )
     if tensor.dtype not in DTYPES:
         raise Error(f"hvd.{what}: the tensor has dtype {tensor.dtype}, expected one of {[*map(str, DTYPES)]}")
@@ -97,15 +97,15 @@ def check_tensor(what: str, tensor: Any) -> torch.Tensor:
 
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray:
-    """The memory of a contiguous tensor as u8[…], without a copy. Requires check_tensor."""
+    """Returns the memory of a contiguous tensor as u8[…], without a copy. Requires check_tensor."""
     return tensor.detach().reshape(-1).view(torch.uint8).numpy()
 
 
 def tensor_of(array: np.ndarray, dtype: torch.dtype, shape: tuple[int, ...] | torch.Size) -> torch.Tensor:
-    """Bytes as a tensor, which keeps them."""
+    """Returns bytes as a tensor, which keeps them alive."""
     return torch.from_numpy(array.reshape(-1)).view(dtype).reshape(shape)
 
 
 def scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
-    """A tensor of the same dtype; itself for 1."""
+    """Returns a tensor of the same dtype, multiplied by `factor`; the tensor itself for 1."""
     return tensor if factor == 1 else (tensor * factor).to(tensor.dtype)

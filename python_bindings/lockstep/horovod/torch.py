@@ -9,8 +9,8 @@
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-`mpirun -np 2 python program.py` starts it. All ranks make the same calls in the same order: other than Horovod's, a call without that
-is an Error that has both sides. docs/horovod.md says what else differs.
+Start it by `mpirun -np 2 python program.py`. All ranks make the same calls in the same order. Unlike in Horovod, a
+violation is an Error that shows the calls of both ranks. docs/horovod.md lists the other differences.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from ._session import (
 from ._sync_batch_norm import SyncBatchNorm
 from ._tensors import Adasum, Average, Max, Min, ProcessSet, Product, ReduceOp, Sum, global_process_set, no_process_sets
 
-HorovodInternalError = Error  # what a call raises when another rank has failed
+HorovodInternalError = Error  # raised by calls when another rank has failed
 
 __all__ = [
     "Adasum", "Average", "Compression", "DistributedOptimizer", "Handle", "HorovodInternalError", "Max", "Min", "ProcessSet",
@@ -87,17 +87,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`mpi_built()`, `nccl_built()`, …: what this is built with."""
+    """`mpi_built()`, `nccl_built()`, …: functions that say what this is built with."""
     if name in FACTS:
         return lambda: FACTS[name]
     raise AttributeError(f"lockstep.horovod.torch has no {name!r}{meant(name, __all__)}")
 
 
 def add_process_set(*_: Any) -> ProcessSet:
-    """Not there: an Error."""
+    """Not supported: raises an Error."""
     raise no_process_sets("add_process_set")
 
 
 def remove_process_set(*_: Any) -> None:
-    """Not there: an Error."""
+    """Not supported: raises an Error."""
     raise no_process_sets("remove_process_set")

@@ -1,4 +1,4 @@
-"""MXNet's KVStore on this engine: values by key, to which workers push, and from which they pull.
+"""MXNet's KVStore on this engine: values by key, which workers push to and pull from.
 
     store = lockstep.kv.create("dist_sync")
     store.init(names, weights)
@@ -7,7 +7,7 @@
         store.push(names, gradients)
         store.pull(names, out=weights)
 
-docs/kvstore.md says what each call does, and what differs from MXNet.
+docs/kvstore.md describes each call, and the differences from MXNet.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KINDS: dict[str, Callable[[str, Communicator | None], KVStore]] = {
     "dist_async": AsyncStore,
 }
 
-# Names that MXNet has, and what does here what they do there.
+# Names of MXNet, with their counterparts here.
 _ELSEWHERE = {
     "nccl": '"device": reduces on the host; GPUs are reached by compile(backend="cuda"), whose ranks use NCCL',
     "horovod": '"dist_sync" adds up as Horovod does; lockstep.horovod.torch has its calls',
@@ -55,16 +55,17 @@ _ELSEWHERE = {
 
 
 def create(kind: str = "local", world: Communicator | None = None) -> KVStore:
-    """A store of values by key.
+    """Makes a store of values by key.
 
     Args:
-      kind: "local" or "device": of this process alone, whose devices are arrays. "dist_sync", "dist_device_sync" or "dist": of all
-        workers of `world`, which wait for each other: what they push is added up, and n workers with a batch of b compute what one
-        with n * b does. "dist_async": of all workers of a job with parameter servers, which update a value at once by what one pushes.
-      world: the workers of a dist kind; None is `Communicator.mpi()`.
+      kind: "local" or "device": a store of this process alone, whose devices are arrays. "dist_sync",
+        "dist_device_sync" or "dist": a store of all workers of `world`, which wait for each other. Pushed values are
+        summed, so n workers with a batch of b compute the same as one with n * b. "dist_async": a store of all workers
+        of a job with parameter servers, which apply each push at once.
+      world: the workers of a dist kind. None is `Communicator.mpi()`.
 
     Raises:
-      Error: of another kind, with those that there are.
+      Error: the kind is unknown. The message lists the kinds.
 
     Example:
       >>> store = lockstep.kv.create("local")
@@ -80,7 +81,7 @@ def create(kind: str = "local", world: Communicator | None = None) -> KVStore:
         raise Error(f"create: there is no store of the kind {kind!r}; there are {', '.join(_KINDS)}")
     if _KINDS[name] is LocalStore and world is not None and world.size > 1:
         raise Error(
-            f'create: a store of the kind {kind!r} is of one process, and world has {world.size}; use "dist_sync"'
+            f'create: a store of the kind {kind!r} is for one process, but world has {world.size}; use "dist_sync"'
         )
     return _KINDS[name](name, world)
 

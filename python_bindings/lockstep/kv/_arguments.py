@@ -1,4 +1,5 @@
-"""What the calls of a store accept: keys it knows, and values and arrays of their types. An Error names the call, the key and the rank."""
+"""Checks of the arguments of a store's calls: known keys, and values and arrays of their types. An Error names the
+call, the key and the rank."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class Arguments:
-    """The arguments of a store's calls, by the entries that it has."""
+    """Checks the arguments of a store's calls against its entries."""
 
     def __init__(self, entries: Mapping[Key, Entry], world: Communicator) -> None:
         self._entries, self._world = entries, world
 
     def of(self, call: str, key: Key) -> str:
-        """The begin of a message: the call, the rank of several, the key."""
+        """The beginning of a message: the call, the rank if there are several, and the key."""
         rank = f" on rank {self._world.rank} of {self._world.size}" if self._world.size > 1 else ""
         return f"{call}{rank}: key {key!r}"
 
@@ -35,7 +36,7 @@ class Arguments:
         return entry
 
     def check_kind(self, call: str, key: Key, others: Sequence[Entry]) -> None:
-        """That a new key is one, and of the kind of the others."""
+        """Checks that a new key does not exist yet, and is of the same kind as the others."""
         known = next(iter(self._entries), None)
         if known is not None and type(known) is not type(key):
             raise Error(
@@ -47,7 +48,7 @@ class Arguments:
             raise Error(f"{self.of(call, key)} is there twice")
 
     def paired(self, call: str, keys: Sequence[Key], values: Any) -> Sequence[Any]:
-        """A list of as many values as there are keys."""
+        """Checks that `values` is a list with one value for each key, and returns it."""
         if not isinstance(values, (list, tuple)) or len(values) != len(keys):
             found = f"{len(values)} values" if isinstance(values, (list, tuple)) else f"a {type(values).__name__}"
             raise Error(
@@ -56,7 +57,7 @@ class Arguments:
         return values
 
     def grouped(self, call: str, key: Any, value: Any) -> list[tuple[Entry, list[Value]]]:
-        """Entries, each once, with what devices push to them."""
+        """Returns the entries, each once, with the values that devices push to them."""
         keys, listed = _keys.several(call, key)
         values = self.paired(call, keys, value) if listed else [value]
         groups: dict[Key, tuple[Entry, list[Value]]] = {}
@@ -79,18 +80,18 @@ class Arguments:
         return checked
 
     def outs(self, call: str, entries: Sequence[Entry], out: Any, listed: bool) -> list[tuple[Entry, list[np.ndarray]]]:
-        """Entries with the arrays that are written with their values; not what `rows` gives."""
+        """Returns entries with the arrays to which their values are written, without the places that `rows` returns."""
         result = []
         for entry, given in zip(entries, self._places(call, entries, out, listed), strict=True):
             arrays = [each for each in given if not isinstance(each, RowSparse)]
             for each in arrays:
                 self._check_out(call, entry, each)
-            # What data() gave is the value itself, which users may not write, and the store does.
+            # The array of data() is a read-only view of the value. The store writes to the value itself.
             result.append((entry, [entry.stored if each is entry.data else each for each in arrays]))
         return result
 
     def rows(self, call: str, entries: Sequence[Entry], out: Any, listed: bool) -> list[tuple[Entry, RowSparse]]:
-        """The RowSparse in `out`, each with its entry."""
+        """Returns each RowSparse in `out` with its entry."""
         result = []
         for entry, given in zip(entries, self._places(call, entries, out, listed), strict=True):
             result += [(entry, each) for each in given if isinstance(each, RowSparse)]
@@ -99,7 +100,7 @@ class Arguments:
         return result
 
     def _places(self, call: str, entries: Sequence[Entry], out: Any, listed: bool) -> list[list[Any]]:
-        """For each entry what is in `out` for it."""
+        """Returns the parts of `out` for each entry."""
         outs = self.paired(call, [entry.key for entry in entries], out) if listed else [out]
         return [list(given) if isinstance(given, (list, tuple)) else [given] for given in outs]
 
@@ -121,23 +122,21 @@ class Arguments:
             raise Error(f"{self.of(call, entry.key)}: out is {found}, expected {expected}")
 
     def check_finite(self, call: str, entry: Entry, values: Sequence[Value]) -> None:
-        """What is rounded to few values cannot be infinite, or no number."""
+        """Checks that values are finite, because infinity and NaN cannot be rounded to few levels."""
         for value in values:
             if not np.isfinite(value.values if isinstance(value, RowSparse) else value).all():
-                raise Error(
-                    f"{self.of(call, entry.key)}: the value is not finite, and compression has no bits for that"
-                )
+                raise Error(f"{self.of(call, entry.key)}: the value is not finite, which compression cannot represent")
 
     def check_compressible(self, call: str, entry: Entry) -> None:
         if entry.dtype != np.float32:
             found = type_text(entry.dtype, entry.shape)
-            raise Error(f"{self.of(call, entry.key)} is {found}, and gradient compression is of f32")
+            raise Error(f"{self.of(call, entry.key)} is {found}, but gradient compression requires f32")
 
     def check_no_rows(self, call: str, value: Any) -> None:
         if isinstance(value, RowSparse) or (
             isinstance(value, (list, tuple)) and any(_has_rows(each) for each in value)
         ):
-            raise Error(f"{call}: the value has rows; push them, and pull with row_sparse_pull")
+            raise Error(f"{call}: the value is a RowSparse; push it, and pull with row_sparse_pull")
 
 
 def _has_rows(value: Any) -> bool:
@@ -146,7 +145,7 @@ def _has_rows(value: Any) -> bool:
 
 
 def flat(out: Any, entries: Sequence[Entry], listed: bool) -> list[tuple[Entry, Any]]:
-    """Each place that rows are pulled to, with its entry."""
+    """Returns each place to which rows are pulled, with its entry."""
     if out is None:
         return [(entry, None) for entry in entries]
     outs = out if listed else [out]
@@ -160,14 +159,12 @@ def flat(out: Any, entries: Sequence[Entry], listed: bool) -> list[tuple[Entry, 
 
 
 def ids_of(ids: Any, out: Any, entries: Sequence[Entry], listed: bool) -> list[Any]:
-    """For each place that rows are pulled to, which rows."""
+    """Returns the requested rows for each place to which rows are pulled."""
     places = len(flat(out, entries, listed))
     if not isinstance(ids, (list, tuple)) or len(ids) == 0 or np.ndim(ids[0]) == 0:
         return [ids] * places
     if len(ids) == 1:
         return list(ids) * places
     if len(ids) != places:
-        raise Error(
-            f"row_sparse_pull: there are {len(ids)} lists in row_ids, expected one, or one for each of {places}"
-        )
+        raise Error(f"row_sparse_pull: there are {len(ids)} lists in row_ids, expected one list, or {places}")
     return list(ids)

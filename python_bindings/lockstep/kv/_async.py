@@ -1,4 +1,4 @@
-"""The store of parameter servers: what a worker pushes changes the values at once, and nobody waits for anybody."""
+"""The store of parameter servers: a worker's push changes values at once, and workers do not wait for each other."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from ._together import agree, on_all_workers
 from ._update import graph_of
 from ._values import RowSparse, Value, aligned_array, dtype_name
 
-_VALUE = "value/"  # what the names of an optimizer's states begin with
+_VALUE = "value/"  # the prefix of an optimizer's states
 
 
 class AsyncStore(KVStore):
-    """Of the kind "dist_async": values lie on the job's parameter servers, which update each at once by what a worker pushes.
+    """A store of the kind "dist_async". Values are on the job's parameter servers, which apply each push at once.
 
-    A worker sees the updates by its own pushes in its next pull, and those of others when they are there. There are as many values
-    as keys, not as many as workers: n workers make n updates where "dist_sync" makes one.
+    A worker's next pull includes its own pushes, and those pushes of others that have arrived. Each push is an update:
+    n workers make n updates where "dist_sync" makes one.
 
-    Needs a job with servers (`lockstep launch -n N -s S`). Only init, set_optimizer, set, barrier, and saving and loading states are
-    calls that all workers make together; the others each worker makes when it likes. What one worker meets in the former is raised on
-    all.
+    Requires a job with servers (`lockstep launch -n N -s S`). All workers make the calls init, set_optimizer, set,
+    barrier, and saving and loading of states together. An error of one worker in these is raised on all. Each worker
+    makes the other calls independently.
     """
 
     def __init__(self, kind: str, world: Communicator | None) -> None:
@@ -44,22 +44,24 @@ class AsyncStore(KVStore):
         servers = _lockstep._servers() if world.transport == "mpi" else None
         if servers is None:
             raise Error(
-                f"create: a store of the kind {kind!r} needs parameter servers, and this job has none: start it by "
+                f"create: a store of the kind {kind!r} needs parameter servers, but this job has none: start it by "
                 '`lockstep launch -n N -s S PROGRAM`; "dist_sync" needs none'
             )
         if servers.workers != world.size:
-            raise Error(f"create: world has {world.size} ranks, and the servers have {servers.workers} workers")
+            raise Error(f"create: world has {world.size} ranks, but the servers have {servers.workers} workers")
         self._servers = servers
         self._max_staleness: int | None = None
         self._bigarray_bound = 1_000_000
         self._pieces: dict[Key, list[tuple[str, list[int]]]] = {}
 
-    # --- What only this kind has ------------------------------------------------------------------------------------------
+    # --- Only for this kind
+    # -----------------------------------------------------------------------------------------------
 
     @property
     def max_staleness(self) -> int | None:
-        """Of keys that are initialised from now on: how many updates a worker may be ahead of the slowest one before its pushes and
-        pulls of the key wait for that. None, as at first, is any number. All workers set the same."""
+        """The number of updates that a worker may be ahead of the slowest one before its pushes and pulls of a key
+        wait. It applies to keys that are initialised later. None, the default, is no limit. All workers set the
+        same."""
         return self._max_staleness
 
     @max_staleness.setter
@@ -68,8 +70,9 @@ class AsyncStore(KVStore):
 
     @property
     def bigarray_bound(self) -> int:
-        """Of keys that are initialised from now on: arrays of more elements, a million at first, are cut evenly over all servers;
-        others lie on one each, so that servers have about as many bytes."""
+        """The largest array, in elements, that stays on one server, a million by default. It applies to keys that are
+        initialised later. Larger arrays are divided evenly among all servers. Smaller ones are placed so that servers
+        have about equally many bytes."""
         return self._bigarray_bound
 
     @bigarray_bound.setter
@@ -77,24 +80,25 @@ class AsyncStore(KVStore):
         self._bigarray_bound = checks.integer("bigarray_bound", elements, 1)
 
     def staleness(self) -> Staleness:
-        """How late the gradients of all workers were until now."""
+        """The staleness of the gradients of all workers until now."""
         return Staleness(self._servers.staleness())
 
-    # --- The calls ----------------------------------------------------------------------------------------------------------
+    # --- The calls
+    # ----------------------------------------------------------------------------------------------------------
 
     def barrier(self) -> None:
-        """Returns when all workers have called it, and what they pushed before is in the values."""
+        """Returns when all workers have called it, and all earlier pushes have been applied."""
         on_all_workers(self._servers, "barrier", lambda: "")
 
     def set_updater(self, updater: Updater) -> NoReturn:
-        """An Error: servers run no Python of their workers. set_optimizer says what they run."""
+        """Raises an Error: servers run no Python code of workers. Use set_optimizer."""
         raise Error(
-            "set_updater: servers run no Python of their workers, so a store of the kind 'dist_async' takes an optimizer of "
+            "set_updater: servers run no Python code of workers, so a store of the kind 'dist_async' takes an optimizer of "
             "lockstep.optim (set_optimizer), which is compiled on the servers"
         )
 
     def set_gradient_compression(self, compression_params: Any) -> NoReturn:
-        """An Error: what is pushed to servers is not compressed."""
+        """Raises an Error: pushes to servers are not compressed."""
         raise Error("set_gradient_compression: a store of the kind 'dist_async' compresses nothing; 'dist_sync' does")
 
     def set_optimizer(self, optimizer: optim.Optimizer, rescale_grad: float = 1.0) -> None:
@@ -106,7 +110,7 @@ class AsyncStore(KVStore):
             raise
 
     def set(self, **values: Any) -> None:
-        """Gives the optimizer's numbers new values for all updates from now on. All workers call it, with the same numbers."""
+        """Sets numbers of the optimizer for all later updates. Collective, with the same numbers on all workers."""
         numbers: dict[str, float] = {}
 
         def check() -> str:
@@ -127,7 +131,8 @@ class AsyncStore(KVStore):
 
         on_all_workers(self._servers, "load_optimizer_states", load)
 
-    # --- What kinds of stores differ in ---------------------------------------------------------------------------------------
+    # --- Differences between kinds of stores
+    # ----------------------------------------------------------------------------------
 
     def _initialize(self, made: Callable[[], list[tuple[Entry, Value]]]) -> None:
         new: list[tuple[Entry, Value]] = []
@@ -155,7 +160,7 @@ class AsyncStore(KVStore):
     def _push(self, groups: Sequence[tuple[Entry, list[Value]]], priority: int) -> None:
         if self._optimizer is None and groups:
             raise Error(
-                f"{self._arguments.of('push', groups[0][0].key)}: servers update at once, and have to know how: set an optimizer "
+                f"{self._arguments.of('push', groups[0][0].key)}: servers update at every push, so set an optimizer "
                 "before the first push (set_optimizer)"
             )
         pushes = []
@@ -168,7 +173,7 @@ class AsyncStore(KVStore):
         self._servers.push(pushes)
 
     def _settle(self, entry: Entry) -> None:
-        """Nothing: a pull comes behind the pushes of its worker."""
+        """Does nothing: a pull is ordered after the pushes of its worker."""
 
     def _settle_all(self) -> None:
         self._servers.flush()
@@ -205,17 +210,18 @@ class AsyncStore(KVStore):
         return values
 
     def _updates(self) -> dict[Key, Any]:
-        """What servers keep for each key, as `_optimizer_states` uses it."""
+        """The optimizer's states on the servers, in the form that `_optimizer_states` uses."""
         self._need_optimizer("the optimizer's states")
         return {key: _ServedUpdate(self, key) for key in self._entries}
 
-    # --- Optimizers ---------------------------------------------------------------------------------------------------------
+    # --- Optimizers
+    # ---------------------------------------------------------------------------------------------------------
 
     def _agree(self, call: str, what: str, body: Callable[[], str]) -> None:
         agree(self._servers, call, what, body)
 
     def _tell(self, call: str, workers: Sequence[int], send: Callable[[], None]) -> None:
-        """The first of the workers tells the servers, and all return when it has. What it meets is raised on all."""
+        """Lets the first of the workers tell the servers. All workers return after that. Its error is raised on all."""
 
         def tell() -> str:
             if self.rank == workers[0]:
@@ -223,23 +229,23 @@ class AsyncStore(KVStore):
             return ""
 
         if workers[0] not in on_all_workers(self._servers, call, tell):
-            raise Error(f"{call}: worker {workers[0]}, which was to tell the servers, has died")
+            raise Error(f"{call}: worker {workers[0]}, which had to tell the servers, has died")
 
     def _checked_optimizer(self, optimizer: Any, rescale_grad: Any) -> str:
         if isinstance(optimizer, optim.Optimizer) and optimizer._schedules():
             option = next(iter(optimizer._schedules()))
             raise Error(
-                f"set_optimizer: {option} follows a function, and servers run no Python of their workers; "
+                f"set_optimizer: {option} follows a function, but servers run no Python code of workers; "
                 f"give a number, and store.set({option}=…) later"
             )
         return super()._checked_optimizer(optimizer, rescale_grad)
 
     def _checked_numbers(self, values: Mapping[str, Any]) -> dict[str, float]:
-        """What `set` is given, which the optimizer has."""
+        """Checks the arguments of `set`, which must be numbers of the optimizer."""
         self._need_optimizer("set")
         assert self._optimizer is not None
         if not self._entries:
-            raise Error("set: there are no keys yet, and so nothing to set")
+            raise Error("set: there are no keys yet, so there is nothing to set")
         numbers = {name: checks.number(f"set: {name}", value) for name, value in values.items()}
         first = next(iter(self._entries.values()))
         settings = graph_of(self._optimizer, self._rescale, first.dtype, first.shape).settings
@@ -257,14 +263,14 @@ class AsyncStore(KVStore):
             )
 
     def _texts(self, entry: Entry) -> list[str]:
-        """The update of each piece of a key, as servers take it."""
+        """Returns the update of each piece of a key as text, for the servers."""
         assert self._optimizer is not None
         pieces = self._servers.pieces(_name(entry.key))
         self._check_can_be_cut("set_optimizer", entry, len(pieces))
         return [str(graph_of(self._optimizer, self._rescale, entry.dtype, tuple(shape))) for _, shape in pieces]
 
     def _send_optimizer(self, call: str, entries: Sequence[Entry]) -> None:
-        """Gives the servers the updates of entries."""
+        """Sends the updates of entries to the servers."""
         texts: list[list[str]] = []
 
         def check() -> str:
@@ -281,11 +287,11 @@ class AsyncStore(KVStore):
 
 
 class _ServedUpdate:
-    """What servers keep for a key. Rank 0 alone assigns it."""
+    """The optimizer's states of a key on the servers. Only rank 0 assigns them."""
 
     def __init__(self, store: AsyncStore, key: Key) -> None:
         self._store, self._key = store, key
-        self.executable = SimpleNamespace(step=0)  # schedules, which follow it, are for other kinds of stores
+        self.executable = SimpleNamespace(step=0)  # for schedules, which this kind does not have
 
     def states(self) -> dict[str, np.ndarray]:
         servers, name = self._store._servers, _name(self._key)
@@ -301,7 +307,7 @@ class _ServedUpdate:
 
 @functools.lru_cache(16)
 def _can_be_cut(optimizer: optim.Optimizer) -> bool:
-    """Whether its update of an array is that of each half: of formulas that take elements apart. Tried with numbers."""
+    """True if the optimizer updates halves of an array as the whole, as elementwise formulas do. Tries it."""
     value = np.linspace(-1.0, 2.0, 16, dtype=np.float32).reshape(4, 4)
     gradient = np.cos(7 * value)
 
@@ -314,12 +320,12 @@ def _can_be_cut(optimizer: optim.Optimizer) -> bool:
 
 
 def _setting(name: str) -> str:
-    """A number of an optimizer as its update calls it."""
+    """The name of an optimizer's number in its update."""
     return name if name == "rescale_grad" else f"optimizer/{name}"
 
 
 def _name(key: Key) -> str:
-    """A key as servers know and show it: 3 and "3" are two, and what begins with "@" is a compiled program's."""
+    """The name of a key on the servers. 3 and "3" differ, and names that begin with "@" belong to compiled programs."""
     if isinstance(key, str) and (key.startswith(("@", "'")) or key.removeprefix("-").isdecimal()):
         return f"'{key}'"
     return str(key)

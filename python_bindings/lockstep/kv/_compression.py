@@ -1,8 +1,8 @@
-"""Gradients as few values: what pushes are rounded to, how that is packed into bits, and what is owed.
+"""Gradient compression: rounds pushed values to few levels, packs them into bits, and keeps the residuals.
 
-An element of residual + gradient becomes, of "2bit", threshold if it is at least that, -threshold if it is at most that, else 0; of
-"1bit", 1 if it is more than the threshold, else -1. The residual keeps what that took from it. Packed, a value is planes of bits:
-which elements are up, and of "2bit" also which are down.
+Let x be an element of residual + gradient. With "2bit" it becomes threshold if x >= threshold, -threshold if x <=
+-threshold, and otherwise 0. With "1bit" it becomes 1 if x > threshold, and otherwise -1. The residual keeps the
+difference. A packed value is planes of bits: the elements that are up, and with "2bit" also those that are down.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from ._entry import Entry
 
 _DEFAULT = {"2bit": 0.5, "1bit": 0.5}
-_PIECE = 1 << 16  # elements that are worked on at once, so that they stay in the caches; a multiple of 8
+_PIECE = 1 << 16  # elements processed at once, which fit in the caches; a multiple of 8
 
 
 @dataclass(frozen=True)
 class Compression:
-    """What set_gradient_compression() asked for."""
+    """The compression chosen by set_gradient_compression()."""
 
     kind: str
     threshold: float
 
     @staticmethod
     def of(params: Any) -> Compression:
-        """What a dict asks for; an Error that names what is wrong in it."""
+        """Parses a dict. Raises an Error that names the invalid entry."""
         call = "set_gradient_compression"
         if not isinstance(params, Mapping) or "type" not in params:
             raise Error(f'{call}: it is {params!r}, expected a dict such as {{"type": "2bit", "threshold": 0.5}}')
@@ -42,7 +42,7 @@ class Compression:
         if unknown:
             raise Error(f"{call}: there is no option {unknown[0]!r}; there are type and threshold")
         threshold = params.get("threshold", _DEFAULT[kind])
-        if isinstance(threshold, str):  # as MXNet's examples have it
+        if isinstance(threshold, str):  # as in MXNet's examples
             try:
                 threshold = float(threshold)
             except ValueError:
@@ -57,7 +57,7 @@ class Compression:
         return 2 if self.kind == "2bit" else 1
 
     def rounded(self, entry: Entry, device: int, value: Value) -> np.ndarray:
-        """What a device pushes, rounded; its residual keeps the rest."""
+        """Returns the rounded value of a device. Its residual keeps the rest."""
         out = np.empty(entry.shape, np.float32)
         flat, number = out.reshape(-1), 0
         for begin, up, down in self._pieces(entry, device, value):
@@ -66,11 +66,11 @@ class Compression:
         return out
 
     def packed_bytes(self, elements: int) -> int:
-        """How many bytes so many elements are, packed."""
+        """The number of bytes of so many packed elements."""
         return self._planes * ((elements + 7) // 8)
 
     def pack(self, entry: Entry, value: Value, packed: np.ndarray) -> None:
-        """Writes what this worker pushes, rounded, to u8[packed_bytes]; the residual keeps the rest."""
+        """Writes the rounded value of this worker to u8[packed_bytes]. The residual keeps the rest."""
         planes = packed.reshape(self._planes, -1)
         for begin, up, down in self._pieces(entry, 0, value):
             at = slice(begin // 8, begin // 8 + (len(up) + 7) // 8)
@@ -79,7 +79,7 @@ class Compression:
                 planes[1, at] = np.packbits(down)
 
     def unpack(self, packed: np.ndarray, total: np.ndarray) -> None:
-        """Makes f32[elements] the sum of what all workers packed, u8[workers, packed_bytes]."""
+        """Writes the sum of the values that all workers packed, u8[workers, packed_bytes], to f32[elements]."""
         planes = packed.reshape(len(packed), self._planes, -1)
         for begin in range(0, len(total), _PIECE):
             end = min(begin + _PIECE, len(total))
@@ -92,7 +92,7 @@ class Compression:
             self._scaled(levels, total[begin:end])
 
     def _pieces(self, entry: Entry, device: int, value: Value) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
-        """Piece by piece where it begins, which elements are up, and which down."""
+        """Yields pieces: the begin of the piece, the elements that are up, and those that are down."""
         gradient = (value.dense() if isinstance(value, RowSparse) else value).reshape(-1)
         if device not in entry.residuals:
             entry.residuals[device] = np.zeros(gradient.shape, np.float32)
@@ -110,7 +110,7 @@ class Compression:
                 yield begin, up, None
 
     def _levels(self, up: np.ndarray, down: np.ndarray | None) -> np.ndarray:
-        """Elements as whole numbers: 1, 0 and -1, or 1 and -1."""
+        """Returns elements as whole numbers: 1, 0 and -1, or 1 and -1."""
         signed = up.astype(np.int8)
         return 2 * signed - 1 if down is None else signed - down.astype(np.int8)
 

@@ -1,4 +1,4 @@
-"""Several devices of one worker, each of which computes the gradients of its part of the batch."""
+"""Several devices of one worker. Each computes the gradients of its part of the batch."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from ._values import aligned_array
 if TYPE_CHECKING:
     from .._lockstep import Executable
 
-_GRADIENT = "grad/"  # what the names of gradients among the results of a step begin with
+_GRADIENT = "grad/"  # the prefix of gradients among the results of a step
 
 
 class Devices:
-    """Devices of this worker: each computes gradients of its part of the rows, in a thread of its own, from the store's weights, of
-    which there is one copy. What they push, the store adds up within the worker first, and then over the workers.
+    """Devices of this worker. Each computes the gradients of its part of the rows, in its own thread, from the store's
+    weights, of which there is one copy. The store sums their gradients first within the worker, and then over the
+    workers.
 
-    On CPUs a device is a share of the process' threads; one device with all of them computes the same, and has less to add up. GPUs
-    are devices of ranks of their own, one each (docs/kvstore.md).
+    On CPUs a device is a share of the process' threads. One device with all threads computes the same, with less to
+    sum. A GPU is the device of its own rank (docs/kvstore.md).
 
-    One thread at a time uses it. Of several workers all make one, with as many devices.
+    Only one thread may use it at a time. With several workers, each makes one with the same number of devices.
 
     Example:
       >>> step = lockstep.train_step(model, loss, optimizer=None)  # of the rows of one device
@@ -43,13 +44,13 @@ class Devices:
     def __init__(self, step: Graph, devices: Sequence[str], store: KVStore, *, threads: int | None = None) -> None:
         """
         Args:
-          step: what `train_step` makes without an optimizer, for the rows of one device.
+          step: from `train_step` without an optimizer, for the rows of one device.
           devices: "cpu:0", "cpu:1" and so on, each once.
-          store: has been given the first values (`init`) of the states that the step has gradients of, by their names.
-          threads: of each device; what `compile` would take for all, divided, if None.
+          store: has first values (`init`) of the states for which the step has gradients, under their names.
+          threads: of each device. None divides the default of `compile` among the devices.
 
         Raises:
-          Error: for another device, or a key that the store does not have, or has of another type.
+          Error: a device is unknown, or a key is not in the store or has another type.
         """
         checks.instance("Devices: step", step, Graph, "what train_step makes")
         checks.instance("Devices: store", store, KVStore, "a store of lockstep.kv")
@@ -57,13 +58,15 @@ class Devices:
         count = len(self._devices)
         self._names = [each.name.removeprefix(_GRADIENT) for each in step.results if each.name.startswith(_GRADIENT)]
         if not self._names:
-            raise Error("Devices: the step has no gradients among its results; train_step(..., optimizer=None) has")
+            raise Error(
+                "Devices: the step has no gradients among its results; make it with train_step(..., optimizer=None)"
+            )
         share = max(1, default_threads(store._world) // count)
         share = share if threads is None else checks.integer("Devices: threads", threads, 1)
         self._inputs = step.inputs
         self._executables = [compile(step, threads=share) for _ in self._devices]
         self._weights = store.data(self._names)
-        # What the first device computes lies where the store adds up.
+        # The first device's gradients are computed in the memory in which the store sums.
         self._gradients = [
             [first, *(aligned_array(first.shape, first.dtype) for _ in self._devices[1:])]
             for first in store.grad(self._names)
@@ -77,34 +80,33 @@ class Devices:
 
     @property
     def names(self) -> list[str]:
-        """The keys: the states that the step has gradients of."""
+        """The keys: the states for which the step has gradients."""
         return list(self._names)
 
     @property
     def weights(self) -> list[np.ndarray]:
-        """The store's arrays of their values, `store.data(names)`, which all devices read."""
+        """The store's arrays of the values, `store.data(names)`, which all devices read."""
         return list(self._weights)
 
     @property
     def gradients(self) -> list[list[np.ndarray]]:
-        """For each key the gradients of the devices, in their order, as `push` takes them. Each call writes them anew."""
+        """The gradients of the devices in order, for each key, as `push` takes them. Each call overwrites them."""
         return [list(each) for each in self._gradients]
 
     @property
     def executables(self) -> list[Executable]:
-        """The step on each device: for states that are no keys, such as statistics of a batch normalisation, of which each device has its
-        own."""
+        """The step on each device, for states that are not keys, such as each device's batch statistics."""
         return list(self._executables)
 
     def __call__(self, **inputs: Any) -> list[dict[str, np.ndarray]]:
-        """Runs the step on all devices, and returns the results of each.
+        """Runs the step on all devices. Returns the results of each.
 
         Args:
-          inputs: by name, with this worker's rows: as many for each device as the step has, in the devices' order. What the step
-            does not share over the batch all devices get whole.
+          inputs: by name, with this worker's rows: for each device the number of rows of the step, in the devices'
+            order. An input that is not split along the batch is passed whole to all devices.
 
         Raises:
-          Error: naming the input, or the device that failed; the others have ended by then.
+          Error: names the input, or the device that failed. The other devices have finished.
         """
         parts = self._parts(inputs)
         runs: list[Future[dict[str, np.ndarray]]] = [
@@ -119,7 +121,7 @@ class Devices:
         return [run.result() for run in runs]
 
     def _parts(self, inputs: dict[str, Any]) -> list[dict[str, Any]]:
-        """The inputs of each device."""
+        """Returns the inputs of each device."""
         count = len(self._devices)
         parts: list[dict[str, Any]] = [dict(inputs) for _ in range(count)]
         for each in self._inputs:

@@ -1,4 +1,4 @@
-"""What a store knows of a key."""
+"""The entry of a key in a store."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ._values import type_text
 
 @dataclass(eq=False)
 class Entry:
-    """What a store knows of a key."""
+    """The value of a key, with everything else that a store keeps for it."""
 
     key: Key
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     is_sparse: bool  # it was initialised with rows
-    stored: np.ndarray | None = None  # its value; of a store with servers a copy, once data() was asked for
-    update: Update | None = None  # what changes `stored`, of a store with an optimizer
-    data: np.ndarray | None = None  # `stored`, read-only, as data() gave it
-    grad: np.ndarray | None = None  # what grad() gave
-    residuals: dict[int, np.ndarray] = field(default_factory=dict)  # what compression owes, by device
+    stored: np.ndarray | None = None  # the value; for a store with servers, a copy after a call of data()
+    update: Update | None = None  # updates `stored`, if the store has an optimizer
+    data: np.ndarray | None = None  # a read-only view of `stored`, returned by data()
+    grad: np.ndarray | None = None  # the array returned by grad()
+    residuals: dict[int, np.ndarray] = field(default_factory=dict)  # rounding errors of compression, by device
 
     def __str__(self) -> str:
         rows = "rows of " if self.is_sparse else ""

@@ -1,4 +1,4 @@
-"""What workers push on its way between them: slots of keys in registered memory, and all-reduces over many slots at once."""
+"""Transfers of pushed values: slots of keys in registered memory, and all-reduces over many slots at once."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from ._compression import Compression
 
 _ALIGNMENT = 64  # of a slot, in bytes: runtime/communicator.h
-FLIGHT_BYTES = 16 << 20  # of slots, from which on no more are added to a flight
+FLIGHT_BYTES = 16 << 20  # of slots; a flight with this many takes no more
 
 
 @dataclass(eq=False)
 class Slot:
-    """Where what is pushed to a key lies, and its sum over the workers after that: a part of registered memory."""
+    """A part of registered memory for the values pushed to a key, and then for their sum over the workers."""
 
     key: Key
-    memory: np.ndarray  # u8[…], of several keys
+    memory: np.ndarray  # u8[…], shared by several keys
     begin: int  # bytes
     array: np.ndarray  # of the key's type
 
@@ -36,7 +36,7 @@ class Slot:
         return self.begin + self.array.nbytes
 
     def is_followed_by(self, other: Slot) -> bool:
-        """Whether one all-reduce can be over both."""
+        """True if one all-reduce can cover both slots."""
         return (
             other.memory is self.memory and other.begin == _aligned(self.end) and other.array.dtype == self.array.dtype
         )
@@ -48,7 +48,7 @@ class Flight:
 
     slots: list[Slot]
     tickets: list[int] = field(default_factory=list)
-    gathered: np.ndarray | None = None  # u8[workers, …], of slots that travel packed
+    gathered: np.ndarray | None = None  # u8[workers, …], for packed slots
 
 
 Type = tuple[Key, np.dtype[Any], tuple[int, ...]]
@@ -56,8 +56,8 @@ Type = tuple[Key, np.dtype[Any], tuple[int, ...]]
 
 @functools.lru_cache(1024)
 def label(call: str, types: tuple[Type, ...]) -> str:
-    """What a collective over keys says of itself: the same on all ranks only if these and their types are. Of many the first two are
-    named, and a checksum stands for all."""
+    """The label of a collective over keys. It is equal on all ranks only if the keys and their types are. If there are
+    many keys, it names the first two and has a checksum of all."""
     named = ", ".join(f"{key!r} {type_text(dtype, shape)}" for key, dtype, shape in types[:2])
     if len(types) <= 2 and len(named) < 60:
         return f"kv {call} of {named}"
@@ -66,7 +66,7 @@ def label(call: str, types: tuple[Type, ...]) -> str:
 
 
 def make_slots(world: Communicator, types: Sequence[Type], call: str) -> list[Slot]:
-    """A slot for each key, all in one piece of memory. All ranks call it; the label of the call names what they differ in."""
+    """Makes a slot for each key, in one piece of memory. Collective; the label shows differences between ranks."""
     begins, end = [], 0
     for _, dtype, shape in types:
         begins.append(_aligned(end))
@@ -80,7 +80,7 @@ def make_slots(world: Communicator, types: Sequence[Type], call: str) -> list[Sl
 
 
 def runs_of(slots: Sequence[Slot]) -> list[list[Slot]]:
-    """Slots in their order, those together that one all-reduce can be over, as far as a flight has room."""
+    """Divides slots, in their order, into runs that one all-reduce can cover, up to the size of a flight."""
     runs: list[list[Slot]] = []
     for slot in slots:
         last = runs[-1] if runs else None
@@ -92,20 +92,21 @@ def runs_of(slots: Sequence[Slot]) -> list[list[Slot]]:
 
 
 def start_broadcast(world: Communicator, run: Sequence[Slot]) -> int:
-    """Starts to give rank 0's bytes of a run of slots to all ranks."""
+    """Starts to send rank 0's bytes of a run of slots to all ranks."""
     part = _part(run)
     return _lockstep._start_broadcast(world, part, part, "u8", 0, label("init", _types(run)))
 
 
 def start_sum(world: Communicator, run: list[Slot], numbers: str) -> Flight:
-    """Starts to add up a run of slots over the ranks, in place. `numbers`, which may be empty, are of the updates that follow."""
+    """Starts to sum a run of slots over the ranks, in place. `numbers`, which may be empty, has the schedules' values
+    of the next updates, for the label."""
     part = _part(run)
     name = label(_with("push", numbers), _types(run))
     return Flight(run, [_lockstep._start_all_reduce(world, part, part, dtype_name(run[0].array.dtype), "sum", name)])
 
 
 def start_gather(world: Communicator, run: list[Slot], packed: np.ndarray, numbers: str) -> Flight:
-    """Starts to give what each rank packed of a run of slots, u8[…], to all ranks. `numbers` as of start_sum."""
+    """Starts to send the packed run of slots of each rank, u8[…], to all ranks. `numbers` is as for start_sum."""
     gathered = np.empty((world.size, len(packed)), np.uint8)
     name = label(_with("packed push", numbers), _types(run))
     return Flight(run, [_lockstep._start_all_gather(world, packed, gathered, "u8", name)], gathered)
@@ -116,14 +117,14 @@ def _with(call: str, numbers: str) -> str:
 
 
 def wait(world: Communicator, flight: Flight) -> None:
-    """Returns when what travels is there."""
+    """Waits until the collectives of a flight are complete."""
     while flight.tickets:
         ticket = flight.tickets.pop(0)
         _lockstep._wait(world, ticket)
 
 
 def land(world: Communicator, flight: Flight, compression: Compression | None) -> None:
-    """Returns when the slots of a flight have their sums."""
+    """Waits until the slots of a flight have their sums."""
     wait(world, flight)
     if flight.gathered is None:
         return

@@ -1,4 +1,4 @@
-"""The keys of a store: whole numbers or texts, all of one kind; one, or a list of them."""
+"""The keys of a store: one key or a list of them, either all whole numbers or all texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Key = int | str
 
 
 def one(call: str, key: Any) -> Key:
-    """A key; an Error that names the call if it is none."""
+    """Returns the key. If it is invalid, raises an Error that names the call."""
     if isinstance(key, str):
         return checks.text(f"{call}: the key", key)
     try:
@@ -25,7 +25,7 @@ def one(call: str, key: Any) -> Key:
 
 
 def several(call: str, key: Any) -> tuple[list[Key], bool]:
-    """The keys, and whether they came in a list."""
+    """Returns the keys, and true if they were given as a list."""
     if not isinstance(key, (list, tuple)):
         return [one(call, key)], False
     keys = [one(call, each) for each in key]
@@ -35,6 +35,6 @@ def several(call: str, key: Any) -> tuple[list[Key], bool]:
 
 
 def shown(keys: Collection[Key]) -> str:
-    """The keys for a message, of many the first ones."""
+    """The keys for a message; only the first ones of many."""
     texts = [repr(key) for key in list(keys)[:8]]
     return ", ".join(texts) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "") if texts else "none"

@@ -1,4 +1,4 @@
-"""The store of one process: pushes change values at once."""
+"""The store of one process. Pushes change values at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._values import Value, aligned_array
 
 
 class LocalStore(KVStore):
-    """Of the kinds "local" and "device", which are one here: devices are arrays in the host's memory."""
+    """A store of the kinds "local" and "device", which are the same here: devices are arrays in the host's memory."""
 
     def __init__(self, kind: str, world: Communicator | None) -> None:
         super().__init__(kind, Communicator.single())
@@ -27,13 +27,13 @@ class LocalStore(KVStore):
 
     def _push(self, groups: Sequence[tuple[Entry, list[Value]]], priority: int) -> None:
         for entry, pushed in groups:
-            values = [value.copy() if value is entry.data else value for value in pushed]  # which the push changes
+            values = [value.copy() if value is entry.data else value for value in pushed]  # the push changes entry.data
             if self._compression is not None:
                 values = [self._compression.rounded(entry, device, value) for device, value in enumerate(values)]
             self._apply(entry, self._total(entry, values))
 
     def _total(self, entry: Entry, values: list[Value]) -> np.ndarray:
-        """What devices pushed, added up: in the value's place where nothing else is asked for."""
+        """Returns the sum of the devices' values, in the memory of the entry's value if the sum replaces it."""
         first = values[0]
         if len(values) == 1 and isinstance(first, np.ndarray):
             return first

@@ -1,4 +1,4 @@
-"""What the optimizer of a store keeps, in a file: a checkpoint (_checkpoint/checkpoint_file.py) whose states are called <key>/<state>."""
+"""The optimizer's states of a store in a file: a checkpoint with the states <key>/<state>."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from ._values import dtype_name
 if TYPE_CHECKING:
     from ._store import KVStore
 
-_SAVE, _LOAD = "save_optimizer_states() of a store", "load_optimizer_states() of a store"  # what all workers call
+_SAVE, _LOAD = (
+    "save_optimizer_states() of a store",
+    "load_optimizer_states() of a store",
+)  # the collective calls in messages
 
 
 def save(store: KVStore, path: str, dump_optimizer: bool) -> None:
-    """KVStore.save_optimizer_states. The store has an optimizer, and everything that was pushed is in its values."""
+    """Implements KVStore.save_optimizer_states. Requires an optimizer, and that all pushes have been applied."""
     updates = store._updates()
     optimizer = on_all_ranks(store._world, _SAVE, lambda: _text_of(store) if dump_optimizer else "")[0]
-    # Before another thread writes them, as one thread at a time uses a communicator.
+    # Reads them before another thread writes, because only one thread may use a communicator at a time.
     values = (
         {} if store.rank else {f"{key}/{name}": v for key, each in updates.items() for name, v in each.states().items()}
     )
@@ -56,14 +59,14 @@ def _write(file: Any, values: dict[str, np.ndarray], about: dict[str, dict[str, 
 
 
 def _text_of(store: KVStore) -> str:
-    """The optimizer as text, with the numbers that were set since."""
+    """The optimizer as text, with the numbers that were set later."""
     optimizer = store._optimizer
     assert optimizer is not None
     schedules = optimizer._schedules()
     if schedules or any(callable(value) for value in store._settings.values()):
         raise Error(
-            f"save_optimizer_states: the optimizer follows a schedule of {', '.join(schedules or store._settings)}, which no file "
-            "holds: leave out dump_optimizer, and give the optimizer to the store before load_optimizer_states"
+            f"save_optimizer_states: the optimizer follows a schedule of {', '.join(schedules or store._settings)}, which a file cannot "
+            "represent: leave out dump_optimizer, and set the optimizer of the store before load_optimizer_states"
         )
     options = {each["name"]: getattr(optimizer, each["name"]) for each in optimizer._definition["options"]}
     return json.dumps(
@@ -72,7 +75,7 @@ def _text_of(store: KVStore) -> str:
 
 
 def load(store: KVStore, path: str) -> None:
-    """KVStore.load_optimizer_states. Everything that was pushed is in the store's values."""
+    """Implements KVStore.load_optimizer_states. Requires that all pushes have been applied."""
     read: dict[str, np.ndarray] = {}
     files: list[CheckpointFile] = []
 
@@ -81,7 +84,7 @@ def load(store: KVStore, path: str) -> None:
         files.append(file)
         if file.program.get("name") != "kv":
             raise Error(
-                f"{path}: a checkpoint of {file.program.get('name')}, expected what save_optimizer_states() wrote"
+                f"{path}: a checkpoint of {file.program.get('name')}, expected a file of save_optimizer_states()"
             )
         read.update({name: file.read(name) for name in file.states})
         return file.digest
@@ -128,14 +131,14 @@ def _take(store: KVStore, file: CheckpointFile, read: dict[str, np.ndarray]) -> 
 
 
 def _check_keys(file: CheckpointFile, store: KVStore) -> None:
-    """Before the store gets the file's optimizer: what it has of its own would be gone."""
+    """Checks the keys before the file's optimizer replaces the store's, which discards the store's states."""
     own, others = {str(key) for key in store._entries}, set(json.loads(str(file.metadata["steps"])))
     if own != others:
         lacks = sorted(own - others)
         first = (
             f"it lacks the key {lacks[0]!r}"
             if lacks
-            else f"it has the key {min(others - own)!r}, and the store has not"
+            else f"it has the key {min(others - own)!r}, which the store does not have"
         )
         raise Error(f"{file.path}: {first}")
 
@@ -146,6 +149,6 @@ def _check_names(file: CheckpointFile, wanted: dict[str, Any], store: KVStore) -
         optimizer = type(store._optimizer).__name__
         first = f"it lacks the state {missing[0]}" if missing else f"it has the state {unknown[0]}"
         raise Error(
-            f"{file.path}: {first}; it was written by {file.program['optimizer']}, and the store's optimizer {optimizer} keeps "
+            f"{file.path}: {first}; it is from the optimizer {file.program['optimizer']}, but the store's optimizer {optimizer} keeps "
             f"{_keys.shown(sorted(wanted))}"
         )

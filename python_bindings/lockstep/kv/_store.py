@@ -1,4 +1,4 @@
-"""What all stores have in common: their calls, what these accept, and what a store knows of a key."""
+"""The common part of all stores: the calls, the checks of their arguments, and the entries of keys."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ Updater = Callable[[Key, np.ndarray, np.ndarray], None]
 class KVStore:
     """Values by key, which workers push to and pull from. Made by `lockstep.kv.create`.
 
-    Keys are whole numbers or texts, all of one kind; each call takes one, or a list of them with a list of values. A value is an
-    array of NumPy, or what has `__array__`, in row-major order for no copy; or rows of one, a `RowSparse`. Where a list of arrays
-    stands for a value, these are of several devices, and are added up.
+    Keys are whole numbers or texts, all of one kind. Each call takes one key, or a list of keys with a list of values.
+    A value is a NumPy array, or an object with `__array__`; row-major order avoids a copy. Or it is a `RowSparse`, some
+    rows of an array. A list of arrays instead of a value has the arrays of several devices, which are summed.
 
-    One thread at a time uses a store. Of the dist kinds all workers make the same calls in the same order. What is wrong is an
-    `lockstep.Error` that names the key, what was expected and, of several workers, the rank.
+    Only one thread may use a store at a time. With the dist kinds, all workers make the same calls in the same order.
+    An invalid call raises a `lockstep.Error` that names the key, the expected value and, with several workers, the
+    rank.
     """
 
     def __init__(self, kind: str, world: Communicator) -> None:
@@ -44,16 +45,17 @@ class KVStore:
         self._arguments = Arguments(self._entries, world)
         self._updater: Updater | None = None
         self._optimizer: optim.Optimizer | None = None
-        self._settings: dict[str, Any] = {}  # that were set
+        self._settings: dict[str, Any] = {}  # given to set()
         self._rescale = 1.0
         self._compression: Compression | None = None
-        self._is_ready = True  # whether all entries are prepared for the updater or optimizer
+        self._is_ready = True  # all entries are prepared for the updater or optimizer
 
-    # --- Who and how many -------------------------------------------------------------------------------------------------
+    # --- Workers
+    # ----------------------------------------------------------------------------------------------------------
 
     @property
     def type(self) -> str:
-        """The kind that `create` was given."""
+        """The kind that was passed to `create`."""
         return self._kind
 
     @property
@@ -63,7 +65,7 @@ class KVStore:
 
     @property
     def num_workers(self) -> int:
-        """How many workers push to the store."""
+        """The number of workers that push to the store."""
         return self._world.size
 
     def barrier(self) -> None:
@@ -72,23 +74,26 @@ class KVStore:
 
     @staticmethod
     def is_capable(capability: str) -> bool:
-        """Whether a store can do something: "optimizer", which all can.
+        """Returns true for "optimizer", the one capability that all stores have.
 
         Raises:
-          Error: for anything else than "optimizer".
+          Error: the capability is not "optimizer".
         """
         if not isinstance(capability, str) or capability.lower() != "optimizer":
             raise Error(f'is_capable: the capability is {capability!r}, expected "optimizer"')
         return True
 
-    # --- Values -----------------------------------------------------------------------------------------------------------
+    # --- Values
+    # -----------------------------------------------------------------------------------------------------------
 
     def init(self, key: Any, value: Any) -> None:
-        """Gives keys their first values, once each. Of several workers the value of rank 0 counts, and all must give one of its type.
+        """Gives keys their first values, once for each key.
+
+        With several workers, rank 0's value is used, and the values of all workers need the same type.
 
         Args:
-          key: one, or a list.
-          value: an array or a `RowSparse`, or a list of as many.
+          key: one key, or a list.
+          value: an array or a `RowSparse`, or a list of one for each key.
 
         Example:
           >>> store.init(3, np.ones((2, 3), np.float32))
@@ -97,15 +102,16 @@ class KVStore:
         self._initialize(lambda: self._new_entries(key, value))
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
-        """Adds up what all devices and workers push to a key, and gives that to the updater or optimizer; without one it is the
-        new value.
+        """Sums the values that all devices and workers push to a key, and passes the sum to the updater or optimizer.
+        Without one the sum becomes the value.
 
-        The arrays may be changed as soon as it returns. Of the synchronous dist kinds nothing need have been sent by then: the next
-        `pull` of the key waits for all workers' pushes.
+        The arrays may be changed when the call returns. With the synchronous dist kinds, nothing needs to have been
+        sent by then: the next `pull` of the key waits for the pushes of all workers.
 
         Args:
-          key: one, or a list, which is quicker than one call for each: what travels is put together.
-          value: an array or a `RowSparse` of the key's type; a list of such, one for each device; of several keys a list of as many.
+          key: one key, or a list. A list is faster than a call for each key, because its values travel together.
+          value: an array or a `RowSparse` of the key's type, or a list with one for each device. For several keys, a
+            list of these.
           priority: keys of higher priority travel first.
         """
         groups = self._arguments.grouped("push", key, value)
@@ -115,17 +121,17 @@ class KVStore:
         self._push(groups, checks.integer("push: priority", priority))
 
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> Any:
-        """The values of keys, after everything that was pushed to them.
+        """Returns the values of keys, including everything that was pushed to them.
 
         Args:
-          key: one, or a list.
-          out: arrays of the keys' types, which are written: one, or a list of one for each device; of several keys a list of as
-            many. None returns new arrays, which for large ones takes longer.
-          priority: taken, as MXNet does; values that are there need no order.
-          ignore_sparse: a `RowSparse` in `out` is left as it is, as `row_sparse_pull` is for these. False gives it all rows.
+          key: one key, or a list.
+          out: arrays of the keys' types to which values are written: one, or a list with one for each device. For
+            several keys, a list of these. None returns new arrays, which is slower for large ones.
+          priority: accepted as in MXNet, and ignored.
+          ignore_sparse: skip a `RowSparse` in `out`, which `row_sparse_pull` is for. False writes all rows to it.
 
         Returns:
-          None if there is `out`, else an array, or a list of them.
+          None if `out` is given; otherwise an array, or a list of arrays.
         """
         checks.integer("pull: priority", priority)
         ignore_sparse = checks.flag("pull: ignore_sparse", ignore_sparse)
@@ -144,7 +150,8 @@ class KVStore:
         return None
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """push() and pull() in one. Without `out` the values pushed are overwritten by those pulled. With a wrong `out` nothing is pushed."""
+        """Calls push() and then pull(). Without `out` the pushed arrays are overwritten by the pulled values. If `out`
+        is invalid, nothing is pushed."""
         self._arguments.check_no_rows("pushpull", value)
         keys, listed = _keys.several("pushpull", key)
         entries = [self._arguments.known("pushpull", each) for each in keys]
@@ -155,7 +162,9 @@ class KVStore:
         self.pull(key, written, priority)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
-        """init() and pull() in one: `out` is written with rank 0's value. Once for each key. With a wrong `out` no key has a value then."""
+        """Calls init(), once for each key, and then pull(), which writes rank 0's value to `out`.
+
+        If `out` is invalid, no key gets a value."""
         checks.integer("broadcast: priority", priority)
 
         def checked() -> list[tuple[Entry, Value]]:
@@ -169,23 +178,24 @@ class KVStore:
         self.pull(key, out, priority)
 
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> Any:
-        """Some rows of the values of keys.
+        """Returns some rows of the values of keys.
 
         Args:
-          key: one, or a list.
-          out: `RowSparse` of the keys' types, whose rows are replaced by those that were asked for, in order and once each; or a list of
-            several. None returns new ones.
-          priority: as of `pull`.
-          row_ids: which rows, an array of whole numbers in any order, for all; or a list of one for each.
+          key: one key, or a list.
+          out: `RowSparse` of the keys' types, whose rows are replaced by the requested rows, sorted and without
+            repetition; or a list of several. None returns new ones.
+          priority: as for `pull`.
+          row_ids: the requested rows: an array of whole numbers in any order, for all keys, or a list with one array
+            for each.
 
         Returns:
-          None if there is `out`, else a `RowSparse`, or a list of them.
+          None if `out` is given; otherwise a `RowSparse`, or a list of them.
         """
         checks.integer("row_sparse_pull: priority", priority)
         keys, listed = _keys.several("row_sparse_pull", key)
         entries = [self._arguments.known("row_sparse_pull", each) for each in keys]
         if row_ids is None:
-            raise Error(f"row_sparse_pull: row_ids is None, expected which rows of the {len(keys)} keys")
+            raise Error(f"row_sparse_pull: row_ids is None, expected the numbers of rows for the {len(keys)} keys")
         ids, pulled = ids_of(row_ids, out, entries, listed), []
         outs = flat(out, entries, listed)
         wanted = [self._wanted_rows(entry, target, rows) for (entry, target), rows in zip(outs, ids, strict=True)]
@@ -195,21 +205,22 @@ class KVStore:
             return None
         return pulled if listed else pulled[0]
 
-    # --- Arrays of the store, for programs that copy nothing ----------------------------------------------------------------
+    # --- Arrays of the store, for programs without copies
+    # -------------------------------------------------------------------
 
     def data(self, key: Any) -> Any:
-        """The values of keys where they lie: read-only arrays, the same ones each time. They change in calls of the store alone, and
-        are up to date when a `pull` has returned that has them as `out`, which then copies nothing. The step that computes
-        gradients may read them there (`Executable.bind`).
+        """Returns the store's own arrays of values: read-only, and the same arrays at each call. They change only in
+        calls of the store. They are up to date after a `pull` with them as `out`, which copies nothing. The step that
+        computes gradients may read them directly (`Executable.bind`).
 
-        Of the synchronous dist kinds all workers call it. Of "dist_async" values lie on the servers, and this is a copy, which only
-        such a `pull` renews.
+        With the synchronous dist kinds all workers call this. With "dist_async" the values are on the servers, and the
+        array is a copy, which only such a `pull` updates.
 
         Args:
-          key: one, or a list.
+          key: one key, or a list.
 
         Returns:
-          An array, or a list of them.
+          An array, or a list of arrays.
 
         Example:
           >>> weights, gradients = store.data(names), store.grad(names)
@@ -227,30 +238,32 @@ class KVStore:
         return arrays if listed else arrays[0]
 
     def grad(self, key: Any) -> Any:
-        """Arrays of the keys' types, the same ones each time, a `push` of which copies nothing: of the synchronous dist kinds they lie
-        where the store adds up what workers push.
+        """Returns arrays of the keys' types, the same ones at each call, which `push` does not copy. With the
+        synchronous dist kinds, they are the memory in which the workers' pushes are summed.
 
-        Of those, from each push of the key on until the `pull` (or another call that waits for it) such an array is the store's: it
-        is read-only then, and its contents are arbitrary until it has been written anew. The other kinds have taken what is in it when
-        `push` returns. Other arrays can be pushed, too.
+        With these kinds, the array belongs to the store from a push of the key until the `pull`, or another call that
+        waits for the push. It is then read-only, and afterwards its contents are arbitrary. The other kinds have read
+        the array when `push` returns. Other arrays can be pushed too.
 
-        Of the synchronous dist kinds all workers call it.
+        With the synchronous dist kinds all workers call this.
 
         Args:
-          key: one, or a list.
+          key: one key, or a list.
 
         Returns:
-          An array, or a list of them.
+          An array, or a list of arrays.
         """
         keys, listed = _keys.several("grad", key)
         arrays = [self._grad_of(self._arguments.known("grad", each)) for each in keys]
         return arrays if listed else arrays[0]
 
-    # --- What is done with what is pushed -----------------------------------------------------------------------------------
+    # --- Updaters and optimizers
+    # --------------------------------------------------------------------------------------------
 
     def set_updater(self, updater: Updater) -> None:
-        """What changes a value by what is pushed: `updater(key, pushed, stored)` changes the array `stored` in place, and leaves
-        `pushed` as it is. Of several workers each calls it, and must come to the same bits.
+        """Sets the function that changes a value by a pushed one: `updater(key, pushed, stored)` changes the array
+        `stored` in place, and does not change `pushed`. Each of several workers calls it, and must compute the same
+        bits.
 
         Example:
           >>> def update(key, pushed, stored):
@@ -265,12 +278,12 @@ class KVStore:
         self._is_ready = False
 
     def set_optimizer(self, optimizer: optim.Optimizer, rescale_grad: float = 1.0) -> None:
-        """Lets an optimizer change values by what is pushed, their gradients. What another one kept is gone.
+        """Lets an optimizer update values by pushed gradients. The states of a previous optimizer are discarded.
 
         Args:
           optimizer: of `lockstep.optim`. Its update is compiled for the type of each key.
-          rescale_grad: what gradients, added up over devices and workers, are multiplied by first; 1 / (workers x batch) for the
-            mean of losses that were added up.
+          rescale_grad: the factor of gradients, after the sum over devices and workers: 1 / (workers x batch) for the
+            mean of summed losses.
 
         Example:
           >>> store.set_optimizer(lockstep.optim.SGD(0.1, momentum=0.9), rescale_grad=1 / 256)
@@ -283,7 +296,7 @@ class KVStore:
         self._is_ready = False
 
     def set(self, **values: Any) -> None:
-        """Gives the optimizer's numbers new values from the next push on: `store.set(learning_rate=0.01)`, or `rescale_grad`. All
+        """Sets numbers of the optimizer from the next push on: `store.set(learning_rate=0.01)`, or `rescale_grad`. All
         workers set the same. A value is a number, or a function of the step, as in `Executable.set`.
         """
         if self._optimizer is None:
@@ -294,22 +307,24 @@ class KVStore:
         for update in updates.values():
             update.executable.set(**values)
         if not updates:
-            raise Error("set: there are no keys yet, and so nothing to set")
+            raise Error("set: there are no keys yet, so there is nothing to set")
         self._settings.update(values)
 
     def set_gradient_compression(self, compression_params: Any) -> None:
-        """Lets what is pushed be rounded to few values before it travels; what that takes from it is added to the next push.
+        """Rounds pushed values to few levels before they travel. The rounding error is added to the next push.
 
-        Of the kind "device" it is what each device pushes, of the dist kinds what each worker does. Values must be f32.
+        With the kind "device" the values of each device are rounded, and with the dist kinds those of each worker.
+        Values must be f32.
 
         Args:
-          compression_params: {"type": "2bit", "threshold": 0.5}: to threshold, 0 or -threshold, in 2 bits; or
-            {"type": "1bit", "threshold": 0.0}: to 1 above the threshold and to -1 else, in 1 bit. The threshold is 0.5 if it is not given.
+          compression_params: {"type": "2bit", "threshold": 0.5} rounds to threshold, 0 or -threshold, in 2 bits.
+            {"type": "1bit", "threshold": 0.0} rounds to 1 above the threshold and otherwise to -1, in 1 bit. The
+            default threshold is 0.5.
         """
         compression = Compression.of(compression_params)
         if self._kind == "local":
             raise Error(
-                "set_gradient_compression: nothing travels in a store of the kind 'local'; the kinds 'device' and 'dist_sync' compress"
+                "set_gradient_compression: a store of the kind 'local' sends nothing; the kinds 'device' and 'dist_sync' compress"
             )
         self._settle_all()
         for entry in self._entries.values():
@@ -320,28 +335,29 @@ class KVStore:
         self._compression = compression
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
-        """Writes what the optimizer keeps for all keys to a file, but not their values. All workers call it; rank 0 writes.
+        """Writes the optimizer's states of all keys, without the keys' values, to a file. Collective; rank 0 writes.
 
-        The file appears complete or not at all. It is a safetensors file.
+        The file appears complete or not at all. It has the safetensors format.
 
         Args:
           path: of the file.
-          dump_optimizer: whether to write the optimizer's options, too.
+          dump_optimizer: also write the optimizer's options.
 
         Raises:
-          Error: if there is no optimizer, or the file cannot be written, on all workers.
+          Error: on all workers, if there is no optimizer or the file cannot be written.
         """
         self._need_optimizer("save_optimizer_states")
         self._settle_all()
         _optimizer_states.save(self, checks.path(path), checks.flag("dump_optimizer", dump_optimizer))
 
     def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
-        """Takes what the optimizer keeps from a file that save_optimizer_states() wrote. All workers call it, and each reads the file.
+        """Loads the optimizer's states from a file of save_optimizer_states(). Collective; each worker reads the file.
 
         If the file has the optimizer's options, the store gets that optimizer first.
 
         Raises:
-          Error: naming the file, if it is damaged or not the same on all workers, or of other keys or another optimizer.
+          Error: the file is damaged, differs between workers, or belongs to other keys or another optimizer. The
+            message names it.
         """
         self._settle_all()
         _optimizer_states.load(self, checks.path(path))
@@ -349,40 +365,43 @@ class KVStore:
     def __repr__(self) -> str:
         return f"<lockstep.kv.KVStore {self._kind}, rank {self.rank} of {self.num_workers}, {len(self._entries)} keys>"
 
-    # --- What kinds of stores differ in ---------------------------------------------------------------------------------------
+    # --- Differences between kinds of stores
+    # ----------------------------------------------------------------------------------
 
     def _initialize(self, made: Callable[[], list[tuple[Entry, Value]]]) -> None:
-        """Gives new entries their first values, which the caller may change afterwards, and takes them up by `_add`. made() checks them."""
+        """Gives new entries their first values, and registers them by `_add`. The caller may change the values later.
+        made() returns the checked entries."""
         raise NotImplementedError
 
     def _push(self, groups: Sequence[tuple[Entry, list[Value]]], priority: int) -> None:
-        """Takes what devices pushed to entries; the values have the entries' types."""
+        """Takes the values that devices pushed to entries. The values have the entries' types."""
         raise NotImplementedError
 
     def _agree(self, call: str, what: str, body: Callable[[], str]) -> None:
-        """Compares what body() returns between workers, which make the call together; an Error shows two that differ. An Error of body()
-        on one worker is raised on all."""
+        """Compares the results of body() between workers. Collective. An Error shows two results that differ. An Error
+        of body() on one worker is raised on all."""
         body()
 
     def _settle(self, entry: Entry) -> None:
-        """Returns when everything that was pushed to the entry is in its value."""
+        """Waits until all pushes to the entry have been applied to its value."""
         raise NotImplementedError
 
     def _settle_all(self) -> None:
-        """The same of all entries."""
+        """Does the same for all entries."""
         for entry in self._entries.values():
             self._settle(entry)
 
-    # --- Entries ---------------------------------------------------------------------------------------------------------------
+    # --- Entries
+    # ---------------------------------------------------------------------------------------------------------------
 
     def _new_entries(self, key: Any, value: Any) -> list[tuple[Entry, Value]]:
-        """What `init` is given, checked."""
+        """Returns new entries and their first values from the arguments of `init`, which it checks."""
         keys, listed = _keys.several("init", key)
         values = self._arguments.paired("init", keys, value) if listed else [value]
         made: list[tuple[Entry, Value]] = []
         for each, first in zip(keys, values, strict=True):
             if isinstance(first, (list, tuple)) and len(first) > 0:
-                first = first[0]  # of several devices
+                first = first[0]  # the value of the first device
             checked = value_of(self._arguments.of("init", each), first)
             self._arguments.check_kind("init", each, [entry for entry, _ in made])
             entry = Entry(each, checked.dtype, checked.shape, isinstance(checked, RowSparse))
@@ -396,18 +415,19 @@ class KVStore:
         self._is_ready = False
 
     def _value_of(self, entry: Entry) -> np.ndarray:
-        """The value of an entry, settled or not, in memory that stays its own as long as the store lives."""
+        """Returns the value of an entry, settled or not, in memory that the entry keeps as long as the store exists."""
         assert entry.stored is not None
         return entry.stored
 
     def _place_of(self, entry: Entry) -> np.ndarray:
-        """Memory of an entry's type for what is pushed to it, which is the caller's until then."""
+        """Returns memory of an entry's type for values to push. The caller may use it until the push."""
         return aligned_array(entry.shape, entry.dtype)
 
-    # --- Values of entries ----------------------------------------------------------------------------------------------------
+    # --- Values of entries
+    # ----------------------------------------------------------------------------------------------------
 
     def _read(self, entry: Entry, out: np.ndarray | None) -> np.ndarray:
-        """The value of an entry, in `out` or a new array."""
+        """Returns the value of an entry, in `out` or a new array."""
         self._settle(entry)
         assert entry.stored is not None
         if out is None:
@@ -417,12 +437,12 @@ class KVStore:
         return out
 
     def _read_several(self, outs: Sequence[tuple[Entry, Sequence[np.ndarray]]]) -> None:
-        """The values of entries, each in several arrays."""
+        """Reads the values of entries, each into several arrays."""
         for entry, arrays in outs:
             self._read_all(entry, arrays)
 
     def _read_all(self, entry: Entry, outs: Sequence[np.ndarray]) -> None:
-        """The value of an entry in several arrays."""
+        """Reads the value of an entry into several arrays."""
         if not outs:
             return
         direct = next((out for out in outs if out.flags.c_contiguous), None)
@@ -432,7 +452,7 @@ class KVStore:
                 np.copyto(out, value)
 
     def _read_rows(self, entry: Entry, rows: np.ndarray) -> np.ndarray:
-        """Copies of some rows of the value of an entry."""
+        """Returns copies of some rows of the value of an entry."""
         self._settle(entry)
         assert entry.stored is not None
         return entry.stored[rows]
@@ -452,7 +472,7 @@ class KVStore:
         return entry.grad
 
     def _apply(self, entry: Entry, pushed: np.ndarray) -> None:
-        """Changes the value of an entry by what was pushed in all."""
+        """Changes the value of an entry by the sum of all pushed values."""
         if self._updater is not None:
             assert entry.stored is not None
             self._updater(entry.key, pushed, entry.stored)
@@ -463,7 +483,7 @@ class KVStore:
             np.copyto(entry.stored, pushed)
 
     def _update_of(self, entry: Entry) -> Update:
-        """The update of an entry, which is compiled when it is first asked for."""
+        """Returns the update of an entry, which is compiled at its first use."""
         if entry.update is None:
             assert self._optimizer is not None
             value = self._value_of(entry)
@@ -472,19 +492,19 @@ class KVStore:
         return entry.update
 
     def _updates(self) -> dict[Key, Update]:
-        """The updates of all keys, in the order of their init."""
+        """Returns the updates of all keys, in the order of their initialisation."""
         self._need_optimizer("the optimizer's states")
         return {key: self._update_of(entry) for key, entry in self._entries.items()}
 
     def _end_updates(self) -> None:
-        """What an optimizer kept is gone."""
+        """Discards the states of the optimizer."""
         for entry in self._entries.values():
             entry.update = None
 
     def _checked_optimizer(self, optimizer: Any, rescale_grad: Any) -> str:
-        """That set_optimizer may take them: what workers compare of them."""
+        """Checks the arguments of set_optimizer. Returns the text that workers compare."""
         if isinstance(optimizer, type) or not isinstance(optimizer, optim.Optimizer):
-            optim._groups(optimizer, None)  # says what is wrong with it
+            optim._groups(optimizer, None)  # raises the error
         rescale = checks.number("set_optimizer: rescale_grad", rescale_grad)
         if not math.isfinite(rescale):
             raise Error(f"set_optimizer: rescale_grad is {rescale_grad!r}, expected a finite number")
@@ -503,7 +523,7 @@ class KVStore:
             raise Error(f"{call}: there is no optimizer; set_optimizer gives the store one")
 
     def _wanted_rows(self, entry: Entry, out: RowSparse | None, ids: Any) -> np.ndarray:
-        """Which rows of an entry are pulled, in order and once each; and that `out` may have them."""
+        """Returns the rows of an entry to pull, sorted and without repetition. Checks that `out` can hold them."""
         rows = np.unique(row_ids(f"{self._arguments.of('row_sparse_pull', entry.key)}: row_ids", ids, entry.shape))
         if out is not None:
             self._arguments.check_rows("row_sparse_pull", entry, out)
@@ -518,7 +538,7 @@ class KVStore:
 
 
 def _first_of(name: str, value: Any) -> Any:
-    """A number, or that of a schedule at its first step."""
+    """Returns a number, or the value of a schedule at its first step."""
     if not callable(value):
         return value
     try:

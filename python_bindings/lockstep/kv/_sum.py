@@ -1,4 +1,4 @@
-"""What devices push, added up."""
+"""The sum of the values that devices push."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._values import RowSparse, Value
 
 
 def sum_into(total: np.ndarray, values: Sequence[Value]) -> None:
-    """Makes an array the sum of values of its type, in their order. It may be the first of them, and is none of the others."""
+    """Writes the sum of `values`, in their order, to `total`, which may be the first value but no other."""
     first, rest = values[0], list(values[1:])
     if isinstance(first, RowSparse):
         total.fill(0)

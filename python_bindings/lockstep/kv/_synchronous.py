@@ -1,5 +1,5 @@
-"""The store of several workers that wait for each other: what they push is added up by the engine's collectives, and each worker
-changes its own copy of the values by the same sums, so that all copies have the same bits."""
+"""The store of several workers that wait for each other. Collectives sum the pushed values, and each worker changes its
+own copy of the values by the same sums, so that all copies are bitwise equal."""
 
 from __future__ import annotations
 
@@ -27,47 +27,48 @@ if TYPE_CHECKING:
     from .._lockstep import Executable
     from ._compression import Compression
 
-_CHECK_EVERY = 512  # pushes, after which workers compare what has become of a value
-_LONGEST_NUMBERS = 40  # characters of what schedules give; of more there is a checksum
+_CHECK_EVERY = 512  # pushes between comparisons of a value by the workers
+_LONGEST_NUMBERS = 40  # characters of schedules' values; longer ones are replaced by a checksum
 
 
 class SynchronousStore(KVStore):
-    """Of the kinds "dist_sync", "dist_device_sync" and "dist".
+    """A store of the kinds "dist_sync", "dist_device_sync" and "dist".
 
-    A push copies its value into the key's slot. Slots start to travel when there are enough of them, or when somebody asks for one,
-    and a pull waits for the flights up to that of its key, and lets updater or optimizer change the values of their keys. What is
-    started when follows from the calls alone, which are the same on all workers.
+    A push copies its value into the key's slot. Slots start to travel, as a flight, when there are enough of them or
+    when one is needed. A pull waits for all flights up to that of its key, and applies the updater or optimizer to
+    their keys. The starts depend only on the calls, which are the same on all workers.
     """
 
     def __init__(self, kind: str, world: Communicator | None) -> None:
         world = Communicator.mpi() if world is None else world
         super().__init__(kind, checks.instance("create: world", world, Communicator, "a lockstep.Communicator"))
-        self._new: list[tuple[Entry, Value]] = []  # initialised, and not yet known to the other workers
+        self._new: list[tuple[Entry, Value]] = []  # initialised, but not yet exchanged with the other workers
         self._slots: dict[Entry, Slot] = {}
-        self._waiting: list[tuple[int, Entry]] = []  # priority and entry; pushed, not started
+        self._waiting: list[tuple[int, Entry]] = []  # priority and entry; pushed but not started
         self._waiting_bytes = 0
         self._flying: list[Flight] = []  # started, in this order
-        self._pushed: set[Entry] = set()  # those that wait or fly
-        self._applied: dict[Entry, int] = {}  # how many pushes have changed it
-        self._failure: Error | None = None  # of the workers' communication, which ends the store
+        self._pushed: set[Entry] = set()  # entries in _waiting or _flying
+        self._applied: dict[Entry, int] = {}  # the number of pushes applied to each entry
+        self._failure: Error | None = None  # an error of the communication, after which the store is unusable
         weakref.finalize(self, _finish, self._world, self._flying)
 
     def barrier(self) -> None:
         self._settle_all()
         super().barrier()
 
-    # --- The first values ---------------------------------------------------------------------------------------------------
+    # --- The first values
+    # ---------------------------------------------------------------------------------------------------
 
     def _initialize(self, made: Callable[[], list[tuple[Entry, Value]]]) -> None:
         for entry, value in made():
-            # Rank 0's value counts; the others' say of which type they take it to be, which is compared when they meet.
+            # Rank 0's value is used. The other ranks' values give only their types, which are compared by _meet().
             is_kept = self.rank == 0 and isinstance(value, np.ndarray)
             self._new.append((entry, value.copy() if is_kept else value if self.rank == 0 else np.empty(0)))
             self._add([entry])
 
     def _meet(self) -> None:
-        """Gives all entries since the last time their slots, in one piece of memory, and rank 0's values; then those of them that
-        an optimizer updates their updates, so that all workers make these in one order."""
+        """Makes slots for all new entries, in one piece of memory, and broadcasts rank 0's values. Then makes the
+        updates of entries if there is an optimizer, so that all workers make them in the same order."""
         if self._failure is not None:
             raise Error(f"the store has failed: {self._failure}")
         if self._new:
@@ -79,7 +80,7 @@ class SynchronousStore(KVStore):
                     self._prepare(entry)
                 updates = [entry.update.executable for entry in self._entries.values() if entry.update is not None]
                 if updates:
-                    # Other kernels, and loops that other processors vectorise otherwise, may compute other bits.
+                    # Other kernels, or loops that another processor vectorises differently, may compute other bits.
                     first = updates[0]
                     text = f"{first._program()['built_with']}, {first.threads} threads, #{_checksum(updates)}"
                     self._agree("the first update", "updates", lambda: text)
@@ -97,7 +98,7 @@ class SynchronousStore(KVStore):
 
     @contextmanager
     def _communicating(self) -> Iterator[None]:
-        """An Error in here ends the store: what other workers are doing is not known any more."""
+        """An Error within the context makes the store unusable: the state of other workers is then unknown."""
         try:
             yield
         except Error as error:
@@ -105,7 +106,7 @@ class SynchronousStore(KVStore):
             raise
 
     def _prepare(self, entry: Entry) -> None:
-        """Leaves the entry's slot to what is pushed, where something else is done with that than to make it the value."""
+        """Frees the entry's slot for pushed values if an updater or optimizer reads these."""
         if self._optimizer is not None:
             self._update_of(entry)
         elif self._updater is not None:
@@ -122,7 +123,8 @@ class SynchronousStore(KVStore):
         self._value_of(entry)
         return self._slots[entry].array.view()
 
-    # --- What is pushed -------------------------------------------------------------------------------------------------------
+    # --- What is pushed
+    # -------------------------------------------------------------------------------------------------------
 
     def _push(self, groups: Sequence[tuple[Entry, list[Value]]], priority: int) -> None:
         self._meet()
@@ -141,18 +143,18 @@ class SynchronousStore(KVStore):
             self._start()
 
     def _check_free(self, groups: Sequence[tuple[Entry, list[Value]]]) -> None:
-        """That no value is what grad() gave and is on its way: nobody can have written it since."""
+        """Raises an Error if a value is an array of grad() in flight, since it cannot have been written again."""
         taken = {id(entry.grad): entry for entry in self._pushed if entry.grad is not None}
         for entry, values in groups if taken else ():
             for value in values:
                 if id(value) in taken:
                     raise Error(
-                        f"{self._arguments.of('push', entry.key)}: the value is the array that grad({taken[id(value)].key!r}) gave, "
-                        "which was pushed already, and is the store's until the key is pulled"
+                        f"{self._arguments.of('push', entry.key)}: the value is the array of grad({taken[id(value)].key!r}), "
+                        "which was already pushed, and belongs to the store until the key is pulled"
                     )
 
     def _start(self) -> None:
-        """Starts what waits: of higher priority first, then as it was pushed."""
+        """Starts the waiting pushes by descending priority, and then in the order of the pushes."""
         waiting = sorted(self._waiting, key=lambda each: -each[0])
         self._waiting, self._waiting_bytes = [], 0
         with self._communicating():
@@ -165,7 +167,7 @@ class SynchronousStore(KVStore):
                     self._flying.append(_flights.start_gather(self._world, run, packed, scheduled))
 
     def _packed(self, compression: Compression, run: Sequence[Slot]) -> np.ndarray:
-        """What this worker pushed to a run of slots, packed."""
+        """Returns the values that this worker pushed to a run of slots, packed."""
         ends = np.cumsum([compression.packed_bytes(slot.array.size) for slot in run])
         packed, begin = np.empty(int(ends[-1]), np.uint8), 0
         for slot, end in zip(run, ends, strict=True):
@@ -179,7 +181,8 @@ class SynchronousStore(KVStore):
         if other is not None:
             raise Error(f"workers have different {what}: rank 0 {texts[0]}, rank {other} {texts[other]}")
 
-    # --- What comes of it -----------------------------------------------------------------------------------------------------
+    # --- Applying sums
+    # --------------------------------------------------------------------------------------------------------
 
     def _settle(self, entry: Entry) -> None:
         self._meet()
@@ -195,8 +198,9 @@ class SynchronousStore(KVStore):
             self._land_first()
 
     def _land_first(self) -> None:
-        """Waits for the first flight, and changes the values of its keys. What an updater raises on all workers leaves its key as
-        pushed, and the others for the next time; raised on some alone it ends the store, as values differ then."""
+        """Waits for the first flight, and changes the values of its keys. If an updater raises on all workers, its key
+        keeps its value, and the remaining keys are left for the next call. If it raises on some workers only, values
+        differ, and the store is unusable."""
         flight = self._flying[0]
         with self._communicating():
             _flights.land(self._world, flight, self._compression)
@@ -223,8 +227,9 @@ class SynchronousStore(KVStore):
         self._flying.pop(0)
 
     def _compare_failures(self, entry: Entry | None, failure: Exception | None) -> None:
-        """Whether the updater raised for the same key, or none, on all workers. Else raises what it raised here or, where it did not, an
-        Error that says where it did. `entry` is that for which it raised here."""
+        """Compares failures of the updater. Returns if all workers have the same failed key or none. Otherwise raises
+        the failure of this worker or, if it has none, an Error that names the failed rank. `entry` is the failed entry
+        of this worker."""
         own = "" if entry is None else f"{entry.key!r}\n{type(failure).__name__}: {failure}"
         try:
             told = self._world.gather_bytes(own.encode(errors="backslashreplace"), "kv updaters")
@@ -235,12 +240,13 @@ class SynchronousStore(KVStore):
             return
         rank = next(rank for rank, key in enumerate(keys) if key)
         raised = told[rank].decode().partition("\n")[2]
-        self._failure = Error(f"key {keys[rank]}: the updater raised on rank {rank}, and not on all: {raised}")
+        self._failure = Error(f"key {keys[rank]}: the updater raised on rank {rank}, but not on all: {raised}")
         raise failure or self._failure
 
     def _compare_replicas(self, entry: Entry) -> None:
-        """From time to time, whether all workers have come to the same bits; if not, that ends the store, whose values are no
-        replicas any more. What an updater does is compared at once, too: nobody else has looked at it."""
+        """Compares from time to time if all workers have the same bits. If not, raises, and the store is unusable,
+        because its values are no replicas any more. The result of an updater is also compared after its first use, as
+        its code is unknown."""
         times = self._applied[entry] = self._applied.get(entry, 0) + 1
         is_first = self._updater is not None and times == 1
         is_due = is_first or times % _CHECK_EVERY == 0
@@ -251,12 +257,12 @@ class SynchronousStore(KVStore):
         other = next((rank for rank, digest in enumerate(told) if digest != told[0]), None)
         if other is not None:
             message = f"key {entry.key!r}: after push {times} its value differs between ranks 0 and {other}"
-            self._failure = Error(message + (": the updater comes to other bits there" if is_first else ""))
+            self._failure = Error(message + (": the updater computes other bits there" if is_first else ""))
             raise self._failure
 
 
 def _in_place(entry: Entry, slot: np.ndarray, values: list[Value]) -> list[Value]:
-    """Values, of which what grad() gave is the slot itself if it is the first, and a copy elsewhere."""
+    """Returns the values with the array of grad() replaced by the slot if it is first, otherwise by a copy."""
     if entry.grad is None:
         return values
     first: list[Value] = [slot if values[0] is entry.grad else values[0]]
@@ -264,13 +270,13 @@ def _in_place(entry: Entry, slot: np.ndarray, values: list[Value]) -> list[Value
 
 
 def _checksum(updates: Sequence[Executable]) -> str:
-    """Of the programs of updates."""
+    """A checksum of the programs of updates."""
     return f"{zlib.crc32(''.join(str(each.graph) for each in updates).encode()):08x}"
 
 
 def _scheduled(entries: Sequence[Entry]) -> str:
-    """What the schedules of entries give in their next update, "learning_rate=0.1": numbers that workers have to have in common."""
-    numbers: dict[str, None] = {}  # in their order
+    """The values of schedules in the entries' next updates, "learning_rate=0.1". They must be equal on all workers."""
+    numbers: dict[str, None] = {}  # an ordered set
     for entry in entries:
         executable = None if entry.update is None else entry.update.executable
         for name, schedule in () if executable is None else executable._schedules.items():
@@ -280,7 +286,7 @@ def _scheduled(entries: Sequence[Entry]) -> str:
 
 
 def _number_of(schedule: Callable[[int], float], step: int) -> str:
-    """As text, of as many digits as f32 has: libraries of other hosts may round f64 differently."""
+    """The value as text with the digits of f32, because libraries of other hosts may round f64 differently."""
     try:
         return f"{float(schedule(step)):.9g}"
     except Exception as error:  # noqa: BLE001 (the update will raise it)
@@ -288,13 +294,13 @@ def _number_of(schedule: Callable[[int], float], step: int) -> str:
 
 
 def _digest(array: np.ndarray) -> bytes:
-    """Of the bits of an array."""
+    """A hash of the bits of an array."""
     return _lockstep._hash(array.reshape(-1).view(np.uint8)).to_bytes(8, "little")
 
 
 def _finish(world: Communicator, flying: list[Flight]) -> None:
-    """Waits for what a store started that is no more, which the other workers started too: a communicator that goes with collectives in
-    flight is one that fails."""
+    """Waits for the collectives of a deleted store, which the other workers started too. A communicator fails if it is
+    destroyed with collectives in flight."""
     with suppress(Error):
         for flight in flying:
             _flights.wait(world, flight)

@@ -1,4 +1,4 @@
-"""Calls that the workers of parameter servers make together: what they tell each other, by way of the servers."""
+"""Collective calls of the workers of parameter servers, which exchange texts through the servers."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from .._base.errors import Error
 if TYPE_CHECKING:
     from .._lockstep import _ServerClient
 
-_FAILED, _DONE = "!", " "  # what a worker says begins with
+_FAILED, _DONE = "!", " "  # the first character of a worker's text
 
 
 def on_all_workers(servers: _ServerClient, call: str, body: Callable[[], str]) -> dict[int, str]:
-    """What body() returns, by worker, of the workers that live. They all make this call, and what they have pushed before is in the
-    values when body() runs. What is raised on one is raised on all: there as it is, on the others as an Error that names the worker.
+    """Returns the results of body() by worker, for the workers that are alive. Collective. Earlier pushes of the
+    workers are applied before body() runs. An exception on one worker is raised on all, on the others as an Error that
+    names the worker.
 
     Raises:
-      Error: also if another worker makes another call meanwhile, on all.
+      Error: also on all workers if one of them makes another call.
     """
     failure: Exception | None = None
     try:
-        servers.flush()  # whose Error may be of a push
+        servers.flush()  # may raise the Error of a push
         said = _DONE + body()
     except Exception as error:  # noqa: BLE001 (raised below)
         said, failure = _FAILED + _described(error), error
@@ -42,10 +43,10 @@ def on_all_workers(servers: _ServerClient, call: str, body: Callable[[], str]) -
 
 
 def agree(servers: _ServerClient, call: str, what: str, body: Callable[[], str]) -> list[int]:
-    """The workers that live, if body() returns the same on all of them; else an Error with the first line in which two differ.
+    """Returns the workers that are alive if body() returns the same on all; else an Error shows the first difference.
 
     Args:
-      what: they are to have in common, such as "optimizers".
+      what: must be equal, such as "optimizers"; for the message.
     """
     told = on_all_workers(servers, call, body)
     first = min(told)

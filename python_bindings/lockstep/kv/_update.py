@@ -1,4 +1,4 @@
-"""The update of a value by an optimizer: a program that is compiled for the value's type, and keeps the optimizer's states."""
+"""The update of a value by an optimizer: a program, compiled for the value's type, with the optimizer's states."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _VALUE = "value"
 
 
 class Update:
-    """What an optimizer keeps for a value, and its step: an executable of this process alone. Of several workers each makes the same
-    step by the same gradient; that they can is for the store to compare.
+    """The optimizer's states for a value, and its step, as an executable of this process alone. With several workers,
+    each makes the same step with the same gradient. The store compares that they can.
     """
 
     def __init__(self, optimizer: Optimizer, rescale_grad: float, value: np.ndarray, threads: int) -> None:
-        """`value` is the store's, and is changed in place by each step."""
-        from .. import compile  # which imports this package
+        """`value` belongs to the store. Each step changes it in place."""
+        from .. import compile  # here, because it imports this package
 
         graph = graph_of(optimizer, rescale_grad, value.dtype, value.shape)
         self.executable: Executable = compile(graph, world=Communicator.single(), threads=threads)
         self.executable.bind(states={_VALUE: value})
 
     def __call__(self, gradient: np.ndarray) -> None:
-        """Makes a step by the gradient, which has the value's type, and is only read."""
+        """Makes a step with the gradient, which has the value's type and is not changed."""
         self.executable(gradient=gradient)
 
     def states(self) -> dict[str, np.ndarray]:
-        """Copies of what the optimizer keeps, by name: momentum, optimizer/step."""
+        """Copies of the optimizer's states, by names such as momentum and optimizer/step."""
         states = self.executable.state
         return {name.removeprefix("value/"): states[name] for name in states if name != _VALUE}
 
     def assign_states(self, values: dict[str, np.ndarray]) -> None:
-        """Assigns what states() gave. An Error if these are other states."""
+        """Assigns the result of states(). Raises an Error if the names differ."""
         states = self.executable.state
         names = {name.removeprefix("value/"): name for name in states if name != _VALUE}
         if names.keys() != values.keys():
@@ -51,7 +51,7 @@ class Update:
 
 
 def graph_of(optimizer: Optimizer, rescale_grad: float, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    """The program of an update; an Error if the optimizer updates no value of this type."""
+    """Returns the program of an update. Raises an Error if the optimizer cannot update values of this type."""
     graph = _lockstep._update_step(("", *optimizer._choice()), dtype_name(dtype), list(shape), rescale_grad)
     schedules = {f"optimizer/{option}": each for option, each in optimizer._schedules().items()}
     graph._schedules = {name: each for name, each in schedules.items() if name in graph.settings}

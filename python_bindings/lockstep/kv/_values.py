@@ -1,4 +1,4 @@
-"""What is pushed and pulled: NumPy arrays, and rows of an array whose other rows are zero."""
+"""Values that are pushed and pulled: NumPy arrays, and rows of an array whose other rows are zero."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _DTYPES = {
 
 
 class RowSparse:
-    """Some rows of an array, whose other rows are zero: a gradient of an embedding, or what `row_sparse_pull` gives.
+    """Some rows of an array whose other rows are zero, such as a gradient of an embedding or a pulled part.
 
     Args:
-      indices: which rows, [n] whole numbers. They need not be sorted; where a row is there twice, its values are added.
+      indices: the numbers of the rows, [n] whole numbers. They need not be sorted. The values of a repeated row are
+        added.
       values: [n, …]: the rows.
       shape: of the whole array: its number of rows, and the shape of a row.
 
@@ -35,7 +36,7 @@ class RowSparse:
              [0., 0., 0.]], dtype=float32)
 
     Raises:
-      Error: if the values are no rows of that shape, or not as many as indices, or an index is no row.
+      Error: the values are not rows of that shape, there are not as many as indices, or an index is out of range.
     """
 
     __slots__ = ("indices", "shape", "values")
@@ -52,7 +53,7 @@ class RowSparse:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
+        """The dtype of the values."""
         return self.values.dtype
 
     def dense(self) -> np.ndarray:
@@ -62,7 +63,7 @@ class RowSparse:
         return whole
 
     def add_to(self, whole: np.ndarray) -> None:
-        """Adds the rows to an array of this shape; those of one row in the order in which they are."""
+        """Adds the rows to an array of this shape. Repeated rows are added in their order."""
         if not len(self.indices):
             return
         order = np.argsort(self.indices, kind="stable")
@@ -88,19 +89,19 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 
 def row_ids(what: str, rows: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Numbers of rows of an array of that shape, as i64[n]."""
+    """Returns numbers of rows of an array of that shape, as i64[n]."""
     ids = np.asarray(rows)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise Error(f"{what} are {arrays.description(rows)} of shape {ids.shape}, expected a list of whole numbers")
     ids = ids.astype(np.int64, copy=False)
     outside = ids[(ids < 0) | (ids >= (shape[0] if shape else 0))]
     if len(outside):
-        raise Error(f"{what} have row {outside[0]}, and there are {shape[0] if shape else 0} rows in the shape {shape}")
+        raise Error(f"{what} have row {outside[0]}, but there are {shape[0] if shape else 0} rows in the shape {shape}")
     return ids
 
 
 def array_of(what: str, value: Any) -> np.ndarray:
-    """A NumPy array in row-major order, of a dtype that we have; without a copy if it is one."""
+    """Returns a row-major NumPy array of a supported dtype; the value itself if it is one."""
     if not hasattr(value, "__array__"):
         raise Error(f"{what} is {arrays.description(value)}, expected an array")
     array = arrays.numpy_of(what, value)
@@ -110,12 +111,12 @@ def array_of(what: str, value: Any) -> np.ndarray:
 
 
 def value_of(what: str, value: Any) -> Value:
-    """An array, or rows."""
+    """Returns an array or rows."""
     return value if isinstance(value, RowSparse) else array_of(what, value)
 
 
 def aligned_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """An array of any elements, where kernels like best that it lies: at a multiple of 64 bytes."""
+    """Returns an uninitialized array at a multiple of 64 bytes, the best alignment for kernels."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + 64, np.uint8)
     begin = -memory.ctypes.data % 64
@@ -124,16 +125,16 @@ def aligned_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
 
 @functools.lru_cache(64)
 def _name_of(dtype: np.dtype[Any]) -> str | None:
-    return _DTYPES.get(dtype.name)  # which NumPy puts together each time
+    return _DTYPES.get(dtype.name)  # NumPy composes `name` at each access
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """ "f32": as the engine calls it."""
+    """The engine's name of a dtype, such as "f32"."""
     name = _name_of(dtype)
     assert name is not None
     return name
 
 
 def type_text(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
-    """ "f32[2,3]", for messages."""
+    """The type for messages, such as "f32[2,3]"."""
     return f"{_name_of(dtype) or dtype}[{','.join(map(str, shape))}]"
