@@ -33,38 +33,6 @@ using testing::HasSubstr;
 
 constexpr int kSteps = 3;
 
-// Six layers, a value that skips two of them, and a table that both the first and the last layer use.
-constexpr std::string_view kDeepStages = R"(
-graph @deep(%x: f32[12,6] split(0), state %w: f32[6,6], state %b: f32[6], state %u: f32[6,6], state %v: f32[6,6], state %z: f32[6,3]) -> (logits: f32[12,3] split(0)) {
-  %h0 = matmul %x, %w : f32[12,6]
-  %bb = broadcast %b {shape=[12,6], dims=[1]} : f32[12,6]
-  %h1 = add %h0, %bb : f32[12,6]
-  %a1 = tanh %h1 : f32[12,6]
-  %h2 = matmul %a1, %u : f32[12,6]
-  %a2 = tanh %h2 : f32[12,6]
-  %h3 = matmul %a2, %v : f32[12,6]
-  %s3 = add %h3, %a1 : f32[12,6]
-  %a3 = tanh %s3 : f32[12,6]
-  %h4 = matmul %a3, %w {transpose_b=true} : f32[12,6]
-  %a4 = tanh %h4 : f32[12,6]
-  %y  = matmul %a4, %z : f32[12,3]
-  return %y
-}
-)";
-
-// Dropout masks on both stages, from one seed and step.
-constexpr std::string_view kDropoutStages = R"(
-graph @dropouts(%x: f32[12,5] split(0), state %w1: f32[5,16], state %w2: f32[16,3]) -> (logits: f32[12,3] split(0)) {
-  %p = constant {value=dense<f32[]: 0.3>} : f32[]
-  %h  = matmul %x, %w1 : f32[12,16]
-  %a  = tanh %h : f32[12,16]
-  %d, %dm = dropout %a, %p : f32[12,16], bool[12,16]
-  %z  = matmul %d, %w2 : f32[12,3]
-  %e, %em = dropout %z, %p : f32[12,3], bool[12,3]
-  return %e
-}
-)";
-
 passes::TrainStepSpec Momentum() {
   passes::TrainStepSpec spec;
   spec.optimizer = {"SGD", {{"learning_rate", 0.5}, {"momentum", 0.9}}};
@@ -204,7 +172,7 @@ TEST(CompiledStages, TrainAsOneRankDoes) {
     std::vector<Mesh> meshes = MeshesOf({2, 3, 4});
     if (micro_batches == 2) meshes.push_back(Mesh({{"data", 2}, {"stage", 3}}));
     if (micro_batches == 6) meshes.push_back(Mesh({{"stage", 2}, {"data", 2}}));
-    ExpectCompiledAsOnOneRank(CompiledStep(kDeepStages, micro_batches), meshes);
+    ExpectCompiledAsOnOneRank(CompiledStep(kDeep, micro_batches), meshes);
   }
   ExpectCompiledAsOnOneRank(CompiledStep(kMlp, 3), {Mesh({{"stage", 2}}), Mesh({{"data", 2}, {"stage", 2}})});
 }
@@ -213,7 +181,7 @@ TEST(CompiledStages, DoSoWithOtherModels) {
   ExpectCompiledAsOnOneRank(CompiledStep(kConvNet, 3), MeshesOf({2, 4}));  // its statistics are per micro-batch
   ExpectCompiledAsOnOneRank(CompiledStep(kEmbedding, 2), {Mesh({{"data", 2}, {"stage", 2}})});
   ExpectCompiledAsOnOneRank(CompiledStep(kRecurrent, 2), MeshesOf({2, 3}));
-  ExpectCompiledAsOnOneRank(CompiledStep(kDropoutStages, 3), {Mesh({{"stage", 3}}), Mesh({{"data", 2}, {"stage", 2}})});
+  ExpectCompiledAsOnOneRank(CompiledStep(kDropouts, 3), {Mesh({{"stage", 3}}), Mesh({{"data", 2}, {"stage", 2}})});
 }
 
 // Replicas add up the number of labels that count.
@@ -228,15 +196,15 @@ TEST(CompiledStages, DoSoWithClippingAveragesAndOptimizers) {
   passes::TrainStepSpec spec = Momentum();
   spec.clipping = {"global_norm", 0.01};
   spec.average = true;
-  ExpectCompiledAsOnOneRank(CompiledStep(kDeepStages, 3, spec), {Mesh({{"data", 2}, {"stage", 3}})});
+  ExpectCompiledAsOnOneRank(CompiledStep(kDeep, 3, spec), {Mesh({{"data", 2}, {"stage", 3}})});
   passes::TrainStepSpec adam;
   adam.optimizer = {"AdamW", {{"learning_rate", 0.01}}};
-  ExpectCompiledAsOnOneRank(CompiledStep(kDeepStages, 3, adam), {Mesh({{"data", 2}, {"stage", 2}})});
+  ExpectCompiledAsOnOneRank(CompiledStep(kDeep, 3, adam), {Mesh({{"data", 2}, {"stage", 2}})});
 }
 
 // Optimization passes, small buckets and little memory do not change the results.
 TEST(CompiledStages, DoSoWithOtherOptions) {
-  const Graph step = CompiledStep(kDeepStages, 3);
+  const Graph step = CompiledStep(kDeep, 3);
   const std::vector<Mesh> meshes = {Mesh({{"data", 2}, {"stage", 2}})};
   CompileOptions plain;
   plain.optimize = false;
@@ -257,8 +225,8 @@ TEST(CompiledStages, HaveTheSameBitsForAnyNumberOfStages) {
 
 // A stage has only its own states, and its memory in use does not grow with the number of micro-batches.
 TEST(CompiledStages, NeedTheMemoryOfAStage) {
-  const std::vector<CompiledHistory> one = TrainOn(CompiledStep(kDeepStages, 6), Mesh(), {}, 1);
-  const std::vector<CompiledHistory> three = TrainOn(CompiledStep(kDeepStages, 6), Mesh({{"stage", 3}}), {}, 1);
+  const std::vector<CompiledHistory> one = TrainOn(CompiledStep(kDeep, 6), Mesh(), {}, 1);
+  const std::vector<CompiledHistory> three = TrainOn(CompiledStep(kDeep, 6), Mesh({{"stage", 3}}), {}, 1);
   uint64_t bytes = 0;
   for (const CompiledHistory& of_rank : three) {
     bytes += of_rank.state_bytes;
@@ -290,7 +258,7 @@ graph @wide(%x: f32[BATCH,64] split(0), state %w: f32[64,64], state %v: f32[64,6
 
 // Each rank of a pipeline is late once; the others wait for it and continue.
 TEST(CompiledStages, WaitForLateRanks) {
-  const Graph step = CompiledStep(kDeepStages, 6);
+  const Graph step = CompiledStep(kDeep, 6);
   CompileOptions options;
   options.mesh = Mesh({{"stage", 3}});
   const absl::Status status = ForEachRank(3, [&](Communicator& communicator) -> absl::Status {
@@ -326,12 +294,12 @@ absl::Status LoadTwo(const Graph& of_first, const Graph& of_second) {
 }
 
 TEST(CompiledStages, ComparePrograms) {
-  const absl::Status status = LoadTwo(CompiledStep(kDeepStages, 3), CompiledStep(kDeepStages, 2));
+  const absl::Status status = LoadTwo(CompiledStep(kDeep, 3), CompiledStep(kDeep, 2));
   EXPECT_THAT(std::string(status.message()), HasSubstr("ranks have different versions of the program @deep"));
 }
 
 TEST(CompiledStages, SayWhereAStateIs) {
-  const Graph step = CompiledStep(kDeepStages, 2);
+  const Graph step = CompiledStep(kDeep, 2);
   CompileOptions options;
   options.mesh = Mesh({{"stage", 2}});
   const absl::Status status = ForEachRank(2, [&](Communicator& communicator) -> absl::Status {

@@ -34,25 +34,6 @@ namespace {
 
 using passes::TrainStepSpec;
 
-// Four layers, a value that skips two of them, and a table that both the first and the last layer use.
-constexpr std::string_view kDeep = R"(
-graph @deep(%x: f32[12,6] split(0), state %w: f32[6,6], state %b: f32[6], state %u: f32[6,6], state %v: f32[6,6], state %z: f32[6,3]) -> (logits: f32[12,3] split(0)) {
-  %h0 = matmul %x, %w : f32[12,6]
-  %bb = broadcast %b {shape=[12,6], dims=[1]} : f32[12,6]
-  %h1 = add %h0, %bb : f32[12,6]
-  %a1 = tanh %h1 : f32[12,6]
-  %h2 = matmul %a1, %u : f32[12,6]
-  %a2 = tanh %h2 : f32[12,6]
-  %h3 = matmul %a2, %v : f32[12,6]
-  %s3 = add %h3, %a1 : f32[12,6]
-  %a3 = tanh %s3 : f32[12,6]
-  %h4 = matmul %a3, %w {transpose_b=true} : f32[12,6]
-  %a4 = tanh %h4 : f32[12,6]
-  %y  = matmul %a4, %z : f32[12,3]
-  return %y
-}
-)";
-
 // Weights in shapes other than those of the states, as in recurrent networks: their gradients are reshaped after the
 // loop over micro-batches.
 constexpr std::string_view kReshaped = R"(
@@ -66,19 +47,6 @@ graph @reshaped(%x: f32[12,6] split(0), state %w: f32[1,6,6], state %u: f32[1,6,
   %a2 = tanh %h2 : f32[12,6]
   %y  = matmul %a2, %z2 : f32[12,3]
   return %y
-}
-)";
-
-// Dropout masks on both stages, from one seed and step.
-constexpr std::string_view kDropouts = R"(
-graph @dropouts(%x: f32[12,5] split(0), state %w1: f32[5,16], state %w2: f32[16,3]) -> (logits: f32[12,3] split(0)) {
-  %p = constant {value=dense<f32[]: 0.3>} : f32[]
-  %h  = matmul %x, %w1 : f32[12,16]
-  %a  = tanh %h : f32[12,16]
-  %d, %dm = dropout %a, %p : f32[12,16], bool[12,16]
-  %z  = matmul %d, %w2 : f32[12,3]
-  %e, %em = dropout %z, %p : f32[12,3], bool[12,3]
-  return %e
 }
 )";
 

@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -28,6 +27,7 @@
 #include "test/distributed/shares.h"
 #include "test/meaning/meaning.h"
 #include "test/random_graph/random_graph.h"
+#include "test/random_graph/seed_flags.h"
 #include "test/random_graph/steady.h"
 
 namespace lockstep {
@@ -259,23 +259,9 @@ graph @normalised(%x: f32[12,5] split(0), state %w: f32[5,4], state %s: f32[4], 
   EXPECT_EQ(counts, (std::vector<size_t>{4, 4}));
 }
 
-bool ParseFlag(std::string_view argument, std::string_view name, uint64_t& value) {
-  if (!argument.starts_with(name)) return false;
-  argument.remove_prefix(name.size());
-  const auto [end, error] = std::from_chars(argument.data(), argument.data() + argument.size(), value);
-  return error == std::errc() && end == argument.data() + argument.size();
-}
-
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    if (lockstep::ParseFlag(argv[i], "--graphs=", lockstep::num_graphs)) continue;
-    if (lockstep::ParseFlag(argv[i], "--first_seed=", lockstep::first_seed)) continue;
-    std::fprintf(stderr, "%s: unknown flag; there are --graphs=N and --first_seed=N\n", argv[i]);
-    return 1;
-  }
-  return RUN_ALL_TESTS();
+  return lockstep::RunTestsOfSeeds(argc, argv, lockstep::num_graphs, lockstep::first_seed);
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,24 @@ CASES = [
 # Splits the first layer's outputs and the second layer's inputs, so the activations between them are split along
 # "model" too.
 MLP_SPLIT = {"fc1.weight": {"model": 0}, "fc1.bias": {"model": 0}, "fc2.weight": {"model": 1}}
+
+
+SHARDED_BATCH = 24
+
+
+def sharded_step(case: Case, optimizer: ls.optim.Optimizer, **options: Any) -> ls.Graph:
+    """The step of the tests in which ranks share optimizers or weights, for SHARDED_BATCH rows."""
+    model = ls.load_onnx(case.model, dims={"batch": SHARDED_BATCH})
+    return ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), optimizer, **options)
+
+
+def run_share(exe: ls.Executable, case: Any, world: ls.Communicator, number: int) -> float:
+    """Runs such a step on this rank's rows of batch `number`, and returns the loss."""
+    samples, labels = case.data()
+    share = SHARDED_BATCH // world.size
+    begin = number * SHARDED_BATCH + world.rank * share
+    rows = slice(begin, begin + share)
+    return float(exe(**{case.input: samples[rows], "label": labels[rows]})["loss"])
 
 
 def train(

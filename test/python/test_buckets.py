@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import lockstep as ls
-from cases import CASES
+from cases import CASES, run_share, sharded_step
 from lockstep._compile import buckets as _buckets
 from lockstep._reports import report as _report
 from lockstep._reports.record import Step
 from ranks import run_in_threads
 from test_errors import raises
-from test_shard_optimizer import MLP, call, step_of, weights
+from test_shard_optimizer import MLP, weights
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "hosts"))
@@ -65,7 +65,7 @@ def on_ranks(ranks: int, body: Callable[[ls.Communicator], Any]) -> list[Any]:
 
 
 def compiled(world: ls.Communicator, **options: Any) -> ls.Executable:
-    return ls.compile(step_of(MLP, ls.optim.Adam(1e-2)), world=world, threads=1, **options)
+    return ls.compile(sharded_step(MLP, ls.optim.Adam(1e-2)), world=world, threads=1, **options)
 
 
 def test_times_of_gradients_are_those_of_steps() -> None:
@@ -81,7 +81,7 @@ def test_a_report_knows_when_gradients_are_ready() -> None:
     def body(world: ls.Communicator) -> _report.Report:
         exe = compiled(world)
         for number in range(CALLS):
-            call(exe, MLP, world, number)
+            run_share(exe, MLP, world, number)
         return exe.report()
 
     for each in on_ranks(2, body):
@@ -126,17 +126,17 @@ def test_ranks_that_measured_differently_have_the_same_buckets() -> None:
     ("case", "ranks"), list(zip(CASES, (2, 3, 2), strict=True)), ids=lambda each: getattr(each, "name", each)
 )
 def test_no_bit_depends_on_buckets(case: Any, ranks: int) -> None:
-    step = step_of(case, case.optimizer)
+    step = sharded_step(case, case.optimizer)
 
     def train(world: ls.Communicator, **options: Any) -> tuple[list[list[str]], list[float], dict[str, np.ndarray]]:
         exe = ls.compile(step, world=world, threads=1, **options)
-        losses = [call(exe, case, world, number) for number in range(CALLS)]
+        losses = [run_share(exe, case, world, number) for number in range(CALLS)]
         exe.check_replicas()
         return buckets(exe), losses, weights(exe)
 
     def chosen(world: ls.Communicator) -> Any:
         exe = ls.compile(step, world=world, threads=1)
-        call(exe, case, world, 0)
+        run_share(exe, case, world, 0)
         told = exe.report()
         # As if each gradient were ready long after the one before it.
         last = len(told.gradients) * 1e-3
@@ -158,12 +158,14 @@ def test_no_bit_depends_on_buckets(case: Any, ranks: int) -> None:
 def test_slices_and_halves_are_known_too(options: dict[str, Any]) -> None:
     def body(world: ls.Communicator) -> tuple[list[list[str]], list[list[str]]]:
         first = compiled(world, **options)
-        call(first, MLP, world, 0)
+        run_share(first, MLP, world, 0)
         told = first.report()
         last = max(told.gradients, key=lambda each: each.ready).name
         gradients = [dataclasses.replace(each, ready=float(each.name == last), needed=1.0) for each in told.gradients]
         second = compiled(world, buckets=dataclasses.replace(told, gradients=gradients), **options)
-        assert call(second, MLP, world, 0) == pytest.approx(call(compiled(world, **options), MLP, world, 0), abs=0)
+        assert run_share(second, MLP, world, 0) == pytest.approx(
+            run_share(compiled(world, **options), MLP, world, 0), abs=0
+        )
         return buckets(first), buckets(second)
 
     for first, second in on_ranks(2, body):
@@ -176,7 +178,7 @@ def test_slices_and_halves_are_known_too(options: dict[str, Any]) -> None:
 def test_the_step_may_have_been_measured_with_another_wire(wire: str | None, measured_with: str | None) -> None:
     def body(world: ls.Communicator) -> tuple[int, int]:
         first = compiled(world, wire=measured_with)
-        call(first, MLP, world, 0)
+        run_share(first, MLP, world, 0)
         told = first.report()
         last = len(told.gradients) * 1e-3
         apart = [dataclasses.replace(each, ready=i * 1e-3, needed=last) for i, each in enumerate(told.gradients, 1)]
@@ -191,7 +193,7 @@ def test_the_step_may_have_been_measured_with_another_wire(wire: str | None, mea
 def test_gradients_that_travel_as_int8_have_no_times() -> None:
     def body(world: ls.Communicator) -> None:
         first = compiled(world, wire="int8")
-        call(first, MLP, world, 0)
+        run_share(first, MLP, world, 0)
         compiled(world, wire="int8", buckets=first.report())
 
     for message in errors_of(2, body):
@@ -211,7 +213,7 @@ def test_one_rank_reduces_nothing() -> None:
     """A program that chooses buckets also runs without mpirun: the report of one rank has no gradients."""
     world = ls.Communicator.single()
     exe = compiled(world)
-    call(exe, MLP, world, 0)
+    run_share(exe, MLP, world, 0)
     assert exe.report().gradients == []
     for told in (exe.report(), report(late([]))):
         assert compiled(world, buckets=told).collectives == []
@@ -270,7 +272,7 @@ def test_a_program_that_is_not_optimized_has_no_buckets() -> None:
 
 def test_gpus_have_no_times() -> None:
     with raises('compile: buckets does not go with backend="cuda"'):
-        ls.compile(step_of(MLP, ls.optim.Adam(1e-2)), backend="cuda", buckets=report(late([])))
+        ls.compile(sharded_step(MLP, ls.optim.Adam(1e-2)), backend="cuda", buckets=report(late([])))
 
 
 @pytest.mark.skipif(bool(why_not()), reason=f"no hosts here: {why_not()}")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import lockstep as ls
-from cases import CASES, Case
+from cases import CASES, SHARDED_BATCH, Case, run_share, sharded_step
 from ranks import errors_of, run_in_threads
 from test_errors import raises
 
-BATCH, STEPS = 24, 4
+STEPS = 4
 LENET, MLP = CASES[0], CASES[1]
 OPTIMIZERS = {
     "momentum": ls.optim.SGD(0.05, momentum=0.9),
@@ -21,19 +21,6 @@ OPTIMIZERS = {
     "adamw": ls.optim.AdamW(1e-2, weight_decay=0.1),
     "rmsprop": ls.optim.RMSprop(1e-3, momentum=0.9, centered=True),
 }
-
-
-def step_of(case: Case, optimizer: Any, **options: Any) -> ls.Graph:
-    model = ls.load_onnx(case.model, dims={"batch": BATCH})
-    return ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), optimizer, **options)
-
-
-def call(exe: ls.Executable, case: Case, world: ls.Communicator, number: int) -> float:
-    samples, labels = case.data()
-    share = BATCH // world.size
-    begin = number * BATCH + world.rank * share
-    rows = slice(begin, begin + share)
-    return float(exe(**{case.input: samples[rows], "label": labels[rows]})["loss"])
 
 
 def weights(exe: ls.Executable) -> dict[str, np.ndarray]:
@@ -44,7 +31,7 @@ def train(
     case: Case, step: ls.Graph, world: ls.Communicator, **options: Any
 ) -> tuple[list[float], dict[str, np.ndarray]]:
     exe = ls.compile(step, world=world, threads=1, **options)
-    losses = [call(exe, case, world, number) for number in range(STEPS)]
+    losses = [run_share(exe, case, world, number) for number in range(STEPS)]
     exe.check_replicas()
     return losses, weights(exe)
 
@@ -61,7 +48,7 @@ def both(case: Case, step: ls.Graph, ranks: int) -> list[tuple[Any, Any]]:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_the_bits_are_those_of_ranks_that_each_have_all(optimizer: Any, ranks: int) -> None:
-    for plain, sharing in both(MLP, step_of(MLP, optimizer), ranks):
+    for plain, sharing in both(MLP, sharded_step(MLP, optimizer), ranks):
         assert plain[0] == sharing[0]
         for name, value in plain[1].items():
             np.testing.assert_array_equal(sharing[1][name], value, err_msg=name)
@@ -86,7 +73,7 @@ def test_the_bits_are_those_of_ranks_that_each_have_all(optimizer: Any, ranks: i
 )
 def test_with(options: dict[str, Any]) -> None:
     """Norms, means and products are then assembled from slices, which rounds differently."""
-    for plain, sharing in both(LENET, step_of(LENET, **options), 2):
+    for plain, sharing in both(LENET, sharded_step(LENET, **options), 2):
         np.testing.assert_allclose(sharing[0], plain[0], rtol=1e-4)
         for name, value in plain[1].items():
             np.testing.assert_allclose(
@@ -96,7 +83,7 @@ def test_with(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_rank_holds_its_share_and_sends_no_more(ranks: int) -> None:
-    step = step_of(MLP, ls.optim.Adam(1e-2), clip=ls.clip.global_norm(1.0))
+    step = sharded_step(MLP, ls.optim.Adam(1e-2), clip=ls.clip.global_norm(1.0))
 
     def of(world: ls.Communicator, **options: Any) -> tuple[dict[str, int], list[str], int]:
         exe = ls.compile(step, world=world, threads=1, **options)
@@ -115,7 +102,7 @@ def test_a_rank_holds_its_share_and_sends_no_more(ranks: int) -> None:
 
 
 def test_gradients_are_reduced_to_slices_before_their_norm_is_taken() -> None:
-    step = step_of(MLP, ls.optim.Adam(1e-2), clip=ls.clip.global_norm(1.0))
+    step = sharded_step(MLP, ls.optim.Adam(1e-2), clip=ls.clip.global_norm(1.0))
     for collectives in run_in_threads(
         2, lambda world: ls.compile(step, world=world, threads=1, shard_optimizer=True).collectives
     ):
@@ -124,19 +111,19 @@ def test_gradients_are_reduced_to_slices_before_their_norm_is_taken() -> None:
 
 
 def test_checkpoints_know_nothing_of_shares(tmp_path: Path) -> None:
-    step = step_of(MLP, ls.optim.Adam(1e-2))
+    step = sharded_step(MLP, ls.optim.Adam(1e-2))
     path = tmp_path / "checkpoint"
 
     def saves(world: ls.Communicator) -> None:
         exe = ls.compile(step, world=world, threads=1, shard_optimizer=True)
         for number in range(2):
-            call(exe, MLP, world, number)
+            run_share(exe, MLP, world, number)
         exe.save(path)
 
     def goes_on(world: ls.Communicator, **options: Any) -> tuple[list[float], dict[str, np.ndarray]]:
         exe = ls.compile(step, world=world, threads=1, **options)
         exe.load(path)
-        return [call(exe, MLP, world, number) for number in range(2, STEPS)], weights(exe)
+        return [run_share(exe, MLP, world, number) for number in range(2, STEPS)], weights(exe)
 
     assert run_in_threads(2, saves) == [None, None]
     [(losses, of_plain), *_] = run_in_threads(2, lambda world: train(MLP, step, world))
@@ -151,7 +138,7 @@ def test_checkpoints_know_nothing_of_shares(tmp_path: Path) -> None:
 
 
 def test_with_weights_that_ranks_share_along_another_axis() -> None:
-    step = step_of(MLP, ls.optim.Adam(1e-2))
+    step = sharded_step(MLP, ls.optim.Adam(1e-2))
     split = {"fc1.weight": {"model": 0}, "fc1.bias": {"model": 0}, "fc2.weight": {"model": 1}}
 
     def body(world: ls.Communicator, **options: Any) -> tuple[list[float], tuple[int, ...]]:
@@ -159,8 +146,8 @@ def test_with_weights_that_ranks_share_along_another_axis() -> None:
         samples, labels = MLP.data()
         losses = []
         for number in range(STEPS):
-            begin = number * BATCH + world.rank // 2 * (BATCH // 2)
-            rows = slice(begin, begin + BATCH // 2)
+            begin = number * SHARDED_BATCH + world.rank // 2 * (SHARDED_BATCH // 2)
+            rows = slice(begin, begin + SHARDED_BATCH // 2)
             losses.append(float(exe(**{MLP.input: samples[rows], "label": labels[rows]})["loss"]))
         return losses, exe.state["fc1.weight/adam_m"].shape
 
@@ -177,12 +164,12 @@ def test_the_wire_is_of_whole_gradients() -> None:
     with raises(
         'compile: shard_optimizer=True does not go with wire="bf16": ranks get slices of gradients, but wire needs'
     ):
-        ls.compile(step_of(MLP, ls.optim.Adam(1e-2)), wire="bf16", shard_optimizer=True)
+        ls.compile(sharded_step(MLP, ls.optim.Adam(1e-2)), wire="bf16", shard_optimizer=True)
 
 
 @pytest.mark.parametrize("option", ["shard_optimizer", "shared_weights"])
 def test_what_is_distributed_already_is_split_there_or_not_at_all(option: str) -> None:
-    step = step_of(MLP, ls.optim.Adam(1e-2))
+    step = sharded_step(MLP, ls.optim.Adam(1e-2))
     whole = ls.distribute(step, {"data": 2})
     for message in errors_of(2, lambda world: ls.compile(whole, world=world, threads=1, **{option: True})):
         assert option in message and "graph @mlp is distributed already, over {data=2}" in message

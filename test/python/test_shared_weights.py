@@ -14,31 +14,18 @@ import numpy as np
 import pytest
 
 import lockstep as ls
-from cases import CASES, MLP_SPLIT, Case
+from cases import CASES, MLP_SPLIT, SHARDED_BATCH, Case, run_share, sharded_step
 from ranks import errors_of, mpirun, run_in_threads
 from test_errors import raises
 
 HERE = Path(__file__).parent
-BATCH, STEPS = 24, 4
+STEPS = 4
 LENET, MLP, CONVNET = CASES
 OPTIMIZERS = {
     "momentum": ls.optim.SGD(0.05, momentum=0.9),
     "adam": ls.optim.Adam(1e-2),
     "adamw": ls.optim.AdamW(1e-2, weight_decay=0.1),
 }
-
-
-def step_of(case: Case, optimizer: Any, **options: Any) -> ls.Graph:
-    model = ls.load_onnx(case.model, dims={"batch": BATCH})
-    return ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), optimizer, **options)
-
-
-def call(exe: ls.Executable, case: Any, world: ls.Communicator, number: int) -> float:
-    samples, labels = case.data()
-    share = BATCH // world.size
-    begin = number * BATCH + world.rank * share
-    rows = slice(begin, begin + share)
-    return float(exe(**{case.input: samples[rows], "label": labels[rows]})["loss"])
 
 
 def states(exe: ls.Executable) -> dict[str, np.ndarray]:
@@ -57,7 +44,7 @@ def train(
         for name in exe.state:
             if "/" not in name:
                 exe.state[name] = random.uniform(-0.4, 0.4, exe.state[name].shape).astype(np.float32)
-    losses = [call(exe, case, world, number) for number in range(STEPS)]
+    losses = [run_share(exe, case, world, number) for number in range(STEPS)]
     exe.check_replicas()
     return losses, states(exe)
 
@@ -78,13 +65,13 @@ def assert_same(found: Any, expected: Any) -> None:
 
 def deep_mlp(width: int = 256, layers: int = 4) -> ls.Graph:
     """A model of which four ranks can share all states."""
-    of = f"f32[{BATCH},{width}]"
+    of = f"f32[{SHARDED_BATCH},{width}]"
     states = "".join(f", state %w{i}: f32[{width},{width}]" for i in range(layers))
     hidden = "\n".join(f"  %z{i} = matmul %h{i}, %w{i} : {of}\n  %h{i + 1} = tanh %z{i} : {of}" for i in range(layers))
     return ls.parse(f"""
 graph @mlp(%h0: {of} split(0){states}, state %b: f32[{width}]) -> (logits: {of}) {{
 {hidden}
-  %c = broadcast %b {{dims=[1], shape=[{BATCH},{width}]}} : {of}
+  %c = broadcast %b {{dims=[1], shape=[{SHARDED_BATCH},{width}]}} : {of}
   %logits = add %h{layers}, %c : {of}
   return %logits
 }}
@@ -93,7 +80,9 @@ graph @mlp(%h0: {of} split(0){states}, state %b: f32[{width}]) -> (logits: {of})
 
 def deep_data(width: int = 24) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.Generator(np.random.PCG64(3))
-    return random.standard_normal((BATCH * STEPS, width)).astype(np.float32), random.integers(0, width, BATCH * STEPS)
+    return random.standard_normal((SHARDED_BATCH * STEPS, width)).astype(np.float32), random.integers(
+        0, width, SHARDED_BATCH * STEPS
+    )
 
 
 DEEP = SimpleNamespace(input="h0", data=deep_data)
@@ -112,7 +101,7 @@ def test_the_bits_are_those_of_ranks_that_each_have_all(optimizer: Any, ranks: i
 
 @pytest.mark.parametrize("case", [LENET, CONVNET], ids=lambda case: case.name)
 def test_other_models(case: Case) -> None:
-    step = step_of(case, ls.optim.Adam(1e-2))
+    step = sharded_step(case, ls.optim.Adam(1e-2))
     sharded = on_ranks(2, lambda world: train(case, step, world, shard_optimizer=True))
     for found, expected in zip(
         on_ranks(2, lambda world: train(case, step, world, shared_weights=True)), sharded, strict=True
@@ -141,7 +130,7 @@ def test_other_models(case: Case) -> None:
 )
 def test_with(options: dict[str, Any]) -> None:
     """The same bits as with gathered slices, because norms are the same sums there."""
-    step = step_of(MLP, **options)
+    step = sharded_step(MLP, **options)
     sharded = on_ranks(2, lambda world: train(MLP, step, world, shard_optimizer=True))
     is_plain = "momentum=0.0" in str(options["optimizer"])  # it keeps no states that ranks could shard
     shares = not is_plain and "frozen" not in options
@@ -152,7 +141,7 @@ def test_with(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("options", [{"optimize": False}, {"bucket_bytes": 512}, {"memory_limit": 60_000}], ids=str)
 def test_compiled_with(options: dict[str, Any]) -> None:
-    step = step_of(MLP, ls.optim.Adam(1e-2))
+    step = sharded_step(MLP, ls.optim.Adam(1e-2))
     plain = on_ranks(2, lambda world: train(MLP, step, world, shard_optimizer=True, **options))
     for found, expected in zip(
         on_ranks(2, lambda world: train(MLP, step, world, shared_weights=True, **options)), plain, strict=True
@@ -161,7 +150,7 @@ def test_compiled_with(options: dict[str, Any]) -> None:
 
 
 def test_weights_that_are_split_along_another_axis_are_shared_along_data() -> None:
-    step = step_of(MLP, ls.optim.Adam(1e-2))
+    step = sharded_step(MLP, ls.optim.Adam(1e-2))
 
     def body(world: ls.Communicator, **options: Any) -> tuple[list[float], dict[str, np.ndarray]]:
         mesh = {"data": 2, "model": 2}
@@ -169,8 +158,8 @@ def test_weights_that_are_split_along_another_axis_are_shared_along_data() -> No
         samples, labels = MLP.data()
         losses = []
         for number in range(STEPS):
-            begin = number * BATCH + world.rank // 2 * (BATCH // 2)
-            rows = slice(begin, begin + BATCH // 2)
+            begin = number * SHARDED_BATCH + world.rank // 2 * (SHARDED_BATCH // 2)
+            rows = slice(begin, begin + SHARDED_BATCH // 2)
             losses.append(float(exe(**{MLP.input: samples[rows], "label": labels[rows]})["loss"]))
         assert options.get("shard_optimizer") or any(
             "part of state fc2.weight" in line for line in exe.steps.splitlines()
@@ -197,12 +186,12 @@ def test_four_ranks_hold_weights_and_moments_once() -> None:
 
 
 def test_an_evaluation_shares_its_weights_and_waits_for_nobody() -> None:
-    model = ls.load_onnx(MLP.model, dims={"batch": BATCH})
+    model = ls.load_onnx(MLP.model, dims={"batch": SHARDED_BATCH})
     samples, _ = MLP.data()
 
     def body(world: ls.Communicator, **options: Any) -> tuple[np.ndarray, int]:
         exe = ls.compile(model, world=world, threads=1, **options)
-        share = BATCH // world.size
+        share = SHARDED_BATCH // world.size
         rows = samples[world.rank * share : (world.rank + 1) * share]
         for _ in range(1 + world.rank):  # each rank calls as often as it likes
             logits = exe(**{MLP.input: rows})["logits"]
@@ -222,20 +211,20 @@ def test_an_evaluation_shares_its_weights_and_waits_for_nobody() -> None:
 def test_checkpoints_know_nothing_of_it(
     saved_with: dict[str, Any], loaded_with: dict[str, Any], tmp_path: Path
 ) -> None:
-    step = step_of(MLP, ls.optim.Adam(1e-2))
+    step = sharded_step(MLP, ls.optim.Adam(1e-2))
     path = tmp_path / "checkpoint"
 
     def saves(world: ls.Communicator) -> None:
         exe = ls.compile(step, world=world, threads=1, **saved_with)
         for number in range(2):
-            call(exe, MLP, world, number)
+            run_share(exe, MLP, world, number)
         exe.save(path)
 
     def goes_on(world: ls.Communicator) -> tuple[list[float], dict[str, np.ndarray]]:
         exe = ls.compile(step, world=world, threads=1, **loaded_with)
-        call(exe, MLP, world, 0)
+        run_share(exe, MLP, world, 0)
         exe.load(path)
-        losses = [call(exe, MLP, world, number) for number in range(2, STEPS)]
+        losses = [run_share(exe, MLP, world, number) for number in range(2, STEPS)]
         return losses, {name: value for name, value in states(exe).items() if "/" not in name}
 
     on_ranks(2, saves)
@@ -245,7 +234,7 @@ def test_checkpoints_know_nothing_of_it(
 
 
 def test_states_are_read_and_assigned_by_all() -> None:
-    step = step_of(MLP, ls.optim.Adam(1e-2))
+    step = sharded_step(MLP, ls.optim.Adam(1e-2))
 
     def body(world: ls.Communicator) -> None:
         exe = ls.compile(step, world=world, threads=1, shared_weights=True)
@@ -253,14 +242,14 @@ def test_states_are_read_and_assigned_by_all() -> None:
             value = np.full_like(exe.state["fc1.weight"], number)
             exe.state["fc1.weight"] = value
             np.testing.assert_array_equal(exe.state["fc1.weight"], value)
-            call(exe, MLP, world, number % STEPS)
+            run_share(exe, MLP, world, number % STEPS)
             assert not (exe.state["fc1.weight"] == value).all()
 
     on_ranks(3, body)
 
 
 def test_values_that_differ_are_an_error() -> None:
-    step = step_of(MLP, ls.optim.Adam(1e-2))
+    step = sharded_step(MLP, ls.optim.Adam(1e-2))
 
     def body(world: ls.Communicator) -> None:
         exe = ls.compile(step, world=world, threads=1, shared_weights=True)
@@ -273,7 +262,7 @@ def test_values_that_differ_are_an_error() -> None:
 
 
 def test_an_assignment_that_is_wrong_on_one_rank_can_be_tried_again() -> None:
-    step = step_of(MLP, ls.optim.Adam(1e-2))
+    step = sharded_step(MLP, ls.optim.Adam(1e-2))
 
     def body(world: ls.Communicator) -> np.ndarray:
         exe = ls.compile(step, world=world, threads=1, shared_weights=True)
@@ -287,7 +276,7 @@ def test_an_assignment_that_is_wrong_on_one_rank_can_be_tried_again() -> None:
 
 
 def test_where_it_cannot_be() -> None:
-    step = step_of(MLP, ls.optim.Adam(1e-2))
+    step = sharded_step(MLP, ls.optim.Adam(1e-2))
     with raises('compile: shared_weights=True does not go with backend="cuda": ranks share the host\'s memory'):
         ls.compile(step, backend="cuda", shared_weights=True)
     with raises('compile: shared_weights=True does not go with wire="bf16": ranks get slices of gradients'):

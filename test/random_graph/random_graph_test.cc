@@ -7,8 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstdio>
 #include <map>
 #include <string>
 #include <tuple>
@@ -38,6 +36,7 @@
 #include "passes/training/inference_mode.h"
 #include "test/random_graph/compare.h"
 #include "test/random_graph/op_nodes.h"
+#include "test/random_graph/seed_flags.h"
 #include "test/random_graph/steady.h"
 
 namespace lockstep {
@@ -618,23 +617,9 @@ TEST(RandomGraphsTest, FindAndShrinkABug) {
   FAIL() << "500 random graphs did not show the bug";
 }
 
-bool ParseFlag(std::string_view argument, std::string_view name, uint64_t& value) {
-  if (!argument.starts_with(name)) return false;
-  argument.remove_prefix(name.size());
-  const auto [end, error] = std::from_chars(argument.data(), argument.data() + argument.size(), value);
-  return error == std::errc() && end == argument.data() + argument.size();
-}
-
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    if (lockstep::ParseFlag(argv[i], "--graphs=", lockstep::num_graphs)) continue;
-    if (lockstep::ParseFlag(argv[i], "--first_seed=", lockstep::first_seed)) continue;
-    std::fprintf(stderr, "%s: unknown flag; there are --graphs=N and --first_seed=N\n", argv[i]);
-    return 1;
-  }
-  return RUN_ALL_TESTS();
+  return lockstep::RunTestsOfSeeds(argc, argv, lockstep::num_graphs, lockstep::first_seed);
 }
