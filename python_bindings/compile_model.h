@@ -17,10 +17,7 @@ namespace lockstep::python {
 
 // What compile() of Python is given, and what Resolve makes of it.
 struct GivenOptions : CompileOptions {
-  std::vector<std::pair<std::string, int64_t>> axes;  // of the mesh
-  int64_t threads_of_rank = 1;
-  bool leaves_factors = true;  // whether gradients are computed from factors is for the hosts to say
-  ExecutorOptions executor;
+  ServerClient* client = nullptr;  // this worker's end of the servers
 };
 
 // Fills in what depends on the ranks, and refuses what no rank could compile: numbers out of range, options that

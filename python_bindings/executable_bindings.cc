@@ -328,6 +328,14 @@ void BindViews(ExecutableClass& executable) {
                    "`operations` and the\n"
                    "`bytes` read and written of those, each as a share of what the call computes without.",
                    nb::sig("def recomputed(self) -> dict[str, float]"))
+      .def_prop_ro(
+          "strategy",
+          [](nb::object self) {
+            const std::string& text = nb::cast<const LoadedExecutable&>(self).strategy;
+            return nb::module_::import_("lockstep._compile.strategy").attr("Strategy").attr("parse")(text);
+          },
+          "What it was compiled with: the options that all ranks have in common, and are not the default.",
+          nb::sig("def strategy(self) -> lockstep.Strategy"))
       .def_prop_ro("_is_asynchronous",
                    [](const LoadedExecutable& self) {
                      const std::vector<ServedState>& served = self.executor->executable().served;
@@ -340,7 +348,7 @@ void BindViews(ExecutableClass& executable) {
            })
       .def(
           "staleness",
-          [](nb::object self) { return nb::module_::import_("lockstep._compile.strategy").attr("staleness_of")(self); },
+          [](nb::object self) { return nb::module_::import_("lockstep._compile.servers").attr("staleness_of")(self); },
           "How late gradients were, of a program compiled with strategy=\"parameter_server\": the updates by other "
           "workers between\n"
           "the pull that a gradient was made from and its push. It counts the updates of the whole job.",

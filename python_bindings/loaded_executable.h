@@ -36,6 +36,7 @@ struct LoadedExecutable {
   RankDevice opened;
   std::unique_ptr<Communicator> alone;  // of this rank, whose program is its own; null: it is of all ranks
   std::unique_ptr<Executor> executor;
+  std::string strategy;  // what it was compiled with (backends/compile_options.h)
   std::shared_ptr<const OnnxOrigin> origin;
   std::map<std::string, ArrayInPlace> bound_states,
       bound_results;               // by name; the arrays live as long as they are bound

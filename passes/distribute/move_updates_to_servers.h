@@ -33,6 +33,8 @@ struct ServerOptions {
   bool synchronous = true;
   int64_t max_staleness = -1;
   int64_t bigarray_bound = 1'000'000;
+
+  bool operator==(const ServerOptions&) const = default;
 };
 
 // An error, of a graph: the next value of a state is not what its optimizer gives and that alone, or an update depends
