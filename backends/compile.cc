@@ -39,7 +39,8 @@ passes::PipelineOptions PipelineFor(const Graph& graph, const Mesh& ranks, const
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options) {
   ASSIGN_OR_RETURN(graph, ToGlobalTypes(graph));  // turns the program of one rank into that of all ranks
   ASSIGN_OR_RETURN(const Mesh ranks, CheckOptions(graph, options, backend.name()));
-  ASSIGN_OR_RETURN(Target target, backend.MakeTarget({options.threads, options.isa, options.tf32, options.tune}));
+  ASSIGN_OR_RETURN(Target target,
+                   backend.MakeTarget({static_cast<int>(options.threads), options.isa, options.tf32, options.tune}));
   if (ranks.axis_size(kStageAxis).value_or(1) > 1)
     target.place = PlaceOfPart{std::string(kStageAxis), ranks.Coordinate(*options.rank, kStageAxis)};
   const std::vector<passes::Pass> pipeline = passes::MakePipeline(PipelineFor(graph, ranks, target, options));

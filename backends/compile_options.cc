@@ -1,67 +1,15 @@
 #include "backends/compile_options.h"
 
 #include <algorithm>
-#include <sstream>
-#include <vector>
 
+#include "backends/option_table.h"
 #include "backends/planning/served_states.h"
 #include "core/op_def.h"
 
 namespace lockstep {
 namespace {
 
-// --- The options -----------------------------------------------------------------------------------------------------
-
-std::string Flag(bool value) { return value ? "True" : "False"; }
-
-std::string TextOf(const passes::PlacementChoices& choices) {
-  std::ostringstream text;
-  for (const auto& [name, dims] : choices) {
-    text << (text.tellp() > 0 ? ", " : "") << name << " {";
-    for (auto it = dims.begin(); it != dims.end(); ++it)
-      text << (it == dims.begin() ? "" : ", ") << it->first << ": " << it->second;
-    text << "}";
-  }
-  return choices.empty() ? "None" : text.str();
-}
-
-template <typename T>
-std::string TextOf(const std::optional<T>& value) {
-  std::ostringstream text;
-  if (value) text << *value;
-  else text << "None";
-  return text.str();
-}
-
-struct Option {
-  std::string_view name;  // as users write it
-  std::string (*text)(const CompileOptions&);
-};
-
-// The options that change what ranks run. An option is given if its text differs from the default's.
-constexpr Option kOptions[] = {
-    {"mesh", [](const CompileOptions& o) { return o.mesh.ToString(); }},
-    {"split or placements", [](const CompileOptions& o) { return TextOf(o.placements); }},
-    {"shard_optimizer", [](const CompileOptions& o) { return Flag(o.shard_optimizer); }},
-    {"shared_weights", [](const CompileOptions& o) { return Flag(o.shared_weights); }},
-    {"wire", [](const CompileOptions& o) { return o.wire.empty() ? "None" : o.wire; }},
-    {"factors", [](const CompileOptions& o) { return TextOf(o.factors) + " operations for a byte"; }},
-    {"bucket_bytes", [](const CompileOptions& o) { return TextOf(o.bucket_bytes); }},
-    {"buckets", [](const CompileOptions& o) { return std::string(o.measured ? "by a report" : "None"); }},
-    {"strategy", [](const CompileOptions& o) { return std::string(o.servers ? "parameter_server" : "all_reduce"); }},
-    {"asynchronous", [](const CompileOptions& o) { return Flag(o.servers && !o.servers->synchronous); }},
-    {"max_staleness",
-     [](const CompileOptions& o) { return std::to_string(o.servers ? o.servers->max_staleness : -1); }},
-    {"bigarray_bound",
-     [](const CompileOptions& o) {
-       return std::to_string(o.servers.value_or(passes::ServerOptions()).bigarray_bound);
-     }},
-    {"replicated", [](const CompileOptions& o) { return Flag(o.replicated); }},
-    {"optimize", [](const CompileOptions& o) { return Flag(o.optimize); }},
-    {"tf32", [](const CompileOptions& o) { return Flag(o.tf32); }},
-};
-
-// --- Exclusions ------------------------------------------------------------------------------------------------------
+// --- What excludes each other ----------------------------------------------------------------------------------------
 
 struct Exclusion {
   std::string_view one, other;  // names of options; "name=value" for a value of one; kStages; kDevice
@@ -87,35 +35,40 @@ constexpr Exclusion kExclusions[] = {
     {kServers, "buckets", kNoReduction},
     {kServers, "bucket_bytes", kNoReduction},
     {kServers, "factors", kNoReduction},
-    {"asynchronous=True", "mesh", "each rank then runs a program of its own"},
-    {"asynchronous=True", "split or placements", "each rank then runs a program of its own"},
+    {"asynchronous=true", "mesh", "it makes a program of each rank's own"},
+    {"asynchronous=true", "split", "it makes a program of each rank's own"},
     {"shared_weights", kDevice, "ranks share the host's memory"},
     {"shared_weights", kStages, kOwnWeights},
     {"shared_weights", "wire", kSlices},
     {"shard_optimizer", kStages, kOwnWeights},
     {"shard_optimizer", "wire", kSlices},
-    {"wire=int8", kStages, "the rounding errors that int8 keeps have no place on other stages; wire=\"bf16\" works"},
-    {"buckets", kStages, "each stage has different steps, whose times do not apply to other stages"},
-    {"buckets", kDevice, "only steps on a CPU have times"},
-    {"optimize=False", "buckets", "it turns such optimizations off"},
-    {"optimize=False", "factors", "it turns such optimizations off"},
-    {kStages, kDevice, "pipelines run only on CPUs"},
+    {"wire=int8", kStages, "what rounding takes from a stage's gradients has no place in another one; bf16 can"},
+    {"buckets", kStages, "stages have steps of their own, whose times say nothing of others"},
+    {"buckets", kDevice, "only a CPU's steps have times"},
+    {"optimize=false", "buckets", "it leaves out what makes a step quicker"},
+    {"optimize=false", "factors", "it leaves out what makes a step quicker"},
+    {kStages, kDevice, "pipelines are of CPUs"},
 };
 
-// Returns what messages call the given value of `what`, such as wire="bf16"; empty if it is not given.
+// A value as Python writes it.
+std::string Shown(const CompileOption& option, const std::string& text) {
+  if (text == "true" || text == "false") return text == "true" ? "True" : "False";
+  return option.choices.empty() ? text : "\"" + text + "\"";
+}
+
+// How messages call what is given of `what`, such as wire="bf16"; empty if nothing is. Without a value in `what`, an
+// option that is false is not given.
 std::string Given(std::string_view what, const CompileOptions& options, const Mesh& mesh, std::string_view backend) {
   if (what == kDevice) return backend == "cpu" ? "" : "backend=\"" + std::string(backend) + "\"";
   if (what == kStages) return mesh.axis_size(kStageAxis).value_or(1) > 1 ? "stages, mesh=" + mesh.ToString() : "";
   const size_t equals = what.find('=');
-  const std::string_view name = what.substr(0, equals);
-  const auto* const option =
-      std::find_if(std::begin(kOptions), std::end(kOptions), [&](const Option& each) { return each.name == name; });
-  LOCKSTEP_CHECK(option != std::end(kOptions)) << name;
-  const std::string value = option->text(options);
-  if (value == option->text(CompileOptions()) || (equals != what.npos && value != what.substr(equals + 1))) return "";
-  const bool is_text = name == "wire" || name == "strategy";
-  if (name == "split or placements" || name == "buckets" || name == "factors") return std::string(name);
-  return std::string(name) + "=" + (is_text ? "\"" + value + "\"" : value);
+  const CompileOption& option = CompileOptionNamed(what.substr(0, equals));
+  const std::string text = option.text(options);
+  if (text == option.text(CompileOptions())) return "";
+  if (equals == what.npos ? text == "false" : text != what.substr(equals + 1)) return "";
+  if (option.name == "split") return "split or placements";
+  const bool is_long = option.name == "buckets" || option.name == "factors";
+  return is_long ? option.name : option.name + "=" + Shown(option, text);
 }
 
 absl::Status CheckTogether(const CompileOptions& options, const Mesh& mesh, std::string_view backend) {
@@ -164,12 +117,6 @@ absl::Status CheckStages(const Graph& graph, const CompileOptions& options, cons
 }
 
 }  // namespace
-
-std::string OptionsText(const CompileOptions& options) {
-  std::string text;
-  for (const Option& option : kOptions) text += std::string(option.name) + ": " + option.text(options) + "\n";
-  return text;
-}
 
 absl::StatusOr<Mesh> CheckOptions(const Graph& graph, const CompileOptions& options, std::string_view backend) {
   const Mesh mesh = options.mesh.empty() ? graph.mesh() : options.mesh;

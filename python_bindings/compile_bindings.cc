@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/option_table.h"
 #include "core/op_def.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/compile_model.h"
@@ -95,31 +96,63 @@ void AgreeOnArguments(Communicator& world, const std::string& error) {
   ThrowIfError(AgreeOnSuccess(world, "arguments of compile", own));
 }
 
+// The rows of the table of options, for Python to make its own of.
+nb::list DescribeCompileOptions() {
+  nb::list list;
+  for (const CompileOption& option : CompileOptionTable()) {
+    nb::dict described;
+    described["name"] = option.name;
+    described["type"] = option.type;
+    described["default"] = option.default_value;
+    described["doc"] = option.doc;
+    described["choices"] = option.choices;
+    described["is_of_strategy"] = option.is_of_strategy;
+    list.append(described);
+  }
+  return list;
+}
+
 void BindOptions(nb::module_& module) {
+  module.def("_compile_options", &DescribeCompileOptions,
+             nb::sig("def _compile_options() -> list[dict[str, typing.Any]]"));
+  module.def(
+      "_named_texts",
+      [](const std::string& text) {
+        const absl::StatusOr<std::vector<NamedText>> texts = ParseNamedTexts(text);
+        ThrowIfError(Annotate(texts.status(), "strategy"));
+        return *texts;
+      },
+      "text"_a);
+  module.def("_print_named_texts", &PrintNamedTexts, "texts"_a);
+  module.def(
+      "_strategy",
+      [](const std::vector<NamedText>& texts) {
+        const absl::StatusOr<Strategy> strategy = StrategyFrom(texts);
+        ThrowIfError(Annotate(strategy.status(), "strategy"));
+        return strategy->ToString();
+      },
+      "texts"_a);
   nb::class_<GivenOptions>(module, "_CompileOptions", "The options of compile (backends/compile_options.h).")
       .def(nb::init<>())
-      .def_rw("mesh", &GivenOptions::axes)
-      .def_rw("placements", &GivenOptions::placements)
-      .def_rw("shard_optimizer", &GivenOptions::shard_optimizer)
-      .def_rw("shared_weights", &GivenOptions::shared_weights)
-      .def_rw("wire", &GivenOptions::wire)
-      .def_rw("bucket_bytes", &GivenOptions::bucket_bytes, nb::for_setter(nb::arg().none()))
-      .def_rw("replicated", &GivenOptions::replicated)
-      .def_rw("optimize", &GivenOptions::optimize)
-      .def_rw("tf32", &GivenOptions::tf32)
-      .def_rw("threads", &GivenOptions::threads_of_rank)
-      .def_rw("isa", &GivenOptions::isa)
-      .def_rw("tune", &GivenOptions::tune)
-      .def_rw("memory_limit", &GivenOptions::memory_limit)
       .def(
-          "factors",
-          [](GivenOptions& self, double operations) {
-            self.leaves_factors = false;
-            if (operations > 0) self.factors = operations;
+          "set",
+          [](GivenOptions& self, const std::vector<NamedText>& texts) {
+            ThrowIfError(Annotate(SetOptions(CompileOptionTable(), texts, self), "compile"));
           },
-          "operations"_a, "Operations for a byte, 0 for none; without a call the hosts decide.")
+          "texts"_a, "Sets options by their texts.")
       .def(
-          "buckets", [](GivenOptions& self) { self.measured.emplace(); }, "Buckets go by a report.")
+          "resolve",
+          [](GivenOptions& self, const Model& graph, const std::string& backend, const Communicator& world) {
+            ThrowIfError(Resolve(self, graph.graph, backend, world));
+          },
+          "graph"_a, "backend"_a, "world"_a, "Fills in what depends on the ranks, and refuses what does not go.")
+      .def_prop_ro("mesh",
+                   [](const GivenOptions& self) {
+                     std::vector<std::pair<std::string, int64_t>> axes;
+                     for (const MeshAxis& axis : self.mesh.axes()) axes.emplace_back(axis.name, axis.size);
+                     return axes;
+                   })
+      .def_prop_ro("has_servers", [](const GivenOptions& self) { return self.servers.has_value(); })
       .def(
           "measured",
           [](GivenOptions& self, const std::optional<Measured>& given) {
@@ -130,28 +163,8 @@ void BindOptions(nb::module_& module) {
           nb::sig("def measured(self, measured: tuple[collections.abc.Sequence[tuple[str, int, int, int]], "
                   "collections.abc.Mapping[str, collections.abc.Sequence[tuple[int, int]]]] | None) -> None"))
       .def(
-          "servers",
-          [](GivenOptions& self, bool synchronous, int64_t max_staleness, int64_t bigarray_bound) {
-            self.servers = {
-                .synchronous = synchronous, .max_staleness = max_staleness, .bigarray_bound = bigarray_bound};
-          },
-          "synchronous"_a, "max_staleness"_a, "bigarray_bound"_a, "Parameter servers update what is trained.")
-      .def(
-          "client", [](GivenOptions& self, ServerClient* client) { self.executor.servers = client; }, "client"_a,
-          "This worker's end of the servers.")
-      .def(
-          "run",
-          [](GivenOptions& self, int64_t check_every, bool profile) {
-            self.executor.check_every = check_every;
-            self.executor.profile = profile;
-          },
-          "check_every"_a, "profile"_a, "How calls run.")
-      .def(
-          "resolve",
-          [](GivenOptions& self, const Model& graph, const std::string& backend, const Communicator& world) {
-            ThrowIfError(Resolve(self, graph.graph, backend, world));
-          },
-          "graph"_a, "backend"_a, "world"_a, "Fills in what depends on the ranks, and refuses what does not go.");
+          "client", [](GivenOptions& self, ServerClient* client) { self.client = client; }, "client"_a,
+          "This worker's end of the servers.");
 }
 
 }  // namespace

@@ -10,21 +10,16 @@
 namespace lockstep::python {
 namespace {
 
-absl::Status CheckNumbers(const GivenOptions& options, const Communicator& communicator) {
-  constexpr int64_t kMaxThreads = 1024;  // of a rank: more than hosts have cores
-  if (options.threads_of_rank < 1 || options.threads_of_rank > kMaxThreads)
-    return InvalidArgument() << "compile: threads is " << options.threads_of_rank
-                             << ", expected at least 1 and at most " << kMaxThreads;
-  if (options.bucket_bytes.value_or(1) < 1)
-    return InvalidArgument() << "compile: bucket_bytes is " << *options.bucket_bytes << ", expected at least 1";
-  if (options.executor.check_every < 0)
-    return InvalidArgument() << "compile: check_every is " << options.executor.check_every
-                             << ", expected 0 (never) or more";
-  if (!options.mesh.empty() && options.mesh.num_ranks() != communicator.size()) {
-    return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " has " << options.mesh.num_ranks()
-                             << " ranks, but the world has " << communicator.size();
-  }
-  return absl::OkStatus();
+// All ranks along `data`, unless the user says otherwise, or each runs a program of its own. What a batch is, is said
+// along `data`: a pipeline alone has that axis too, of one rank.
+Mesh MeshOfRanks(const CompileOptions& options, const Communicator& communicator) {
+  const std::string data(kDataAxis);
+  if (options.servers && !options.servers->synchronous) return options.mesh;
+  if (options.mesh.empty()) return Mesh({{data, communicator.size()}});
+  if (!options.mesh.has_axis(kStageAxis) || options.mesh.has_axis(data)) return options.mesh;
+  std::vector<MeshAxis> axes = {{data, 1}};
+  axes.insert(axes.end(), options.mesh.axes().begin(), options.mesh.axes().end());
+  return Mesh(std::move(axes));
 }
 
 // Returns the `factors` option for users who do not set it (passes/distribute/gather_factors.h): a value if ranks that
@@ -83,12 +78,14 @@ absl::Status Load(LoadedExecutable& loaded, const Model& model, const Backend& b
 
 absl::Status Resolve(GivenOptions& options, const Graph& graph, const std::string& backend,
                      const Communicator& communicator) {
-  ASSIGN_OR_RETURN(options.mesh, MeshOf(options.axes));
-  RETURN_IF_ERROR(CheckNumbers(options, communicator));
-  options.threads = static_cast<int>(options.threads_of_rank);
+  options.mesh = MeshOfRanks(options, communicator);
+  if (!options.mesh.empty() && options.mesh.num_ranks() != communicator.size()) {
+    return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " is of " << options.mesh.num_ranks()
+                             << " ranks, and the world has " << communicator.size();
+  }
   options.rank = communicator.rank();
   RETURN_IF_ERROR(lockstep::CheckOptions(graph, options, backend).status());
-  if (options.leaves_factors && options.optimize && !options.servers)
+  if (!options.factors && options.optimize && !options.servers)
     options.factors = FactorsOfHosts(options.mesh, communicator);
   return absl::OkStatus();
 }
@@ -100,11 +97,14 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
   absl::StatusOr<Executable> executable = backend.ok() ? CompileFor(communicator, **backend, model, options, dump)
                                                        : absl::StatusOr<Executable>(backend.status());
   RETURN_IF_ERROR(AgreeOnSuccess(communicator, "compile", executable.status()));
-  // Otherwise ranks would only detect that their programs differ, without the reason.
-  RETURN_IF_ERROR(AgreeOnText(communicator, "options of compile", OptionsText(options),
-                              "Pass the same options to compile on all ranks."));
+  // Ranks would find that their programs differ, but not why.
+  RETURN_IF_ERROR(
+      AgreeOnText(communicator, "options of compile", options.ToString(), "Give compile the same on all ranks."));
+  loaded.strategy = options.ToString();
   const bool is_alone = options.servers && !options.servers->synchronous;
-  RETURN_IF_ERROR(Load(loaded, model, **backend, *std::move(executable), options.executor, is_alone));
+  RETURN_IF_ERROR(Load(loaded, model, **backend, *std::move(executable),
+                       {.check_every = options.check_every, .profile = options.profile, .servers = options.client},
+                       is_alone));
   const absl::Status replicas = CheckReplicas(*loaded.executor, communicator);
   if (replicas.code() != absl::StatusCode::kFailedPrecondition) return replicas;
   return FailedPrecondition() << replicas.message() << "; ranks that draw their weights need the same seed, such as "

@@ -17,10 +17,7 @@ namespace lockstep::python {
 
 // The options of Python's compile(), completed by Resolve.
 struct GivenOptions : CompileOptions {
-  std::vector<std::pair<std::string, int64_t>> axes;  // of the mesh
-  int64_t threads_of_rank = 1;
-  bool leaves_factors = true;  // derives `factors` from the hosts
-  ExecutorOptions executor;
+  ServerClient* client = nullptr;  // this worker's end of the servers
 };
 
 // Fills in options that depend on the ranks. Returns an error for options that no rank could compile: numbers out of

@@ -314,16 +314,24 @@ void BindViews(ExecutableClass& executable) {
       .def_prop_ro("collectives", &CollectiveLines,
                    "A line for each collective of a call, in order. Ranks compare these when they load.",
                    nb::sig("def collectives(self) -> list[str]"))
+      .def_prop_ro("memory", &Memory,
+                   "The bytes that this rank holds between and during calls: states, constants, the arena, in which "
+                   "everything else lies that\n"
+                   "a call computes, and the buckets of collectives. Inputs and results are the caller's.",
+                   nb::sig("def memory(self) -> dict[str, int]"))
+      .def_prop_ro("recomputed", &Recomputed,
+                   "What a call computes again because of `memory_limit`: how many `kernels` run again, and the "
+                   "`operations` and the\n"
+                   "`bytes` read and written of those, each as a share of what the call computes without.",
+                   nb::sig("def recomputed(self) -> dict[str, float]"))
       .def_prop_ro(
-          "memory", &Memory,
-          "The memory of this rank in bytes: states, constants, the arena for all other values that a call computes,\n"
-          "and the buckets of collectives. Inputs and results belong to the caller.",
-          nb::sig("def memory(self) -> dict[str, int]"))
-      .def_prop_ro(
-          "recomputed", &Recomputed,
-          "The work that a call repeats because of `memory_limit`: the number of `kernels` that run again, and their\n"
-          "`operations` and `bytes` read and written, as shares of the call's work without repetition.",
-          nb::sig("def recomputed(self) -> dict[str, float]"))
+          "strategy",
+          [](nb::object self) {
+            const std::string& text = nb::cast<const LoadedExecutable&>(self).strategy;
+            return nb::module_::import_("lockstep._compile.strategy").attr("Strategy").attr("parse")(text);
+          },
+          "What it was compiled with: the options that all ranks have in common, and are not the default.",
+          nb::sig("def strategy(self) -> lockstep.Strategy"))
       .def_prop_ro("_is_asynchronous",
                    [](const LoadedExecutable& self) {
                      const std::vector<ServedState>& served = self.executor->executable().served;
@@ -336,10 +344,10 @@ void BindViews(ExecutableClass& executable) {
            })
       .def(
           "staleness",
-          [](nb::object self) { return nb::module_::import_("lockstep._compile.strategy").attr("staleness_of")(self); },
-          "The staleness of gradients in a program that was compiled with strategy=\"parameter_server\": the number\n"
-          "of updates by other workers between the pull from which a gradient was computed and its push. It covers\n"
-          "the updates of the whole job.",
+          [](nb::object self) { return nb::module_::import_("lockstep._compile.servers").attr("staleness_of")(self); },
+          "How late gradients were, of a program compiled with strategy=\"parameter_server\": the updates by other "
+          "workers between\n"
+          "the pull that a gradient was made from and its push. It counts the updates of the whole job.",
           nb::sig("def staleness(self) -> lockstep.kv.Staleness"))
       .def_prop_ro(
           "threads", [](const LoadedExecutable& self) { return self.executor->executable().threads; },

@@ -36,6 +36,7 @@ struct LoadedExecutable {
   RankDevice opened;
   std::unique_ptr<Communicator> alone;  // of this rank alone, if it has its own program; null if all ranks run one
   std::unique_ptr<Executor> executor;
+  std::string strategy;  // what it was compiled with (backends/compile_options.h)
   std::shared_ptr<const OnnxOrigin> origin;
   std::map<std::string, ArrayInPlace> bound_states,
       bound_results;               // by name; kept alive while they are bound

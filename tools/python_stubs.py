@@ -1,4 +1,4 @@
-"""Writes python_bindings/lockstep/{optim,loss}.pyi: stubs of the classes and functions that are made at import.
+"""Writes the stubs of classes and functions that the package makes of what is compiled in: optimizers, losses, and the options of compile.
 
     python tools/python_stubs.py        # `make docs` runs this; a test fails if the stubs are out of date
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 import textwrap
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,8 @@ import lockstep
 
 
 def written(annotation: object) -> str:
+    if isinstance(annotation, str):
+        return annotation
     return (
         annotation.__name__
         if annotation in (float, bool, str, int)
@@ -45,8 +48,9 @@ def class_stub(kind: type) -> str:
     return "\n".join(lines)
 
 
-def function_stub(function: object) -> str:
-    return f"def {function.__name__}({parameters(inspect.signature(function))}) -> Loss:\n{docstring(function.__doc__)}"
+def function_stub(function: object, returns: str = "Loss") -> str:
+    signature = parameters(inspect.signature(function))
+    return f"def {function.__name__}({signature}) -> {returns}:\n{docstring(function.__doc__)}"
 
 
 def optim_stub() -> str:
@@ -63,6 +67,34 @@ def loss_stub() -> str:
     operators = [operator_stub(each) for each in ("__add__", "__radd__", "__mul__", "__rmul__")]
     values = [value_stub(module.Term), "\n".join([value_stub(module.Loss), "", *operators])]
     return joined(module, imports, [*values, *map(function_stub, made)])
+
+
+def compile_stub() -> str:
+    module = sys.modules["lockstep._compile.compile"]
+    imports = """from collections.abc import Mapping
+
+from .._lockstep import Communicator, Executable, Graph
+from .._reports.report import Report
+from .placements import Placement
+from .strategy import Strategy"""
+    return joined(module, imports, [function_stub(module.compile, "Executable")])
+
+
+def strategy_stub() -> str:
+    module = sys.modules["lockstep._compile.strategy"]
+    imports = """from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .._reports.report import Report
+from .placements import Placement"""
+    kind = module.Strategy
+    lines = ["@dataclass(frozen=True, init=False, repr=False)", f"class Strategy:\n{docstring(kind.__doc__)}", ""]
+    lines += [f"    def __init__(self, {parameters(inspect.signature(kind))}) -> None: ..."]
+    lines += ["    @classmethod\n    def parse(cls, text: str) -> Strategy: ..."]
+    lines += ["    @property\n    def options(self) -> dict[str, Any]: ..."]
+    expanded = "def expanded(given: Mapping[str, Any]) -> dict[str, Any]: ..."
+    return joined(module, imports, ["\n".join(lines), expanded])
 
 
 def value_stub(kind: type) -> str:
@@ -88,7 +120,12 @@ def joined(module: ModuleType, imports: str, parts: list[str]) -> str:
     return "\n\n".join([f'{note}\n"""{module.__doc__}"""\n\n{imports}', *parts]) + "\n"
 
 
-STUBS = {"optim.pyi": optim_stub, "loss.pyi": loss_stub}
+STUBS = {
+    "optim.pyi": optim_stub,
+    "loss.pyi": loss_stub,
+    "_compile/compile.pyi": compile_stub,
+    "_compile/strategy.pyi": strategy_stub,
+}
 
 if __name__ == "__main__":
     for name, stub in STUBS.items():

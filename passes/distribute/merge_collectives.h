@@ -28,7 +28,9 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
+#include "core/status.h"
 #include "passes/distribute/bucket_plan.h"
 #include "passes/pass.h"
 
@@ -44,8 +46,15 @@ struct MeasuredStep {
     bool operator==(const Gradient&) const = default;
   };
 
-  std::map<std::string, Gradient> gradients;  // by the name of the reduction's operand in the step's graph
-  std::map<std::string, CostTable> costs;     // of an all_reduce, by the axis
+  std::map<std::string, Gradient> gradients;  // by the value that a reduction took, as the step's graph named it
+  std::map<std::string, CostTable> costs;     // of an all_reduce along an axis, by the axis
+
+  bool operator==(const MeasuredStep&) const = default;
+
+  // {gradients={g={ready=10,needed=100,update=5}},costs={data={1024=500}}}: costs are of numbers of bytes. Errors are
+  // those of FromText (core/option_text.h).
+  std::string ToString() const;
+  static absl::StatusOr<MeasuredStep> Parse(std::string_view text);
 };
 
 struct MergeOptions {

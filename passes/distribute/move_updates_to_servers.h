@@ -33,6 +33,8 @@ struct ServerOptions {
   bool synchronous = true;
   int64_t max_staleness = -1;
   int64_t bigarray_bound = 1'000'000;
+
+  bool operator==(const ServerOptions&) const = default;
 };
 
 // Returns an error if the next value of an updated state is not the result of its optimizer, or if an update depends on

@@ -25,6 +25,7 @@ from ._checkpoint.folder import Checkpoints
 from ._compile.compile import compile
 from ._compile.placements import Placement, replicated, split
 from ._compile.plan import Plan, plan
+from ._compile.strategy import Strategy
 from ._graph.evaluation import evaluation
 from ._graph.graph_file import load_graph
 from ._graph.graphs import distribute, gradients, interpret, load_onnx, parse, save_onnx
@@ -36,7 +37,7 @@ from ._trainer.trainer import Trainer
 from ._version import VERSION as __version__
 
 __all__ = [
-    "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Placement", "Plan", "Trainer", "ValueInfo",
+    "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Placement", "Plan", "Strategy", "Trainer", "ValueInfo",
     "__version__", "average", "clip", "compile", "data", "distribute", "evaluation", "from_torch", "gradients", "interpret", "kv", "load_graph", "load_onnx", "load_weights",
     "loss", "metrics", "optim", "parse", "plan", "replicated", "save_onnx", "save_weights", "schedule", "split", "to_torch",
     "train_step",

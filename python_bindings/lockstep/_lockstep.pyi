@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import numpy
 from numpy.typing import NDArray
 
+import lockstep
 import lockstep._base.values
 import lockstep._compile.settings
 import lockstep._reports.report
@@ -579,6 +580,12 @@ class Executable:
         """
 
     @property
+    def strategy(self) -> lockstep.Strategy:
+        """
+        What it was compiled with: the options that all ranks have in common, and are not the default.
+        """
+
+    @property
     def _is_asynchronous(self) -> bool: ...
 
     def _staleness(self) -> dict[int, int]: ...
@@ -637,111 +644,38 @@ def _trace(folder: str) -> tuple[str, str, list[dict[str, Any]]]: ...
 def _set_recording(world: Communicator, on: bool) -> None:
     """For measuring what it costs."""
 
+def _compile_options() -> list[dict[str, Any]]: ...
+
+def _named_texts(text: str) -> list[tuple[str, str]]: ...
+
+def _print_named_texts(texts: Sequence[tuple[str, str]]) -> str: ...
+
+def _strategy(texts: Sequence[tuple[str, str]]) -> str: ...
+
 class _CompileOptions:
     """The options of compile (backends/compile_options.h)."""
 
     def __init__(self) -> None: ...
 
+    def set(self, texts: Sequence[tuple[str, str]]) -> None:
+        """Sets options by their texts."""
+
+    def resolve(self, graph: Graph, backend: str, world: Communicator) -> None:
+        """Fills in what depends on the ranks, and refuses what does not go."""
+
     @property
     def mesh(self) -> list[tuple[str, int]]: ...
 
-    @mesh.setter
-    def mesh(self, arg: Sequence[tuple[str, int]], /) -> None: ...
-
     @property
-    def placements(self) -> list[tuple[str, dict[str, int]]]: ...
-
-    @placements.setter
-    def placements(self, arg: Sequence[tuple[str, Mapping[str, int]]], /) -> None: ...
-
-    @property
-    def shard_optimizer(self) -> bool: ...
-
-    @shard_optimizer.setter
-    def shard_optimizer(self, arg: bool, /) -> None: ...
-
-    @property
-    def shared_weights(self) -> bool: ...
-
-    @shared_weights.setter
-    def shared_weights(self, arg: bool, /) -> None: ...
-
-    @property
-    def wire(self) -> str: ...
-
-    @wire.setter
-    def wire(self, arg: str, /) -> None: ...
-
-    @property
-    def bucket_bytes(self) -> int | None: ...
-
-    @bucket_bytes.setter
-    def bucket_bytes(self, arg: int | None, /) -> None: ...
-
-    @property
-    def replicated(self) -> bool: ...
-
-    @replicated.setter
-    def replicated(self, arg: bool, /) -> None: ...
-
-    @property
-    def optimize(self) -> bool: ...
-
-    @optimize.setter
-    def optimize(self, arg: bool, /) -> None: ...
-
-    @property
-    def tf32(self) -> bool: ...
-
-    @tf32.setter
-    def tf32(self, arg: bool, /) -> None: ...
-
-    @property
-    def threads(self) -> int: ...
-
-    @threads.setter
-    def threads(self, arg: int, /) -> None: ...
-
-    @property
-    def isa(self) -> str: ...
-
-    @isa.setter
-    def isa(self, arg: str, /) -> None: ...
-
-    @property
-    def tune(self) -> bool: ...
-
-    @tune.setter
-    def tune(self, arg: bool, /) -> None: ...
-
-    @property
-    def memory_limit(self) -> int: ...
-
-    @memory_limit.setter
-    def memory_limit(self, arg: int, /) -> None: ...
-
-    def factors(self, operations: float) -> None:
-        """Operations for a byte, 0 for none; without a call the hosts decide."""
-
-    def buckets(self) -> None:
-        """Buckets go by a report."""
+    def has_servers(self) -> bool: ...
 
     def measured(self, measured: tuple[Sequence[tuple[str, int, int, int]], Mapping[str, Sequence[tuple[int, int]]]] | None) -> None:
         """
         The report, with what collectives take; None where it says nothing of these ranks.
         """
 
-    def servers(self, synchronous: bool, max_staleness: int, bigarray_bound: int) -> None:
-        """Parameter servers update what is trained."""
-
     def client(self, client: _ServerClient) -> None:
         """This worker's end of the servers."""
-
-    def run(self, check_every: int, profile: bool) -> None:
-        """How calls run."""
-
-    def resolve(self, graph: Graph, backend: str, world: Communicator) -> None:
-        """Fills in what depends on the ranks, and refuses what does not go."""
 
 def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]: ...
 

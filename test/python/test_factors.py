@@ -201,7 +201,7 @@ def test_ranks_that_differ_are_told() -> None:
     results = run_in_threads(2, lambda world: ls.compile(step, world=world, threads=1, factors=world.rank == 1))
     for result in results:
         assert isinstance(result, ls.Error)
-        assert "factors: inf operations for a byte" in str(result), result
+        assert "mesh={data=2},factors=false\n  on rank 1: mesh={data=2},factors=true\n" in str(result), result
 
 
 @pytest.mark.parametrize("factors", [0, -1.0, math.nan, "auto", [1]])

@@ -69,7 +69,7 @@ def test_threads_are_equal_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = ["a", "a", "b"]
     for here in (2, 1):
         world = SimpleNamespace(size=3, host=hosts.__getitem__, ranks_on_this_host=here)
-        assert ls._compile.compile.default_threads(world) == 6
+        assert ls._compile.options.default_threads(world) == 6
 
 
 # The labels are floats: wrong integers would be refused before anything is updated.
@@ -154,7 +154,7 @@ def test_what_is_half_updated_is_not_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"check_every": -1}, "compile: check_every is -1, expected 0 .never. or more"),
+        ({"check_every": -1}, "compile: check_every is -1, expected at least 0"),
         ({"isa": "mmx"}, "isa is .mmx., expected sse41, avx2 or avx512"),
     ],
 )

@@ -283,7 +283,7 @@ def test_where_it_cannot_be() -> None:
         ls.compile(step, wire="bf16", shared_weights=True)
     hosts = ["a", "a", "b"]
     with raises("compile: shared_weights is of ranks on one host, and rank 0 is on a, rank 2 on b; shard_optimizer="):
-        ls._compile.compile.check_on_one_host(SimpleNamespace(size=3, host=hosts.__getitem__))
+        ls._compile.options.check_on_one_host(SimpleNamespace(size=3, host=hosts.__getitem__))
 
 
 def assert_nothing_stays(folder: Path) -> None:

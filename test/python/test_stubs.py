@@ -29,17 +29,22 @@ def test_the_stub_is_what_stubgen_writes(tmp_path: Path) -> None:
     assert (PACKAGE / "_lockstep.pyi").read_text() == (tmp_path / "new.pyi").read_text()
 
 
-def test_the_stubs_of_optimizers_and_losses_are_those_of_what_is_compiled_in() -> None:
+def test_the_generated_stubs_are_those_of_what_is_compiled_in() -> None:
     path = PACKAGE.parents[1] / "tools" / "python_stubs.py"
     spec = importlib.util.spec_from_file_location("python_stubs", path)
     assert spec is not None and spec.loader is not None
     stubs = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(stubs)
-    assert set(stubs.STUBS) == {"optim.pyi", "loss.pyi"}
+    assert set(stubs.STUBS) == {"optim.pyi", "loss.pyi", "_compile/compile.pyi", "_compile/strategy.pyi"}
     for name, stub in stubs.STUBS.items():
         assert (PACKAGE / name).read_text() == stub(), f"{name} is not current: run `make docs`"
         ast.parse(stub())
     assert "class AdamW(Optimizer):" in stubs.optim_stub()
+    assert (
+        "def compile(graph: Graph, backend: str = 'cpu', world: Communicator | None = None, *, mesh: "
+        in stubs.compile_stub()
+    )
+    assert "check_every: int = 512, " in stubs.compile_stub() and "check_every: int" not in stubs.strategy_stub()
     assert (
         "def mean_squared_error(prediction: str, target: str = 'target', reduction: str = 'mean', " in stubs.loss_stub()
     )

@@ -106,8 +106,7 @@ TEST_P(RandomGraphTest, MeansTheSame) {
 std::vector<std::string> PassesOfOneRank() {
   std::vector<std::string> names;
   for (const passes::PassEntry& entry : passes::PassTable()) {
-    passes::PassOptions options;
-    const absl::StatusOr<passes::Pass> pass = entry.make(options);
+    const absl::StatusOr<passes::Pass> pass = entry.make({});
     LOCKSTEP_CHECK(pass.ok()) << pass.status();
     if (pass->keeps == passes::Keeps::kNothing || pass->keeps == passes::Keeps::kResults) continue;
     if (pass->name == passes::RecognizeAttention().name) continue;  // too rare: see FindsWork below

@@ -1,57 +1,89 @@
-"""What `strategy` of compile chooses: who updates what is trained."""
+"""A strategy: what all ranks run, as a value."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from .. import _lockstep
-from .._base import checks
+from .._base import checks, names
 from .._base.errors import Error
-from .._reports.staleness import Staleness
-
-if TYPE_CHECKING:
-    from .._lockstep import Communicator, Executable, _ServerClient
-
-_BIGARRAY_BOUND = 1_000_000  # elements, as of a store
-
-Strategy = tuple[bool, int, int]  # synchronous, max_staleness, bigarray_bound
+from . import options as _options
 
 
-def servers_of(strategy: Any, asynchronous: Any, max_staleness: Any, bigarray_bound: Any) -> Strategy | None:
-    """How servers update, None if ranks do."""
-    checks.choice("compile: strategy", strategy, ("all_reduce", "parameter_server"))
-    asynchronous = checks.flag("compile: asynchronous", asynchronous)
-    staleness = -1 if max_staleness is None else checks.integer("compile: max_staleness", max_staleness, 0)
-    bound = _BIGARRAY_BOUND if bigarray_bound is None else checks.integer("compile: bigarray_bound", bigarray_bound, 1)
-    if strategy == "all_reduce":
-        given = {"asynchronous": asynchronous, "max_staleness": staleness >= 0, "bigarray_bound": bigarray_bound}
-        option = next((name for name, is_given in given.items() if is_given), None)
-        if option is not None:
-            raise Error(f'compile: {option} is of servers, with strategy="parameter_server"')
-        return None
-    if staleness >= 0 and not asynchronous:
-        raise Error("compile: max_staleness is for asynchronous=True; other workers wait for each other in each step")
-    return not asynchronous, staleness, bound
+@dataclass(frozen=True, init=False, repr=False)
+class Strategy:
+    """The options of `compile` that all ranks have in common, as one immutable value that prints, parses and compares.
+
+    Two strategies are equal if they mean the same. The text has what is not the default, as `name=value`:
+
+    >>> strategy = lockstep.Strategy(mesh={"data": 2, "model": 2}, split={"fc1.weight": {"model": 0}}, wire="bf16")
+    >>> str(strategy)
+    'mesh={data=2,model=2},split={fc1.weight={model=0}},wire=bf16'
+    >>> strategy == lockstep.Strategy.parse(str(strategy))
+    True
+
+    `compile(graph, strategy=strategy)` takes one, or its text, and `Executable.strategy` says what a program was compiled with.
+
+    Args:
+    """
+
+    _text: str
+
+    def __init__(self, **options: Any) -> None:
+        names.check_options("Strategy", options, _options.OF_STRATEGY)
+        if isinstance(options.get("buckets"), _options.Report):
+            raise Error("Strategy: buckets is a report, with which ranks measure: give it to compile")
+        texts = _options.texts_of(_options.with_mesh_of_plan(options))
+        object.__setattr__(self, "_text", _lockstep._strategy(texts))
+
+    @classmethod
+    def parse(cls, text: str) -> Strategy:
+        """The strategy of a text such as `str` gives, in any order.
+
+        Raises:
+          Error: naming what is wrong in it, and the option that was probably meant.
+        """
+        strategy = cls()
+        texts = _lockstep._named_texts(checks.text("strategy", text))
+        object.__setattr__(strategy, "_text", _lockstep._strategy(texts))
+        return strategy
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is not the default, by name, as `compile` takes it."""
+        return _options.values_of(_lockstep._named_texts(self._text))
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Strategy.parse({self._text!r})"
 
 
-def client_of(world: Communicator) -> _ServerClient:
-    """This worker's end of the servers of the job."""
-    if world.transport != "mpi":
+Strategy.__doc__ = f"{inspect.getdoc(Strategy)}\n{_options.documentation(_options.OF_STRATEGY)}\n"
+Strategy.__signature__ = inspect.Signature(_options.parameters(_options.OF_STRATEGY))  # type: ignore[attr-defined]
+
+
+def expanded(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of compile, in which those of a strategy stand in its place."""
+    choices = _options.TABLE["strategy"]["choices"]
+    strategy = given.get("strategy", choices[0])
+    if isinstance(strategy, str) and strategy in choices:
+        return dict(given)
+    if isinstance(strategy, str) and ("=" in strategy or not strategy):
+        strategy = Strategy.parse(strategy)
+    if not isinstance(strategy, Strategy):
+        expected = " or ".join(f'"{each}"' for each in choices)
         raise Error(
-            'compile: strategy="parameter_server" is of the workers of a job, world=Communicator.mpi(), and this world is of the '
-            f'transport "{world.transport}"; a job with servers is started by `lockstep launch -n N -s S PROGRAM`'
+            f'compile: strategy is {strategy!r}, expected {expected}, or options such as "mesh={{data=2}},wire=bf16"'
         )
-    servers = _lockstep._servers()
-    if servers is None:
-        raise Error(
-            'compile: strategy="parameter_server" needs parameter servers, and this job has none: start it by '
-            '`lockstep launch -n N -s S PROGRAM`; strategy="all_reduce" needs none'
-        )
-    if servers.workers != world.size:
-        raise Error(f"compile: world has {world.size} ranks, and the servers have {servers.workers} workers")
-    return servers
-
-
-def staleness_of(executable: Executable) -> Staleness:
-    """What Executable.staleness() does."""
-    return Staleness(executable._staleness())
+    rest = {name: value for name, value in given.items() if name != "strategy" and value is not None}
+    of_strategy = strategy.options
+    for name, value in rest.items():
+        other = "split" if name == "placements" else name
+        if other in of_strategy:
+            raise Error(f"compile: {name}={value!r} and strategy={str(strategy)!r}, which has {other}: give it once")
+    return of_strategy | rest

@@ -14,6 +14,7 @@ from .._checkpoint.checkpoint import on_all_ranks
 from .._compile.compile import compile
 from .._compile.placements import choices, chosen
 from .._compile.plan import Plan
+from .._compile.strategy import expanded
 from .._graph.graphs import load_onnx
 from .._graph.train_step import train_step
 from .._lockstep import Communicator, Executable, Graph
@@ -89,7 +90,7 @@ class Trainer:
           Error: names the wrong argument. TypeError: neither function has an option of this name.
         """
         check_is_no_optimizer(loss)
-        of_step, of_compile = divided(options, train_step, compile)
+        of_step, of_compile = divided(expanded(options), train_step, compile)
         placements = of_compile.get("placements")
         if isinstance(placements, Plan) and of_compile.get("mesh") is None:
             of_compile["mesh"] = placements.mesh

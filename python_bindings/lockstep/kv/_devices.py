@@ -11,7 +11,8 @@ import numpy as np
 
 from .._base import checks
 from .._base.errors import Error
-from .._compile.compile import compile, default_threads
+from .._compile.compile import compile
+from .._compile.options import default_threads
 from .._lockstep import Graph
 from ._store import KVStore
 from ._values import aligned_array

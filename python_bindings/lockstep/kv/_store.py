@@ -12,7 +12,7 @@ import numpy as np
 from .. import optim
 from .._base import checks
 from .._base.errors import Error
-from .._compile.compile import default_threads
+from .._compile.options import default_threads
 from . import _keys, _optimizer_states
 from ._arguments import Arguments, flat, ids_of
 from ._compression import Compression

@@ -1,0 +1,96 @@
+#include "core/option_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace lockstep {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+
+struct Recipe {
+  bool shares = false;
+  int64_t bytes = 7;
+  double rate = 0.5;
+  std::string dtype;
+  std::optional<int64_t> limit;
+  Mesh mesh;
+  Named<std::map<std::string, int64_t>> split;
+  std::vector<std::string> names;
+};
+
+std::vector<OptionOf<Recipe>> OptionsOfRecipe() {
+  return {Bind("shares", &Recipe::shares), Bind("bytes", &Recipe::bytes), Bind("rate", &Recipe::rate),
+          Bind("dtype", &Recipe::dtype),   Bind("limit", &Recipe::limit), Bind("mesh", &Recipe::mesh),
+          Bind("split", &Recipe::split),   Bind("names", &Recipe::names)};
+}
+
+absl::StatusOr<Recipe> RecipeFrom(std::string_view text) {
+  ASSIGN_OR_RETURN(const std::vector<NamedText> texts, ParseNamedTexts(text));
+  Recipe recipe;
+  RETURN_IF_ERROR(SetOptions(OptionsOfRecipe(), texts, recipe));
+  return recipe;
+}
+
+std::string ErrorOf(std::string_view text) { return std::string(RecipeFrom(text).status().message()); }
+
+TEST(OptionText, SplitsOutsideOfBracesAndQuotes) {
+  EXPECT_THAT(*SplitText(" a{x=1, y=2} , b,\"c,d\" ", ','), ElementsAre("a{x=1, y=2}", "b", "\"c,d\""));
+  EXPECT_THAT(*SplitText("a,,", ','), ElementsAre("a", "", ""));
+  EXPECT_TRUE(SplitText(" ", ',')->empty());
+  EXPECT_THAT(SplitText("a{b", ',').status().message(), HasSubstr("no closing brace"));
+  EXPECT_THAT(SplitText("a}b", ',').status().message(), HasSubstr("no opening brace"));
+  EXPECT_THAT(SplitText("\"a", ',').status().message(), HasSubstr("no closing quote"));
+}
+
+TEST(OptionText, ReadsNamesAndValues) {
+  EXPECT_THAT(*ParseNamedTexts(R"(a = 1,"b=,c"={d={e=2}},f=)"),
+              ElementsAre(Pair("a", "1"), Pair("b=,c", "{d={e=2}}"), Pair("f", "")));
+  EXPECT_EQ(ParseNamedTexts("a=1,b").status().message(), "'b' is not of the form name=value");
+  EXPECT_EQ(ParseNamedTexts("a=1,a=2").status().message(), "'a' is given twice");
+}
+
+TEST(OptionText, PrintsWhatIsNotTheDefaultAndReadsItAgain) {
+  EXPECT_EQ(OptionsToText(OptionsOfRecipe(), Recipe()), "");
+  const std::string text =
+      R"(shares=true,bytes=-3,rate=0.1,dtype=bf16,limit=5,mesh={data=2,model=4},split={fc*.w={model=0},"a,{b"={}},names=a|b)";
+  const absl::StatusOr<Recipe> recipe = RecipeFrom(text);
+  ASSERT_TRUE(recipe.ok()) << recipe.status();
+  EXPECT_TRUE(recipe->shares);
+  EXPECT_EQ(recipe->bytes, -3);
+  EXPECT_EQ(recipe->mesh, Mesh({{"data", 2}, {"model", 4}}));
+  EXPECT_THAT(recipe->split, ElementsAre(Pair("fc*.w", ElementsAre(Pair("model", 0))), Pair("a,{b", ElementsAre())));
+  EXPECT_EQ(OptionsToText(OptionsOfRecipe(), *recipe), text);
+  EXPECT_EQ(RecipeFrom("rate=inf")->rate, std::numeric_limits<double>::infinity());
+}
+
+TEST(OptionText, KeepsAnyText) {
+  for (const std::string text : {"", "a b", "\"", "\\", "{", "line\nline", "=", "|"}) {
+    const absl::StatusOr<Recipe> recipe = RecipeFrom("dtype=" + ToText(text) + ",names=a|" + ToText(text));
+    ASSERT_TRUE(recipe.ok()) << recipe.status();
+    EXPECT_EQ(recipe->dtype, text);
+    EXPECT_THAT(recipe->names, ElementsAre("a", text));
+  }
+}
+
+TEST(OptionText, ErrorsNameTheOption) {
+  EXPECT_EQ(ErrorOf("bytes=x"), "bytes is 'x', expected a whole number");
+  EXPECT_EQ(ErrorOf("bytes=9223372036854775808"), "bytes is '9223372036854775808', expected a whole number");
+  EXPECT_EQ(ErrorOf("rate=1.5x"), "rate is '1.5x', expected a number");
+  EXPECT_EQ(ErrorOf("shares=True"), "shares is 'True', expected true or false");
+  EXPECT_EQ(ErrorOf("mesh=2"), "mesh is '2', expected names and values in braces");
+  EXPECT_EQ(ErrorOf("mesh={data=0}"), "mesh axis data has size 0, expected at least 1");
+  EXPECT_EQ(ErrorOf("split={w={model=x}}"), "split: w: model is 'x', expected a whole number");
+  EXPECT_EQ(ErrorOf("split={w={model=0},w={}}"), "split: 'w' is given twice");
+  EXPECT_EQ(
+      ErrorOf("byte=1"),
+      "there is no option 'byte'; is bytes meant? There are bytes, dtype, limit, mesh, names, rate, shares, split");
+  EXPECT_THAT(ErrorOf("precision=1"), HasSubstr("there is no option 'precision'; there are bytes"));
+}
+
+}  // namespace
+}  // namespace lockstep

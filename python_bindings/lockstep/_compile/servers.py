@@ -1,0 +1,35 @@
+"""This worker's end of parameter servers, where they update what is trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .. import _lockstep
+from .._base.errors import Error
+from .._reports.staleness import Staleness
+
+if TYPE_CHECKING:
+    from .._lockstep import Communicator, Executable, _ServerClient
+
+
+def client_of(world: Communicator) -> _ServerClient:
+    """This worker's end of the servers of the job."""
+    if world.transport != "mpi":
+        raise Error(
+            'compile: strategy="parameter_server" is of the workers of a job, world=Communicator.mpi(), and this world is of the '
+            f'transport "{world.transport}"; a job with servers is started by `lockstep launch -n N -s S PROGRAM`'
+        )
+    servers = _lockstep._servers()
+    if servers is None:
+        raise Error(
+            'compile: strategy="parameter_server" needs parameter servers, and this job has none: start it by '
+            '`lockstep launch -n N -s S PROGRAM`; strategy="all_reduce" needs none'
+        )
+    if servers.workers != world.size:
+        raise Error(f"compile: world has {world.size} ranks, and the servers have {servers.workers} workers")
+    return servers
+
+
+def staleness_of(executable: Executable) -> Staleness:
+    """What Executable.staleness() does."""
+    return Staleness(executable._staleness())

@@ -1,0 +1,46 @@
+"""Writes docs/options.md: the options of compile, as its table has them.
+
+python tools/options_document.py        # `make docs` does it; a test says when it is due
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from lockstep._compile import options
+
+PATH = Path(__file__).parents[1] / "docs" / "options.md"
+HEAD = """# The options of `compile`
+
+Generated from the table in `backends/option_table.cc`: run `make docs`.
+
+`lockstep.compile(graph, backend, world, **options)` takes these keywords. An option of a strategy is equal on all ranks:
+the ranks compare it. A `lockstep.Strategy` has those options as one value, with a text that has what is not the default,
+such as `mesh={data=2,model=2},split={fc1.weight={model=0}},wire=bf16`:
+
+```python
+strategy = ls.Strategy(mesh={"data": 2, "model": 2}, split={"fc1.weight": {"model": 0}}, wire="bf16")
+exe = ls.compile(step, world=world, strategy=strategy)        # or strategy=str(strategy)
+assert exe.strategy == ls.Strategy.parse(str(exe.strategy))   # what it was compiled with
+```
+
+Options that exclude each other are an error that names both.
+"""
+
+
+def section(title: str, is_of_strategy: bool) -> str:
+    parts = [f"## {title}"]
+    for name, option in options.TABLE.items():
+        if option["is_of_strategy"] == is_of_strategy:
+            doc = textwrap.fill(" ".join(option["doc"].split()), 120, break_on_hyphens=False, break_long_words=False)
+            parts.append(f"### `{name}: {option['type']} = {option['default']}`\n\n{doc}")
+    return "\n\n".join(parts)
+
+
+def document() -> str:
+    return "\n".join([HEAD, section("Of a strategy", True), "", section("Of one rank and its machine", False), ""])
+
+
+if __name__ == "__main__":
+    PATH.write_text(document())
