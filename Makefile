@@ -83,7 +83,7 @@ bench: build ## Measure against PyTorch and MPI; needs torch 2.13 in .venv (ARGS
 scaling: build ## Train on 1, 2, 4 and 8 simulated hosts, also with PyTorch and MXNet, and write docs/scaling.md; needs root (ARGS="--mxnet PYTHON")
 	.venv/bin/python benchmarks/scaling.py $(ARGS)
 
-docs: build ## Write docs/ops.md, docs/onnx.md, docs/options.md and types of optimizers, losses and options from their definitions
+docs: build ## Generate docs/ops.md, docs/onnx.md, docs/options.md and the stubs of optimizers, losses and options
 	$(BAZEL) build $(BAZEL_FLAGS) //tools:ops-document
 	bazel-bin/tools/ops-document > docs/ops.md
 	.venv/bin/python tools/python_stubs.py

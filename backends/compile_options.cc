@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// --- What excludes each other ----------------------------------------------------------------------------------------
+// --- Exclusions ------------------------------------------------------------------------------------------------------
 
 struct Exclusion {
   std::string_view one, other;  // names of options; "name=value" for a value of one; kStages; kDevice
@@ -35,19 +35,19 @@ constexpr Exclusion kExclusions[] = {
     {kServers, "buckets", kNoReduction},
     {kServers, "bucket_bytes", kNoReduction},
     {kServers, "factors", kNoReduction},
-    {"asynchronous=true", "mesh", "it makes a program of each rank's own"},
-    {"asynchronous=true", "split", "it makes a program of each rank's own"},
+    {"asynchronous=true", "mesh", "each rank then runs a program of its own"},
+    {"asynchronous=true", "split", "each rank then runs a program of its own"},
     {"shared_weights", kDevice, "ranks share the host's memory"},
     {"shared_weights", kStages, kOwnWeights},
     {"shared_weights", "wire", kSlices},
     {"shard_optimizer", kStages, kOwnWeights},
     {"shard_optimizer", "wire", kSlices},
-    {"wire=int8", kStages, "what rounding takes from a stage's gradients has no place in another one; bf16 can"},
-    {"buckets", kStages, "stages have steps of their own, whose times say nothing of others"},
-    {"buckets", kDevice, "only a CPU's steps have times"},
-    {"optimize=false", "buckets", "it leaves out what makes a step quicker"},
-    {"optimize=false", "factors", "it leaves out what makes a step quicker"},
-    {kStages, kDevice, "pipelines are of CPUs"},
+    {"wire=int8", kStages, "the rounding errors that int8 keeps have no place on other stages; wire=\"bf16\" works"},
+    {"buckets", kStages, "each stage has different steps, whose times do not apply to other stages"},
+    {"buckets", kDevice, "only steps on a CPU have times"},
+    {"optimize=false", "buckets", "it turns such optimizations off"},
+    {"optimize=false", "factors", "it turns such optimizations off"},
+    {kStages, kDevice, "pipelines run only on CPUs"},
 };
 
 // A value as Python writes it.
@@ -56,8 +56,8 @@ std::string Shown(const CompileOption& option, const std::string& text) {
   return option.choices.empty() ? text : "\"" + text + "\"";
 }
 
-// How messages call what is given of `what`, such as wire="bf16"; empty if nothing is. Without a value in `what`, an
-// option that is false is not given.
+// Returns what messages call the given value of `what`, such as wire="bf16"; empty if it is not given. An option that
+// is false counts as not given, unless `what` names the value.
 std::string Given(std::string_view what, const CompileOptions& options, const Mesh& mesh, std::string_view backend) {
   if (what == kDevice) return backend == "cpu" ? "" : "backend=\"" + std::string(backend) + "\"";
   if (what == kStages) return mesh.axis_size(kStageAxis).value_or(1) > 1 ? "stages, mesh=" + mesh.ToString() : "";
