@@ -95,9 +95,11 @@ format: setup ## Format C++ and Python in place
 	.venv/bin/ruff check --fix-only --quiet $(PYTHON_FILES)
 	.venv/bin/ruff format $(PYTHON_FILES)
 
-lint: setup ## Check the format of C++, how much its headers include, and Python with ruff
+lint: setup ## Check formats, how much headers include, circles of folders, and prose
 	@clang-format-19 --dry-run -Werror --ferror-limit=1 $(CPP_FILES) || { echo "run: make format"; exit 1; }
 	@bazel/header_lines.py
+	@bazel/folder_circles.py
+	@bazel/prose.py
 	.venv/bin/ruff format --check $(PYTHON_FILES)
 	.venv/bin/ruff check $(PYTHON_FILES)
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Checks how many comments and docstrings open with a relative word instead of a noun or a verb.
+"""Checks the prose of comments, docstrings and documents.
 
-"What a rank waits for" leaves its reader to find the subject; "The rank that this one waits for" and "Returns the rank …" name
-it. A comment is counted once, by its first word. The share of such openings may not exceed `LIMIT`.
+A comment opens with a noun or a verb, not with a relative word: "What a rank waits for" leaves its reader to find the subject;
+"The rank that this one waits for" and "Returns the rank …" name it. Each comment counts once, by its first word, and the share
+of relative words may not exceed `LIMIT`. Lines of Markdown have at most `WIDTH` columns, except in tables, code and generated
+documents.
 
-    bazel/comment_openings.py [--list] [PATH ...]
+    bazel/prose.py [--list] [PATH ...]
 """
 
 import argparse
@@ -16,6 +18,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIMIT = 0.02
+WIDTH = 120
+GENERATED = re.compile(r"docs/(ops|onnx|options|scaling|gpu-.*)\.md$")
 OPENINGS = {"how", "that", "those", "what", "where", "whether", "which", "who", "whom", "whose", "why"}
 
 
@@ -47,6 +51,15 @@ def comments(path: pathlib.Path):
     return python_comments(text) if path.suffix == ".py" else cpp_comments(text)
 
 
+def long_lines(text: str):
+    """Yields the numbers of lines of Markdown that are too long."""
+    in_code = False
+    for number, line in enumerate(text.split("\n"), 1):
+        in_code ^= line.lstrip().startswith("```")
+        if len(line) > WIDTH and not in_code and not line.lstrip().startswith("|") and " " in line.strip()[:WIDTH]:
+            yield number
+
+
 def opens_badly(comment: str) -> bool:
     word = re.match(r"[A-Za-z]+", comment)
     return word is not None and word[0].lower() in OPENINGS
@@ -64,9 +77,13 @@ def main() -> int:
         stdout=subprocess.PIPE,
         text=True,
     ).stdout.split()
-    total = bad = 0
+    total = bad = too_long = 0
     for name in listed:
         path = ROOT / name
+        if path.suffix == ".md" and path.is_file() and not GENERATED.match(name):
+            for number in long_lines(path.read_text()):
+                too_long += 1
+                print(f"{name}:{number}: more than {WIDTH} columns")
         if path.suffix not in (".cc", ".h", ".py", ".cu", ".inc") or not path.is_file():
             continue
         for number, comment in comments(path):
@@ -76,8 +93,8 @@ def main() -> int:
                 if arguments.list:
                     print(f"{name}:{number}: {comment}")
     share = bad / max(total, 1)
-    print(f"comment_openings: {bad} of {total} comments open with a relative word, {share:.1%} of at most {LIMIT:.0%}")
-    return int(share > LIMIT)
+    print(f"prose: {bad} of {total} comments open with a relative word, {share:.1%} of at most {LIMIT:.0%}")
+    return int(share > LIMIT or too_long > 0)
 
 
 if __name__ == "__main__":
