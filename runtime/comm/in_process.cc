@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// Each rank's links to the ranks of other groups, through this machine's own network interface.
+// Returns each rank's links to the ranks of other groups, over the loopback interface.
 absl::StatusOr<std::vector<std::unique_ptr<Links>>> CreateLinks(int n, const std::vector<int>& group_begins) {
   std::vector<std::unique_ptr<Links>> links(n);
   if (group_begins.size() == 1) return links;
@@ -46,14 +46,14 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups
   ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Links>> links, CreateLinks(n, group_begins));
   for (int r = 0; around != nullptr && r < n; ++r) links[r] = around(r, std::move(links[r]));
   const std::vector<std::string> hosts(n, HostName());
-  static std::atomic<uint32_t> worlds{0};  // of this process
+  static std::atomic<uint32_t> worlds{0};  // the number of worlds in this process
   const uint32_t number = worlds.fetch_add(1);
   std::vector<std::unique_ptr<Communicator>> world;
   for (size_t g = 0; g < group_begins.size(); ++g) {
     const int first = group_begins[g];
     const int size = (g + 1 < group_begins.size() ? group_begins[g + 1] : n) - first;
     LOCKSTEP_CHECK(size >= 1) << "group " << g << " of ranks is empty";
-    // Shared by the ranks' communicators; the last to go frees it.
+    // Shared by the ranks' communicators; the last one frees it.
     ASSIGN_OR_RETURN(std::shared_ptr<Segment> memory, Segment::CreatePrivate(ControlBlock::Bytes(size)));
     const ControlBlock block = ControlBlock::Initialize(memory->data(), size);
     for (int i = 0; i < size; ++i) block.rank(i).presence.store(Presence::kHere);

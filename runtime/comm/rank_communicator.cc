@@ -21,7 +21,7 @@ class GroupMemory final : public RegisteredMemory {
   std::shared_ptr<Segment> segment_;  // shared with collectives in flight
 };
 
-// Between groups it may be otherwise, but between two of one rank each: route_choice.h.
+// Between groups, the order may differ (route_choice.h), except between two groups of one rank each.
 bool AddsInRankOrder(const Links* links, int ranks, const Communicator::Options& options) {
   return links == nullptr || options.in_rank_order || ranks == 2;
 }
@@ -97,7 +97,7 @@ RankCommunicator::~RankCommunicator() {
   if (failed && !group_->one_process()) group_->AwaitFailureSeen(kFailureLinger);
   const bool last = group_->Leave();
   if (between_groups_ != nullptr) between_groups_->Leave(last);
-  group_->OnIdle([] {}, nullptr);  // the world's group stays until its family is gone, and the links are not
+  group_->OnIdle([] {}, nullptr);  // the world's group lives until its family is gone, but the links do not
   family_->Remove(group_.get());
 }
 
@@ -114,7 +114,7 @@ int RankCommunicator::largest_group() const {
 void RankCommunicator::SetRoutes(const RoutePolicy& policy) {
   policy_ = policy;
   if (between_groups_ == nullptr) return;
-  // The progress thread, which may be about to look at it, takes what is started from the queue under this lock.
+  // The progress thread reads the policy, and takes started collectives from the queue under this lock.
   std::lock_guard<std::mutex> lock(progress_->mutex);
   between_groups_->SetPolicy(policy);
 }
@@ -140,7 +140,7 @@ absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const Collective& c
   op->output = static_cast<std::byte*>(output);
   op->description = DescriptionOf(collective, call);
   op->collective = collective;
-  if (call.compared_only) op->collective.counts.assign(collective.counts.size(), 0);  // nothing is moved
+  if (call.compared_only) op->collective.counts.assign(collective.counts.size(), 0);  // no data is moved
   Op* const started = op.get();
   Progress& p = *progress_;
   if (p.thread.joinable()) {
@@ -151,7 +151,7 @@ absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const Collective& c
     }
     p.changed.notify_all();
   } else {
-    if (p.queue.size() == kSlots) RunOldest();  // or peers would wait for us to free its slot
+    if (p.queue.size() == kSlots) RunOldest();  // otherwise peers would wait until this rank frees its slot
     p.queue.push_back(started);
     p.ops.emplace(started->sequence, std::move(op));
     absl::Status published = Publish(*started);
@@ -175,7 +175,7 @@ absl::Status RankCommunicator::Wait(Ticket ticket, Stream*) {
   Op& op = *found->second;
   if (p.thread.joinable()) {
     while (!op.done) {
-      // Who waits may as well do it: no thread has to wake for that, nor this one after it.
+      // The waiting thread runs the op itself, which saves waking two threads.
       if (p.busy) p.changed.wait(lock);
       else RunOldest(lock);
     }
@@ -190,7 +190,7 @@ absl::Status RankCommunicator::Wait(Ticket ticket, Stream*) {
 
 absl::StatusOr<std::unique_ptr<RegisteredMemory>> RankCommunicator::Allocate(size_t bytes, std::string_view label) {
   RETURN_IF_ERROR(CheckProcess());
-  // The number of the barrier that follows names the segment: it is the same on all ranks, and never used again.
+  // The number of the following barrier names the segment. It is equal on all ranks and never used again.
   ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, group_->memory().Allocate(bytes, 2 * next_sequence_ + 2));
   RETURN_IF_ERROR(Run({.op = CollectiveOp::kAllocate}, nullptr, nullptr, {.label = label}));
   return std::make_unique<GroupMemory>(std::move(segment));

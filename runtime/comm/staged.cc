@@ -22,13 +22,13 @@ class StagedMemory final : public RegisteredMemory {
 
 }  // namespace
 
-// A collective from its start until the host's wait for it has succeeded, or the communicator is destroyed: peers may
-// use its memory.
+// A collective from its start until the host's wait for it has succeeded, or until the communicator is destroyed. Peers
+// may use its memory.
 struct StagedCommunicator::Flight {
-  std::unique_ptr<DeviceMemory> input, output;  // pinned; without output: in place
+  std::unique_ptr<DeviceMemory> input, output;  // pinned; no output means in place
   std::byte* device_output = nullptr;
   size_t output_bytes = 0;
-  Ticket ticket;        // of the host
+  Ticket ticket;        // of the host's collective
   bool waited = false;  // the wait is queued
 
   std::byte* in() const { return input != nullptr ? input->data() : nullptr; }
@@ -38,16 +38,17 @@ struct StagedCommunicator::Flight {
 struct StagedCommunicator::Shared {
   explicit Shared(Communicator& communicator) : host(communicator) {}
 
-  // What a rank gets that dropped collectives: from then on its calls would be others than its peers' of that number.
+  // Returns the error for a rank that dropped collectives. Its later calls would no longer match those of its peers.
   absl::Status Dropped() {
     host.Abort(FailedPrecondition() << "a failure of its device dropped collectives that were queued there");
     return host.CheckPeers();  // the error, which may be an earlier one
   }
 
   std::mutex running;   // held while a function runs
-  bool closed = false;  // the communicator is gone, and perhaps the host's, too. Guarded by `running`
-  Communicator& host;   // used by functions until then
-  uint64_t ran = 0;     // functions; guarded by `mutex`, as what follows, which is held for moments alone
+  bool closed = false;  // the communicator, and perhaps the host's, is destroyed; guarded by `running`
+  Communicator& host;   // used by functions until `closed`
+  // the number of functions that ran; guarded by `mutex`, like the following, which is held only for moments
+  uint64_t ran = 0;
   std::mutex mutex;
   std::map<uint64_t, Flight> flying;                // by ticket
   std::vector<std::unique_ptr<DeviceMemory>> idle;  // pinned
@@ -82,17 +83,17 @@ StagedCommunicator::~StagedCommunicator() {
     const std::lock_guard<std::mutex> lock(shared_->mutex);
     in_flight = !shared_->flying.empty();
   }
-  // Also ends the function that waits for peers, if one does. When it has returned, no peer uses the flights' memory.
+  // Abort also ends a function that waits for peers. After that, no peer uses the memory of these collectives.
   if (in_flight) host_.Abort(FailedPrecondition() << "it destroyed its communicator with collectives in flight");
   const std::lock_guard<std::mutex> lock(shared_->running);
   shared_->closed = true;
-  // Their memory is the device's, which a function that is kept would give back too late.
+  // The memory belongs to the device. A function that is kept would free it too late.
   const std::lock_guard<std::mutex> lock_data(shared_->mutex);
   shared_->flying.clear();
   shared_->idle.clear();
 }
 
-// --- What is queued -----------------------------------------------------------------------------------------------
+// --- Queued calls -------------------------------------------------------------------------------------------------
 
 absl::Status StagedCommunicator::Queue(std::function<absl::Status(Shared&)> work) {
   auto in_turn = [shared = shared_, turn = queued_++, work = std::move(work)]() -> absl::Status {
@@ -101,7 +102,7 @@ absl::Status StagedCommunicator::Queue(std::function<absl::Status(Shared&)> work
     {
       const std::lock_guard<std::mutex> lock_data(shared->mutex);
       if (turn == shared->ran) ++shared->ran;
-      else shared->ran = 0;  // for ever behind
+      else shared->ran = 0;  // never equal again
     }
     return turn + 1 == shared->ran ? work(*shared) : shared->Dropped();
   };
@@ -183,7 +184,7 @@ absl::Status StagedCommunicator::Wait(Ticket ticket, Stream* stream) {
     lock.unlock();
     RETURN_IF_ERROR(shared.host.Wait(found->second.ticket));
     lock.lock();
-    // Whoever takes it from here has the device write into it after it has been copied from below.
+    // A later user of the memory lets the device write to it only after the copy below has read it.
     for (auto* memory : {&found->second.input, &found->second.output}) {
       if (*memory != nullptr) shared.idle.push_back(std::move(*memory));
     }
@@ -193,9 +194,10 @@ absl::Status StagedCommunicator::Wait(Ticket ticket, Stream* stream) {
   return bytes > 0 ? device_.CopyToDevice(to, from, bytes) : absl::OkStatus();
 }
 
-// --- What is not --------------------------------------------------------------------------------------------------
+// --- Calls that are not queued ------------------------------------------------------------------------------------
 
-// The host's communicator is used by one thread at a time, and by all ranks in the same order.
+// Waits until the queued functions have run. The host's communicator is used by one thread at a time, and by all ranks
+// in the same order.
 absl::Status StagedCommunicator::Settle() {
   const auto settled = [this] {
     const std::lock_guard<std::mutex> lock(shared_->mutex);
@@ -208,7 +210,7 @@ absl::Status StagedCommunicator::Settle() {
 
 absl::StatusOr<std::unique_ptr<RegisteredMemory>> StagedCommunicator::Allocate(size_t bytes, std::string_view label) {
   RETURN_IF_ERROR(Settle());
-  RETURN_IF_ERROR(host_.Allocate(0, label).status());  // all ranks call it
+  RETURN_IF_ERROR(host_.Allocate(0, label).status());  // a collective call: all ranks make it
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory, device_.Allocate(bytes, label));
   return std::make_unique<StagedMemory>(std::move(memory));
 }
