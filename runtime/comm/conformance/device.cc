@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// Bytes of the host, with memory of the device that stands for them.
+// A range of host bytes and the device memory that represents it.
 struct Mirror {
   std::byte* host = nullptr;
   size_t bytes = 0;
@@ -27,7 +27,7 @@ struct Mirror {
   std::byte* Of(const void* address) const { return device + (static_cast<const std::byte*>(address) - host); }
 };
 
-// What the suite takes for registered memory.
+// The registered memory that the suite sees.
 class MirroredMemory final : public RegisteredMemory {
  public:
   MirroredMemory(std::unique_ptr<RegisteredMemory> device, std::byte* host, std::map<std::byte*, Mirror>& all)
@@ -66,7 +66,8 @@ class HostCommunicator final : public Communicator {
   }
 
   absl::StatusOr<Ticket> Start(const Collective& collective, const void* from, void* to, const Call& call) override {
-    // A call with a negative count is refused before anything is touched, and one that is compared touches nothing.
+    // A call with a negative count is refused before anything is touched, and a call that is only compared touches
+    // nothing.
     const bool is_valid = !call.compared_only && std::all_of(collective.counts.begin(), collective.counts.end(),
                                                              [](int64_t count) { return count >= 0; });
     const size_t in_bytes = is_valid ? InputBytes(collective, size()) : 0;
@@ -75,7 +76,7 @@ class HostCommunicator final : public Communicator {
     Flight flight;
     ASSIGN_OR_RETURN(std::byte* const in, Place(input, output, flight.memory[0], nullptr));
     ASSIGN_OR_RETURN(std::byte* const out, Place(output, input, flight.memory[1], flight.memory[0]));
-    // What the output held before, too: a result that is not written shows.
+    // Also copies the old contents of the output, so that an output that is not written is detected.
     for (const auto& [at, range] : {std::pair(out, output), std::pair(in, input)}) {
       if (at == nullptr) continue;
       RETURN_IF_ERROR(device_.CopyToDevice(at, static_cast<const std::byte*>(range.address), range.bytes));
@@ -124,10 +125,10 @@ class HostCommunicator final : public Communicator {
     std::byte* host = nullptr;  // the output
     std::byte* device = nullptr;
     size_t bytes = 0;
-    std::shared_ptr<DeviceMemory> memory[2];  // of operands that are not registered; perhaps one for both
+    std::shared_ptr<DeviceMemory> memory[2];  // for operands that are not registered; perhaps one for both
   };
 
-  // Where the device has a range. Operands that overlap do so there, too.
+  // Returns the device address of a range. Operands that overlap on the host also overlap on the device.
   absl::StatusOr<std::byte*> Place(const Range& range, const Range& other, std::shared_ptr<DeviceMemory>& memory,
                                    const std::shared_ptr<DeviceMemory>& memory_of_other) {
     if (range.address == nullptr || range.bytes == 0) return static_cast<std::byte*>(nullptr);
@@ -158,7 +159,7 @@ std::unique_ptr<Communicator> AsHostCommunicator(std::unique_ptr<Communicator> c
 
 std::vector<std::vector<WaitingWorld>> LotsOfWaitingWorlds() {
   std::vector<std::vector<WaitingWorld>> lots;
-  int used = kDevicesOfLot;  // of the last lot
+  int used = kDevicesOfLot;  // devices of the last lot
   for (const ConformanceCase& test : WaitingCases()) {
     for (int ranks : {2, 3}) {
       if (ranks < test.min_ranks) continue;
