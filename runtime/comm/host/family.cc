@@ -29,7 +29,7 @@ std::vector<std::shared_ptr<Group>> Family::Groups() {
 }
 
 void Family::Spread(const Group* from, int culprit, const absl::Status& status) {
-  // The world's first, also when its communicator is destroyed: that is where all ranks look.
+  // The world's first, even if its communicator is destroyed, because all ranks check it.
   if (root_ != nullptr && root_.get() != from) (void)root_->FailHere(culprit, status);
   for (const std::shared_ptr<Group>& group : Groups()) {
     if (group.get() != from) (void)group->FailHere(-1, status);

@@ -1,5 +1,5 @@
-// What a failure does to a group: who declares it first counts, all see it, and operands are not touched any more after
-// it.
+// The effects of a failure on a group: the first declaration counts, all ranks see it, and afterwards no one touches
+// operands.
 
 #include <sched.h>
 
@@ -16,8 +16,8 @@ constexpr absl::Duration kUntouchedLimit = absl::Seconds(1);
 
 }  // namespace
 
-// BeginWork stores `working` and then looks for a failure; whoever has seen a failure then looks at `working`. All of
-// it in one total order, so either the worker sees the failure or the other sees the worker.
+// BeginWork stores `working` and then checks for a failure. A rank that has seen a failure then checks `working`. Since
+// all these accesses have one total order, either the worker sees the failure or the other rank sees the worker.
 absl::Status Group::BeginWork() {
   place_.block.rank(index()).working.store(1);
   if (place_.block.header().failure.state.load() == 0) return absl::OkStatus();
@@ -72,10 +72,10 @@ absl::Status Group::FailHere(int culprit, const absl::Status& status) {
     Notify();
   }
   absl::Status counts = AwaitWritten();
-  return counts.ok() ? status : counts;  // OK: whoever was first died while it wrote
+  return counts.ok() ? status : counts;  // OK: the first to declare died while writing
 }
 
-// The failure that somebody is about to declare, or OK if it takes too long.
+// Returns the failure that a rank is about to declare, or OK if this takes too long.
 absl::Status Group::AwaitWritten() const {
   for (int i = 0; i < 1000 && place_.block.header().failure.state.load() != 2; ++i) {
     absl::SleepFor(absl::Milliseconds(1));

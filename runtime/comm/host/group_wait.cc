@@ -1,5 +1,5 @@
-// Waiting for peers: looking meanwhile for failures, for processes that are gone, and for who is to blame when it takes
-// too long.
+// Waiting for peers. Meanwhile the rank checks for failures and dead processes, and searches for the culprit if the
+// wait takes too long.
 
 #include <algorithm>
 #include <cstdio>
@@ -15,8 +15,8 @@
 namespace lockstep {
 namespace {
 
-constexpr absl::Duration kFailureNap = absl::Milliseconds(20);  // between looks at failures
-constexpr absl::Duration kPulse = absl::Milliseconds(200);      // between looks at processes
+constexpr absl::Duration kFailureNap = absl::Milliseconds(20);  // between checks for failures
+constexpr absl::Duration kPulse = absl::Milliseconds(200);      // between checks of processes
 constexpr absl::Duration kMaxGrace = absl::Seconds(1);
 
 }  // namespace
@@ -72,7 +72,7 @@ absl::Status Group::SleepUntil(absl::FunctionRef<bool()> ready, absl::FunctionRe
     if (!left.ok()) return left;
     const absl::Duration waited = SteadyNow() - begin;
     LookForStall(waited, what);
-    // A wait for nobody is a moment between two steps of a peer, unless it lasts.
+    // A wait without a late rank is a moment between two steps of a peer, unless it lasts.
     if (!search.has_value() && waited >= timeout_ + (late.empty() ? grace() : absl::ZeroDuration())) {
       std::vector<int> ranks;
       for (int i : late) ranks.push_back(first_rank() + i);
@@ -92,7 +92,7 @@ void Group::LookForStall(absl::Duration waited, const std::string& what) {
     looked_at_stall_ = tells_stall_ = false;
     return;
   }
-  // Whoever has told of it renews the time for as long as it waits, and so the others know that it has been told.
+  // A rank that reports a stall renews the time while it waits. So the others know that it has been reported.
   std::atomic<int64_t>& told = place_.family->root()->place_.block.header().stall_told;
   const int64_t now = RecordNow();
   int64_t before = told.load();
@@ -128,7 +128,7 @@ absl::Status Group::TimedOut(const std::vector<Search::Culprit>& culprits, const
 absl::Status Group::CheckLeft(const std::vector<int>& late, absl::FunctionRef<bool()> ready, const std::string& what) {
   for (int i : late) {
     if (i == index() || place_.block.rank(i).presence.load() != Presence::kLeft) continue;
-    if (ready()) break;  // it did what we wait for, and left then
+    if (ready()) break;  // it finished the awaited step before it left
     return Fail(first_rank() + i, ErrorStream(absl::StatusCode::kUnavailable)
                                       << Name(first_rank() + i) << " has left (its communicator is destroyed) while "
                                       << Name(world_rank()) << " waits in " << what);
@@ -147,7 +147,7 @@ absl::Status Group::CheckAlive(const std::string& what) {
 absl::Status Group::CheckAlive(int i, const std::string& what) {
   const auto is_here = [&] { return place_.block.rank(i).presence.load() == Presence::kHere; };
   if (one_process() || i == index() || !is_here() || Alive(i)) return absl::OkStatus();
-  if (!is_here()) return absl::OkStatus();  // it left while we looked
+  if (!is_here()) return absl::OkStatus();  // it left during the check
   return Fail(first_rank() + i, ErrorStream(absl::StatusCode::kUnavailable)
                                     << Name(first_rank() + i) << " (process " << process(i) << ") died while "
                                     << Name(world_rank()) << " waited in " << what);

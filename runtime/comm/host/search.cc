@@ -18,7 +18,7 @@ std::optional<std::vector<Search::Culprit>> Search::Poll() {
   }
   const auto is_open = [](const Trail& trail) { return !trail.end.has_value(); };
   if (std::any_of(trails_.begin(), trails_.end(), is_open)) return std::nullopt;
-  // Ranks that wait for each other wait for the same third one, if there is one.
+  // Ranks that wait for each other wait for the same third rank, if there is one.
   const bool all_circle =
       std::all_of(trails_.begin(), trails_.end(), [](const Trail& trail) { return trail.is_circle; });
   std::vector<Culprit> culprits;
@@ -42,7 +42,7 @@ void Search::Follow(Trail& trail) {
   const bool circle =
       reply.rank == self_ || std::find(trail.ranks.begin(), trail.ranks.end(), reply.rank) != trail.ranks.end();
   if (circle) {
-    // Not what waiting ranks say for long: one of them has just been served, or what was sent does not arrive.
+    // Waiting ranks do not answer so for long: one of them has just been served, or messages are lost.
     if (now - trail.since < grace_) return;
     trail.end = Culprit{trail.ranks.front(), false};
     trail.is_circle = true;

@@ -1,6 +1,6 @@
-// Who is to blame when ranks do not come. A rank that itself waits for another is not: the search goes from those that
-// one waits for to those that they wait for, until it is at ranks that wait for nobody (they have not arrived) or give
-// no sign of life. One search is used by one thread.
+// Finds the rank to blame when ranks do not arrive. A rank that itself waits for another is not to blame: the search
+// goes from the late ranks to those for which they wait, until it reaches ranks that wait for no one (they have not
+// arrived) or give no sign of life. One thread uses a search.
 
 #pragma once
 
@@ -14,33 +14,32 @@ namespace lockstep {
 
 class Search {
  public:
-  // What is known of a rank since one has begun to ask it.
+  // The facts about a rank since it was first asked.
   struct Reply {
-    enum class Kind { kNone, kBusy, kWaits } kind = Kind::kNone;  // no sign of life; waits for nobody; waits for `rank`
+    enum class Kind { kNone, kBusy, kWaits } kind = Kind::kNone;  // no sign of life; waits for no one; waits for `rank`
     int rank = -1;
   };
-  // Asks a rank of the world; `first`: what was known before does not count. Returns at once.
+  // Asks a rank of the world. With `first`, earlier facts do not count. Returns at once.
   using Ask = std::function<Reply(int rank, bool first)>;
 
   struct Culprit {
     int rank = 0;
-    bool silent = false;  // it gave no sign of life
+    bool silent = false;  // gave no sign of life
     bool operator==(const Culprit&) const = default;
   };
 
-  // `self` waits for `late`, ranks of the world. A rank counts as busy or silent when it has been so for `grace`.
+  // `self` waits for `late`, ranks of the world. A rank counts as busy or silent after being so for `grace`.
   Search(int self, const std::vector<int>& late, absl::Duration grace, Ask ask);
 
-  // To be called now and then. The culprits, of which there is at least one if there was a late rank, when they are
-  // found.
+  // Call it from time to time. Returns the culprits when they are found: at least one if there was a late rank.
   std::optional<std::vector<Culprit>> Poll();
 
  private:
   struct Trail {
-    std::vector<int> ranks;  // from the late rank to where the trail is now
-    absl::Duration since;    // when the last of them was asked first
+    std::vector<int> ranks;  // from the late rank to the present end of the trail
+    absl::Duration since;    // time of the first question to the last of them
     bool asked = false;
-    bool is_circle = false;  // it has come back to a rank that it has passed
+    bool is_circle = false;  // the trail has returned to one of its ranks
     std::optional<Culprit> end;
   };
   void Follow(Trail& trail);

@@ -12,7 +12,7 @@ namespace {
 
 using SearchKind = Search::Reply::Kind;
 
-// What the search of rank 0 finds if the ranks say `replies`, each always the same.
+// Returns the culprits that rank 0 finds if the ranks always give `replies`.
 std::vector<Search::Culprit> Find(const std::vector<int>& late, const std::map<int, Search::Reply>& replies) {
   Search search(0, late, absl::Milliseconds(20), [&](int rank, bool) { return replies.at(rank); });
   for (int i = 0; i < 1000; ++i) {
@@ -46,7 +46,7 @@ TEST(Search, EndsInACircle) {
   EXPECT_EQ(Find({1}, {{1, {SearchKind::kWaits, 0}}}), (std::vector<Search::Culprit>{{1, false}}));
 }
 
-// Two that wait for each other, because both wait for the one that is silent.
+// Two ranks wait for each other, because both wait for the silent one.
 TEST(Search, BlamesNoCircleBesideACulprit) {
   EXPECT_EQ(Find({2, 1}, {{2, {SearchKind::kWaits, 0}}, {1, {SearchKind::kNone}}}),
             (std::vector<Search::Culprit>{{1, true}}));
