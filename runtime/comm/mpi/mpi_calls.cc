@@ -17,23 +17,23 @@ namespace {
 
 constexpr absl::Duration kLastBarrier = absl::Seconds(2);
 constexpr std::chrono::seconds kInitPatience(3);
-// A rank that evaluates or writes files when the others are done keeps them waiting in a job that is all right.
+// In a healthy job, a rank that evaluates or writes files after the others are done keeps them waiting.
 constexpr std::chrono::seconds kFinalizePatience(30);
 
-// Whether a communicator has failed: then peers may be gone, and MPI_Finalize, which waits for all, may never return. A
-// fact of the process, as MPI itself is.
+// True if a communicator has failed. Then peers may be gone, and MPI_Finalize, which waits for all ranks, may never
+// return. A state of the process, like MPI itself.
 std::atomic<bool>& WorldFailed() {
   static std::atomic<bool> failed{false};
   return failed;
 }
 
-// The process that has initialised MPI, and finalises it. One forked from it does not.
+// The process that initialised MPI, and finalises it. A forked process does not.
 std::atomic<int>& OwnerOfMpi() {
   static std::atomic<int> process{0};
   return process;
 }
 
-// Of a world that has failed: whether all ranks have come to the end of it, and so to MPI_Finalize.
+// Returns true if all ranks of a failed world have reached their end, and so MPI_Finalize.
 bool AllAreThere() {
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);

@@ -50,7 +50,7 @@ MpiWait::MpiWait(const char* call, std::chrono::seconds patience)
   socket_ = NewSocket();
   const bool shown =
       socket_ >= 0 && job != nullptr && WithAddress(::bind, socket_, job_, call_, rank_) && listen(socket_, size_) == 0;
-  if (!shown) local_size_ = -1;  // then nothing can be told of the others either
+  if (!shown) local_size_ = -1;  // then the state of the other ranks is unknown, too
   thread_ = std::thread([this] { Watch(); });
 }
 

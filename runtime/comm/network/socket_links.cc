@@ -20,25 +20,25 @@
 namespace lockstep {
 namespace {
 
-constexpr uint32_t kNoticeTag = 1 << 15;                       // above those of messages
-constexpr size_t kReadAhead = 16 * 1024;                       // of a connection: several small messages in one call
-constexpr size_t kMostAtOnce = 1 << 20;                        // of a connection, before others have their turn
-constexpr int kMostParts = 32;                                 // that leave in one call
-constexpr uint32_t kWantsToWrite = EPOLLOUT | EPOLLRDHUP;      // of a connection whose peer reads too slowly
-constexpr absl::Duration kFarewell = absl::Milliseconds(200);  // for what is left to be sent at the end
+constexpr uint32_t kNoticeTag = 1 << 15;                       // above the tags of messages
+constexpr size_t kReadAhead = 16 * 1024;                       // for a connection: several small messages in one call
+constexpr size_t kMostAtOnce = 1 << 20;                        // from one connection, before others are read
+constexpr int kMostParts = 32;                                 // of one call that sends
+constexpr uint32_t kWantsToWrite = EPOLLOUT | EPOLLRDHUP;      // for a connection whose peer reads too slowly
+constexpr absl::Duration kFarewell = absl::Milliseconds(200);  // for unsent messages at destruction
 
-// What each message begins with.
+// The header of each message.
 struct Frame {
   uint32_t tag = 0;
   uint32_t unused = 0;
   uint64_t bytes = 0;
 };
 
-// A send or a receive, which the links and the caller's request share.
+// A send or a receive, shared by the links and the caller's request.
 struct Flight {
   MessageBuffer buffer;
   bool done = false;
-  absl::Status status;  // of one that came otherwise than it was asked for
+  absl::Status status;  // the error of a message with an unexpected size
 };
 
 class SocketRequest final : public LinkRequest {
@@ -53,38 +53,38 @@ class SocketRequest final : public LinkRequest {
   const std::shared_ptr<Flight> flight_;
 };
 
-// What is on its way to a rank.
+// The messages to one rank.
 struct Outgoing {
   int to = -1;
-  std::unique_ptr<Connecting> connecting;  // until there is a connection
+  std::unique_ptr<Connecting> connecting;  // until the connection is established
   Descriptor connection;
   struct Message {
     Frame frame;
     std::shared_ptr<Flight> flight;
-    size_t sent = 0;  // bytes, of the frame too
+    size_t sent = 0;  // bytes, including the frame
   };
   std::deque<Message> queue;
-  bool is_fresh = false;     // something was queued since it was last written
-  int watched = -1;          // the descriptor that is looked at,
-  uint32_t watched_for = 0;  // and for what
+  bool is_fresh = false;     // a message was queued since the last write
+  int watched = -1;          // the descriptor in the epoll set
+  uint32_t watched_for = 0;  // the events for which it is watched
 };
 
-// What comes from a rank by one connection.
+// The messages from one rank over one connection.
 struct Incoming {
   int from = -1;
   Descriptor connection;
   std::vector<std::byte> ahead = std::vector<std::byte>(kReadAhead);
-  size_t ahead_begin = 0, ahead_end = 0;  // bytes that are read and not looked at
+  size_t ahead_begin = 0, ahead_end = 0;  // bytes that are read and not yet processed
   Frame frame;
   size_t frame_got = 0;
-  std::shared_ptr<Flight> flight;  // of the message that is being read
-  bool is_awaited = false;         // by somebody, when it began
+  std::shared_ptr<Flight> flight;  // for the message that is being read
+  bool is_awaited = false;         // a receive was waiting when the message began
   size_t got = 0;                  // of its bytes
 };
 
 class SocketLinks final : public Links {
  public:
-  // `ranks`: the numbers in the world of the ranks, of which `here` is this one's; `places` are by number in the world.
+  // `ranks`: the ranks' numbers in the world; `here` is this one's index in it. `places` are by number in the world.
   SocketLinks(std::shared_ptr<SocketListener> listener, int here,
               std::shared_ptr<const std::vector<SocketPlace>> places, std::vector<int> ranks, uint32_t channel,
               std::vector<int> group_begins)
@@ -115,7 +115,7 @@ class SocketLinks final : public Links {
   ~SocketLinks() override {
     const absl::Duration end = SteadyNow() + kFarewell;
     const auto has_more = [this](const Outgoing& out) { return !out.queue.empty() && lost_[out.to].ok(); };
-    Progress(absl::ZeroDuration());  // most of it goes at once, and then there is nothing to wait for
+    Progress(absl::ZeroDuration());  // sends most messages at once; then there is no wait
     while (std::any_of(outgoing_.begin(), outgoing_.end(), has_more) && SteadyNow() < end) Progress(end - SteadyNow());
     listener_->Close(channel_);
   }
@@ -147,7 +147,7 @@ class SocketLinks final : public Links {
       if (std::exchange(out.is_fresh, false)) Write(out);
     }
     epoll_event events[32];
-    // A time that is over by now is none; of less than zero epoll_wait would wait for ever.
+    // A time in the past counts as 0: with a negative time, epoll_wait would wait for ever.
     int milliseconds = static_cast<int>(absl::ToInt64Milliseconds(std::max(limit, absl::ZeroDuration())));
     for (const Outgoing& out : outgoing_) {
       if (out.connecting == nullptr) continue;
@@ -173,7 +173,7 @@ class SocketLinks final : public Links {
   absl::Status Lost(int rank) const override { return lost_[rank]; }
 
   void SendNotice(int to_rank, const Notice& notice) override {
-    (void)Post(to_rank, kNoticeTag, NoticeMessage::Of(notice));  // nobody waits for it
+    (void)Post(to_rank, kNoticeTag, NoticeMessage::Of(notice));  // no one waits for it
   }
 
   std::optional<Notice> PollNotice() override {
@@ -204,7 +204,7 @@ class SocketLinks final : public Links {
            << "a message of " << found << " bytes where " << expected << " were expected";
   }
 
-  // Of an error that the kernel gives; 0: the peer has closed it, on purpose or as its process ended.
+  // Returns the Status of a kernel error. 0: the peer closed the connection, on purpose or because its process ended.
   static absl::Status ConnectionError(int error) {
     return absl::UnavailableError(error == 0 ? "its connection is closed"
                                              : std::string("its connection is lost: ") + std::strerror(error));
@@ -216,13 +216,13 @@ class SocketLinks final : public Links {
     Outgoing& out = outgoing_[to_rank];
     if (lost_[to_rank].ok()) {
       out.queue.push_back({.frame = {.tag = tag, .bytes = flight->buffer->size()}, .flight = flight});
-      // Not if the kernel's buffer is full: it will say when it is not.
+      // Not while the kernel's buffer is full: epoll reports when it has space.
       out.is_fresh = out.watched_for != kWantsToWrite;
     }
     return std::make_unique<SocketRequest>(std::move(flight));
   }
 
-  // What the kernel says of a connection that is there or is being made.
+  // Handles events of a connection, established or not.
   void Attend(Outgoing& out, uint32_t events) {
     if (out.connection && (events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) != 0) {
       int error = 0;
@@ -233,7 +233,7 @@ class SocketLinks final : public Links {
     Write(out);
   }
 
-  // Connects if need be, and sends what the kernel takes.
+  // Connects if necessary, and sends as much as the kernel accepts.
   void Write(Outgoing& out) {
     if (!lost_[out.to].ok()) return;
     if (!out.connection) {
@@ -266,7 +266,7 @@ class SocketLinks final : public Links {
     Watch(out, out.connection.get(), EPOLLRDHUP);
   }
 
-  // What of the message is still to be sent, in one part or two. Returns how many.
+  // Sets `parts` to the unsent bytes of the message, in at most two parts. Returns their number.
   static size_t PartsOf(Outgoing::Message& message, iovec* parts) {
     MessageBytes& payload = *message.flight->buffer;
     size_t count = 0;
@@ -278,7 +278,7 @@ class SocketLinks final : public Links {
     return count;
   }
 
-  // So many bytes of the queue have been sent.
+  // Records that `bytes` of the queue have been sent.
   static void HaveGone(Outgoing& out, size_t bytes) {
     while (bytes > 0) {
       Outgoing::Message& message = out.queue.front();
@@ -292,12 +292,12 @@ class SocketLinks final : public Links {
     }
   }
 
-  // Looks at the descriptor for `events`, and for errors.
+  // Watches the descriptor for `events`, and for errors.
   void Watch(Outgoing& out, int descriptor, uint32_t events) {
     if (out.watched == descriptor && out.watched_for == events) return;
     epoll_event event{.events = events, .data = {.fd = descriptor}};
     if (out.watched != descriptor && out.watched >= 0) by_descriptor_.erase(out.watched);
-    // A closed descriptor is looked at no more, and another may have its number.
+    // A closed descriptor is no longer watched, and another may have its number.
     if (epoll_ctl(poll_.get(), EPOLL_CTL_MOD, descriptor, &event) != 0)
       (void)epoll_ctl(poll_.get(), EPOLL_CTL_ADD, descriptor, &event);
     by_descriptor_[descriptor] = out.to;
@@ -314,7 +314,7 @@ class SocketLinks final : public Links {
     out.queue.clear();
   }
 
-  // Takes the connections that have been made to this rank.
+  // Adds the connections that peers have made to this rank.
   void Welcome() {
     for (SocketListener::Arrival& arrival : listener_->Take(channel_)) {
       const auto from = std::find(ranks_.begin(), ranks_.end(), arrival.from);
@@ -329,7 +329,7 @@ class SocketLinks final : public Links {
     }
   }
 
-  // Reads what has come. `in` may be gone afterwards.
+  // Reads the available bytes. `in` may be destroyed afterwards.
   void Read(Incoming& in) {
     size_t read = 0;
     while (read < kMostAtOnce) {
@@ -361,7 +361,7 @@ class SocketLinks final : public Links {
     }
   }
 
-  // Gives what was read ahead to the messages that it belongs to.
+  // Copies the bytes that were read ahead to their messages.
   void Sort(Incoming& in) {
     while (in.ahead_begin < in.ahead_end) {
       const std::byte* from = in.ahead.data() + in.ahead_begin;
@@ -397,7 +397,7 @@ class SocketLinks final : public Links {
     FinishIfWhole(in);
   }
 
-  // The receive that was asked for first, which is then no more in awaited_; null: none was.
+  // Removes the oldest matching receive from awaited_ and returns it; null if there is none.
   std::shared_ptr<Flight> Awaiting(int from, uint32_t tag) {
     const auto awaited = awaited_.find({from, tag});
     if (awaited == awaited_.end()) return nullptr;
@@ -413,7 +413,7 @@ class SocketLinks final : public Links {
     flight->done = true;
     if (in.is_awaited) return;
     if (in.frame.tag == kNoticeTag) return TakeNotice(in.from, *flight->buffer);
-    // Somebody may have asked for it while it came.
+    // A receive may have been started while the message arrived.
     const std::shared_ptr<Flight> asked = Awaiting(in.from, in.frame.tag);
     if (asked == nullptr) {
       unexpected_[{in.from, in.frame.tag}].push_back(flight->buffer);
@@ -433,18 +433,18 @@ class SocketLinks final : public Links {
 
   const std::shared_ptr<SocketListener> listener_;  // shared by the links of this rank's communicators
   const int here_;
-  const std::shared_ptr<const std::vector<SocketPlace>> places_;  // likewise
+  const std::shared_ptr<const std::vector<SocketPlace>> places_;  // shared by the links of this rank's communicators
   const std::vector<int> ranks_;
   const uint32_t channel_;
   const std::vector<int> group_begins_;
   Descriptor poll_;
-  int event_ = -1;                    // of the listener, for this channel
+  int event_ = -1;                    // the listener's event of this channel
   std::vector<Outgoing> outgoing_;    // by rank
-  std::map<int, int> by_descriptor_;  // to the place in it
+  std::map<int, int> by_descriptor_;  // to the index in outgoing_
   std::map<int, Incoming> incoming_;  // by descriptor
   std::vector<absl::Status> lost_;    // by rank
   std::map<std::pair<int, uint32_t>, std::deque<std::shared_ptr<Flight>>> awaited_;  // by sender and tag
-  std::map<std::pair<int, uint32_t>, std::deque<MessageBuffer>> unexpected_;         // likewise
+  std::map<std::pair<int, uint32_t>, std::deque<MessageBuffer>> unexpected_;         // by sender and tag
   std::deque<Notice> notices_;
 };
 

@@ -25,7 +25,7 @@ namespace {
 
 constexpr absl::Duration kWayTime = absl::Seconds(3);  // for one address
 constexpr absl::Duration kGreetingTime = absl::Seconds(5);
-// A peer that does not answer is lost after so long, though nobody waits for it.
+// A peer that does not answer counts as lost after this time, even if no one waits for it.
 constexpr int kSilenceSeconds = 15;
 
 bool WouldWait() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -82,7 +82,7 @@ std::optional<SocketPlace::Address> AddressOf(const ifaddrs& entry) {
   }
   if (entry.ifa_addr->sa_family != AF_INET6) return std::nullopt;
   const auto* v6 = reinterpret_cast<const sockaddr_in6*>(entry.ifa_addr);
-  if (IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) return std::nullopt;  // means something on one machine alone
+  if (IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) return std::nullopt;  // valid only on one machine
   std::memcpy(address.bytes, &v6->sin6_addr, 16);
   address.is_v6 = 1;
   address.prefix_bits = static_cast<uint8_t>(BitsOf(entry.ifa_netmask, offsetof(sockaddr_in6, sin6_addr), 16));
@@ -172,7 +172,7 @@ absl::StatusOr<std::shared_ptr<SocketListener>> SocketListener::Create(const std
   made->listener_ = Descriptor(socket(AF_INET6, kType, 0));
   const int off = 0;
   if (made->listener_ && setsockopt(made->listener_.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) == 0) {
-    SocketPlace::Address all;  // of both families
+    SocketPlace::Address all;  // of both address families
     all.is_v6 = 1;
     any = EndpointOf(all, 0);
   } else {  // a machine without IPv6
@@ -219,7 +219,7 @@ void SocketListener::Accept() {
   std::erase_if(newcomers_, [](const auto& each) { return SteadyNow() - each.second.since > kGreetingTime; });
 }
 
-// Reads its greeting, and answers when that is whole and right.
+// Reads the greeting, and answers when it is complete and correct.
 void SocketListener::Listen(Newcomer& newcomer, bool* done) {
   auto* bytes = reinterpret_cast<std::byte*>(&newcomer.greeting);
   const int number = newcomer.connection.get();
@@ -230,7 +230,8 @@ void SocketListener::Listen(Newcomer& newcomer, bool* done) {
   newcomer.got += static_cast<size_t>(got);
   if (newcomer.got < sizeof(Greeting)) return;
   *done = true;
-  if (newcomer.greeting.nonce != place_.nonce) return;  // it looks for another, or is nobody of ours
+  // it is meant for another listener, or not from one of our ranks
+  if (newcomer.greeting.nonce != place_.nonce) return;
   if (send(number, &place_.nonce, sizeof(place_.nonce), MSG_NOSIGNAL) != sizeof(place_.nonce)) return;
   epoll_ctl(poll_.get(), EPOLL_CTL_DEL, number, nullptr);
   Channel& channel = channels_[newcomer.greeting.channel];
@@ -262,7 +263,7 @@ void SocketListener::Close(uint32_t channel) {
 Connecting::Connecting(std::vector<SocketPlace::Address> ways, const SocketPlace& peer, Greeting greeting)
     : ways_(std::move(ways)), port_(peer.port), greeting_(greeting) {}
 
-// Whether a connection to this way is under way.
+// Starts a connection to the present address. Returns true if it is in progress.
 bool Connecting::Begin() {
   const Endpoint endpoint = EndpointOf(ways_[way_], port_);
   connection_ = Descriptor(socket(endpoint.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));

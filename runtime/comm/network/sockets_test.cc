@@ -1,4 +1,4 @@
-// Connections between ranks that are threads of this process, by its loopback interface.
+// Connections between ranks that are threads of this process, over its loopback interface.
 
 #include "runtime/comm/network/sockets.h"
 
@@ -46,7 +46,7 @@ std::shared_ptr<SocketListener> Listener() {
   return *std::move(listener);
 }
 
-// Lets `connecting` go on, and the listener answer, until it is there or has failed.
+// Lets `connecting` continue, and the listener answer, until it is established or has failed.
 absl::Status Finish(Connecting& connecting, SocketListener* listener) {
   const absl::Duration end = SteadyNow() + absl::Seconds(10);
   while (SteadyNow() < end) {
@@ -59,7 +59,7 @@ absl::Status Finish(Connecting& connecting, SocketListener* listener) {
   return absl::DeadlineExceededError("the connection is neither there nor refused");
 }
 
-// A connection of `channel` from rank 7 to the listener.
+// Returns a connection of `channel` from rank 7 to the listener.
 absl::StatusOr<Descriptor> ConnectTo(SocketListener& listener, uint32_t channel = 0) {
   const SocketPlace& place = listener.place();
   Connecting connecting(WaysTo(place, place), place, {.nonce = place.nonce, .channel = channel, .from = 7});
@@ -80,7 +80,7 @@ TEST(WaysTo, NetworksThatBothHaveComeFirstAndLoopbackLast) {
   EXPECT_EQ(ways, (std::vector<std::string>{"10.1.9.9", "172.17.0.1", "192.168.4.4", "127.0.0.1"}));
 }
 
-// Of 20 bits the last four are of the third byte; and the same bits of the other family are another network.
+// Of 20 bits, the last four are in the third byte. Equal bits of the other address family are another network.
 TEST(WaysTo, NetworksMayEndWithinAByte) {
   const SocketPlace here = PlaceOf({V4("10.1.17.3", 20)});
   SocketPlace::Address v6 = V4("10.1.17.9", 20);
@@ -140,7 +140,7 @@ TEST(Connecting, TriesOneWayAfterTheOther) {
   const auto listener = Listener();
   SocketPlace place = listener->place();
   const SocketPlace::Address good = place.addresses[0];
-  // Nobody has the second: the documentation's network (RFC 5737).
+  // The second address is unused: the network for documentation (RFC 5737).
   const std::vector<SocketPlace::Address> ways = {V4("127.1.2.3"), good};
   place.port = listener->place().port;
   const SocketPlace refused = [&] {
@@ -160,7 +160,7 @@ TEST(Connecting, GivesUpAWayThatDoesNotAnswer) {
   const SocketPlace place = listener->place();
   Connecting connecting(WaysTo(place, place), place, {.nonce = place.nonce, .channel = 0, .from = 0});
   const absl::Duration begin = SteadyNow();
-  const std::string message(Finish(connecting, nullptr).message());  // the kernel connects, nobody accepts
+  const std::string message(Finish(connecting, nullptr).message());  // the kernel connects, but Accept is not called
   EXPECT_THAT(message, HasSubstr("no answer"));
   EXPECT_LT(SteadyNow() - begin, absl::Seconds(9));
 }
@@ -182,7 +182,7 @@ TEST(SocketListener, IgnoresWhoSaysSomethingElseOrNothing) {
   EXPECT_TRUE(ConnectTo(*listener).ok());
   EXPECT_EQ(listener->Take(0).size(), 1u);
   EXPECT_TRUE(IsReadable(strangers[0].get())) << "it is told by a closed connection";
-  // Who has said nothing or not all of it after some seconds, says it no more.
+  // A connection without a complete greeting after some seconds is closed.
   for (const size_t silent : {1, 2}) {
     for (int i = 0; i < 200 && !IsReadable(strangers[silent].get(), 50); ++i) listener->Accept();
     EXPECT_TRUE(IsReadable(strangers[silent].get(), 0)) << silent;

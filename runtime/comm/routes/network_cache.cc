@@ -37,7 +37,7 @@ std::string HashOf(std::string_view text) {  // FNV-1a
 
 std::string CheckOf(const std::string& text) { return "check = \"" + HashOf(text) + "\"\n"; }
 
-// Key to value, without quotes. Lines that are none of an assignment are left out.
+// Returns values by key, without quotes. Skips lines that are not assignments.
 std::map<std::string, std::string> Assignments(const std::string& text) {
   std::map<std::string, std::string> values;
   std::istringstream lines(text);
@@ -71,7 +71,7 @@ std::string ClusterName(const std::vector<std::string>& hosts_of_ranks, const st
     r = end;
   }
   name += "by " + transport + (interfaces.empty() ? "" : " through " + interfaces);
-  // What a line of the file cannot have.
+  // Characters that cannot be in a line of the file.
   std::erase_if(name, [](unsigned char c) { return c < ' ' || c == '"' || c == '\\'; });
   return name;
 }

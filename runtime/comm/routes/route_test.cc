@@ -50,7 +50,7 @@ TEST(RouteOf, ManyHostsSwapHalvesWhereMessagesCost) {
   EXPECT_EQ(Of(CollectiveOp::kAllReduce, 64 << 10, {.groups = 4}), Route::kOwner);
 }
 
-// A network on which many senders to one are slow.
+// A network on which many senders to one receiver are slow.
 TEST(RouteOf, GoesAroundTheRingWhereNeighboursAreQuicker) {
   const RoutePolicy policy{.costs = {.byte_to_all = 4e-9, .byte_to_neighbour = 1e-9}};
   for (const CollectiveOp op : kReducing) EXPECT_EQ(Of(op, kLarge, {.groups = 6, .policy = policy}), Route::kRing);
@@ -62,8 +62,8 @@ TEST(RouteOf, GoesAroundTheRingWhereNeighboursAreQuicker) {
       << "both are neighbours";
 }
 
-// Of what is reduced to slices each rank gives all of them, and of what is gathered it gets all: 15,000 bytes are worth
-// two messages more here.
+// Each rank contributes all slices of a reduce_scatter, and receives all slices of an all_gather: 15,000 bytes justify
+// two more messages here.
 TEST(RouteOf, CountsTheSlicesOfAllRanks) {
   const NetworkCosts costs{.latency = 1e-5, .message = 0, .byte_to_all = 4e-9, .byte_to_neighbour = 1e-9};
   const RouteOptions options{.groups = 4, .policy = {.costs = costs}};
@@ -74,7 +74,7 @@ TEST(RouteOf, CountsTheSlicesOfAllRanks) {
       << "nothing is added: 9,000 bytes are enough";
 }
 
-// So that what was measured a little differently seldom gives other bits.
+// So small differences between measurements seldom change bits.
 TEST(RouteOf, AnotherOrderOfAdditionsHasToBeAQuarterQuicker) {
   const auto with = [](double byte_to_all) {
     return RouteOptions{.groups = 6, .policy = {.costs = {.byte_to_all = byte_to_all, .byte_to_neighbour = 1e-9}}};
@@ -142,7 +142,7 @@ TEST(RoutesBySize, BeginWhereTheRouteChanges) {
   EXPECT_EQ(RoutesBySize(CollectiveOp::kAllReduce, {.groups = 2}).size(), 1u);
 }
 
-// Else groups of which each hears of others alone that do the same would wait instead of learning it.
+// Otherwise groups whose peers all call the same collective would wait instead of detecting the difference.
 TEST(PeersOf, AreMutualAndHaveTheNextGroups) {
   for (const Route route : kRoutes) {
     for (const int groups : {2, 3, 4, 6, 7, 16}) {
@@ -159,7 +159,7 @@ TEST(PeersOf, AreMutualAndHaveTheNextGroups) {
   EXPECT_THAT(PeersOf(Route::kChain, 0, 8), ElementsAre(1));
   EXPECT_THAT(PeersOf(Route::kRing, 0, 8), ElementsAre(1, 7));
   EXPECT_THAT(PeersOf(Route::kHalving, 0, 8), ElementsAre(1, 2, 4));
-  // 0 and 1 stand together, and 2 and 3: 1, 3, 4 and 5 take part.
+  // 0 and 1 form a pair, and so do 2 and 3: 1, 3, 4 and 5 take part.
   EXPECT_THAT(PeersOf(Route::kHalving, 1, 6), ElementsAre(0, 2, 3, 4));
 }
 
@@ -188,8 +188,8 @@ TEST(TravelOf, IsWhatTheTableSays) {
   EXPECT_THAT(TravelOf(Route::kAll, CollectiveOp::kAllReduce, kBytes, 1), Takes(0, 0)) << "a host alone";
 }
 
-// What a choice between routes goes by, beside the bytes: how many messages the busiest rank sends, and along a chain
-// how long the last group waits for the first chunk.
+// The inputs of the choice besides the bytes: the messages that the busiest rank sends, and the time until the last
+// group of a chain receives the first chunk.
 TEST(TravelOf, CountsTheMessagesThatARankSendsAndTheFillingOfAChain) {
   constexpr uint64_t kBytes = 16 << 20;
   const double share = 3.0 / 4, chunks = static_cast<double>(kBytes) / ChunkLimitsOf(Route::kRing, kBytes, 4, 1).most;
