@@ -14,13 +14,13 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kChunksInFlight = 8, kHalvingChunksInFlight = 4;  // the latter are large
+constexpr size_t kChunksInFlight = 8, kHalvingChunksInFlight = 4;  // chunks of halving are large
 constexpr int kHeaderTag = 2 * kChunkTags;
 constexpr int kTokenTag = 2 * kChunkTags + 1;
-constexpr absl::Duration kNap = absl::Milliseconds(5);  // between looks at failures
+constexpr absl::Duration kNap = absl::Milliseconds(5);  // between checks for failures
 constexpr int kLooksBeforeNap = 200;
 
-// What neighbouring groups compare.
+// The values that neighbouring groups compare.
 struct Header {
   uint64_t sequence = 0;
   OpDescription description;
@@ -35,7 +35,7 @@ RouteOptions OptionsOf(const Notices& notices, bool in_rank_order, const RoutePo
   return options;
 }
 
-// What the first ranks of groups tell each other of a collective.
+// The exchange and comparison of headers between the first ranks of groups, for one collective.
 class Headers {
  public:
   // `others`: the first ranks of the groups with which this one compares.
@@ -57,7 +57,7 @@ class Headers {
     return absl::OkStatus();
   }
 
-  // True if something happened. That a group does something else is a failure.
+  // Returns true if there was progress. Fails if another group makes another call.
   absl::StatusOr<bool> Step() {
     if (done_) return false;
     ASSIGN_OR_RETURN(const bool progress, exchange_.Step());
@@ -95,12 +95,12 @@ class Carriage {
         sequence_(sequence),
         most_(route == Route::kHalving
                   ? kHalvingChunksInFlight
-                  : std::max<size_t>(kChunksInFlight, 2 * context.notices.groups())),  // each owner has some
+                  : std::max<size_t>(kChunksInFlight, 2 * context.notices.groups())),  // so that each owner has some
         next_(static_cast<uint32_t>(context.group.index())) {}
 
   bool done() const { return transfers_.empty() && next_ >= chunks_.size(); }
 
-  // Begins chunks, and looks at those that are under way: true if something happened.
+  // Starts chunks, and continues those in progress. Returns true if there was progress.
   absl::StatusOr<bool> Step() {
     bool progress = false;
     Group& group = context_.group;
@@ -121,7 +121,7 @@ class Carriage {
     return progress;
   }
 
-  // For whom it waits.
+  // Adds the ranks for which it waits.
   void AddMissing(std::vector<int>* ranks) const {
     for (const std::unique_ptr<Transfer>& transfer : transfers_) {
       for (int rank : transfer->Missing()) {
@@ -183,7 +183,7 @@ absl::Status BetweenGroups::Pump(absl::FunctionRef<absl::StatusOr<bool>()> step,
 absl::Status BetweenGroups::WaitedFor(const std::vector<int>& late, absl::Duration waited,
                                       std::optional<Search>* search, const std::string& what) {
   group_.LookForStall(waited, what);
-  // A late rank's own group knows best: let it report first.
+  // A late rank's own group has the best information, so it gets time to report first.
   if (waited < group_.grace()) return absl::OkStatus();
   for (int rank : late) {
     if (const absl::Status lost = links_.Lost(rank); !notices_.HasLeft(rank) && !lost.ok()) {
@@ -228,7 +228,7 @@ absl::Status BetweenGroups::Run(uint64_t sequence, const OpDescription& descript
   Carriage carriage({.group = group_, .links = links_, .notices = notices_, .operands = operands}, plan.route,
                     plan.chunks, sequence);
   if (compares) RETURN_IF_ERROR(headers.Begin(links_));
-  // Data of another size than was expected: the headers say why, here or at the group's first rank.
+  // Received data of an unexpected size. The headers will explain it, here or at the group's first rank.
   absl::Status mismatch;
   bool met = false;
   auto look_who_came = [&] {
@@ -266,9 +266,9 @@ absl::Status BetweenGroups::Run(uint64_t sequence, const OpDescription& descript
   group_.SayGoingOn();
   RETURN_IF_ERROR(status);
   if (!mismatch.ok()) return group_.Fail(group_.world_rank(), mismatch);
-  if (!met) on_met();  // the group's first rank looks later than the data came
+  if (!met) on_met();  // the data arrived before the group's first rank noticed the headers
   if (!compares) return absl::OkStatus();
-  // Data that comes from all groups says that they are there, and have found no difference.
+  // Data from all groups shows that they have arrived and found no difference.
   const bool moves_data = plan.chunks.size() > 0;
   if (plan.route == Route::kChain && !moves_data) RETURN_IF_ERROR(PassTokens(headers.message(), what));
   slot.linked.IncrementBelow(sequence, 1);
@@ -282,8 +282,8 @@ absl::Status BetweenGroups::PassTokens(const MessageBuffer& mine, const std::str
     above = {below.back()};
     below.pop_back();
   }
-  RETURN_IF_ERROR(ExchangeTokens({}, below, mine, what));     // all below are there
-  RETURN_IF_ERROR(ExchangeTokens(above, above, mine, what));  // all above are
+  RETURN_IF_ERROR(ExchangeTokens({}, below, mine, what));     // all groups below have arrived
+  RETURN_IF_ERROR(ExchangeTokens(above, above, mine, what));  // all groups above have arrived
   return ExchangeTokens(below, {}, mine, what);
 }
 

@@ -17,7 +17,7 @@ absl::Status DirectTransfer::BeginReduction() {
   partials_[here_] = std::make_shared<MessageBytes>(bytes);
   RETURN_IF_ERROR(ReduceGroup(partials_[here_]->data()));
   for (int i = 1; i < groups; ++i) {
-    const int other = (here_ + i) % groups;  // not all to the same first
+    const int other = (here_ + i) % groups;  // so that not all send to the same group first
     if (owner_ < 0 || owner_ == other) RETURN_IF_ERROR(Send(other, Stage::kPartial, partials_[here_]));
     if (!is_owner) continue;
     partials_[other] = std::make_shared<MessageBytes>(bytes);
@@ -40,7 +40,7 @@ absl::Status DirectTransfer::ReduceGroup(std::byte* partial) {
                       .world_size = context_.operands.world_size,
                       .inputs = inputs};
   if (RoundsPartials()) {
-    if (kind() == ReduceKind::kMean) reduction.kind = ReduceKind::kSum;  // it is divided once, at the end
+    if (kind() == ReduceKind::kMean) reduction.kind = ReduceKind::kSum;  // divided once, at the end
     reduction.outputs = {&partial, 1};
   } else {
     reduction.partial = partial;
@@ -90,7 +90,7 @@ std::vector<int> DirectTransfer::Missing() const {
   return ranks;
 }
 
-// What this group waited for is there: the result, or the partial results of all groups.
+// Continues after all awaited data has arrived: the result, or the partial results of all groups.
 absl::Status DirectTransfer::HaveAll() {
   const bool is_owner = owner_ < 0 || owner_ == here_;
   if (!traits().reduces || !is_owner) return CopyToOutputs(result_->data());

@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-// Of the first 2 (groups - p) groups the odd ones take part for the even ones before them, too.
+// Of the first 2 (groups - p) groups, the odd ones also take part for the even ones before them.
 void HalvingTransfer::PlanTurns() {
   const int groups = context_.notices.groups();
   power_ = PowerOfTwoBelow(groups);
@@ -23,11 +23,11 @@ void HalvingTransfer::PlanTurns() {
   if (stands_in) turns_.push_back({.with = here_ - 1, .stage = Stage::kResult, .send = all});
 }
 
-// `place`: this group's among those that take part, of which the first `pairs` stand in for another.
+// `place` is this group's index among those that take part. The first `pairs` of them represent another group.
 void HalvingTransfer::PlanSwaps(int place, int pairs) {
   const auto group_at = [&](int p) { return p < pairs ? 2 * p + 1 : p + pairs; };
   own_ = PartsOf(place, place + 1);
-  std::vector<Turn> results;  // in the other order
+  std::vector<Turn> results;  // in reverse order
   for (int distance = power_ / 2; distance > 0; distance /= 2) {
     const int other = place ^ distance, with = group_at(other);
     const int mine = place / distance * distance,
@@ -112,7 +112,7 @@ absl::Status HalvingTransfer::SendOf(const Turn& turn) {
   return Send(turn.with, turn.stage, std::move(message));
 }
 
-// What has come: partial results are added, the lower group's first; results are kept.
+// Adds received partial results, the lower group's first, or keeps received results.
 absl::Status HalvingTransfer::Take(const Turn& turn) {
   MessageBytes& to = turn.stage == Stage::kPartial ? *partial_ : *result_;
   const size_t width = to.size() / static_cast<size_t>(chunk_.count);

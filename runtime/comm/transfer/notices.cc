@@ -11,7 +11,8 @@ namespace {
 
 constexpr absl::Duration kFlush = absl::Milliseconds(300);
 constexpr absl::Duration kAskAgain = absl::Milliseconds(50);
-constexpr absl::Duration kReporterTime = absl::Milliseconds(200);  // after which others tell in its place
+// after which other ranks report in place of the reporter
+constexpr absl::Duration kReporterTime = absl::Milliseconds(200);
 
 }  // namespace
 
@@ -38,7 +39,7 @@ void Notices::Take(const Links::Notice& notice) {
     case Kind::kFailed:
       if (group_.failure().ok()) {
         (void)group_.Fail(notice.rank, notice.status);
-        group_.SayTold();  // by whoever tells us, as everybody
+        group_.SayTold();  // the sender notifies all ranks
       }
       break;
     case Kind::kLeft: left_.push_back(GroupOf(notice.from)); break;
@@ -56,8 +57,8 @@ absl::Status Notices::Poll() {
   while (std::optional<Links::Notice> notice = links_.PollNotice()) Take(*notice);
   absl::Status failure = group_.failure();
   if (failure.ok() || told_) return failure;
-  // Of a failure of the world's communicator that communicator's own notices tell. Its record may be read before the
-  // one of this communicator is written.
+  // A failure of the world's communicator is announced by its own notices. Its record may be readable before that of
+  // this communicator is written.
   const Failure* record = group_.failure_here();
   if (record == nullptr) return failure;
   failed_since_ = std::min(failed_since_, SteadyNow());

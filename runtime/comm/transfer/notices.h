@@ -1,6 +1,6 @@
-// What groups of ranks that share no memory tell each other besides data: that the world has failed, that a group is
-// gone, and for whom a rank waits. A failure reaches every rank of every other group by a message of its own, so that
-// it does not matter which of them is stopped. Used by the rank's progress thread.
+// Messages besides data between groups of ranks that share no memory: the world has failed, a group has left, and for
+// whom a rank waits. A failure is sent to every rank of every other group separately, so that a stopped rank does not
+// delay the others. Used by the rank's progress thread.
 
 #pragma once
 
@@ -16,42 +16,43 @@ namespace lockstep {
 
 class Notices {
  public:
-  // Both are borrowed and must outlive this.
+  // Both are borrowed and must outlive this object.
   Notices(Group* group, Links* links);
 
-  // To be called now and then: takes notice of what others tell, answers what they ask, and tells them of this group's
+  // Call it from time to time. Processes received notices, answers questions, and notifies other groups of this group's
   // failure. Returns the failure.
   absl::Status Poll();
 
-  // For whom a rank of another group waits, as it says itself. Asks it again and again as long as this is called.
+  // Returns for whom a rank of another group waits, according to its last answer. Repeats the question while this is
+  // called.
   Search::Reply Ask(int rank, bool first);
 
-  // Whether all ranks of that rank's group are gone.
+  // Returns true if all ranks of that rank's group have left.
   bool HasLeft(int rank) const;
 
-  // At the end: tells the other groups that this one is done (if `last_of_group`) or has failed, and gives the messages
-  // a moment to leave.
+  // Call it at the end. Notifies the other groups that this one is done (if `last_of_group`) or has failed, and gives
+  // the messages a moment to leave.
   void Leave(bool last_of_group);
 
   int GroupOf(int rank) const;
   int GroupSize(int group) const { return begins_[group + 1] - begins_[group]; }
   int groups() const { return static_cast<int>(begins_.size()) - 1; }
-  // First rank of each group, and the world's size.
+  // The first rank of each group, and the world's size.
   const std::vector<int>& begins() const { return begins_; }
 
  private:
   struct Inquiry {
-    absl::Duration asked;  // when last
+    absl::Duration asked;  // the time of the last question
     Search::Reply reply;
   };
   void Take(const Links::Notice& notice);
-  void TellOthers(const Links::Notice& notice);  // all ranks of the groups that are still there
+  void TellOthers(const Links::Notice& notice);  // to all ranks of the groups that have not left
 
   Group& group_;
   Links& links_;
   std::vector<int> begins_;
-  std::vector<int> left_;  // groups that are gone
-  bool told_ = false;      // the other groups know of the failure
+  std::vector<int> left_;  // groups that have left
+  bool told_ = false;      // the other groups have been notified of the failure
   absl::Duration failed_since_ = absl::InfiniteDuration();
   std::map<int, Inquiry> inquiries_;  // by rank
 };

@@ -1,4 +1,4 @@
-// What the groups of a world tell each other, over links that keep what is sent.
+// Tests the notices between the groups of a world, over links that record the sent messages.
 
 #include "runtime/comm/transfer/notices.h"
 
@@ -19,7 +19,7 @@ namespace {
 using NoticeKind = Links::Notice::Kind;
 using Reply = Search::Reply;
 
-// Carries notices alone. Those for this rank are put into `inbox`.
+// Links that carry only notices. Those for this rank are put into `inbox`.
 class NoticesAlone final : public Links {
  public:
   absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int, int, MessageBuffer) override { return Internal() << "Send"; }
@@ -40,7 +40,7 @@ class NoticesAlone final : public Links {
   }
   const std::vector<int>& group_begins() const override { return begins_; }
 
-  // To whom notices of a kind were sent since the last call, in order.
+  // Returns the receivers of notices of a kind since the last call, in order.
   std::vector<int> TakeSent(NoticeKind kind) {
     std::vector<int> to;
     for (const auto& [rank, notice] : sent) {
@@ -58,7 +58,7 @@ class NoticesAlone final : public Links {
   const std::vector<int> begins_ = {0, 1, 3};
 };
 
-// The group of ranks 1 and 2 of four; 0 and 3 are by themselves.
+// The group of ranks 1 and 2 of four. 0 and 3 form their own groups.
 class NoticesTest : public ::testing::Test {
  protected:
   struct Rank {
@@ -108,7 +108,7 @@ TEST_F(NoticesTest, TheReporterTellsAFailureOnce) {
   EXPECT_TRUE(first_.notices->Poll().ok());
   const absl::Status failure = first_.group->Fail(2, absl::AbortedError("enough"));
   EXPECT_EQ(second_.notices->Poll(), failure);
-  EXPECT_EQ(second_.links.TakeSent(NoticeKind::kFailed), kNobody);  // that is the first's to do
+  EXPECT_EQ(second_.links.TakeSent(NoticeKind::kFailed), kNobody);  // the first does this
   for (int i = 0; i < 3; ++i) EXPECT_EQ(first_.notices->Poll(), failure);
   ASSERT_FALSE(first_.links.sent.empty());
   EXPECT_EQ(first_.links.sent[0].second.rank, 2);
@@ -119,7 +119,7 @@ TEST_F(NoticesTest, TheReporterTellsAFailureOnce) {
   EXPECT_EQ(second_.links.TakeSent(NoticeKind::kFailed), kNobody);
 }
 
-// The world's record may be there before that of a part, which then says nothing yet of who is to blame.
+// The world's record may exist before that of a split communicator, which does not name the culprit yet.
 TEST_F(NoticesTest, AFailureOfTheWorldIsNotToldBeforeItIsDeclaredHere) {
   std::shared_ptr<Segment> memory = *Segment::CreatePrivate(ControlBlock::Bytes(2));
   const ControlBlock block = ControlBlock::Initialize(memory->data(), 2);
@@ -156,7 +156,7 @@ TEST_F(NoticesTest, OthersTellWhatTheReporterDoesNot) {
   EXPECT_EQ(first_.links.TakeSent(NoticeKind::kFailed), kNobody);
 }
 
-// It is whoever has found the failure that tells all.
+// The rank that found the failure notifies all.
 TEST_F(NoticesTest, WhatOneIsToldIsAFailureAndIsNotToldAgain) {
   first_.links.inbox.push_back(
       {.kind = NoticeKind::kFailed, .rank = 3, .from = 0, .status = absl::AbortedError("enough")});
@@ -173,7 +173,7 @@ TEST_F(NoticesTest, WhatOneIsToldIsAFailureAndIsNotToldAgain) {
 TEST_F(NoticesTest, QuestionsAreAskedNowAndThen) {
   EXPECT_EQ(first_.notices->Ask(0, true).kind, Reply::Kind::kNone);
   for (int i = 0; i < 1000; ++i) (void)first_.notices->Ask(0, false);
-  EXPECT_LE(first_.links.TakeSent(NoticeKind::kQuestion).size(), 20u);  // one; a slow machine may take its time
+  EXPECT_LE(first_.links.TakeSent(NoticeKind::kQuestion).size(), 20u);  // one; more on a slow machine
   absl::SleepFor(absl::Milliseconds(60));
   EXPECT_EQ(first_.notices->Ask(0, false).kind, Reply::Kind::kNone);
   EXPECT_EQ(first_.links.TakeSent(NoticeKind::kQuestion), (std::vector<int>{0}));
@@ -183,7 +183,7 @@ TEST_F(NoticesTest, QuestionsAreAskedNowAndThen) {
   EXPECT_EQ(first_.notices->Ask(0, false).kind, Reply::Kind::kBusy);
   EXPECT_EQ(first_.notices->Ask(3, false).kind, Reply::Kind::kWaits);
   EXPECT_EQ(first_.notices->Ask(3, false).rank, 0);
-  EXPECT_EQ(first_.notices->Ask(3, true).kind, Reply::Kind::kNone);  // what it said before does not count
+  EXPECT_EQ(first_.notices->Ask(3, true).kind, Reply::Kind::kNone);  // earlier answers do not count
 }
 
 TEST_F(NoticesTest, QuestionsAreAnswered) {
@@ -212,18 +212,18 @@ TEST_F(NoticesTest, TheLastOfAGroupSaysThatItIsGone) {
   EXPECT_TRUE(first_.notices->Poll().ok());
   EXPECT_TRUE(first_.notices->HasLeft(0));
   for (int rank : {1, 2, 3}) EXPECT_FALSE(first_.notices->HasLeft(rank)) << rank;
-  // It is told nothing more.
+  // A group that has left gets no more notices.
   first_.notices->Leave(/*last_of_group=*/true);
   EXPECT_THAT(first_.links.TakeSent(NoticeKind::kLeft), testing::Not(testing::Contains(0)));
 }
 
-// A failure is told by a rank that leaves, too, and it does not say that it is done.
+// A leaving rank also announces a failure, and then does not announce that it is done.
 TEST_F(NoticesTest, AFailedGroupTellsThatInPlaceOfLeaving) {
   (void)first_.group->Fail(1, absl::AbortedError("enough"));
   const absl::Time begin = absl::Now();
   first_.notices->Leave(/*last_of_group=*/true);
   EXPECT_EQ(first_.links.TakeSent(NoticeKind::kFailed), kOthers);
-  EXPECT_GE(absl::Now() - begin, absl::Milliseconds(290));  // so that the messages leave
+  EXPECT_GE(absl::Now() - begin, absl::Milliseconds(290));  // time for the messages to leave
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace lockstep {
 absl::Status PairTransfer::Begin() {
   const Operands& o = context_.operands;
   const int source = SourceRank(o, chunk_);
-  if (source < 0) return absl::OkStatus();  // of a permute: the target has zeros
+  if (source < 0) return absl::OkStatus();  // for a permute: the target gets zeros
   source_ = context_.notices.GroupOf(source);
   const int target = context_.notices.GroupOf(TargetRank(o, chunk_));
   if (here_ == source_ && here_ == target) {

@@ -12,12 +12,12 @@ namespace lockstep {
 
 namespace {
 
-// The group that has a chunk's result first, or from whose source it is copied.
+// Returns the group that has a chunk's result first, or the group of the source for copies.
 int OwnerOf(const Transfer::Context& context, uint32_t index, const Chunk& chunk) {
   const CollectiveTraits traits = TraitsOf(context.operands.collective->op);
   if (!traits.reduces) return context.notices.GroupOf(SourceRank(context.operands, chunk));
   if (traits.scatters) return context.notices.GroupOf(chunk.share);
-  // In turn, and so that each of a group's ranks carries chunks of all owners.
+  // Owners alternate such that each rank of a group carries chunks of all owners.
   return static_cast<int>(index) / context.notices.GroupSize(0) % context.notices.groups();
 }
 
