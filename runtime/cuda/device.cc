@@ -14,18 +14,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kBusy = std::chrono::microseconds(200);  // how long a wait asks without a rest
+constexpr auto kBusy = std::chrono::microseconds(200);  // a wait polls for this long without sleeping
 constexpr auto kRest = std::chrono::microseconds(50);
 constexpr auto kBetweenWatches = std::chrono::milliseconds(1);
 constexpr auto kLastWait = std::chrono::seconds(10);
-constexpr int kQueued = 128;  // calls of MakeRoom between its events: twice as many are queued at most
-constexpr auto kAfterAbort = std::chrono::seconds(1);  // how long what was aborted may take to end
+constexpr int kQueued = 128;  // calls of MakeRoom between its events; at most twice as many are queued
+constexpr auto kAfterAbort = std::chrono::seconds(1);  // the time for aborted work to end
 
 CUdeviceptr AddressOf(const std::byte* data) { return reinterpret_cast<CUdeviceptr>(data); }
 
-// Whether a context is of no use after it: every later call returns it, too.
+// Returns true if the context is unusable afterwards: every later call returns the error, too.
 bool BreaksContext(CUresult result) {
-  constexpr int kFirst = 714, kLast = 719;  // of exceptions of kernels, up to CUDA_ERROR_LAUNCH_FAILED
+  constexpr int kFirst = 714, kLast = 719;  // exceptions of kernels, up to CUDA_ERROR_LAUNCH_FAILED
   constexpr int kNvlinkUncorrectable = 220, kAssert = 710, kContextIsDestroyed = 709;
   switch (static_cast<int>(result)) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:
@@ -62,7 +62,7 @@ uint64_t CudaStream::AddWatch(Watch watch) {
 
 void CudaStream::RemoveWatch(uint64_t id) { watches_.erase(id); }
 
-// --- Its life -----------------------------------------------------------------------------------------------------
+// --- Creation and destruction -------------------------------------------------------------------------------------
 
 class CudaDevice::Memory final : public DeviceMemory {
  public:
@@ -88,12 +88,12 @@ class CudaDevice::Event final : public DeviceEvent {
 
   bool recorded = false;
   uint64_t copies = 0;    // blocks of to_host_ that were used before it
-  uint64_t failures = 0;  // of the device, when it was recorded
+  uint64_t failures = 0;  // the device's failures_ when it was recorded
 
  private:
   CudaDevice& device_;
   const CUevent handle_;
-  const std::unique_ptr<DeviceMemory> word_;  // pinned: the error word, as it is here; 0 where kernels check nothing
+  const std::unique_ptr<DeviceMemory> word_;  // pinned: the error word at this event; 0 if kernels check nothing
 };
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(const DriverApi& api, int rank_on_host) {
@@ -154,7 +154,7 @@ absl::Status CudaDevice::Open() {
 CudaDevice::~CudaDevice() {
   if (context_ == nullptr) return;
   stream_.watches_.clear();
-  // In a broken context nothing begins any more.
+  // In a broken context, no queued work starts.
   const auto ended = [this] {
     if (stream_.handle_ == nullptr || copies_ == nullptr) return true;  // nothing was queued
     return broken_.ok() ? IsIdle() : !host_calls_->running();
@@ -167,7 +167,7 @@ CudaDevice::~CudaDevice() {
     (void)host_calls_.release();
     return;
   }
-  // In a broken context these fail, and it frees all by itself.
+  // In a broken context these calls fail, and the driver frees all memory itself.
   FreeLater();
   to_device_.Free();
   to_host_.Free();
@@ -207,7 +207,8 @@ absl::Status CudaDevice::CheckLibrary(const absl::Status& status) {
   RETURN_IF_ERROR(broken_);
   CUstreamCaptureStatus captures = CU_STREAM_CAPTURE_STATUS_NONE;
   CUresult result = api_.StreamIsCapturing(stream_.handle_, &captures);
-  const bool captured = captures != CU_STREAM_CAPTURE_STATUS_NONE;  // such a stream must not be asked for more
+  // a stream that is being captured must not be queried
+  const bool captured = captures != CU_STREAM_CAPTURE_STATUS_NONE;
   if (result == CUDA_SUCCESS && !captured) result = api_.StreamQuery(stream_.handle_);
   if (!BreaksContext(result)) return status;
   return Check(result, std::string(status.message()) + "; then a look at the stream");
@@ -245,7 +246,7 @@ absl::Status CudaDevice::AwaitEvent(CUevent event) {
   return Await([this, event] { return api_.EventQuery(event); }, "cuEventQuery");
 }
 
-// Both streams: where a call of the driver failed, one may not wait for the other.
+// Checks both streams: if a call of the driver failed, one may not wait for the other.
 bool CudaDevice::IsIdle() {
   for (CUstream stream : {stream_.handle_, copies_}) {
     const CUresult result = api_.StreamQuery(stream);
@@ -262,7 +263,7 @@ absl::Status CudaDevice::AwaitIdle() {
     if (status.ok()) status = Await([&] { return api_.StreamQuery(stream); }, "cuStreamQuery");
   }
   if (status.ok()) return status;
-  // A watch's error: whoever watches has aborted what cannot end, which now does.
+  // After an error of a watch: the watch has aborted the work that could not end, so it ends now.
   const auto until = Clock::now() + kAfterAbort;
   while (broken_.ok() && !IsIdle() && Clock::now() < until) std::this_thread::sleep_for(kRest);
   return status;
@@ -329,7 +330,7 @@ bool CudaDevice::MemoryIsHeld() const {
 
 void CudaDevice::Free(const Freed& memory) {
   if (memory.pinned) pinned_.erase(memory.data);
-  if (!Enter().ok()) return;  // the context's end frees it
+  if (!Enter().ok()) return;  // the end of the context frees it
   if (IsIdle() && !MemoryIsHeld()) FreeNow(memory);
   else freed_.push_back(memory);
 }
@@ -338,7 +339,7 @@ void CudaDevice::FreeNow(const Freed& memory) {
   (void)(memory.pinned ? api_.MemFreeHost(memory.data) : api_.MemFree(AddressOf(memory.data)));
 }
 
-// Called when the streams are idle.
+// Call it only when the streams are idle.
 void CudaDevice::FreeLater() {
   if (MemoryIsHeld()) return;
   for (const Freed& memory : std::exchange(freed_, {})) FreeNow(memory);
@@ -354,7 +355,7 @@ absl::Status CudaDevice::MakeRoom() {
   if (captured) return absl::OkStatus();
   RETURN_IF_ERROR(Check(api_.EventRecord(room_[0], stream_.handle_), "cuEventRecord"));
   std::swap(room_[0], room_[1]);
-  return AwaitEvent(room_[0]);  // recorded the time before
+  return AwaitEvent(room_[0]);  // recorded by the previous call
 }
 
 // --- Work ---------------------------------------------------------------------------------------------------------
@@ -384,7 +385,7 @@ absl::Status CudaDevice::CopyAhead(std::byte* device, const std::byte* host, siz
   return CopyFromHost(device, host, bytes);
 }
 
-// In copies_; what the steps' stream gets from now on waits for it.
+// Copies in copies_. Later work of the steps' stream waits for it.
 absl::Status CudaDevice::CopyFromHost(std::byte* device, const std::byte* host, size_t bytes) {
   const absl::Status status = to_device_.CopyToDevice(AddressOf(device), host, bytes, copies_);
   RETURN_IF_ERROR(Check(api_.EventRecord(copied_, copies_), "cuEventRecord"));
@@ -458,7 +459,7 @@ absl::Status CudaDevice::Await(DeviceEvent& event) {
 absl::Status CudaDevice::Reach(Event& event) {
   RETURN_IF_ERROR(Enter());
   RETURN_IF_ERROR(AwaitEvent(event.handle()));
-  RETURN_IF_ERROR(AskWatches(absl::ZeroDuration()));  // what has ended may have been ended by force
+  RETURN_IF_ERROR(AskWatches(absl::ZeroDuration()));  // the work may have been aborted
   RETURN_IF_ERROR(host_calls_->error());
   return CheckErrorWord(event.word());
 }
@@ -483,7 +484,7 @@ absl::Status CudaDevice::Finish() {
   }
   RETURN_IF_ERROR(AwaitIdle());
   FreeLater();
-  RETURN_IF_ERROR(AskWatches(absl::ZeroDuration()));  // what has ended may have been ended by force
+  RETURN_IF_ERROR(AskWatches(absl::ZeroDuration()));  // the work may have been aborted
   const absl::Status of_host = host_calls_->TakeError();
   const absl::Status of_kernels = kernels_check ? CheckErrorWord(word_) : absl::OkStatus();
   if (of_kernels.ok()) return of_host;

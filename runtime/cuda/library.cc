@@ -10,9 +10,10 @@ namespace lockstep::cuda {
 
 namespace {
 
-// Whether dlopen failed for want of the file, and not because of what is in it or what it needs. The texts are glibc's,
-// and may be translated; what they begin with is not: the name as it was given if no such file was found, else the path
-// of the file that failed, or the name of a library that it needs. One for other processors counts as not found there.
+// Returns true if dlopen failed because the file does not exist, and false if it failed because of the file's contents
+// or dependencies. The texts are those of glibc and may be translated, but their beginnings are not: the given name if
+// no such file was found, otherwise the path of the failed file or the name of a missing dependency. A file for other
+// processors counts as not found.
 bool IsMissing(const std::string& path, const std::string& error) {
   if (path.find('/') != std::string::npos) {
     std::error_code ignored;

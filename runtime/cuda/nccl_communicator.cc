@@ -19,11 +19,12 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr auto kNcclRest = std::chrono::microseconds(50);
-constexpr auto kNcclBusy = std::chrono::microseconds(100);  // in which NCCL's thread has mostly launched a collective
-// Of all ranks' barriers, in whichever wait they are late.
+// within this time, NCCL's thread has usually launched a collective
+constexpr auto kNcclBusy = std::chrono::microseconds(100);
+// The label of the barrier of all ranks, in whichever wait they are late.
 constexpr char kLate[] = "a GPU that waits for its peers";
 
-// The first error of any rank, the same on all of them.
+// Returns the first error of any rank, the same on all ranks.
 absl::Status Agree(Communicator& host, const absl::Status& mine, std::string_view label) {
   const std::string text = mine.ok() ? "" : mine.ToString();
   ASSIGN_OR_RETURN(const std::vector<std::string> all, host.AllGatherBytes(text, label));
@@ -43,7 +44,7 @@ class NcclCommunicator::Memory final : public RegisteredMemory {
   Memory(std::byte* data, size_t bytes, void* handle, std::shared_ptr<NcclHandle> nccl, std::shared_ptr<NcclLine> line)
       : RegisteredMemory(data, bytes), handle_(handle), nccl_(std::move(nccl)), line_(std::move(line)) {}
   ~Memory() override {
-    // With the communicator all that is registered with it goes, once its abort has ended.
+    // Registrations end with the communicator, after its abort has ended.
     if (!line_->AwaitIdle([] { return true; }) || !line_->AwaitEnd(*nccl_)) {
       std::fprintf(stderr, "lockstep: memory of a collective that does not end is kept\n");
       return;
@@ -54,7 +55,7 @@ class NcclCommunicator::Memory final : public RegisteredMemory {
   }
 
  private:
-  void* const handle_;  // of the registration; null: there is none
+  void* const handle_;  // of the registration; null if there is none
   const std::shared_ptr<NcclHandle> nccl_;
   const std::shared_ptr<NcclLine> line_;
 };
@@ -72,7 +73,7 @@ class PlainMemory final : public RegisteredMemory {
 
 }  // namespace
 
-// --- Its life -----------------------------------------------------------------------------------------------------
+// --- Creation and destruction -------------------------------------------------------------------------------------
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(const NcclApi& api, Communicator& host,
                                                                            CudaDevice& device) {
@@ -120,7 +121,7 @@ NcclCommunicator::~NcclCommunicator() {
 }
 
 absl::Status NcclCommunicator::Join() {
-  // What rank 0 has to say: the id, or after a letter what went wrong.
+  // Rank 0's message: the id, or its error after the character '!'.
   std::string mine;
   if (rank() == 0) {
     ncclUniqueId id;
@@ -144,7 +145,7 @@ absl::Status NcclCommunicator::JoinAs(const ncclUniqueId& id) {
   const DriverApi& driver = device_.api();
   RETURN_IF_ERROR(device_.Check(driver.EventCreate(&computed_, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
   ncclConfig_t config;
-  config.blocking = 0;  // a rank that dies meanwhile would block the others for ever
+  config.blocking = 0;  // a rank that dies now would otherwise block the others for ever
   ncclResult_t result;
   {
     const std::lock_guard<std::mutex> lock(nccl_->mutex);
@@ -154,7 +155,7 @@ absl::Status NcclCommunicator::JoinAs(const ncclUniqueId& id) {
   return AwaitReady("ncclCommInitRankConfig");
 }
 
-// Until NCCL has done what it had begun in a thread of its own.
+// Waits until NCCL has completed the operation that it started in its own thread.
 absl::Status NcclCommunicator::AwaitReady(std::string_view what) {
   const absl::Time begin = absl::Now(), busy = begin + absl::FromChrono(kNcclBusy);
   for (;;) {
@@ -179,14 +180,14 @@ absl::Status NcclCommunicator::AwaitReady(std::string_view what) {
 
 // --- Failures -----------------------------------------------------------------------------------------------------
 
-// Ends the device's part of what has failed: of all parts, as one fails with the world.
+// Aborts the collectives of all communicators of this GPU, because each of them fails with the world. Returns `status`.
 absl::Status NcclCommunicator::Failed(const absl::Status& status) {
   line_->AbortAll();
   return status;
 }
 
 absl::Status NcclCommunicator::CheckNccl() {
-  // A part whose world is gone need not know of it, and what its GPU held has been ended, too.
+  // A communicator from Split whose world is destroyed may not notice that its GPU's work was aborted, too.
   if (nccl_->aborted()) return FailedPrecondition() << "NCCL's communicator was ended with another one of its GPU";
   ncclResult_t state = ncclSuccess;
   const std::lock_guard<std::mutex> lock(nccl_->mutex);
@@ -206,13 +207,13 @@ absl::Status NcclCommunicator::Watch(absl::Duration waited) {
   const absl::Status status = CheckNccl();
   if (!status.ok()) {
     Abort(status);
-    return host_.CheckPeers();  // of several errors the first counts
+    return host_.CheckPeers();  // of several errors, the first counts
   }
   return waited > timeout() ? Late(kLate) : absl::OkStatus();
 }
 
-// The device, or NCCL, has waited for too long. Ranks that wait for the same come here, too; another one is to blame,
-// whose host the hosts' communicator names.
+// Handles a wait of the device, or of NCCL, that is too long. Other waiting ranks come here, too. The hosts'
+// communicator names the rank that does not, which is the culprit.
 absl::Status NcclCommunicator::Late(std::string_view what) {
   absl::Status status = host_.Barrier(kLate);
   if (status.ok()) {
@@ -233,7 +234,7 @@ void NcclCommunicator::Abort(const absl::Status& cause) {
 
 absl::StatusOr<std::unique_ptr<RegisteredMemory>> NcclCommunicator::Allocate(size_t bytes, std::string_view label) {
   RETURN_IF_ERROR(CheckPeers());
-  const absl::Status all = host_.Allocate(0, label).status();  // all ranks call it
+  const absl::Status all = host_.Allocate(0, label).status();  // a collective call: all ranks make it
   if (!all.ok()) return Failed(all);
   RETURN_IF_ERROR(device_.MakeCurrent());
   void* data = nullptr;
@@ -290,7 +291,7 @@ absl::StatusOr<Communicator::Ticket> NcclCommunicator::Start(const Collective& c
   ASSIGN_OR_RETURN(const bool captures, Captures());
   Flight started{.of_host = {}, .done = nullptr, .captured = captures && !call.compared_only};
   if (!started.captured) {
-    // Of the hosts, which compares this one and moves nothing.
+    // A call of the hosts that is only compared.
     Call on_host = call;
     on_host.stream = nullptr;
     on_host.compared_only = true;
@@ -312,7 +313,7 @@ absl::StatusOr<Communicator::Ticket> NcclCommunicator::Start(const Collective& c
     status = done.status();
   }
   if (status.ok()) return ticket;
-  if (!flight.captured) Abort(status);  // the peers' have begun
+  if (!flight.captured) Abort(status);  // the peers' collectives have started
   return status;
 }
 
@@ -364,16 +365,16 @@ ncclResult_t NcclCommunicator::Clear(void* output, size_t bytes) {
 
 namespace {
 
-// NCCL's calls for the pieces of a bucket, or from rank to rank, which it launches together.
+// NCCL calls for the pieces of a bucket, or between ranks, which NCCL launches together.
 class CallGroup {
  public:
-  // One call alone needs no group.
+  // A single call needs no group.
   explicit CallGroup(const NcclApi& api, bool is_group = true)
       : api_(api), is_group_(is_group), result_(is_group ? api.GroupStart() : ncclSuccess) {}
   void Add(ncclResult_t result) {
     if (result_ == ncclSuccess && !(is_group_ && result == ncclInProgress)) result_ = result;
   }
-  // Ends the group and returns its result, or the first error of a call. Called once, also after an error.
+  // Ends the group and returns its result, or the first error of a call. Call it once, also after an error.
   ncclResult_t End() {
     const ncclResult_t ended = is_group_ ? api_.GroupEnd() : result_;
     return result_ == ncclSuccess ? ended : result_;
@@ -418,7 +419,7 @@ ncclResult_t NcclCommunicator::Enqueue(const Collective& c, const NcclReduction&
       }
       return group.End();
     }
-    default: break;  // the others are messages from rank to rank
+    default: break;  // the others are messages between ranks
   }
   CallGroup group(api);
   const auto send = [&](int peer, size_t at) {
@@ -460,7 +461,7 @@ absl::Status NcclCommunicator::Wait(Ticket ticket, Stream* stream) {
                        "cuStreamWaitEvent");
 }
 
-// --- The hosts' ---------------------------------------------------------------------------------------------------
+// --- Calls of the hosts' communicator -----------------------------------------------------------------------------
 
 absl::Status NcclCommunicator::Barrier(std::string_view label) {
   const absl::Status status = host_.Barrier(label);

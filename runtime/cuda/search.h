@@ -1,6 +1,6 @@
-// Where NVIDIA's libraries are looked for, and what is said when one is not found. First come the system's folders,
-// then those of Python's nvidia-* packages, then LOCKSTEP_CUDA_PATH; the first library that opens, is new enough and
-// has all functions is taken. Called by the tables (driver.h and its like). Any thread may.
+// The search for NVIDIA's libraries, and its error messages. It looks first in the system's folders, then in those of
+// Python's nvidia-* packages, then in LOCKSTEP_CUDA_PATH. It takes the first library that opens, is new enough and has
+// all functions. Used by the tables (driver.h and similar headers). Any thread.
 
 #pragma once
 
@@ -19,41 +19,41 @@
 
 namespace lockstep::cuda {
 
-// What is wanted. Constant data, one a library.
+// The requirements of a search. Constant data, one object for each library.
 struct LibrarySpec {
   std::string name;                // "cuDNN"
-  std::vector<std::string> files;  // "libcudnn.so.9"; in each place the first of them that fits is taken
-  // Files of the same folder that the library opens when it is used. They are opened before it is called: cuDNN ends
-  // the process where one is missing.
+  std::vector<std::string> files;  // "libcudnn.so.9"; in each place, the first suitable file is taken
+  // Files of the same folder that the library opens when it is used. They are opened in advance, because cuDNN ends the
+  // process if one is missing.
   std::vector<std::string> parts = {};
   Version at_least;
   std::string install;  // "pip install nvidia-cudnn-cu13"
 };
 
 struct SearchPlaces {
-  bool system = true;                         // what the dynamic linker finds by name: LD_LIBRARY_PATH, ld.so.conf, …
-  std::vector<std::string> python_folders;    // of Python's packages, as .../site-packages/nvidia/cudnn/lib
-  std::optional<std::string> cuda_path = {};  // the value of LOCKSTEP_CUDA_PATH: folders with ':' between them
+  bool system = true;                         // the search of the dynamic linker: LD_LIBRARY_PATH, ld.so.conf, …
+  std::vector<std::string> python_folders;    // of Python's packages, such as .../site-packages/nvidia/cudnn/lib
+  std::optional<std::string> cuda_path = {};  // the value of LOCKSTEP_CUDA_PATH: folders separated by ':'
 };
 
-// The places of this process: what SetPythonFolders was given, and the environment's LOCKSTEP_CUDA_PATH.
+// Returns the places of this process: the folders of SetPythonFolders, and LOCKSTEP_CUDA_PATH from the environment.
 SearchPlaces PlacesOfProcess();
 
-// Tells the process in which folders Python's packages have libraries. The Python package calls it once, when it is
-// imported; it says nothing of libraries that were found before.
+// Sets the folders of libraries in Python packages for this process. The Python package calls it once, when it is
+// imported. Libraries that were found before are not affected.
 void SetPythonFolders(std::vector<std::string> folders);
 
-// Opens one library after the other, in the order of the places, until `accept` is OK, which fills the table and
-// asks for the version (CheckVersion). The error says what was looked for, where, what was wrong with each that was
-// there, and how to install one: NotFound if there was none, else FailedPrecondition.
+// Opens the libraries in the order of the places until `accept` returns OK. `accept` fills the table and checks the
+// version (CheckVersion). The error lists the requirements, the places, the problem of each library found, and an
+// install command: NotFound if no library was found, otherwise FailedPrecondition.
 absl::Status FindLibrary(const LibrarySpec& spec, const SearchPlaces& places,
                          const std::function<absl::Status(const Library&)>& accept);
 
-// An error if `found` is older than what is wanted.
+// Returns an error if `found` is older than required.
 absl::Status CheckVersion(const LibrarySpec& spec, const Version& found);
 
-// The one table of a library that a process uses. It is process-wide as the library is: two tables would be of the
-// same functions and the same state. What was found stays; what was not is looked for again at the next call.
+// The table of a library for the whole process. It is process-wide like the library: two tables would have the same
+// functions and the same state. A found table is kept. After a failed search, the next call searches again.
 template <typename Api>
 class TableOfProcess {
  public:
