@@ -1,4 +1,4 @@
-// Runs that are started and waited for, and what becomes of those that fail.
+// Runs that are started and waited for, and the handling of failed runs.
 
 #include "runtime/execution/executor.h"
 
@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// "call 2", "call 2 or 3"
+// Returns "call 2" or "call 2 or 3".
 std::string Calls(int64_t first, int64_t last) {
   return "call " + std::to_string(first) + (last > first ? " or " + std::to_string(last) : "");
 }
@@ -22,9 +22,9 @@ Executor::Executor(Executable executable, Communicator* communicator, Device* de
     : executable_(std::move(executable)), communicator_(*communicator), device_(*device), options_(options) {}
 
 Executor::~Executor() {
-  // The device would deliver results later, to memory that is then no more.
+  // Otherwise the device would write results later, to memory that no longer exists.
   if (calls_ > done_) (void)device_.Synchronize();
-  // Before the communicators and buckets that it may hold.
+  // Destroyed before the communicators and buckets that it may use.
   executable_.whole.reset();
 }
 
@@ -95,10 +95,10 @@ absl::Status Executor::CheckUsable() {
   return CheckSpoilt();
 }
 
-// --- Runs that are under way --------------------------------------------------------------------------------------
+// --- Runs in progress ---------------------------------------------------------------------------------------------
 
-// Whether Start may return before the run has ended. Where hosts carry what ranks say, nobody else may call their
-// communicator before that.
+// Returns true if Start may return before the run has ended. If hosts carry the collectives, no one else may call their
+// communicator before then.
 bool Executor::RunsAhead() const {
   return device_.stream() != nullptr && !options_.profile &&
          (communicator_.size() == 1 || !communicator_.needs_host_in_stream());
@@ -148,8 +148,8 @@ void Executor::Fail(const absl::Status& cause) {
 void Executor::GiveUp(const absl::Status& cause) {
   gave_up_ = communicator_.size() > 1;
   if (gave_up_) communicator_.Abort(cause);
-  // What the device's queue still holds may use memory of the caller. After the abort, as it may wait for peers: what
-  // is aborted ends, for which Synchronize waits, though a watch has told it of the failure.
+  // Queued work of the device may use the caller's memory. Synchronize comes after the abort, because the work may wait
+  // for peers: aborted work ends, and Synchronize waits for it, although a watch has reported the failure to it.
   (void)device_.Synchronize();
 }
 

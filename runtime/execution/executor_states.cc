@@ -1,4 +1,4 @@
-// What lies in an executor between runs: the results of the last one, the states and the settings.
+// The contents of an executor between runs: the results of the last run, the states and the settings.
 
 #include <algorithm>
 #include <cstring>
@@ -68,7 +68,7 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
   if (served_ != nullptr && served_->Keeps(name)) {
     RETURN_IF_ERROR(served_->Assign(name, info->local_type, data));
   } else if (!info->is_here()) {
-    // Other ranks keep it.
+    // Other ranks have it.
   } else if (executable_.buffers[static_cast<size_t>(info->buffer)].sharers > 1) {
     RETURN_IF_ERROR(AssignShared(*info, data));
   } else {
@@ -82,8 +82,8 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
   return absl::OkStatus();
 }
 
-// Between two barriers, so that no rank reads what is half written: all are in this call. The first brings the value's
-// hash, so that none can mean another one.
+// Writes between two barriers, so that no rank reads a half-written state: all ranks are in this call. The first
+// barrier compares the value's hash, so that all ranks assign the same value.
 absl::Status Executor::AssignShared(const ValueInfo& info, const std::byte* data) {
   const auto buffer = static_cast<size_t>(info.buffer);
   const AxisContext& axis = axes_[static_cast<size_t>(executable_.buffers[buffer].mesh_axis)];
@@ -121,7 +121,7 @@ absl::Status Executor::BindState(std::string_view name, const TensorRef& memory,
                                 << ", and the memory that it would be bound to may not be written";
   }
   const auto is_own = [&](const std::unique_ptr<DeviceMemory>& own) { return own->data() == addresses_[buffer]; };
-  std::erase_if(memory_, is_own);  // none, if it was bound before
+  std::erase_if(memory_, is_own);  // none if it was bound before
   auto* const begin = static_cast<std::byte*>(memory.data);
   addresses_[buffer] = begin;
   std::erase_if(bound_, [&](const BoundState& bound) { return bound.name == name; });
@@ -178,7 +178,7 @@ absl::Status Executor::Set(std::string_view name, double value) {
   ASSIGN_OR_RETURN(const size_t i, FindSetting(name));
   RETURN_IF_ERROR(CheckValue(executable_.settings[i], value));
   if (settings_[i] == value) return absl::OkStatus();
-  settings_[i] = value + 0.0;  // no negative zero, whose bits differ
+  settings_[i] = value + 0.0;  // converts -0 to 0, because their bits differ
   settings_changed_ = true;
   witness_->SettingsChanged(settings_);
   return absl::OkStatus();

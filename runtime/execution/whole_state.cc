@@ -24,7 +24,7 @@ absl::StatusOr<const ValueInfo*> FindWhole(const Executable& executable, std::st
   return &*state;
 }
 
-// Brings the part of rank `root` to rank 0, which puts it to its place.
+// Sends the part of rank `root` to rank 0, which writes it to its position.
 absl::Status Fetch(const ValueInfo& state, int root, Executor& executor, Communicator& communicator, Tensor& part,
                    std::byte* whole) {
   if (root != 0) {

@@ -8,7 +8,8 @@
 namespace lockstep {
 namespace {
 
-// As many of `parts` as fit into `bytes`, and how many more there are. Of the first at least its begin.
+// Returns as many of `parts` as fit into `bytes`, and the number of omitted ones. Contains at least the beginning of
+// the first.
 std::string Shortened(const std::vector<std::string>& parts, size_t bytes) {
   const auto more = [&](size_t shown) {
     return shown == parts.size() ? "" : " and " + std::to_string(parts.size() - shown) + " more";
@@ -55,7 +56,7 @@ Witness::Witness(const Executable& executable, int64_t check_every, const std::s
     for (int32_t buffer : BuffersWritten(step->info())) updated[static_cast<size_t>(buffer)] = true;
   }
   const auto& steps = executable.steps;
-  // The same on all ranks, also where their steps differ.
+  // Equal on all ranks, even if their steps differ.
   const bool communicates =
       !executable.lanes.empty() || std::any_of(steps.begin(), steps.end(), [](const std::unique_ptr<Step>& step) {
         return step->info().collective.has_value();
@@ -81,7 +82,7 @@ void Witness::StateAssigned(size_t state) {
   states_due_ = true;
 }
 
-// Names those that have another value than the program gives them, which all ranks run.
+// Names the settings that differ from their values in the program, which is equal on all ranks.
 void Witness::SettingsChanged(std::span<const double> values) {
   settings_ = {};
   std::vector<std::string> parts;
@@ -94,7 +95,7 @@ void Witness::SettingsChanged(std::span<const double> values) {
 }
 
 void Witness::AddAssignments(std::string_view axis, Communicator::Evidence& evidence) const {
-  std::vector<ValueInfo> states;  // that the ranks along the axis have in common
+  std::vector<ValueInfo> states;  // common to the ranks along the axis
   std::vector<int64_t> times;
   for (size_t i = 0; i < assigned_.size(); ++i) {
     if (PlacementAlong(executable_.states[i].placements, axis).is_at()) continue;
@@ -135,7 +136,7 @@ absl::Status Witness::AddHashes(const std::vector<ValueInfo>& values, uint64_t C
                                 std::span<AxisContext> axes) const {
   const std::vector<MeshAxis>& of_mesh = executable_.mesh.axes();
   for (const ValueInfo& value : values) {
-    if (value.buffer < 0) continue;  // servers or other ranks have it
+    if (value.buffer < 0) continue;  // on servers or other ranks
     const auto counts = [&](size_t axis) {
       return compared_[axis] && PlacementAlong(value.placements, of_mesh[axis].name).is_replicated();
     };
