@@ -76,7 +76,7 @@ absl::Status MakeJobFolder(const std::string& root, const std::string& job) {
   size_t dead = 0;
   for (const std::string& other : Jobs(root)) {
     if (other == job || IsAlive(root + "/" + other)) continue;
-    // One that is being made has no files yet, and is the newest.
+    // A folder that is just being created has no files yet, and is the newest.
     if (++dead > kDeadJobsKept) fs::remove_all(root + "/" + other, error);
   }
   return absl::OkStatus();

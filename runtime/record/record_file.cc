@@ -18,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-// A file of another process, to be read.
+// A file of another process, mapped for reading.
 class Mapped {
  public:
   static absl::StatusOr<Mapped> Open(const std::string& path) {
@@ -41,7 +41,7 @@ class Mapped {
   }
 
   const RecordHeader& header() const { return *reinterpret_cast<const RecordHeader*>(memory_); }
-  // Nobody writes through these.
+  // Only for reading.
   Ring<StepEvent> steps() const { return {memory_ + RecordLayout::kHeaderBytes, RecordLayout::kSteps}; }
   Ring<TransferEvent> transfers() const { return {memory_ + RecordLayout::kTransfersBegin, RecordLayout::kTransfers}; }
 
@@ -85,7 +85,7 @@ std::vector<RankRecord> ReadRecords(const std::string& folder) {
   std::vector<RankRecord> records;
   for (const std::string& file : FilesIn(folder, kRecordSuffix)) {
     absl::StatusOr<RankRecord> record = ReadRecord(file);
-    if (record.ok()) records.push_back(*std::move(record));  // else it has ended meanwhile
+    if (record.ok()) records.push_back(*std::move(record));  // otherwise the rank has just ended
   }
   std::stable_sort(records.begin(), records.end(),
                    [](const RankRecord& a, const RankRecord& b) { return IsBefore(a.facts, b.facts); });

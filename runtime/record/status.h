@@ -1,5 +1,5 @@
-// What the ranks of a job do, as text, from what they have recorded: of a living job or a dead one. For `lockstep
-// status`, and for ranks that wait long. Any thread.
+// Describes the activities of a job's ranks as text, from their records, while the job lives or afterwards. For
+// `lockstep status`, and for ranks that wait long. Any thread.
 
 #pragma once
 
@@ -15,14 +15,14 @@ namespace lockstep {
 
 class Recorder;
 
-// What a rank has last been seen to do.
+// The last known activity of a rank.
 struct Activity {
   enum class Kind {
     kNothing,   // it has recorded nothing yet
-    kOutside,   // of calls: in the caller's code
-    kComputes,  // runs a step that is no collective, or binds inputs
-    kWaits,     // for peers to come to a collective
-    kMoves,     // a collective's data
+    kOutside,   // outside of calls: in the caller's code
+    kComputes,  // runs a step other than a collective, or binds inputs
+    kWaits,     // waits for peers to start a collective
+    kMoves,     // moves a collective's data
   };
   Kind kind = Kind::kNothing;
   int64_t since = 0;  // RecordNow()
@@ -30,9 +30,9 @@ struct Activity {
 };
 Activity ActivityOf(const RankRecord& record);
 
-// The table of the ranks, by world, and who is late: those that do not wait when another has waited for `long_wait`
-// nanoseconds, or that are stopped or dead when another waits; `now` is RecordNow(), or that of the moment that is
-// asked about. In every step ranks wait for each other for some milliseconds, and none is late.
+// Returns the table of the ranks, by world, and the late ranks: those that do not wait while another has waited for
+// `long_wait` nanoseconds, or that are stopped or dead while another waits. `now` is RecordNow(), or an earlier moment.
+// Waits of some milliseconds occur in every step and make no rank late.
 //
 //   mpi, 2 ranks
 //     rank 0  process 4711 on h0  waits     12.0 s  call 57 of @step, step 41 all_reduce.wait bucket 0 (%dw)
@@ -40,11 +40,11 @@ Activity ActivityOf(const RankRecord& record);
 //     late: rank 1
 std::string Describe(const std::vector<RankRecord>& records, int64_t now, int64_t long_wait = 1'000'000'000);
 
-// Of one job: `job` is its name, or a process of it, or that process' parent, such as mpirun; empty: the newest that is
-// alive, or else the newest. An error lists those that there are.
+// Returns the text of one job. `job` is its name, one of its processes, or the parent of one, such as mpirun; empty:
+// the newest job that is alive, otherwise the newest. An error lists the existing jobs.
 absl::StatusOr<std::string> StatusText(const std::string& root, std::string_view job);
 
-// Of the job of a rank that waits, and how to see it again.
+// Returns the text of the job of a waiting rank, and the command that shows it again.
 std::string StallText(const Recorder& recorder);
 
 }  // namespace lockstep
