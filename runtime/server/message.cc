@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// More than any message has: a header that says more is damaged.
+// Larger than any message: a header with more is damaged.
 constexpr uint64_t kMostText = uint64_t{1} << 28, kMostBytes = uint64_t{1} << 40;
 
 bool WouldWait() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -39,7 +39,7 @@ absl::Status StatusOf(const Message& reply) {
   return absl::Status(reply.code, reply.text);
 }
 
-// Of each worker its rank, how many bytes it says, and these.
+// For each worker: its rank, the number of bytes, and the bytes.
 std::string EncodeTexts(const std::map<int, std::string>& texts) {
   std::string encoded;
   for (const auto& [rank, text] : texts)
@@ -104,7 +104,7 @@ absl::Status MessageConnection::Write() {
   return absl::OkStatus();
 }
 
-// Whether `to` has all of its bytes.
+// Returns true if `to` is complete.
 absl::StatusOr<bool> MessageConnection::Receive(std::byte* to, size_t bytes, size_t* got, size_t& budget) {
   while (*got < bytes) {
     if (budget == 0) return false;

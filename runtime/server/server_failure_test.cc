@@ -1,4 +1,4 @@
-// Workers and servers that go, and who is named.
+// Tests workers and servers that die or leave, and the names in errors.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -42,10 +42,10 @@ TEST(ServerFailure, AServerThatDiesIsNamed) {
   const absl::Time begin = absl::Now();
   for (const auto& client : clients) {
     ExpectError(client->Staleness().status(), "server 1 (rank 3 of the job, process ");
-    ExpectError(client->Flush(), "on host here) died: its connection is");  // and it stays so
+    ExpectError(client->Flush(), "on host here) died: its connection is");  // and the error stays
   }
   EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
-  clients.clear();  // the other server hears why, and that the job has failed
+  clients.clear();  // the other server gets the reason, and knows that the job has failed
   ExpectError(servers.Outcome(0), "gave up: server 1 (rank 3 of the job, process ");
 }
 
@@ -107,7 +107,7 @@ TEST(ServerFailure, AWorkerThatLeavesIsMissedWhereItIsNeeded) {
   ServersInProcess servers({.servers = 1, .workers = 2});
   auto clients = ConnectAll(servers, 2);
   MakeFailing(*clients[0], true);
-  clients[1].reset();  // with a farewell
+  clients[1].reset();  // with a goodbye
   const float gradient[4] = {1, 2, 3, 4};
   float got[4];
   ExpectError(clients[0]->PushPull("w", gradient, got), "key w waits for the gradient of worker 1");
