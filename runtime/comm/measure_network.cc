@@ -89,14 +89,14 @@ absl::Status ChooseRoutes(RankCommunicator& world, const std::string& transport,
   if (world.rank() == 0) {
     const absl::StatusOr<Network> read = ReadNetwork(folder, network.cluster);
     if (read.ok()) known = ToText(*read);
-    else if (!absl::IsNotFound(read.status())) warn("the network is measured anew", read.status());
+    else if (!absl::IsNotFound(read.status())) warn("the network is measured again", read.status());
   }
   ASSIGN_OR_RETURN(known, FromRank0(world, known));
   if (known.empty()) {
     ASSIGN_OR_RETURN(network.costs, MeasureCosts(world));
     if (world.rank() == 0) {
       if (const absl::Status status = WriteNetwork(folder, network); !status.ok())
-        warn("what was measured of the network is not kept", status);
+        warn("the measured costs of the network are not saved", status);
     }
     ASSIGN_OR_RETURN(known, FromRank0(world, ToText(network)));
   }

@@ -274,7 +274,7 @@ TEST(Segment, ANonceTellsItFromOthers) {
   ASSERT_TRUE(other.ok());
   ASSERT_EQ((*other)->descriptor(), descriptor);
   const absl::Status status = Segment::Open(getpid(), descriptor, nonce).status();
-  EXPECT_TRUE(absl::StrContains(status.message(), "is not the shared memory that process")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "is not the shared memory of process")) << status;
 }
 
 }  // namespace

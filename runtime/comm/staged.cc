@@ -216,7 +216,8 @@ absl::StatusOr<std::unique_ptr<RegisteredMemory>> StagedCommunicator::Allocate(s
 }
 
 absl::StatusOr<std::unique_ptr<RegisteredMemory>> StagedCommunicator::AllocateShared(size_t, std::string_view label) {
-  return FailedPrecondition() << "`" << label << "`: the memory of " << device_.name() << " is that of one rank alone";
+  return FailedPrecondition() << "`" << label << "`: the memory of " << device_.name()
+                              << " cannot be shared between ranks";
 }
 
 absl::Status StagedCommunicator::Barrier(std::string_view label) {

@@ -211,7 +211,7 @@ absl::Status CudaDevice::CheckLibrary(const absl::Status& status) {
   const bool captured = captures != CU_STREAM_CAPTURE_STATUS_NONE;
   if (result == CUDA_SUCCESS && !captured) result = api_.StreamQuery(stream_.handle_);
   if (!BreaksContext(result)) return status;
-  return Check(result, std::string(status.message()) + "; then a look at the stream");
+  return Check(result, std::string(status.message()) + "; then a query of the stream");
 }
 
 absl::StatusOr<bool> CudaDevice::IsCaptured() {

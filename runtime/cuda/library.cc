@@ -38,7 +38,7 @@ absl::StatusOr<Library> Library::Open(std::string_view name, const std::string& 
     const char* text = dlerror();
     const std::string error = text == nullptr ? "dlopen failed" : text;
     if (IsMissing(path, error)) return NotFound() << "there is no " << path;
-    return FailedPrecondition() << path << " is there, but cannot be opened: " << error;
+    return FailedPrecondition() << path << " exists, but cannot be opened: " << error;
   }
   link_map* map = nullptr;
   const bool has_path = dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr && map->l_name != nullptr;
@@ -49,7 +49,7 @@ absl::StatusOr<void*> Library::Find(const char* symbol) const {
   void* address = dlsym(handle_, symbol);
   if (address == nullptr) {
     return FailedPrecondition() << name_ << " lacks the function " << symbol
-                                << ", so it is of a version that this program does not know";
+                                << ", so this program does not support its version";
   }
   return address;
 }

@@ -46,7 +46,7 @@ class NcclCommunicator::Memory final : public RegisteredMemory {
   ~Memory() override {
     // Registrations end with the communicator, after its abort has ended.
     if (!line_->AwaitIdle([] { return true; }) || !line_->AwaitEnd(*nccl_)) {
-      std::fprintf(stderr, "lockstep: memory of a collective that does not end is kept\n");
+      std::fprintf(stderr, "lockstep: memory of a collective that does not end is not freed\n");
       return;
     }
     const std::lock_guard<std::mutex> lock(nccl_->mutex);
@@ -188,7 +188,8 @@ absl::Status NcclCommunicator::Failed(const absl::Status& status) {
 
 absl::Status NcclCommunicator::CheckNccl() {
   // A communicator from Split whose world is destroyed may not notice that its GPU's work was aborted, too.
-  if (nccl_->aborted()) return FailedPrecondition() << "NCCL's communicator was ended with another one of its GPU";
+  if (nccl_->aborted())
+    return FailedPrecondition() << "NCCL's communicator was aborted together with another one of its GPU";
   ncclResult_t state = ncclSuccess;
   const std::lock_guard<std::mutex> lock(nccl_->mutex);
   if (nccl_->comm == nullptr) return absl::OkStatus();
@@ -261,7 +262,8 @@ absl::StatusOr<std::unique_ptr<RegisteredMemory>> NcclCommunicator::Allocate(siz
 }
 
 absl::StatusOr<std::unique_ptr<RegisteredMemory>> NcclCommunicator::AllocateShared(size_t, std::string_view label) {
-  return FailedPrecondition() << "`" << label << "`: the memory of " << device_.name() << " is that of one rank alone";
+  return FailedPrecondition() << "`" << label << "`: the memory of " << device_.name()
+                              << " cannot be shared between ranks";
 }
 
 absl::StatusOr<CUevent> NcclCommunicator::TakeEvent() {

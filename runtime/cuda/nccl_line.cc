@@ -129,7 +129,7 @@ bool NcclLine::AwaitIdle(const std::function<bool()>& go_on) {
 bool NcclLine::AwaitEnd(NcclHandle& handle) {
   if (handle.AwaitEnd(Clock::now() + (left_behind_ ? Clock::duration::zero() : kLineLastWait))) return true;
   if (!left_behind_.exchange(true)) {
-    std::fprintf(stderr, "lockstep: %s: ncclCommAbort has not ended after %d s, and is left behind in its thread\n",
+    std::fprintf(stderr, "lockstep: %s: ncclCommAbort has not ended after %d s, and is abandoned in its thread\n",
                  device_.description().c_str(), static_cast<int>(kLineLastWait.count()));
   }
   return false;

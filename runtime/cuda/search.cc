@@ -149,8 +149,8 @@ absl::Status FindLibrary(const LibrarySpec& spec, const SearchPlaces& places,
     report += "\n  " + place.name + ": " + (refused.empty() ? place.looked_in : absl::StrJoin(refused, "; "));
   }
   ErrorStream error(any_there ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kNotFound);
-  error << spec.name << " " << spec.at_least.ToString() << " or later is needed, and "
-        << (any_there ? "what is there cannot be used" : "it was not found") << ". Looked for "
+  error << spec.name << " " << spec.at_least.ToString() << " or later is needed, but "
+        << (any_there ? "the libraries found cannot be used" : "it was not found") << ". Looked for "
         << absl::StrJoin(spec.files, " and ") << " in" << report << "\nTo install it: " << spec.install;
   return error;
 }

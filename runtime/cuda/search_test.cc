@@ -81,7 +81,7 @@ TEST(SearchTest, WhatIsMissingIsSaidWithEachPlaceAndTheCommand) {
   const auto found = FindNccl(Only({empty}, "/nowhere"));
   EXPECT_EQ(found.status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(MessageOf(found),
-            "NCCL 2.27.0 or later is needed, and it was not found. Looked for libnccl.so.2 in\n"
+            "NCCL 2.27.0 or later is needed, but it was not found. Looked for libnccl.so.2 in\n"
             "  Python's nvidia-* packages: not in " +
                 empty +
                 "\n"
@@ -103,7 +103,7 @@ TEST(SearchTest, AnOldLibraryIsPassedOverAndSaid) {
   const auto refused = FindNccl(Only({old}));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(MessageOf(refused),
-              AllOf(HasSubstr("2.27.0 or later is needed, and what is there cannot be used"),
+              AllOf(HasSubstr("2.27.0 or later is needed, but the libraries found cannot be used"),
                     HasSubstr(old + "/libnccl.so.2: it is version 2.20.5, expected 2.27.0 or later")));
   const std::string ancient = Install(NewFolder(), "libnccl.so.2", "libnccl.so.2", 2804);
   EXPECT_THAT(MessageOf(FindNccl(Only({ancient}))), HasSubstr("it is version 2.8.4"));
@@ -136,11 +136,11 @@ TEST(SearchTest, ABrokenFileIsToldFromNone) {
   for (const std::string& folder : {text, cut, foreign, text + "/folder"}) {
     const auto found = FindNccl(Only({folder}));
     EXPECT_EQ(found.status().code(), absl::StatusCode::kFailedPrecondition) << folder;
-    EXPECT_THAT(MessageOf(found), HasSubstr(folder + "/libnccl.so.2 is there, but cannot be opened: ")) << folder;
+    EXPECT_THAT(MessageOf(found), HasSubstr(folder + "/libnccl.so.2 exists, but cannot be opened: ")) << folder;
     // By name, as in the system's folders: the same; a file for other processors counts as missing.
     const std::string by_name = FindIn("LD_LIBRARY_PATH=" + folder);
     if (folder == text || folder == cut) {
-      EXPECT_THAT(by_name, HasSubstr("libnccl.so.2 is there, but cannot be opened: "));
+      EXPECT_THAT(by_name, HasSubstr("libnccl.so.2 exists, but cannot be opened: "));
     }
   }
 }

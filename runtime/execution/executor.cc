@@ -167,8 +167,8 @@ absl::Status Executor::CheckSpoilt() const {
   for (size_t i = 0; i < std::min(kShown, unassigned_.size()); ++i) names += (i ? ", " : "") + unassigned_[i];
   if (unassigned_.size() > kShown) names += " and " + std::to_string(unassigned_.size() - kShown) + " more";
   if (gave_up_)
-    return FailedPrecondition() << spoilt_.message() << "; with it the communicator has ended: start the job anew";
-  return FailedPrecondition() << spoilt_.message() << "; compile or load it anew, or assign the states " << names;
+    return FailedPrecondition() << spoilt_.message() << "; its communicator has ended, too: restart the job";
+  return FailedPrecondition() << spoilt_.message() << "; compile or load it again, or assign the states " << names;
 }
 
 // --- Counters -----------------------------------------------------------------------------------------------------

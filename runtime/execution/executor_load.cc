@@ -102,12 +102,12 @@ absl::Status Executor::Agree() {
   // a bucket.
   RETURN_IF_ERROR(
       AgreeOnText(communicator_, "threads of a rank of @" + executable_.name, std::to_string(executable_.threads),
-                  "What a team of threads adds up is cut by their number, so bits may differ. Give the same "
-                  "number on all ranks (threads=1, say), or OMP_NUM_THREADS."));
+                  "Sums are split by the number of threads, so bits may differ. Set the same number on all ranks "
+                  "(threads=1, for example), or OMP_NUM_THREADS."));
   RETURN_IF_ERROR(
       AgreeOnText(communicator_, "processor and libraries of @" + executable_.name, executable_.fingerprint,
-                  "Their kernels round differently. Run the same build everywhere; where the processors differ, "
-                  "compile on all ranks for what all have (isa=\"avx2\", say)."));
+                  "Their kernels round differently. Run the same build everywhere. If the processors differ, "
+                  "compile for an instruction set that all have (isa=\"avx2\", for example)."));
   if (has_parts) {
     RETURN_IF_ERROR(AgreeOnText(communicator_, "program @" + executable_.name, program));
     return AgreeOnParts(communicator_, executable_);

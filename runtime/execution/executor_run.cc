@@ -146,7 +146,7 @@ absl::Status Executor::CopyResultsToHost() {
 absl::Status Executor::StartWitnesses() {
   for (size_t i = 0; i < witness_->quiet().size(); ++i) {
     if (!witness_->quiet()[i]) continue;
-    const std::string label = "what ranks have in common along " + executable_.mesh.axes()[i].name;
+    const std::string label = "comparison of ranks along " + executable_.mesh.axes()[i].name;
     ASSIGN_OR_RETURN(axes_[i].witness,
                      axes_[i].communicator->Start(Collective::AllReduce(0, DType::kU8, ReduceKind::kSum), nullptr,
                                                   nullptr, {label, device_.stream(), axes_[i].evidence}));

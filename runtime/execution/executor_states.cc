@@ -42,8 +42,8 @@ absl::Status Executor::CheckIsHere(const ValueInfo& state) const {
   const std::string& axis = executable_.parts_along;
   return FailedPrecondition() << "state " << state.name << " is not on this rank, " << communicator_.rank()
                               << ", which is " << axis << " " << executable_.mesh.Coordinate(communicator_.rank(), axis)
-                              << ": it is on those of " << axis << " " << PlacementAlong(state.placements, axis).rank()
-                              << " alone; a checkpoint has all states";
+                              << ": only the ranks of " << axis << " " << PlacementAlong(state.placements, axis).rank()
+                              << " have it; a checkpoint has all states";
 }
 
 absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& tensor) {

@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<ServedStates>> ServedStates::Create(const Executa
   if (executable.served.empty()) return std::unique_ptr<ServedStates>();
   if (servers == nullptr) {
     return FailedPrecondition() << "@" << executable.name
-                                << " is compiled for parameter servers, and there are none to load it with";
+                                << " is compiled for parameter servers, but loaded without them";
   }
   const int64_t ranks = executable.mesh.num_ranks();
   if (executable.served.front().synchronous && ranks != servers->workers()) {
@@ -82,7 +82,7 @@ absl::Status ServedStates::CheckKeys() {
     ASSIGN_OR_RETURN(const TensorType type, servers_.TypeOf(KeyOf(i)));
     if (type == executable_.served[i].type) continue;
     return InvalidArgument() << "state " << executable_.served[i].name << " is " << executable_.served[i].type
-                             << ", and worker 0 has made it " << type << " on the servers";
+                             << ", but worker 0 created it as " << type << " on the servers";
   }
   return absl::OkStatus();
 }

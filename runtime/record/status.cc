@@ -172,7 +172,7 @@ Activity ActivityOf(const RankRecord& record) {
   const StepEvent& event = record.steps.back();
   const RecordedProgram* const program = record.program(event.program);
   Activity activity{Activity::Kind::kComputes, event.time, CallText(event, program)};
-  if (event.kind == StepEvent::Kind::kCompare) activity.where += ", comparing what ranks have in common";
+  if (event.kind == StepEvent::Kind::kCompare) activity.where += ", comparing ranks";
   if (event.kind == StepEvent::Kind::kStep)
     activity.where +=
         ", " + (program == nullptr ? "step " + std::to_string(event.step) : program->Describe(event.step));

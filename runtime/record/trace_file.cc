@@ -106,7 +106,7 @@ absl::StatusOr<std::unique_ptr<TraceWriter>> TraceWriter::Create(const Recorder&
   const std::string of_job = folder + "/" + ThisJob();
   std::error_code error;
   fs::create_directories(of_job, error);
-  if (error) return FailedPrecondition() << "there can be no folder " << of_job << ": " << error.message();
+  if (error) return FailedPrecondition() << "cannot create the folder " << of_job << ": " << error.message();
   const RecordedRank& rank = recorder.rank();
   const std::string path = of_job + "/" + rank.transport + std::to_string(rank.world) + "-rank" +
                            std::to_string(rank.rank) + "-" + std::to_string(rank.process) + kSuffix;

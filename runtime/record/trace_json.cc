@@ -96,7 +96,7 @@ class OfRank {
 
   void AddStep(const StepEvent& event, int64_t end, const RecordedProgram* program) {
     std::string name = "inputs and results", source;
-    if (event.kind == StepEvent::Kind::kCompare) name = "comparing what ranks have in common";
+    if (event.kind == StepEvent::Kind::kCompare) name = "comparing ranks";
     if (event.kind == StepEvent::Kind::kStep) {
       const bool named =
           program != nullptr && event.step >= 0 && static_cast<size_t>(event.step) < program->steps.size();

@@ -283,7 +283,7 @@ void ServerClient::Take(size_t server, Message message) {
 absl::Status ServerClient::Receive(size_t server, uint64_t id, Request& request, const Message& reply) {
   const size_t bytes = reply.memory_bytes > 0 ? reply.memory_bytes : reply.bytes.size();
   if (bytes != request.bytes)
-    return Internal() << "key " << request.key << ": " << bytes << " bytes came, expected " << request.bytes;
+    return Internal() << "key " << request.key << ": " << bytes << " bytes received, expected " << request.bytes;
   if (reply.memory_bytes == 0) {
     if (bytes > 0) std::memcpy(request.to, reply.bytes.data(), bytes);
     return absl::OkStatus();

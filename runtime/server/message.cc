@@ -55,7 +55,7 @@ absl::StatusOr<std::map<int, std::string>> DecodeTexts(std::string_view encoded)
     int rank = 0;
     size_t bytes = 0;
     if (line == encoded.npos || !(numbers >> rank >> bytes) || bytes > encoded.size() - line - 1)
-      return Internal() << "what workers say to each other is damaged";
+      return Internal() << "the texts of the workers are damaged";
     texts[rank] = std::string(encoded.substr(line + 1, bytes));
     encoded.remove_prefix(line + 1 + bytes);
   }
@@ -123,8 +123,8 @@ absl::StatusOr<std::optional<Message>> MessageConnection::Read(size_t& budget) {
                      Receive(reinterpret_cast<std::byte*>(&header_), sizeof(header_), &header_got_, budget));
     if (!whole) return std::nullopt;
     if (header_.name_bytes > kMostText || header_.text_bytes > kMostText || header_.bytes > kMostBytes) {
-      return Internal() << "a message says that it has a name of " << header_.name_bytes << " bytes, a text of "
-                        << header_.text_bytes << " and " << header_.bytes << " bytes more, which none has";
+      return Internal() << "a damaged message: a name of " << header_.name_bytes << " bytes, a text of "
+                        << header_.text_bytes << " and a value of " << header_.bytes;
     }
     body_.emplace(header_.name_bytes + header_.text_bytes + header_.bytes);
     body_got_ = 0;

@@ -99,7 +99,7 @@ absl::StatusOr<int> ParameterServer::Patience() const {
     const absl::Duration left = began_ + options_.timeout - SteadyNow();
     if (left > absl::ZeroDuration()) return milliseconds(std::min(left, absl::Minutes(1)));
     return ErrorStream(absl::StatusCode::kDeadlineExceeded)
-           << "worker " << rank << " has not come within " << absl::FormatDuration(options_.timeout);
+           << "worker " << rank << " has not arrived within " << absl::FormatDuration(options_.timeout);
   }
   return kFor_ever;
 }

@@ -100,8 +100,7 @@ absl::Status ServedArray::Check(const Request& request) const {
       return InvalidArgument() << "key " << key_ << ": a gradient of " << given << " bytes, expected " << bytes;
     if (!info_.synchronous && update_ == nullptr) {
       return FailedPrecondition() << "key " << key_
-                                  << ": servers that update at once need to know how: set an optimizer before the "
-                                     "first push";
+                                  << ": asynchronous servers need an optimizer: set it before the first push";
     }
   }
   if (request.message.kind == MessageKind::kPullRanges && request.message.bytes.size() % (2 * sizeof(int64_t)) != 0)

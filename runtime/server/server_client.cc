@@ -64,7 +64,7 @@ absl::StatusOr<ServerClient::Array*> ServerClient::Find(const std::string& key) 
   }
   if (array.pieces.empty()) return NotFound() << "servers have no key " << key << "; init it first";
   if (elements != array.type.num_elements())
-    return FailedPrecondition() << "key " << key << " is not there as a whole; is its init complete?";
+    return FailedPrecondition() << "key " << key << " is incomplete; has its init finished?";
   return &(arrays_[key] = std::move(array));
 }
 

@@ -151,9 +151,9 @@ TEST(ServerFailure, AWorkerThatNeverComesIsNamed) {
   ServersInProcess servers({.servers = 1, .workers = 2, .timeout = absl::Milliseconds(300)});
   auto client = servers.Connect(0);
   absl::SleepFor(absl::Milliseconds(600));
-  ExpectError(client->Barrier(), "worker 1 has not come");
+  ExpectError(client->Barrier(), "worker 1 has not arrived");
   client.reset();
-  ExpectError(servers.Outcome(0), "worker 1 has not come within 300ms");
+  ExpectError(servers.Outcome(0), "worker 1 has not arrived within 300ms");
 }
 
 }  // namespace

@@ -150,7 +150,7 @@ fi
 # One rank cannot be in a group of its own, because MPI was initialised for one thread: all ranks get an error that
 # names it. With TCP it can.
 both_say "MPI for one thread" 1 \
-  "^rank [01] learns: FAILED_PRECONDITION: rank 1: MPI can carry messages between hosts with MPI_THREAD_MULTIPLE alone, .* thread level 0;" \
+  "^rank [01] learns: FAILED_PRECONDITION: rank 1: MPI can carry messages between hosts only with MPI_THREAD_MULTIPLE, .* thread level 0;" \
   -np 2 "$program" 2 max_group=1 by_mpi=all single=1 &
 both_say "MPI for one thread, which TCP does not need" 1 "^rank [01] learns: OK$" -np 2 "$program" 2 max_group=1 single=1 &
 # Ranks with different options get an error.

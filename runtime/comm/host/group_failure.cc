@@ -23,7 +23,8 @@ absl::Status Group::BeginWork() {
   if (place_.block.header().failure.state.load() == 0) return absl::OkStatus();
   EndWork();
   absl::Status failure = AwaitWritten();
-  if (failure.ok()) return ErrorStream(absl::StatusCode::kUnavailable) << "a rank failed, and died while it said why";
+  if (failure.ok())
+    return ErrorStream(absl::StatusCode::kUnavailable) << "a rank failed, and died before it reported the reason";
   return failure;
 }
 

@@ -122,7 +122,7 @@ absl::Status Group::TimedOut(const std::vector<Search::Culprit>& culprits, const
   return Fail(culprits.empty() ? world_rank() : culprits[0].rank,
               ErrorStream(absl::StatusCode::kDeadlineExceeded)
                   << Name(world_rank()) << " waited " << absl::FormatDuration(timeout_) << " in " << what << " for "
-                  << (names.empty() ? "a peer that cannot be told" : names));
+                  << (names.empty() ? "an unknown peer" : names));
 }
 
 absl::Status Group::CheckLeft(const std::vector<int>& late, absl::FunctionRef<bool()> ready, const std::string& what) {

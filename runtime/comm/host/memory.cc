@@ -73,7 +73,7 @@ absl::StatusOr<std::shared_ptr<Segment>> Segment::Open(int process, int descript
   struct stat facts;
   if (!IsNamed(opened, nonce) || fstat(opened, &facts) != 0) {
     close(opened);
-    return FailedPrecondition() << path << " is not the shared memory that process " << process << " means";
+    return FailedPrecondition() << path << " is not the shared memory of process " << process;
   }
   return Map(opened, static_cast<size_t>(facts.st_size), nonce, false);
 }

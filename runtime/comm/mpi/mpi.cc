@@ -183,7 +183,7 @@ absl::Status CheckThreadLevel() {
   MPI_Query_thread(&level);
   if (level == MPI_THREAD_MULTIPLE) return absl::OkStatus();
   return FailedPrecondition()
-         << "MPI can carry messages between hosts with MPI_THREAD_MULTIPLE alone, and was initialised by somebody else "
+         << "MPI can carry messages between hosts only with MPI_THREAD_MULTIPLE, but another library initialised it "
          << "with thread level " << level << "; create the communicator first, or initialise MPI with that level";
 }
 
@@ -266,7 +266,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
 std::string MpiLibraryVersion() {
   std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
   int length = 0;
-  if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS) return "an MPI that does not say its version";
+  if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS) return "an MPI library of unknown version";
   text.resize(static_cast<size_t>(length));
   return text;
 }

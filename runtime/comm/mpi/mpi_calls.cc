@@ -67,7 +67,7 @@ absl::Status AwaitRequest(MPI_Request* request, std::shared_ptr<void> memory, ab
     if (SteadyNow() >= end) {
       KeepUntilDone(*request, std::move(memory));
       return ErrorStream(absl::StatusCode::kDeadlineExceeded)
-             << call << ": not all ranks have come to create their communicator within " << absl::FormatDuration(limit);
+             << call << ": not all ranks have created their communicator within " << absl::FormatDuration(limit);
     }
     absl::SleepFor(absl::Microseconds(100));
   }
@@ -82,7 +82,7 @@ absl::Status InitializeMpi() {
   if (finalized) return FailedPrecondition() << "MPI is finalised already";
   if (OwnerOfMpi() != 0 && OwnerOfMpi() != getpid()) {
     return FailedPrecondition() << "this process (" << getpid() << ") was forked from process " << OwnerOfMpi()
-                                << ", which is a rank of MPI; a forked process is none";
+                                << ", which is an MPI rank; a forked process is not";
   }
   MPI_Initialized(&initialized);
   if (initialized) return absl::OkStatus();

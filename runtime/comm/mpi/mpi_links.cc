@@ -77,7 +77,7 @@ class MpiRequest final : public LinkRequest {
  private:
   ErrorStream WrongSize() const {
     return ErrorStream(absl::StatusCode::kOutOfRange)
-           << "a message of " << buffer_->size() << " bytes was expected, and what has come is ";
+           << "expected a message of " << buffer_->size() << " bytes, received ";
   }
 
   MPI_Request request_;

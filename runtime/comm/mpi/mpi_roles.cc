@@ -87,7 +87,7 @@ absl::StatusOr<std::optional<RoleCounts>> RolesOfEnvironment() {
   if (!workers || *workers == 0) {
     return InvalidArgument() << "the environment has " << kServers << "=" << *servers << " and "
                              << (workers ? std::string(kWorkers) + "=0" : std::string("no ") + kWorkers)
-                             << ", expected the number of workers there";
+                             << ", expected the number of workers";
   }
   return RoleCounts{*workers, *servers};
 }

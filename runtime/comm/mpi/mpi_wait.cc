@@ -92,7 +92,7 @@ std::string MpiWait::Missing() const {
     names += (i == 0 ? "rank " : ", rank ") + std::to_string(absent[i]);
   }
   if (absent.size() > kMostNames) names += " and " + std::to_string(absent.size() - kMostNames) + " others";
-  return names.empty() ? "MPI itself; all ranks have come" : names;
+  return names.empty() ? "MPI itself; all ranks have arrived" : names;
 }
 
 }  // namespace lockstep

@@ -333,13 +333,13 @@ absl::StatusOr<bool> Connecting::Step() {
         const ssize_t got = recv(connection_.get(), bytes + moved_, sizeof(answer_) - moved_, 0);
         if (got < 0 && WouldWait()) return false;
         if (got <= 0) {
-          GiveUp(got == 0 ? "somebody else listens there" : std::strerror(errno));
+          GiveUp(got == 0 ? "another process listens there" : std::strerror(errno));
           continue;
         }
         moved_ += static_cast<size_t>(got);
         if (moved_ < sizeof(answer_)) continue;
         if (answer_ == greeting_.nonce) return true;
-        GiveUp("somebody else answers there");
+        GiveUp("another process answers there");
         continue;
       }
     }

@@ -99,10 +99,10 @@ absl::StatusOr<std::vector<std::vector<SizeCost>>> MeasureCosts(Communicator& wo
 absl::StatusOr<Travel> TravelBetweenHosts(std::string_view name, int64_t bytes, int64_t hosts, int64_t ranks_a_host,
                                           const NetworkCosts& costs) {
   const std::optional<CollectiveOp> op = CollectiveOpFromName(name);
-  if (!op) return InvalidArgument() << "no collective is called " << name;
+  if (!op) return InvalidArgument() << "there is no collective " << name;
   if (hosts < 1 || ranks_a_host < 1 || hosts > kMostRanks / ranks_a_host) {
-    return InvalidArgument() << hosts << " hosts of " << ranks_a_host << " ranks, expected 1 rank at least and "
-                             << kMostRanks << " at most";
+    return InvalidArgument() << hosts << " hosts of " << ranks_a_host << " ranks, expected 1 to " << kMostRanks
+                             << " ranks in total";
   }
   const RouteOptions options{
       .groups = static_cast<int>(hosts), .largest_group = static_cast<int>(ranks_a_host), .policy = {.costs = costs}};

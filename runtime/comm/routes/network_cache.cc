@@ -17,8 +17,8 @@ namespace lockstep {
 namespace {
 
 constexpr char kHead[] =
-    "# What the network between these hosts takes, in seconds, as Lockstep measured it to choose the routes of\n"
-    "# collectives. Without this file it is measured anew.\n";
+    "# The costs of the network between these hosts, in seconds, as Lockstep measured them to choose the routes of\n"
+    "# collectives. Without this file they are measured again.\n";
 constexpr char kFolder[] = "/networks/", kEnding[] = ".toml";
 constexpr std::pair<const char*, double NetworkCosts::*> kCosts[] = {
     {"latency", &NetworkCosts::latency},
@@ -91,13 +91,13 @@ std::string ToText(const Network& network) {
 absl::StatusOr<Network> NetworkOf(const std::string& text) {
   const size_t end = text.rfind("check = ");
   if (end == std::string::npos || text.substr(end) != CheckOf(text.substr(0, end)))
-    return InvalidArgument() << "its check does not fit what it says";
+    return InvalidArgument() << "its check does not match its contents";
   std::map<std::string, std::string> values = Assignments(text.substr(0, end));
   if (values["format"] != "1") return InvalidArgument() << "its format is `" << values["format"] << "`, expected 1";
   Network network{.cluster = values["cluster"]};
   if (!absl::SimpleAtoi(values["hosts"], &network.hosts) || !absl::SimpleAtoi(values["ranks"], &network.ranks) ||
       network.hosts < 1 || network.ranks < 1)
-    return InvalidArgument() << "hosts or ranks is no number of them";
+    return InvalidArgument() << "hosts or ranks is not a positive number";
   for (const auto& [key, member] : kCosts) {
     double& cost = network.costs.*member;
     if (!absl::SimpleAtod(values[key], &cost) || !std::isfinite(cost) || cost < 0)

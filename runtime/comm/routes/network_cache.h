@@ -1,7 +1,7 @@
 // The files with the measured costs of networks, one for each cluster, so that the next job there takes the same routes
 // and computes the same bits:
 //
-//   # What the network between these hosts takes, ...
+//   # The costs of the network between these hosts, ...
 //   format = 1
 //   cluster = "h0*2 h1*2 h2*2 by tcp in 3 groups"
 //   hosts = 3

@@ -88,8 +88,8 @@ TEST(NetworkCache, WhatHasARightCheckMayStillBeWrong) {
   EXPECT_THAT(changed([](Network& n) { n.costs.latency = -1; }), HasSubstr("latency is `-1`, expected seconds"));
   EXPECT_THAT(changed([](Network& n) { n.costs.byte_to_all = std::numeric_limits<double>::infinity(); }),
               HasSubstr("byte_to_all is `inf`, expected seconds"));
-  EXPECT_THAT(changed([](Network& n) { n.hosts = 0; }), HasSubstr("hosts or ranks is no number of them"));
-  EXPECT_THAT(changed([](Network& n) { n.ranks = 0; }), HasSubstr("hosts or ranks is no number of them"));
+  EXPECT_THAT(changed([](Network& n) { n.hosts = 0; }), HasSubstr("hosts or ranks is not a positive number"));
+  EXPECT_THAT(changed([](Network& n) { n.ranks = 0; }), HasSubstr("hosts or ranks is not a positive number"));
   // A name that adds a line.
   EXPECT_THAT(changed([](Network& n) { n.cluster += "\"\nformat = \"2"; }), HasSubstr("its format is `2`, expected 1"));
 }
