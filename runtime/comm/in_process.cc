@@ -18,10 +18,10 @@ absl::StatusOr<std::vector<std::unique_ptr<Links>>> CreateLinks(int n, const std
   std::vector<std::unique_ptr<Links>> links(n);
   if (group_begins.size() == 1) return links;
   std::vector<std::shared_ptr<SocketListener>> listeners;
-  std::vector<SocketPlace> places;
+  std::vector<ListenerInfo> places;
   for (int rank = 0; rank < n; ++rank) {
     ASSIGN_OR_RETURN(std::shared_ptr<SocketListener> listener, SocketListener::Create("lo"));
-    places.push_back(listener->place());
+    places.push_back(listener->info());
     listeners.push_back(std::move(listener));
   }
   for (int rank = 0; rank < n; ++rank) {
@@ -58,16 +58,16 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateInProcessGroups
     const ControlBlock block = ControlBlock::Initialize(memory->data(), size);
     for (int i = 0; i < size; ++i) block.rank(i).presence.store(Presence::kHere);
     for (int i = 0; i < size; ++i) {
-      GroupPlace place{.keep = memory,
-                       .block = block,
-                       .index = i,
-                       .first_rank = first,
-                       .one_process = true,
-                       .hosts = hosts,
-                       .world = number,
-                       .on_leave = {}};
+      GroupConfig config{.keep = memory,
+                         .block = block,
+                         .index = i,
+                         .first_rank = first,
+                         .one_process = true,
+                         .hosts = hosts,
+                         .world = number,
+                         .on_leave = {}};
       ASSIGN_OR_RETURN(std::unique_ptr<Communicator> rank,
-                       RankCommunicator::Create(std::move(place), std::move(links[first + i]),
+                       RankCommunicator::Create(std::move(config), std::move(links[first + i]),
                                                 n == 1 ? "single" : "in_process", options, policy));
       world.push_back(std::move(rank));
     }

@@ -30,17 +30,17 @@ absl::StatusOr<std::string> FromRank0(RankCommunicator& world, const std::string
   return std::move(all[0]);
 }
 
-absl::StatusOr<NetworkCosts> MeasureByTurns(RankCommunicator& world) {
+absl::StatusOr<NetworkCosts> MeasureRoutes(RankCommunicator& world) {
   const int groups = world.groups(), ranks = std::max(1, world.size() / groups);
-  const auto travel_of = [&](Route route, int64_t bytes) {
-    return TravelOf(route, CollectiveOp::kAllReduce, static_cast<uint64_t>(bytes), groups, ranks);
+  const auto traffic_of = [&](Route route, int64_t bytes) {
+    return TrafficOf(route, CollectiveOp::kAllReduce, static_cast<uint64_t>(bytes), groups, ranks);
   };
   ASSIGN_OR_RETURN(const double to_all, TimeBy(world, Route::kAll, kSmall, kSmallCalls));
   ASSIGN_OR_RETURN(const double around, TimeBy(world, Route::kRing, kSmall, kSmallCalls));
   NetworkCosts costs{.byte_to_all = 0, .byte_to_neighbour = 0};
   // Two equations for the latency of consecutive messages and the cost of each message sent. A message that a rank
   // waits for never takes less than one that is only sent, whatever else the machine did meanwhile.
-  const Travel a = travel_of(Route::kAll, kSmall), b = travel_of(Route::kRing, kSmall);
+  const Traffic a = traffic_of(Route::kAll, kSmall), b = traffic_of(Route::kRing, kSmall);
   const double determinant = a.messages * b.sent - b.messages * a.sent;
   const double solved = (to_all * b.sent - around * a.sent) / determinant;
   costs.latency = std::clamp(solved, to_all / (a.messages + a.sent), to_all / a.messages);
@@ -48,8 +48,9 @@ absl::StatusOr<NetworkCosts> MeasureByTurns(RankCommunicator& world) {
 
   // Attributes the remaining time to the bytes.
   const auto byte_of = [&](Route route, int64_t bytes, double seconds) {
-    const Travel travel = travel_of(route, bytes);
-    return std::max((seconds - Seconds(travel, route, groups, costs)) / static_cast<double>(travel.bytes), kLeastByte);
+    const Traffic traffic = traffic_of(route, bytes);
+    return std::max((seconds - Seconds(traffic, route, groups, costs)) / static_cast<double>(traffic.bytes),
+                    kLeastByte);
   };
   ASSIGN_OR_RETURN(const double probe, TimeBy(world, Route::kOwner, kProbe, 1));
   const double bytes = kProbe * std::clamp(kSecondsOfLarge / probe, 1.0, double{kMost} / kProbe);
@@ -68,7 +69,7 @@ absl::StatusOr<NetworkCosts> MeasureByTurns(RankCommunicator& world) {
 bool NeedsCosts(const RankCommunicator& world) { return world.groups() > 2; }
 
 absl::StatusOr<NetworkCosts> MeasureCosts(RankCommunicator& world) {
-  absl::StatusOr<NetworkCosts> costs = MeasureByTurns(world);
+  absl::StatusOr<NetworkCosts> costs = MeasureRoutes(world);
   world.SetRoutes({});
   return costs;
 }

@@ -16,7 +16,7 @@ namespace lockstep {
 bool NeedsCosts(const RankCommunicator& world);
 
 // Times all_reduces of f32, small and large ones, that go to all and around the ring. Returns the costs with which
-// TravelOf explains the times, in whatever order `world` adds. Takes about a quarter of a second, or a second on a
+// TrafficOf explains the times, in whatever order `world` adds. Takes about a quarter of a second, or a second on a
 // network of 100 Mb/s. All ranks call it together; rank 0's result counts. Resets the routes of `world` to their
 // initial policy.
 absl::StatusOr<NetworkCosts> MeasureCosts(RankCommunicator& world);

@@ -26,10 +26,10 @@ namespace lockstep {
 
 class RankCommunicator final : public Communicator {
  public:
-  // Creates the end of the rank that `place` describes. `links` is null if the group is the world. Otherwise it
+  // Creates the end of the rank that `config` describes. `links` is null if the group is the world. Otherwise it
   // connects the groups, and a progress thread is started. Waits until all ranks of the group have joined. `policy`
   // determines the routes between groups and must be equal on all ranks.
-  static absl::StatusOr<std::unique_ptr<RankCommunicator>> Create(GroupPlace place, std::unique_ptr<Links> links,
+  static absl::StatusOr<std::unique_ptr<RankCommunicator>> Create(GroupConfig config, std::unique_ptr<Links> links,
                                                                   std::string transport, const Options& options,
                                                                   const RoutePolicy& policy = {});
   ~RankCommunicator() override;
@@ -68,18 +68,19 @@ class RankCommunicator final : public Communicator {
     absl::Status result;
   };
 
-  RankCommunicator(GroupPlace place, std::shared_ptr<Family> family, std::unique_ptr<Links> links,
+  RankCommunicator(GroupConfig config, std::shared_ptr<WorldGroups> world_groups, std::unique_ptr<Links> links,
                    std::string transport, const Options& options, const RoutePolicy& policy);
-  static absl::StatusOr<std::unique_ptr<RankCommunicator>> CreateIn(std::shared_ptr<Family> family, GroupPlace place,
-                                                                    std::unique_ptr<Links> links, std::string transport,
-                                                                    const Options& options, const RoutePolicy& policy);
+  static absl::StatusOr<std::unique_ptr<RankCommunicator>> CreateIn(std::shared_ptr<WorldGroups> world_groups,
+                                                                    GroupConfig config, std::unique_ptr<Links> links,
+                                                                    std::string transport, const Options& options,
+                                                                    const RoutePolicy& policy);
   // Returns a segment that `first_rank`, of this group, creates and other ranks of this group open. All ranks call it.
   absl::StatusOr<std::shared_ptr<Segment>> ShareSegment(int first_rank, size_t bytes, std::string_view label);
 
   // The stages of an op, on the thread that makes progress.
   absl::Status Publish(Op& op);
   void Record(const Op& op, TransferEvent::Phase phase, int64_t time);
-  absl::Status Show(Op& op);
+  absl::Status PublishOperands(Op& op);
   absl::Status RunOp(Op& op);
   absl::Status Finish(absl::Status result);
   absl::Status CompleteOutput(const Op& op);
@@ -111,12 +112,12 @@ class RankCommunicator final : public Communicator {
 
   const uint32_t generation_;  // ForkGeneration() of the process that uses this object
   const Options options_;
-  RoutePolicy policy_;                             // for splits of this communicator
-  const std::shared_ptr<Family> family_;           // shared by this rank's communicators in the world
-  const std::shared_ptr<Group> group_;             // shared with the family
-  std::unique_ptr<Links> links_;                   // null if the group is the world
-  std::unique_ptr<BetweenGroups> between_groups_;  // null if the group is the world
-  const uint32_t recorded_as_;                     // the number of this communicator in the family's recorder
+  RoutePolicy policy_;                               // for splits of this communicator
+  const std::shared_ptr<WorldGroups> world_groups_;  // shared by this rank's communicators in the world
+  const std::shared_ptr<Group> group_;               // shared with world_groups_
+  std::unique_ptr<Links> links_;                     // null if the group is the world
+  std::unique_ptr<BetweenGroups> between_groups_;    // null if the group is the world
+  const uint32_t recorded_as_;                       // the number of this communicator in the recorder
   uint64_t next_sequence_ = 0;
   // On the heap, like the links, because a forked process must leave it as it is: the thread does not exist there, and
   // locks may be held.

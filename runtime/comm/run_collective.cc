@@ -57,14 +57,14 @@ void RankCommunicator::RunOldest(std::unique_lock<std::mutex>& lock) {
 }
 
 absl::Status RankCommunicator::Publish(Op& op) {
-  absl::Status status = Show(op);
+  absl::Status status = PublishOperands(op);
   if (!status.ok()) return group_->Fail(rank(), status);
   Record(op, TransferEvent::Phase::kPosted, group_->post(op.sequence, group_->index()).posted_at);
   return status;
 }
 
 void RankCommunicator::Record(const Op& op, TransferEvent::Phase phase, int64_t time) {
-  Recorder& recorder = *family_->recorder();
+  Recorder& recorder = *world_groups_->recorder();
   if (!recorder.is_on()) return;
   TransferEvent event{.time = time, .sequence = op.sequence, .communicator = recorded_as_, .phase = phase};
   // The last rank of those that this rank has seen: the rank for which it slept, otherwise the last one in its shared
@@ -79,7 +79,7 @@ void RankCommunicator::Record(const Op& op, TransferEvent::Phase phase, int64_t 
 
 // Finds the operands' positions, or copies them to memory that peers can reach, and publishes the positions. Operands
 // that no peer touches are not copied.
-absl::Status RankCommunicator::Show(Op& op) {
+absl::Status RankCommunicator::PublishOperands(Op& op) {
   const Collective& c = op.collective;
   const size_t in_bytes = InputBytes(c, size());
   const size_t out_bytes = OutputBytes(c, size());
@@ -125,7 +125,7 @@ absl::Status RankCommunicator::RunOp(Op& op) {
 absl::Status RankCommunicator::Finish(absl::Status result) {
   if (result.ok()) return result;
   result = group_->Fail(rank(), result);
-  family_->recorder()->SetFailure(result);
+  world_groups_->recorder()->SetFailure(result);
   group_->AwaitUntouched();
   return result;
 }

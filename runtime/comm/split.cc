@@ -56,7 +56,7 @@ absl::Status Agree(Communicator& communicator, const absl::Status& mine, std::st
 absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Split(int color, std::string_view label) {
   RETURN_IF_ERROR(CheckProcess());
   ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                   AllGatherBytes(BytesOfGroup(SplitFacts{color, family_->next_channel()}), label));
+                   AllGatherBytes(BytesOfGroup(SplitFacts{color, world_groups_->next_channel()}), label));
   std::vector<int> members, begins, names;  // begins: the first member of each group, by number in the new communicator
   std::vector<std::string> hosts;
   uint32_t channel = 0;
@@ -74,7 +74,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Split(int color,
     names.push_back(group_->NumberInWorld(r));
     hosts.push_back(host(r));
   }
-  family_->UseChannel(channel);
+  world_groups_->UseChannel(channel);
   const int here = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
   const int first = here - index;
   const auto next = std::upper_bound(begins.begin(), begins.end(), first);
@@ -91,16 +91,16 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Split(int color,
   if (status.ok()) status = block.status();
   if (index == 0 && block.ok()) ControlBlock::Initialize((*block)->data(), ranks);  // the others see it after Agree
   RETURN_IF_ERROR(Agree(*this, status, label));  // also means that all have found their control block
-  GroupPlace place{.keep = *block,
-                   .block = ControlBlock((*block)->data(), ranks),
-                   .index = index,
-                   .first_rank = first,
-                   .one_process = group_->one_process(),
-                   .hosts = std::move(hosts),
-                   .names = std::move(names),
-                   .on_leave = group_->on_leave()};
+  GroupConfig config{.keep = *block,
+                     .block = ControlBlock((*block)->data(), ranks),
+                     .index = index,
+                     .first_rank = first,
+                     .one_process = group_->one_process(),
+                     .hosts = std::move(hosts),
+                     .names = std::move(names),
+                     .on_leave = group_->on_leave()};
   absl::StatusOr<std::unique_ptr<Communicator>> split =
-      CreateIn(family_, std::move(place), std::move(links), transport(), options_, policy_);
+      CreateIn(world_groups_, std::move(config), std::move(links), transport(), options_, policy_);
   RETURN_IF_ERROR(Agree(*this, split.status(), label));
   return split;
 }

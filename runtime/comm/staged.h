@@ -50,13 +50,13 @@ class StagedCommunicator final : public Communicator {
   int splits() const { return splits_; }  // the number of calls of Split
 
  private:
-  struct Flight;
+  struct StartedCollective;
   struct Shared;
 
   StagedCommunicator(std::unique_ptr<Communicator> part, Device& device, Runs runs);
   absl::StatusOr<std::unique_ptr<DeviceMemory>> TakePinned(size_t bytes, std::string_view label);
   absl::Status Queue(std::function<absl::Status(Shared&)> work);
-  absl::Status Settle();
+  absl::Status AwaitQueued();
 
   // Shared with the functions in the stream, which may outlive this object.
   const std::shared_ptr<Shared> shared_;

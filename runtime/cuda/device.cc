@@ -18,7 +18,7 @@ constexpr auto kBusy = std::chrono::microseconds(200);  // a wait polls for this
 constexpr auto kRest = std::chrono::microseconds(50);
 constexpr auto kBetweenWatches = std::chrono::milliseconds(1);
 constexpr auto kLastWait = std::chrono::seconds(10);
-constexpr int kQueued = 128;  // calls of MakeRoom between its events; at most twice as many are queued
+constexpr int kQueued = 128;  // calls of WaitForQueueSpace between its events; at most twice as many are queued
 constexpr auto kAfterAbort = std::chrono::seconds(1);  // the time for aborted work to end
 
 CUdeviceptr AddressOf(const std::byte* data) { return reinterpret_cast<CUdeviceptr>(data); }
@@ -137,7 +137,7 @@ absl::Status CudaDevice::Open() {
     RETURN_IF_ERROR(
         Check(api_.StreamCreateWithPriority(stream, CU_STREAM_NON_BLOCKING, 0), "cuStreamCreateWithPriority"));
   }
-  for (CUevent* event : {&computed_, &copied_, &room_[0], &room_[1]}) {
+  for (CUevent* event : {&computed_, &copied_, &queue_events_[0], &queue_events_[1]}) {
     RETURN_IF_ERROR(Check(api_.EventCreate(event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
   }
   CUdeviceptr word = 0;
@@ -173,7 +173,7 @@ CudaDevice::~CudaDevice() {
   to_host_.Free();
   if (word_ != nullptr) (void)api_.MemFreeHost(word_);
   if (stream_.error_word_ != 0) (void)api_.MemFree(stream_.error_word_);
-  for (CUevent event : {computed_, copied_, room_[0], room_[1]}) {
+  for (CUevent event : {computed_, copied_, queue_events_[0], queue_events_[1]}) {
     if (event != nullptr) (void)api_.EventDestroy(event);
   }
   for (CUstream stream : {stream_.handle_, copies_}) {
@@ -347,15 +347,15 @@ void CudaDevice::FreeLater() {
 
 // --- Room ---------------------------------------------------------------------------------------------------------
 
-absl::Status CudaDevice::MakeRoom() {
+absl::Status CudaDevice::WaitForQueueSpace() {
   if (++queued_ < kQueued) return absl::OkStatus();
   queued_ = 0;
   RETURN_IF_ERROR(Enter());
   ASSIGN_OR_RETURN(const bool captured, IsCaptured());
   if (captured) return absl::OkStatus();
-  RETURN_IF_ERROR(Check(api_.EventRecord(room_[0], stream_.handle_), "cuEventRecord"));
-  std::swap(room_[0], room_[1]);
-  return AwaitEvent(room_[0]);  // recorded by the previous call
+  RETURN_IF_ERROR(Check(api_.EventRecord(queue_events_[0], stream_.handle_), "cuEventRecord"));
+  std::swap(queue_events_[0], queue_events_[1]);
+  return AwaitEvent(queue_events_[0]);  // recorded by the previous call
 }
 
 // --- Work ---------------------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ absl::Status CudaDevice::CopyToDevice(std::byte* device, const std::byte* host, 
   if (bytes == 0) return absl::OkStatus();
   const CUstream steps = stream_.handle_;
   if (IsPinned(host)) {
-    RETURN_IF_ERROR(MakeRoom());
+    RETURN_IF_ERROR(WaitForQueueSpace());
     return Check(api_.MemcpyHtoDAsync(AddressOf(device), host, bytes, steps), "cuMemcpyHtoDAsync");
   }
   if (!IsIdle()) {
@@ -397,7 +397,7 @@ absl::Status CudaDevice::CopyToHost(std::byte* host, const std::byte* device, si
   RETURN_IF_ERROR(Enter());
   if (bytes == 0) return absl::OkStatus();
   if (IsPinned(host)) {
-    RETURN_IF_ERROR(MakeRoom());
+    RETURN_IF_ERROR(WaitForQueueSpace());
     return Check(api_.MemcpyDtoHAsync(host, AddressOf(device), bytes, stream_.handle_), "cuMemcpyDtoHAsync");
   }
   return to_host_.CopyToHost(host, AddressOf(device), bytes, stream_.handle_);
@@ -406,7 +406,7 @@ absl::Status CudaDevice::CopyToHost(std::byte* host, const std::byte* device, si
 absl::Status CudaDevice::CopyWithin(std::byte* to, const std::byte* from, size_t bytes) {
   RETURN_IF_ERROR(Enter());
   if (bytes == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(MakeRoom());
+  RETURN_IF_ERROR(WaitForQueueSpace());
   return Check(api_.MemcpyDtoDAsync(AddressOf(to), AddressOf(from), bytes, stream_.handle_), "cuMemcpyDtoDAsync");
 }
 
@@ -417,7 +417,7 @@ absl::Status CudaDevice::RunOnHost(std::function<absl::Status()> function) {
     return FailedPrecondition() << description_ << ": a function of the host is queued while the stream is captured, "
                                 << "and would run once for all launches";
   }
-  RETURN_IF_ERROR(MakeRoom());
+  RETURN_IF_ERROR(WaitForQueueSpace());
   return Check(host_calls_->Queue(api_, stream_.handle_, std::move(function)), "cuLaunchHostFunc");
 }
 

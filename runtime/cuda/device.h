@@ -86,7 +86,7 @@ class CudaDevice final : public Device {
   // Call it before queueing work in stream(); one call covers up to three pieces of work. Waits while much work is
   // queued and calls the watches meanwhile. A call of a driver whose queue is full (about 1024 entries) would block
   // without calling them. Does nothing while stream() is captured.
-  absl::Status MakeRoom();
+  absl::Status WaitForQueueSpace();
   // For code that lets the GPU use memory in other streams. Freed memory is kept while `holds` returns true, that is,
   // while those streams use it. The device's thread calls it. It must not call the device.
   using Holds = std::function<bool()>;
@@ -146,11 +146,12 @@ class CudaDevice final : public Device {
   CUcontext context_ = nullptr;
   absl::Status broken_;  // remains set for ever
   CudaStream stream_;
-  CUstream copies_ = nullptr;              // for copies from the host
-  CUevent computed_ = nullptr;             // copies_ waits for it
-  CUevent copied_ = nullptr;               // stream_ waits for it
-  std::array<CUevent, 2> room_ = {};       // recorded in stream_ alternately, after a number of calls of MakeRoom
-  int queued_ = 0;                         // calls of MakeRoom since the last event
+  CUstream copies_ = nullptr;   // for copies from the host
+  CUevent computed_ = nullptr;  // copies_ waits for it
+  CUevent copied_ = nullptr;    // stream_ waits for it
+  // Recorded in stream_ alternately, after a number of calls of WaitForQueueSpace.
+  std::array<CUevent, 2> queue_events_ = {};
+  int queued_ = 0;                         // calls of WaitForQueueSpace since the last event
   std::unique_ptr<HostCalls> host_calls_;  // the driver's threads use it
   Staging to_device_, to_host_;
   std::byte* word_ = nullptr;                  // pinned: a copy of error_word()

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/cuda/library.h"
-#include "runtime/cuda/search.h"
+#include "runtime/cuda/library_search.h"
 #include "runtime/cuda/table.h"
 
 namespace lockstep::cuda {
@@ -246,8 +246,8 @@ const LibrarySpec& DriverSpec();
 // searched for, such as those of tests.
 absl::StatusOr<DriverApi> LoadDriverApi(const Library& library);
 
-// Returns the table of the first suitable driver in `places`; the error of FindLibrary (search.h) if there is none.
-// Does not call cuInit. The functions stay valid while the process lives.
+// Returns the table of the first suitable driver in `places`; the error of FindLibrary (library_search.h) if there is
+// none. Does not call cuInit. The functions stay valid while the process lives.
 absl::StatusOr<DriverApi> FindDriver(const SearchPlaces& places);
 
 // Returns the table that this process uses. The first call searches the places of the process.

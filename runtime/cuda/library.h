@@ -1,5 +1,5 @@
 // A shared library that is opened while the program runs, so that neither building nor importing this project needs it.
-// Used by the tables of NVIDIA's libraries (driver.h) and the search for them (search.h). Any thread.
+// Used by the tables of NVIDIA's libraries (driver.h) and the search for them (library_search.h). Any thread.
 
 #pragma once
 

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/library.h"
-#include "runtime/cuda/search.h"
+#include "runtime/cuda/library_search.h"
 #include "runtime/cuda/table.h"
 
 namespace lockstep::cuda {
@@ -138,8 +138,8 @@ struct NcclApi {
 // The required library: libnccl.so.2, 2.27 or later.
 const LibrarySpec& NcclSpec();
 
-// Returns the table of the first suitable NCCL in `places`; the error of FindLibrary (search.h) if there is none. The
-// functions stay valid while the process lives.
+// Returns the table of the first suitable NCCL in `places`; the error of FindLibrary (library_search.h) if there is
+// none. The functions stay valid while the process lives.
 absl::StatusOr<NcclApi> FindNccl(const SearchPlaces& places);
 
 // Returns the table that this process uses. The first call searches the places of the process.

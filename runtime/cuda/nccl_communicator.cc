@@ -106,15 +106,16 @@ NcclCommunicator::NcclCommunicator(const NcclApi& api, std::unique_ptr<Communica
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  if (!flying_.empty()) host_.Abort(FailedPrecondition() << "it destroyed its communicator with collectives in flight");
+  if (!started_.empty())
+    host_.Abort(FailedPrecondition() << "it destroyed its communicator with collectives in flight");
   const bool idle = line_->AwaitIdle([this] { return host_.CheckPeers().ok(); });
   if (!idle && !host_.CheckPeers().ok()) line_->AbortAll();
   nccl_->Abort();
   (void)line_->AwaitEnd(*nccl_);
   device_.stream()->RemoveWatch(watch_);
   if (!device_.MakeCurrent().ok()) return;
-  for (const auto& [id, flight] : flying_) {
-    if (flight.done != nullptr) idle_.push_back(flight.done);
+  for (const auto& [id, entry] : started_) {
+    if (entry.done != nullptr) idle_.push_back(entry.done);
   }
   if (computed_ != nullptr) idle_.push_back(computed_);
   for (CUevent event : idle_) (void)device_.api().EventDestroy(event);
@@ -291,7 +292,7 @@ absl::StatusOr<Communicator::Ticket> NcclCommunicator::Start(const Collective& c
   }
   RETURN_IF_ERROR(CheckPeers());
   ASSIGN_OR_RETURN(const bool captures, Captures());
-  Flight started{.of_host = {}, .done = nullptr, .captured = captures && !call.compared_only};
+  StartedCollective started{.of_host = {}, .done = nullptr, .captured = captures && !call.compared_only};
   if (!started.captured) {
     // A call of the hosts that is only compared.
     Call on_host = call;
@@ -302,12 +303,12 @@ absl::StatusOr<Communicator::Ticket> NcclCommunicator::Start(const Collective& c
     started.of_host = *of_host;
   }
   const Ticket ticket{next_ticket_++};
-  Flight& flight = flying_[ticket.id] = started;
+  StartedCollective& entry = started_[ticket.id] = started;
   if (call.compared_only || collective.count() == 0) return ticket;
   absl::Status status;
   absl::StatusOr<CUevent> done = TakeEvent();
   if (done.ok()) {
-    flight.done = *done;
+    entry.done = *done;
     const std::string what = Describe(DescriptionOf(collective, call), std::string(call.label));
     status = StartOnDevice([&](ncclComm_t comm) { return Enqueue(collective, reduction, input, output, comm); }, what,
                            *done);
@@ -315,7 +316,7 @@ absl::StatusOr<Communicator::Ticket> NcclCommunicator::Start(const Collective& c
     status = done.status();
   }
   if (status.ok()) return ticket;
-  if (!flight.captured) Abort(status);  // the peers' collectives have started
+  if (!entry.captured) Abort(status);  // the peers' collectives have started
   return status;
 }
 
@@ -331,20 +332,20 @@ absl::StatusOr<bool> NcclCommunicator::Captures() {
 void NcclCommunicator::AddGraph(const std::shared_ptr<LaunchableGraph>& graph) { nccl_->AddGraph(graph); }
 
 void NcclCommunicator::DropCaptured() {
-  for (auto it = flying_.begin(); it != flying_.end();) {
+  for (auto it = started_.begin(); it != started_.end();) {
     if (!it->second.captured) {
       ++it;
       continue;
     }
     if (it->second.done != nullptr) idle_.push_back(it->second.done);
-    it = flying_.erase(it);
+    it = started_.erase(it);
   }
 }
 
 absl::Status NcclCommunicator::StartOnDevice(absl::FunctionRef<ncclResult_t(ncclComm_t)> enqueue, std::string_view what,
                                              CUevent done) {
   RETURN_IF_ERROR(device_.MakeCurrent());
-  RETURN_IF_ERROR(device_.MakeRoom());
+  RETURN_IF_ERROR(device_.WaitForQueueSpace());
   const DriverApi& driver = device_.api();
   RETURN_IF_ERROR(device_.Check(driver.EventRecord(computed_, device_.stream()->handle()), "cuEventRecord"));
   RETURN_IF_ERROR(
@@ -444,22 +445,22 @@ ncclResult_t NcclCommunicator::Enqueue(const Collective& c, const NcclReduction&
 }
 
 absl::Status NcclCommunicator::Wait(Ticket ticket, Stream* stream) {
-  const auto found = flying_.find(ticket.id);
-  if (found == flying_.end()) return FailedPrecondition() << "ticket " << ticket.id << " is not in flight";
-  const Flight flight = found->second;
-  if (flight.done != nullptr && stream != device_.stream()) {
+  const auto found = started_.find(ticket.id);
+  if (found == started_.end()) return FailedPrecondition() << "ticket " << ticket.id << " is not in flight";
+  const StartedCollective entry = found->second;
+  if (entry.done != nullptr && stream != device_.stream()) {
     return InvalidArgument() << "a wait in another stream than " << device_.name() << "'s";
   }
-  flying_.erase(found);
-  if (flight.done != nullptr) idle_.push_back(flight.done);
-  if (!flight.captured) {
-    const absl::Status agreed = host_.Wait(flight.of_host);
+  started_.erase(found);
+  if (entry.done != nullptr) idle_.push_back(entry.done);
+  if (!entry.captured) {
+    const absl::Status agreed = host_.Wait(entry.of_host);
     if (!agreed.ok()) return Failed(agreed);
   }
-  if (flight.done == nullptr) return absl::OkStatus();
+  if (entry.done == nullptr) return absl::OkStatus();
   const DriverApi& driver = device_.api();
   RETURN_IF_ERROR(device_.MakeCurrent());
-  return device_.Check(driver.StreamWaitEvent(device_.stream()->handle(), flight.done, CU_EVENT_WAIT_DEFAULT),
+  return device_.Check(driver.StreamWaitEvent(device_.stream()->handle(), entry.done, CU_EVENT_WAIT_DEFAULT),
                        "cuStreamWaitEvent");
 }
 

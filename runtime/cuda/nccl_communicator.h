@@ -78,7 +78,7 @@ class NcclCommunicator final : public Communicator {
 
  private:
   class Memory;
-  struct Flight {
+  struct StartedCollective {
     Ticket of_host;
     CUevent done = nullptr;  // null: there is no work on the device
     bool captured = false;   // then the call is not compared, so that a failed capture does not affect peers
@@ -113,7 +113,7 @@ class NcclCommunicator final : public Communicator {
   const std::shared_ptr<NcclHandle> nccl_;
   CUevent computed_ = nullptr;  // the line waits for it
   std::vector<CUevent> idle_;
-  std::map<uint64_t, Flight> flying_;  // by ticket
+  std::map<uint64_t, StartedCollective> started_;  // by ticket
   uint64_t next_ticket_ = 0;
   uint64_t watch_ = 0;
 };

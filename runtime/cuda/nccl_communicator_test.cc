@@ -24,7 +24,7 @@
 #include "runtime/comm/conformance/watchdog.h"
 #include "runtime/comm/in_process.h"
 #include "runtime/cuda/device.h"
-#include "runtime/cuda/search.h"
+#include "runtime/cuda/library_search.h"
 #include "test/fake_cuda/load.h"
 
 namespace lockstep::cuda {

@@ -69,11 +69,11 @@ struct CollectiveInfo : Collective {
   BufferSlice input, output;
   std::string label;  // "bucket 0 (%dw, %db)": the name in messages
   // The name in messages if the label contains names that users do not know. Need not be unique. Empty: the label.
-  std::string said;
+  std::string message_name;
 
   // True if messages call it a transfer: from the only rank with the value to another, or to all.
-  bool is_called_transfer() const { return is_transfer || (op == CollectiveOp::kBroadcast && !said.empty()); }
-  std::string_view name_in_messages() const { return said.empty() ? label : said; }
+  bool is_called_transfer() const { return is_transfer || (op == CollectiveOp::kBroadcast && !message_name.empty()); }
+  std::string_view name_in_messages() const { return message_name.empty() ? label : message_name; }
   std::string ToString() const;  // one line, equal on ranks that run the same program
   bool operator==(const CollectiveInfo&) const = default;
 };
@@ -118,7 +118,7 @@ struct AxisContext {
   Communicator* urgent = nullptr;
   int coordinate = 0;  // of this rank; for a lane, 0 at the end with the smaller coordinate, 1 at the other
   Communicator::Evidence evidence;
-  Communicator::Ticket witness;  // the collective that carries the evidence, if the program has none along the axis
+  Communicator::Ticket comparison;  // the collective that carries the evidence, if the program has none along the axis
 
   Communicator& communicator_of(const CollectiveInfo& collective) const {
     return collective.is_urgent ? *urgent : *communicator;
@@ -173,16 +173,16 @@ using StepList = std::vector<std::unique_ptr<Step>>;
 
 // A backend's own way to run all steps at once, with the same effect as one after the other. Its errors name the step.
 // On a device other than the host, the addresses of all buffers are the same in every run.
-class WholeRun {
+class CombinedRun {
  public:
-  virtual ~WholeRun() = default;
-  WholeRun(const WholeRun&) = delete;
-  WholeRun& operator=(const WholeRun&) = delete;
+  virtual ~CombinedRun() = default;
+  CombinedRun(const CombinedRun&) = delete;
+  CombinedRun& operator=(const CombinedRun&) = delete;
 
   virtual absl::Status Run(const StepList& steps, StepContext& context) = 0;
 
  protected:
-  WholeRun() = default;
+  CombinedRun() = default;
 };
 
 // The work that a backend does once for a program, on the device for which it is loaded: machine code, plans, choices.
@@ -263,8 +263,8 @@ struct Executable {
   std::vector<SettingInfo> settings;
   int32_t settings_buffer = -1;  // -1 if there are none
   StepList steps;
-  Preparation prepare;              // null: steps need no preparation before their first run
-  std::unique_ptr<WholeRun> whole;  // null: the steps run one after the other
+  Preparation prepare;                        // null: steps need no preparation before their first run
+  std::unique_ptr<CombinedRun> combined_run;  // null: the steps run one after the other
   int num_collectives = 0;
   // The axis along which ranks run different parts of the program, with different steps; empty: all run the same.
   std::string parts_along;

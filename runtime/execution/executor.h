@@ -24,7 +24,7 @@
 // there are no peers.
 //
 // The collectives of a Run detect replicas that differ. They compare the evidence of ranks
-// (runtime/execution/witness.h): the program, the states that were assigned, the settings, and, every
+// (runtime/execution/replica_evidence.h): the program, the states that were assigned, the settings, and, every
 // ExecutorOptions::check_every runs, the contents of replicated inputs and states. The error names two ranks and the
 // difference. An axis without collectives of the program gets one for this purpose. A program without any collective
 // that updates no replicated state, such as an evaluation, compares nothing: each rank may run it as often as it likes.
@@ -51,8 +51,8 @@
 
 #include "runtime/exclusive_use.h"
 #include "runtime/execution/executable.h"
+#include "runtime/execution/replica_evidence.h"
 #include "runtime/execution/served_states.h"
-#include "runtime/execution/witness.h"
 #include "runtime/record/recorder.h"
 
 namespace lockstep {
@@ -79,8 +79,8 @@ struct ExecutorOptions {
   // In the first run and every so many runs after it, ranks compare hashes of replicated inputs and states; states also
   // in the run after an assignment. 0: never. Equal on all ranks.
   int64_t check_every = 512;
-  // Runs the steps one by one to measure each, even if the backend can run them at once (Executable::whole). On a
-  // device with a queue, waits for each step, and the run has ended when Start returns. Equal on all ranks.
+  // Runs the steps one by one to measure each, even if the backend can run them at once (Executable::combined_run). On
+  // a device with a queue, waits for each step, and the run has ended when Start returns. Equal on all ranks.
   bool profile = false;
   // For a program whose states servers update (Executable::served): this rank's client of the servers, which must
   // outlive the executor.
@@ -177,7 +177,7 @@ class Executor {
 
   // Marks all states as invalid: runs fail with `why` until all states have been assigned. For callers that assign
   // several states one after the other and may fail between two.
-  absl::Status DoubtStates(const absl::Status& why);
+  absl::Status InvalidateStates(const absl::Status& why);
   absl::Status ReadState(std::string_view name, const TensorRef& tensor);
 
   // Sets the value of a setting for later runs. Runs in progress keep their values. The initial values are those of the
@@ -199,16 +199,16 @@ class Executor {
   uint16_t recorded_as() const { return recorded_as_; }
 
  private:
-  class CallAlone;
+  class ExclusiveCall;
   // One of the runs that may be in progress.
-  struct Flight {
+  struct StartedRun {
     std::unique_ptr<DeviceEvent> done;
     size_t begun = 0;  // the number of steps that have begun
     // Seconds of the caller's thread.
-    double total = 0, witnesses = 0, whole = 0;
+    double total = 0, comparisons = 0, combined = 0;
     std::vector<double> steps;
   };
-  static constexpr int64_t kFlights = 2;
+  static constexpr int64_t kMaxStartedRuns = 2;
   struct BoundState {
     std::string name;
     const std::byte* begin;
@@ -230,7 +230,7 @@ class Executor {
   absl::Status CheckFits() const;
   absl::Status Agree();
   absl::Status MakeAxes();
-  absl::Status MakeUrgentLane(AxisContext& context, int axis);
+  absl::Status MakeUrgentCommunicator(AxisContext& context, int axis);
   absl::Status MakeLanes();
   absl::Status Prepare();
   void FindUpdates();
@@ -249,27 +249,27 @@ class Executor {
   absl::Status CopyResultsToHost();
   // Starts a collective without elements along each axis on which ranks compare their evidence and the program has no
   // collective. It ends before the first step that may write a state.
-  absl::Status StartWitnesses();
-  absl::Status WaitForWitnesses();
+  absl::Status StartComparisons();
+  absl::Status WaitForComparisons();
   std::string NameInMessages(const StepInfo& step) const;
-  absl::Status RunSteps(Flight& flight);
-  absl::Status RunAtOnce(StepContext& context, Flight& flight);
-  absl::Status RunAll(Flight& flight);
+  absl::Status RunSteps(StartedRun& run);
+  absl::Status RunCombined(StepContext& context, StartedRun& run);
+  absl::Status RunAll(StartedRun& run);
 
   // --- executor.cc: runs in progress, and their failures
-  Flight& FlightOf(int64_t call) { return flights_[static_cast<size_t>(call % kFlights)]; }
+  StartedRun& StartedRunOf(int64_t call) { return started_runs_[static_cast<size_t>(call % kMaxStartedRuns)]; }
   bool RunsAhead() const;
   // Waits for the runs up to `call`. After an error, no run is in progress.
   absl::Status Finish(int64_t call);
   // Waits for all runs, then returns an unreported failure.
-  absl::Status Settle();
+  absl::Status WaitForAllRuns();
   // Returns a failure that has not been reported to the caller.
-  absl::Status Tell();
+  absl::Status TakeUnreportedFailure();
   // Marks the runs in progress as failed.
   void Fail(const absl::Status& cause);
   // After an error: aborts the communicator, and removes all work from the device's queue, except work that never ends.
   void GiveUp(const absl::Status& cause);
-  void Count(const Flight& flight);
+  void Count(const StartedRun& run);
   void Spoil(const absl::Status& cause);
   absl::Status CheckSpoilt() const;
   absl::StatusOr<const ValueInfo*> FindState(std::string_view name) const;
@@ -304,13 +304,13 @@ class Executor {
   bool has_results_ = false;                    // the last run has begun and not failed
   std::atomic<int64_t> calls_{0};               // the number of started calls since Load
   std::atomic<int64_t> done_{0};                // the number of calls that ended
-  std::array<Flight, kFlights> flights_;
+  std::array<StartedRun, kMaxStartedRuns> started_runs_;
   Recorder* recorder_ = nullptr;    // of the communicator; null without recording
   bool records_ = false;            // in the present run
   uint16_t recorded_as_ = 0;        // the number of the program in the recorder
   std::vector<std::string> roles_;  // by rank of the world: its part of the program; empty: all run the whole program
   std::vector<Failure> failures_;   // all since Load
-  bool untold_ = false;             // the last failure has not been reported
+  bool unreported_ = false;         // the last failure has not been reported
   size_t first_update_ = 0;         // the first step that may write a state
   std::vector<std::string> updated_states_;  // by some step
   bool gave_up_ = false;                     // the communicator is then no longer usable
@@ -321,7 +321,7 @@ class Executor {
   // Made by Split from the world: for axes that are not the whole mesh, and for urgent collectives.
   std::vector<std::unique_ptr<Communicator>> parts_;
   std::vector<AxisContext> axes_;  // of the mesh, then those of lanes
-  std::unique_ptr<Witness> witness_;
+  std::unique_ptr<ReplicaEvidence> evidence_;
   std::unique_ptr<ServedStates> served_;  // null: servers have no states of the program
   mutable std::mutex counting_;           // guards the following members
   ExecutorCounters counters_;

@@ -9,9 +9,9 @@
 namespace lockstep {
 
 // Holds the executor, and its communicator if it has several ranks, for one call.
-class Executor::CallAlone {
+class Executor::ExclusiveCall {
  public:
-  explicit CallAlone(Executor& executor)
+  explicit ExclusiveCall(Executor& executor)
       : use_(executor.in_use_),
         communicator_use_(executor.communicator_.size() > 1 ? executor.communicator_.in_use() : unshared_) {
     const std::string& name = executor.executable_.name;

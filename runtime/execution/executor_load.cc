@@ -96,7 +96,8 @@ absl::Status Executor::Agree() {
                               (options_.profile ? "profiled: step by step\n" : "") + SharedStates(executable_) +
                               executable_.graph_text;
   const bool has_parts = !executable_.parts_along.empty();  // their certificates differ
-  witness_ = std::make_unique<Witness>(executable_, options_.check_every, (has_parts ? "" : certificate) + program);
+  evidence_ =
+      std::make_unique<ReplicaEvidence>(executable_, options_.check_every, (has_parts ? "" : certificate) + program);
   if (communicator_.size() == 1) return absl::OkStatus();
   // Compared first, because kernels for another number of threads or another processor may also need another layout in
   // a bucket.
@@ -130,7 +131,7 @@ void Executor::NameSteps() {
     RecordedStep named{KindOf(info.kind), info.name, info.source, {}, 0};
     if (info.collective) {
       named.label = info.collective->name_in_messages();
-      if (!info.collective->said.empty()) named.source.clear();  // it contains the source
+      if (!info.collective->message_name.empty()) named.source.clear();  // it contains the source
       named.is_urgent = info.collective->is_urgent;
       named.bytes = static_cast<int64_t>(std::max(info.collective->input.bytes, info.collective->output.bytes));
     }
@@ -163,7 +164,7 @@ absl::Status Executor::MakeAxes() {
     }
     context.urgent = context.communicator;
     axes_.push_back(context);
-    RETURN_IF_ERROR(MakeUrgentLane(axes_.back(), static_cast<int>(axes_.size()) - 1));
+    RETURN_IF_ERROR(MakeUrgentCommunicator(axes_.back(), static_cast<int>(axes_.size()) - 1));
   }
   return MakeLanes();
 }
@@ -193,7 +194,7 @@ absl::Status Executor::MakeLanes() {
 
 // Between hosts, a communicator runs one collective after the other. So urgent collectives get their own communicator,
 // with its own thread and connections, if they would otherwise queue behind others.
-absl::Status Executor::MakeUrgentLane(AxisContext& context, int axis) {
+absl::Status Executor::MakeUrgentCommunicator(AxisContext& context, int axis) {
   if (context.communicator == nullptr || !context.communicator->is_host()) return absl::OkStatus();
   if (context.communicator->ranks_on_this_host() == context.communicator->size()) return absl::OkStatus();
   bool has_urgent = false, has_others = false;
@@ -225,12 +226,12 @@ absl::Status Executor::AllocateBuffers() {
   addresses_.assign(executable_.buffers.size(), nullptr);
   tickets_.resize(static_cast<size_t>(executable_.num_collectives));
   step_seconds_.assign(executable_.steps.size(), 0.0);
-  for (Flight& flight : flights_) {
-    flight.steps.assign(executable_.steps.size(), 0.0);
-    ASSIGN_OR_RETURN(flight.done, device_.CreateEvent());
+  for (StartedRun& run : started_runs_) {
+    run.steps.assign(executable_.steps.size(), 0.0);
+    ASSIGN_OR_RETURN(run.done, device_.CreateEvent());
   }
   for (const SettingInfo& info : executable_.settings) settings_.push_back(info.setting.value);
-  witness_->SettingsChanged(settings_);
+  evidence_->SettingsChanged(settings_);
   given_inputs_.assign(executable_.inputs.size(), nullptr);
   given_results_.assign(executable_.results.size(), nullptr);
   own_results_.assign(executable_.results.size(), nullptr);

@@ -143,35 +143,35 @@ absl::Status Executor::CopyResultsToHost() {
 
 // --- Steps --------------------------------------------------------------------------------------------------------
 
-absl::Status Executor::StartWitnesses() {
-  for (size_t i = 0; i < witness_->quiet().size(); ++i) {
-    if (!witness_->quiet()[i]) continue;
+absl::Status Executor::StartComparisons() {
+  for (size_t i = 0; i < evidence_->without_collectives().size(); ++i) {
+    if (!evidence_->without_collectives()[i]) continue;
     const std::string label = "comparison of ranks along " + executable_.mesh.axes()[i].name;
-    ASSIGN_OR_RETURN(axes_[i].witness,
+    ASSIGN_OR_RETURN(axes_[i].comparison,
                      axes_[i].communicator->Start(Collective::AllReduce(0, DType::kU8, ReduceKind::kSum), nullptr,
                                                   nullptr, {label, device_.stream(), axes_[i].evidence}));
   }
   return absl::OkStatus();
 }
 
-absl::Status Executor::WaitForWitnesses() {
-  for (size_t i = 0; i < witness_->quiet().size(); ++i) {
-    if (!witness_->quiet()[i]) continue;
+absl::Status Executor::WaitForComparisons() {
+  for (size_t i = 0; i < evidence_->without_collectives().size(); ++i) {
+    if (!evidence_->without_collectives()[i]) continue;
     Record(StepEvent::Kind::kCompare, RecordNow());
-    RETURN_IF_ERROR(axes_[i].communicator->Wait(axes_[i].witness, device_.stream()));
+    RETURN_IF_ERROR(axes_[i].communicator->Wait(axes_[i].comparison, device_.stream()));
   }
   return absl::OkStatus();
 }
 
-absl::Status Executor::RunAtOnce(StepContext& context, Flight& flight) {
+absl::Status Executor::RunCombined(StepContext& context, StartedRun& run) {
   const int64_t before = RecordNow();
-  RETURN_IF_ERROR(WaitForWitnesses());
+  RETURN_IF_ERROR(WaitForComparisons());
   const int64_t between = RecordNow();
-  flight.witnesses = Seconds(between - before);
+  run.comparisons = Seconds(between - before);
   Record(StepEvent::Kind::kStep, between, StepEvent::kAllSteps);
-  flight.begun = executable_.steps.size() + 1;
-  RETURN_IF_ERROR(executable_.whole->Run(executable_.steps, context));
-  flight.whole = Seconds(RecordNow() - between);
+  run.begun = executable_.steps.size() + 1;
+  RETURN_IF_ERROR(executable_.combined_run->Run(executable_.steps, context));
+  run.combined = Seconds(RecordNow() - between);
   return absl::OkStatus();
 }
 
@@ -184,44 +184,44 @@ std::string Executor::NameInMessages(const StepInfo& step) const {
          (has_names ? step.ToString(kMostNames) : step.name + ", at " + step.source);
 }
 
-absl::Status Executor::RunSteps(Flight& flight) {
+absl::Status Executor::RunSteps(StartedRun& run) {
   StepContext context(addresses_, device_, axes_, tickets_, served_.get());
-  if (executable_.whole != nullptr && !options_.profile) return RunAtOnce(context, flight);
+  if (executable_.combined_run != nullptr && !options_.profile) return RunCombined(context, run);
   const bool each = options_.profile && device_.stream() != nullptr;  // waits for each step
   if (each) RETURN_IF_ERROR(device_.Synchronize());
   int64_t before = RecordNow();
   for (size_t i = 0; i <= executable_.steps.size(); ++i) {
     if (i == first_update_) {  // if ranks disagree, their states are still unchanged
-      RETURN_IF_ERROR(WaitForWitnesses());
+      RETURN_IF_ERROR(WaitForComparisons());
       const int64_t after = RecordNow();
-      flight.witnesses = Seconds(after - before);
+      run.comparisons = Seconds(after - before);
       before = after;
     }
     if (i == executable_.steps.size()) break;
     Step& step = *executable_.steps[i];
-    flight.begun = i + 1;
+    run.begun = i + 1;
     Record(StepEvent::Kind::kStep, before, static_cast<int32_t>(i));
     absl::Status status = step.Run(context);
     if (status.ok() && each) status = device_.Synchronize();
     if (!status.ok()) return Annotate(status, NameInMessages(step.info()));
     const int64_t after = RecordNow();
-    flight.steps[i] = Seconds(after - before);
+    run.steps[i] = Seconds(after - before);
     before = after;
   }
   return absl::OkStatus();
 }
 
-absl::Status Executor::RunAll(Flight& flight) {
+absl::Status Executor::RunAll(StartedRun& run) {
   if (recorder_ != nullptr) recorder_->SetRoles(recorded_as_, roles_);
   RETURN_IF_ERROR(BindSettings());
   RETURN_IF_ERROR(BindInputs());
   RETURN_IF_ERROR(BindResults());
   if (served_ != nullptr) RETURN_IF_ERROR(served_->Begin(settings_, addresses_));
-  RETURN_IF_ERROR(witness_->Begin(addresses_, device_, axes_));
-  RETURN_IF_ERROR(StartWitnesses());
-  RETURN_IF_ERROR(RunSteps(flight));
+  RETURN_IF_ERROR(evidence_->Begin(addresses_, device_, axes_));
+  RETURN_IF_ERROR(StartComparisons());
+  RETURN_IF_ERROR(RunSteps(run));
   RETURN_IF_ERROR(CopyResultsToHost());
-  return device_.Record(*flight.done);
+  return device_.Record(*run.done);
 }
 
 }  // namespace lockstep

@@ -12,9 +12,9 @@
 namespace lockstep {
 
 absl::StatusOr<ConstTensorRef> Executor::ResultOfLastRun(std::string_view name) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
-  RETURN_IF_ERROR(Settle());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
+  RETURN_IF_ERROR(WaitForAllRuns());
   for (size_t i = 0; i < executable_.results.size(); ++i) {
     const ValueInfo& info = executable_.results[i];
     if (info.name != name) continue;
@@ -47,9 +47,9 @@ absl::Status Executor::CheckIsHere(const ValueInfo& state) const {
 }
 
 absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& tensor) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
-  RETURN_IF_ERROR(Settle());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
+  RETURN_IF_ERROR(WaitForAllRuns());
   ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
   for (const BoundState& bound : bound_) {
     if (bound.name != name || bound.writable) continue;
@@ -78,7 +78,7 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
   }
   if (served_ != nullptr) served_->CopyAssigned(name);
   std::erase(unassigned_, info->name);
-  witness_->StateAssigned(static_cast<size_t>(info - executable_.states.data()));
+  evidence_->StateAssigned(static_cast<size_t>(info - executable_.states.data()));
   return absl::OkStatus();
 }
 
@@ -99,9 +99,9 @@ absl::Status Executor::AssignShared(const ValueInfo& info, const std::byte* data
 }
 
 absl::Status Executor::BindState(std::string_view name, const TensorRef& memory, bool writable) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
-  RETURN_IF_ERROR(Settle());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
+  RETURN_IF_ERROR(WaitForAllRuns());
   ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
   RETURN_IF_ERROR(CheckIsHere(*info));
   RETURN_IF_ERROR(CheckTensor("state", *info, memory.type, memory.data));
@@ -127,14 +127,14 @@ absl::Status Executor::BindState(std::string_view name, const TensorRef& memory,
   std::erase_if(bound_, [&](const BoundState& bound) { return bound.name == name; });
   bound_.push_back({info->name, begin, begin + info->local_type.num_bytes(), writable, is_updated});
   std::erase(unassigned_, info->name);
-  witness_->StateAssigned(static_cast<size_t>(info - executable_.states.data()));
+  evidence_->StateAssigned(static_cast<size_t>(info - executable_.states.data()));
   return absl::OkStatus();
 }
 
-absl::Status Executor::DoubtStates(const absl::Status& why) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
-  RETURN_IF_ERROR(Settle());
+absl::Status Executor::InvalidateStates(const absl::Status& why) {
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
+  RETURN_IF_ERROR(WaitForAllRuns());
   spoilt_ = why;
   unassigned_.clear();
   for (const ValueInfo& info : executable_.states) unassigned_.push_back(info.name);
@@ -142,9 +142,9 @@ absl::Status Executor::DoubtStates(const absl::Status& why) {
 }
 
 absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
-  RETURN_IF_ERROR(Settle());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
+  RETURN_IF_ERROR(WaitForAllRuns());
   ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
   RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, tensor.data));
   auto* out = static_cast<std::byte*>(tensor.data);
@@ -157,9 +157,9 @@ absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor)
 }
 
 absl::StatusOr<std::map<int64_t, int64_t>> Executor::Staleness() {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
-  RETURN_IF_ERROR(Settle());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
+  RETURN_IF_ERROR(WaitForAllRuns());
   if (served_ == nullptr)
     return FailedPrecondition() << "@" << executable_.name << " is not compiled with strategy=\"parameter_server\"";
   return served_->Staleness();
@@ -173,20 +173,20 @@ absl::StatusOr<size_t> Executor::FindSetting(std::string_view name) const {
 }
 
 absl::Status Executor::Set(std::string_view name, double value) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
   ASSIGN_OR_RETURN(const size_t i, FindSetting(name));
   RETURN_IF_ERROR(CheckValue(executable_.settings[i], value));
   if (settings_[i] == value) return absl::OkStatus();
   settings_[i] = value + 0.0;  // converts -0 to 0, because their bits differ
   settings_changed_ = true;
-  witness_->SettingsChanged(settings_);
+  evidence_->SettingsChanged(settings_);
   return absl::OkStatus();
 }
 
 absl::StatusOr<double> Executor::ReadSetting(std::string_view name) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
   ASSIGN_OR_RETURN(const size_t i, FindSetting(name));
   return settings_[i];
 }

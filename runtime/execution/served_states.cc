@@ -19,7 +19,7 @@ class ServedStates::Use {
 
  private:
   const ExclusiveUse use_;
-  std::optional<ServerClient::Watch> watch_;
+  std::optional<ServerClient::ScopedCheck> watch_;
 };
 
 absl::StatusOr<std::unique_ptr<ServedStates>> ServedStates::Create(const Executable& executable, ServerClient* servers,

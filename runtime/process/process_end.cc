@@ -39,7 +39,7 @@ void AtProcessEnd(void (*action)()) {
   std::atexit([] { DoLatest(ActionsOfProcess()); });
 }
 
-void DoAllOfProcessEnd() {
+void RunProcessEndActions() {
   while (DoLatest(ActionsOfProcess())) {
   }
 }

@@ -9,6 +9,6 @@ namespace lockstep {
 void AtProcessEnd(void (*action)());
 
 // Does the remaining actions, the latest first. For callers that end the process with _exit().
-void DoAllOfProcessEnd();
+void RunProcessEndActions();
 
 }  // namespace lockstep

@@ -158,13 +158,13 @@ void TraceWriter::TakeNew() {
   next_transfer_ = transfer;
   {
     const std::lock_guard<std::mutex> lock(recorder_.naming_);
-    if (std::memcmp(&recorder_.rank(), &said_, sizeof(said_)) != 0) {
-      said_ = recorder_.rank();
-      WriteBlock(kRank, &said_, sizeof(said_));
+    if (std::memcmp(&recorder_.rank(), &written_rank_, sizeof(written_rank_)) != 0) {
+      written_rank_ = recorder_.rank();
+      WriteBlock(kRank, &written_rank_, sizeof(written_rank_));
     }
     const std::string& programs = recorder_.programs_text_;
-    WriteBlock(kPrograms, programs.data() + programs_said_, programs.size() - programs_said_);
-    programs_said_ = programs.size();
+    WriteBlock(kPrograms, programs.data() + written_programs_, programs.size() - written_programs_);
+    written_programs_ = programs.size();
   }
   WriteBlock(kSteps, steps.data(), steps.size() * sizeof(StepEvent));
   WriteBlock(kTransfers, transfers.data(), transfers.size() * sizeof(TransferEvent));

@@ -40,9 +40,9 @@ class TraceWriter {
   const Recorder& recorder_;
   const std::string folder_;
   std::FILE* const file_;
-  RecordedRank said_;  // used by the thread like the following, and by others after its end
+  RecordedRank written_rank_;  // used by the thread like the following, and by others after its end
   uint64_t next_step_ = 0, next_transfer_ = 0, lost_ = 0;
-  size_t programs_said_ = 0;  // characters
+  size_t written_programs_ = 0;  // characters
   bool failed_ = false;
   std::mutex mutex_;  // guards stop_
   std::condition_variable changed_;

@@ -19,7 +19,7 @@ namespace {
 
 // The time for a server to answer what a request waits for, and for pushes at the end.
 constexpr absl::Duration kAnswerTime = absl::Seconds(2);
-// Between calls of a Watch during a wait.
+// Between calls of a ScopedCheck during a wait.
 constexpr absl::Duration kNap = absl::Milliseconds(50);
 // Smaller values travel in their message, because two copies take less time than sharing.
 constexpr size_t kSmall = 4096;
@@ -29,10 +29,10 @@ int Milliseconds(absl::Duration duration) {
       std::clamp<int64_t>(absl::ToInt64Milliseconds(absl::Ceil(duration, absl::Milliseconds(1))), 0, 60'000));
 }
 
-absl::StatusOr<Descriptor> ConnectTo(const ServerAddress& server, const SocketPlace& here, int rank,
+absl::StatusOr<Descriptor> ConnectTo(const ServerAddress& server, const ListenerInfo& here, int rank,
                                      absl::Duration end) {
-  Connecting connecting(WaysTo(here, server.place), server.place,
-                        Greeting{.nonce = server.place.nonce, .channel = 0, .from = rank});
+  Connecting connecting(WaysTo(here, server.listener), server.listener,
+                        Greeting{.nonce = server.listener.nonce, .channel = 0, .from = rank});
   for (;;) {
     ASSIGN_OR_RETURN(const bool is_there, connecting.Step());
     if (is_there) return connecting.Release();
@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<ServerClient>> ServerClient::Connect(const std::v
   ASSIGN_OR_RETURN(const std::shared_ptr<SocketListener> own, SocketListener::Create(options.interfaces));
   const absl::Duration end = SteadyNow() + options.timeout;
   for (size_t server = 0; server < servers.size(); ++server) {
-    absl::StatusOr<Descriptor> connection = ConnectTo(servers[server], own->place(), options.rank, end);
+    absl::StatusOr<Descriptor> connection = ConnectTo(servers[server], own->info(), options.rank, end);
     if (!connection.ok()) {
       return Annotate(connection.status(), "server " + std::to_string(server) + " on host " + servers[server].host);
     }
@@ -208,7 +208,7 @@ absl::Status ServerClient::Await(std::span<const uint64_t> requests) {
       const absl::Duration now = SteadyNow();
       if (now >= end) return Late(id);
       if (now >= look) {
-        RETURN_IF_ERROR(AskWatch());
+        RETURN_IF_ERROR(RunCheck());
         look = now + kNap;
       }
       Progress(std::min(look, end) - now);
@@ -217,7 +217,7 @@ absl::Status ServerClient::Await(std::span<const uint64_t> requests) {
   return absl::OkStatus();
 }
 
-absl::Status ServerClient::AskWatch() {
+absl::Status ServerClient::RunCheck() {
   const absl::Status status = check_();
   return status.ok() ? status : Fail(status);
 }

@@ -60,7 +60,7 @@ absl::Status ServeJob(MakeUpdate make_update, absl::Duration timeout) {
                                             .timeout = timeout,
                                             .interfaces = Interfaces(),
                                             .make_update = std::move(make_update)}));
-  ServerFacts facts{.place = server->place(), .process = getpid()};
+  ServerFacts facts{.listener = server->info(), .process = getpid()};
   CopyText(HostName(), facts.host, sizeof(facts.host));
   RETURN_IF_ERROR(JoinMpiAsServer(facts, timeout).status());
   const absl::Status status = server->Run();
@@ -77,7 +77,7 @@ absl::StatusOr<ServerClient*> ConnectToServersOfJob(absl::Duration timeout) {
   if (own.process == getpid()) return own.client.get();
   ASSIGN_OR_RETURN(const bool tolerates_loss, ToleratesLoss());
   std::vector<ServerAddress> addresses;
-  for (const ServerFacts& server : job->servers) addresses.push_back({server.place, server.host, server.process});
+  for (const ServerFacts& server : job->servers) addresses.push_back({server.listener, server.host, server.process});
   ASSIGN_OR_RETURN(own.client, ServerClient::Connect(addresses, {.rank = job->worker,
                                                                  .workers = job->workers,
                                                                  .timeout = timeout,

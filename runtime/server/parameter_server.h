@@ -39,8 +39,8 @@ class ParameterServer {
   };
   static absl::StatusOr<std::unique_ptr<ParameterServer>> Create(const Options& options);
 
-  // The place to which workers connect.
-  const SocketPlace& place() const { return listener_->place(); }
+  // The port and the addresses to which workers connect.
+  const ListenerInfo& info() const { return listener_->info(); }
 
   // Serves until all workers have left. Returns OK, or the failure of the job.
   absl::Status Run();
@@ -50,7 +50,7 @@ class ParameterServer {
 
  private:
   // The message of a worker that waits for those of all workers.
-  struct Said {
+  struct ExchangeEntry {
     uint64_t request = 0;
     std::string text;
   };
@@ -104,9 +104,9 @@ class ParameterServer {
   std::map<int, std::unique_ptr<Client>> clients_;  // by rank
   std::map<int, int> ranks_;                        // by descriptor
   std::map<std::string, std::unique_ptr<ServedArray>, std::less<>> arrays_;
-  std::vector<PeerMemory> memory_of_gone_;  // may contain gradients that have not been used yet
-  std::map<int, Said> at_exchange_;         // by rank
-  std::shared_ptr<Segment> probe_;          // workers try to open it
+  std::vector<PeerMemory> memory_of_gone_;    // may contain gradients that have not been used yet
+  std::map<int, ExchangeEntry> at_exchange_;  // by rank
+  std::shared_ptr<Segment> probe_;            // workers try to open it
   absl::Status failure_;
   absl::Duration began_, failed_at_;
   bool stopped_ = false;

@@ -87,7 +87,7 @@ bool ServedArray::Serve(Request& request) {
   }
   if (MustWait(request)) return false;
   if (request.message.kind == MessageKind::kPush) Push(request);
-  else Show(request);
+  else ReplyWithValue(request);
   return true;
 }
 
@@ -176,7 +176,7 @@ void ServedArray::Sum(std::byte* sum) const {
 
 // Synchronous: refuses all waiting requests if a worker will never push again.
 void ServedArray::Refuse() {
-  const int missed = workers_.MissedForGood();
+  const int missed = workers_.MissingForever();
   if (!info_.synchronous || missed < 0 || !per_worker_[static_cast<size_t>(missed)].round.empty()) return;
   const absl::Status status = FailedPrecondition()
                               << "key " << key_ << " waits for the gradient of " << workers_.Describe(missed);
@@ -189,7 +189,7 @@ void ServedArray::Refuse() {
 }
 
 // Replies to a pull.
-void ServedArray::Show(const Request& request) {
+void ServedArray::ReplyWithValue(const Request& request) {
   Memory& memory = memory_[current_];
   Message reply;
   reply.version = version_;

@@ -84,7 +84,7 @@ class ServedArray {
   void Push(Request& request);
   void CompleteRound();
   void Refuse();
-  void Show(const Request& request);
+  void ReplyWithValue(const Request& request);
   absl::Status Apply(const std::byte* gradient);
   absl::StatusOr<size_t> FreeMemory();
   void Sum(std::byte* sum) const;

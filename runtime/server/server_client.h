@@ -9,7 +9,8 @@
 //
 // No call waits for ever. If a server dies or does not answer within the timeout, or if a server waits too long for a
 // worker, the error names it. After such an error, after an error from a server (a worker died), or after an error of a
-// Watch, the client stays in error, like a communicator. Errors about the arguments of one call concern only that call.
+// ScopedCheck, the client stays in error, like a communicator. Errors about the arguments of one call concern only that
+// call.
 
 #pragma once
 
@@ -37,7 +38,7 @@ namespace lockstep {
 
 // The address of a server, as the server publishes it.
 struct ServerAddress {
-  SocketPlace place;
+  ListenerInfo listener;
   std::string host;
   int process = 0;
 };
@@ -66,14 +67,14 @@ class ServerClient {
   using Check = std::function<absl::Status()>;
   // While an object lives, waits in the client also call `check`, several times a second. Its error ends the wait and
   // puts the client in error. Objects nest: only the latest one is called.
-  class Watch {
+  class ScopedCheck {
    public:
-    Watch(ServerClient& client, Check check) : client_(client), before_(std::move(client.check_)) {
+    ScopedCheck(ServerClient& client, Check check) : client_(client), before_(std::move(client.check_)) {
       client_.check_ = std::move(check);
     }
-    ~Watch() { client_.check_ = std::move(before_); }
-    Watch(const Watch&) = delete;
-    Watch& operator=(const Watch&) = delete;
+    ~ScopedCheck() { client_.check_ = std::move(before_); }
+    ScopedCheck(const ScopedCheck&) = delete;
+    ScopedCheck& operator=(const ScopedCheck&) = delete;
 
    private:
     ServerClient& client_;
@@ -186,7 +187,7 @@ class ServerClient {
   absl::Status Attach(Message& message, Request& request, const std::byte* data, size_t bytes);
   absl::StatusOr<std::vector<Message>> Call(std::vector<std::pair<size_t, Message>> messages);
   absl::Status Await(std::span<const uint64_t> requests);
-  absl::Status AskWatch();
+  absl::Status RunCheck();
   absl::StatusOr<Message> Finish(uint64_t request);
   void Progress(absl::Duration limit);
   void Take(size_t server, Message message);
@@ -200,7 +201,7 @@ class ServerClient {
 
   const Options options_;
   ExclusiveUse::Flag in_use_;
-  Check check_;                               // of the latest Watch
+  Check check_;                               // of the latest ScopedCheck
   std::vector<std::unique_ptr<Link>> links_;  // by server
   PeerMemory memory_{/*one_process=*/false};
   std::map<std::string, Array> arrays_;

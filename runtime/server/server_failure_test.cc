@@ -134,10 +134,10 @@ TEST(ServerFailure, WhatAWatchFindsEndsTheWaitForGood) {
   auto clients = ConnectAll(servers, 2);
   {
     int asked = 0;
-    const ServerClient::Watch watch(
+    const ServerClient::ScopedCheck watch(
         *clients[0], [&] { return ++asked < 3 ? absl::OkStatus() : absl::AbortedError("rank 1 has other troubles"); });
     {
-      const ServerClient::Watch inner(*clients[0], [] { return absl::AbortedError("of an inner one"); });
+      const ServerClient::ScopedCheck inner(*clients[0], [] { return absl::AbortedError("of an inner one"); });
     }
     ExpectError(clients[0]->Barrier(), "rank 1 has other troubles");
     EXPECT_EQ(asked, 3);

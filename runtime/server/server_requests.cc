@@ -216,14 +216,14 @@ void ParameterServer::TakeExchange(int rank, const Message& message) {
 
 void ParameterServer::AdvanceExchange() {
   absl::Status status;
-  if (const int missed = workers_.MissedForGood(); missed >= 0) {
+  if (const int missed = workers_.MissingForever(); missed >= 0) {
     status = FailedPrecondition() << "a barrier waits for " << workers_.Describe(missed);
   } else {
     for (int rank = 0; rank < workers_.size(); ++rank) {
       if (workers_[rank].counts() && !at_exchange_.contains(rank)) return;
     }
   }
-  const std::map<int, Said> said = std::exchange(at_exchange_, {});
+  const std::map<int, ExchangeEntry> said = std::exchange(at_exchange_, {});
   std::map<int, std::string> texts;
   for (const auto& [rank, each] : said) texts[rank] = each.text;
   const std::string all = EncodeTexts(texts);

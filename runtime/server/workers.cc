@@ -27,7 +27,7 @@ std::string Workers::Describe(int rank) const {
   return Name(rank) + ", which is connected and has not sent it";
 }
 
-int Workers::MissedForGood() const {
+int Workers::MissingForever() const {
   if (tolerates_loss) return -1;
   for (int rank = 0; rank < size(); ++rank) {
     if (!(*this)[rank].counts()) return rank;

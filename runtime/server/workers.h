@@ -30,7 +30,7 @@ struct Workers {
   // …
   std::string Describe(int rank) const;
   // A worker that left without being excluded. Workers that wait for all workers fail with its name. -1: there is none.
-  int MissedForGood() const;
+  int MissingForever() const;
 };
 
 }  // namespace lockstep

@@ -73,9 +73,9 @@ class HostCommunicator final : public Communicator {
     const size_t in_bytes = is_valid ? InputBytes(collective, size()) : 0;
     const Range input = ReadsInput(collective, rank()) ? Range{from, in_bytes} : Range{nullptr, 0};
     const Range output{to, is_valid ? OutputBytes(collective, size()) : 0};
-    Flight flight;
-    ASSIGN_OR_RETURN(std::byte* const in, Place(input, output, flight.memory[0], nullptr));
-    ASSIGN_OR_RETURN(std::byte* const out, Place(output, input, flight.memory[1], flight.memory[0]));
+    StartedCollective entry;
+    ASSIGN_OR_RETURN(std::byte* const in, Place(input, output, entry.memory[0], nullptr));
+    ASSIGN_OR_RETURN(std::byte* const out, Place(output, input, entry.memory[1], entry.memory[0]));
     // Also copies the old contents of the output, so that an output that is not written is detected.
     for (const auto& [at, range] : {std::pair(out, output), std::pair(in, input)}) {
       if (at == nullptr) continue;
@@ -85,21 +85,21 @@ class HostCommunicator final : public Communicator {
     on_device.stream = device_.stream();
     ASSIGN_OR_RETURN(const Ticket ticket, communicator_->Start(collective, in, out, on_device));
     if (out != nullptr) {
-      flight.host = static_cast<std::byte*>(const_cast<void*>(output.address));
-      flight.device = out;
-      flight.bytes = output.bytes;
+      entry.host = static_cast<std::byte*>(const_cast<void*>(output.address));
+      entry.device = out;
+      entry.bytes = output.bytes;
     }
-    flying_[ticket.id] = std::move(flight);
+    started_[ticket.id] = std::move(entry);
     return ticket;
   }
 
   absl::Status Wait(Ticket ticket, Stream*) override {
     RETURN_IF_ERROR(communicator_->Wait(ticket, device_.stream()));
-    const auto flying = flying_.find(ticket.id);
-    LOCKSTEP_CHECK(flying != flying_.end()) << ticket.id;
-    const Flight flight = std::move(flying->second);
-    flying_.erase(flying);
-    if (flight.bytes > 0) RETURN_IF_ERROR(device_.CopyToHost(flight.host, flight.device, flight.bytes));
+    const auto started = started_.find(ticket.id);
+    LOCKSTEP_CHECK(started != started_.end()) << ticket.id;
+    const StartedCollective entry = std::move(started->second);
+    started_.erase(started);
+    if (entry.bytes > 0) RETURN_IF_ERROR(device_.CopyToHost(entry.host, entry.device, entry.bytes));
     return device_.Synchronize();
   }
 
@@ -121,7 +121,7 @@ class HostCommunicator final : public Communicator {
     uintptr_t begin() const { return reinterpret_cast<uintptr_t>(address); }
     uintptr_t end() const { return begin() + bytes; }
   };
-  struct Flight {
+  struct StartedCollective {
     std::byte* host = nullptr;  // the output
     std::byte* device = nullptr;
     size_t bytes = 0;
@@ -147,7 +147,7 @@ class HostCommunicator final : public Communicator {
 
   Device& device_;
   std::map<std::byte*, Mirror> registered_;
-  std::map<uint64_t, Flight> flying_;
+  std::map<uint64_t, StartedCollective> started_;
   const std::unique_ptr<Communicator> communicator_;
 };
 

@@ -1,4 +1,4 @@
-// One rank of a job that takes all routes between hosts. It compares with TravelOf the number of consecutive messages,
+// One rank of a job that takes all routes between hosts. It compares with TrafficOf the number of consecutive messages,
 // the bytes that the ranks sent, and the bytes that each host's network card counts. routes_hosts_test.py starts it.
 //   routes_main RANKS RANKS_A_HOST BYTES INTERFACE
 // Rank 0 prints a line for each collective, and at the end "N collectives as expected"; or it prints the difference and
@@ -100,16 +100,16 @@ absl::Status GoesAsTheTableSays(RankCommunicator& c, const Job& job, Route route
     }
     most = std::max(most, sent);
   }
-  const Travel travel = TravelOf(route, op, static_cast<uint64_t>(job.bytes), c.groups(), job.ranks_a_host);
-  const auto bytes = static_cast<double>(travel.bytes);
+  const Traffic traffic = TrafficOf(route, op, static_cast<uint64_t>(job.bytes), c.groups(), job.ranks_a_host);
+  const auto bytes = static_cast<double>(traffic.bytes);
   const std::string name = absl::StrFormat("%s by %s", TraitsOf(op).name, RouteName(route));
   std::printf("%-24s %3d messages, %9d bytes sent of %9d, %9d on the wire\n", name.c_str(), static_cast<int>(messages),
-              static_cast<int>(most), static_cast<int>(travel.bytes), static_cast<int>(wire));
+              static_cast<int>(most), static_cast<int>(traffic.bytes), static_cast<int>(wire));
   std::fflush(stdout);
   // The wire also carries packet headers and acknowledgements.
-  const bool is_right = messages == static_cast<uint64_t>(travel.messages) && most >= 0.98 * bytes &&
+  const bool is_right = messages == static_cast<uint64_t>(traffic.messages) && most >= 0.98 * bytes &&
                         most <= 1.02 * bytes && wire >= most && wire <= 1.12 * bytes + 32768;
-  if (!is_right) return Internal() << name << " differs: expected " << travel.messages << " messages";
+  if (!is_right) return Internal() << name << " differs: expected " << traffic.messages << " messages";
   return absl::OkStatus();
 }
 

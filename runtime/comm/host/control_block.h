@@ -95,18 +95,18 @@ struct alignas(64) RankState {
 
 // The first failure, which counts for all ranks.
 struct alignas(64) Failure {
-  std::atomic<uint32_t> state{0};  // 0: none, 1: being written, 2: complete
-  std::atomic<uint32_t> told{0};   // the other groups have been notified
-  int32_t culprit = -1;            // a rank of the world
-  int32_t reporter = -1;           // the rank of the world that declared it
-  int32_t code = 0;                // absl::StatusCode
+  std::atomic<uint32_t> state{0};     // 0: none, 1: being written, 2: complete
+  std::atomic<uint32_t> notified{0};  // the other groups have been notified
+  int32_t culprit = -1;               // a rank of the world
+  int32_t reporter = -1;              // the rank of the world that declared it
+  int32_t code = 0;                   // absl::StatusCode
   char message[kMessageBytes] = {};
 };
 
 struct alignas(64) ControlHeader {
   int32_t ranks = 0;
   // in the world's group: RecordNow() of the last check by a rank that reports a stall
-  std::atomic<int64_t> stall_told{0};
+  std::atomic<int64_t> stall_reported_at{0};
   alignas(64) Event changed;
   Failure failure;
 };

@@ -15,16 +15,16 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "runtime/comm/host/blame_search.h"
 #include "runtime/comm/host/control_block.h"
-#include "runtime/comm/host/family.h"
 #include "runtime/comm/host/memory.h"
-#include "runtime/comm/host/search.h"
+#include "runtime/comm/host/world_groups.h"
 #include "runtime/process/process.h"
 
 namespace lockstep {
 
 // The position of a group in its world, and its shared state.
-struct GroupPlace {
+struct GroupConfig {
   std::shared_ptr<void> keep;  // owns the control block's memory; shared by the ranks that are threads of one process
   ControlBlock block;          // with block.ranks() ranks
   int index = 0;               // this rank's index in the group
@@ -34,31 +34,31 @@ struct GroupPlace {
   std::vector<int> names = {};     // the ranks' numbers in the world, for messages; empty: the same numbers
   uint32_t world = 0;              // the number of the world among those that the process made in the same way
   // the groups of this rank's communicators in the world; borrowed; null: there are no others
-  Family* family = nullptr;
+  WorldGroups* world_groups = nullptr;
   std::function<void(const absl::Status& failure)> on_leave;  // called when the rank leaves; may be null
 };
 
 class Group {
  public:
-  Group(GroupPlace place, absl::Duration timeout);
+  Group(GroupConfig config, absl::Duration timeout);
 
-  int size() const { return place_.block.ranks(); }
-  int index() const { return place_.index; }
-  int first_rank() const { return place_.first_rank; }
-  int world_size() const { return static_cast<int>(place_.hosts.size()); }
-  int world_rank() const { return place_.first_rank + place_.index; }
-  bool one_process() const { return place_.one_process; }
+  int size() const { return config_.block.ranks(); }
+  int index() const { return config_.index; }
+  int first_rank() const { return config_.first_rank; }
+  int world_size() const { return static_cast<int>(config_.hosts.size()); }
+  int world_rank() const { return config_.first_rank + config_.index; }
+  bool one_process() const { return config_.one_process; }
   bool crowded() const { return crowded_; }  // true if there are more ranks than cores
   absl::Duration timeout() const { return timeout_; }
   PeerMemory& memory() { return memory_; }
-  const std::vector<std::string>& hosts() const { return place_.hosts; }
-  const std::function<void(const absl::Status&)>& on_leave() const { return place_.on_leave; }
+  const std::vector<std::string>& hosts() const { return config_.hosts; }
+  const std::function<void(const absl::Status&)>& on_leave() const { return config_.on_leave; }
   // Returns the number in the world of a rank of this communicator.
-  int NumberInWorld(int rank) const { return place_.names.empty() || rank < 0 ? rank : place_.names[rank]; }
-  Slot& slot(uint64_t sequence) const { return place_.block.slot(sequence); }
-  Post& post(uint64_t sequence, int index) const { return place_.block.post(sequence, index); }
-  int process(int index) const { return place_.block.rank(index).process; }
-  void Notify() { place_.block.header().changed.Notify(); }
+  int NumberInWorld(int rank) const { return config_.names.empty() || rank < 0 ? rank : config_.names[rank]; }
+  Slot& slot(uint64_t sequence) const { return config_.block.slot(sequence); }
+  Post& post(uint64_t sequence, int index) const { return config_.block.post(sequence, index); }
+  int process(int index) const { return config_.block.rank(index).process; }
+  void Notify() { config_.block.header().changed.Notify(); }
 
   // Announces that this rank is present. Call it once, before anything else.
   void Join();
@@ -106,25 +106,25 @@ class Group {
   absl::Status CheckAlive(int i, const std::string& what);
   // Sets the function that Await calls during long waits, so that other work can progress, and the function that asks
   // ranks of other groups for whom they wait. Call it once, before any Await.
-  void OnIdle(std::function<void()> callback, Search::Ask ask_other_groups);
+  void OnIdle(std::function<void()> callback, BlameSearch::Ask ask_other_groups);
 
   // Announce that this rank is alive and waits for a rank of the world; or that it no longer waits.
-  void SayWaiting(int rank);
-  void SayGoingOn();
+  void AnnounceWaiting(int rank);
+  void AnnounceRunning();
   // The last rank for which this one slept since ForgetSleep, or -1.
   int slept_for() const { return slept_for_; }
   void ForgetSleep() { slept_for_ = -1; }
   // Called from time to time during a wait. `waited` is the duration of the present wait. In a stall, one rank of the
   // world on this host prints once what all of them do.
-  void LookForStall(absl::Duration waited, const std::string& what);
+  void CheckStall(absl::Duration waited, const std::string& what);
   // The rank for which this rank waits, or -1.
-  int waits_for() const { return place_.block.rank(index()).waits_for.load(); }
+  int waits_for() const { return config_.block.rank(index()).waits_for.load(); }
   // Returns for whom a rank of the world waits: from the shared state for this group, by asking for others.
-  Search::Reply Ask(int rank, bool first);
+  BlameSearch::Reply Ask(int rank, bool first);
   // The time without a sign of life after which a rank counts as silent.
   absl::Duration grace() const;
   // Declares and returns the failure of a wait that timed out.
-  absl::Status TimedOut(const std::vector<Search::Culprit>& culprits, const std::string& what);
+  absl::Status TimedOut(const std::vector<BlameSearch::Culprit>& culprits, const std::string& what);
 
   // Declares the world failed, in this and all other communicators of this rank's world. `culprit` is a rank of this
   // communicator. The first call counts. Any thread. Returns the failure that counts here.
@@ -135,7 +135,7 @@ class Group {
   absl::Status failure() const;
   // Returns the failure that was declared in this communicator; null if there is none, even if the world's has failed.
   const Failure* failure_here() const;
-  void SayTold() { place_.block.header().failure.told.store(1); }
+  void MarkNotified() { config_.block.header().failure.notified.store(1); }
   // Returns the error for two ranks that are not in the same collective.
   absl::Status Disagreement(uint64_t sequence, int rank_a, const OpDescription& a, const std::string& label_a,
                             int rank_b, const OpDescription& b, const std::string& label_b) const;
@@ -152,15 +152,15 @@ class Group {
   absl::Status AwaitWritten() const;
   bool Alive(int index) const;
 
-  GroupPlace place_;
+  GroupConfig config_;
   PeerMemory memory_;
   const absl::Duration timeout_;
   bool crowded_;
   int slept_for_ = -1;
-  bool looked_at_stall_ = false, tells_stall_ = false;  // for the present wait
+  bool checked_stall_ = false, reports_stall_ = false;  // for the present wait
   std::atomic<int64_t> next_pulse_;                     // time of the next check of processes, in nanoseconds
   std::function<void()> on_idle_ = [] {};
-  Search::Ask ask_other_groups_;
+  BlameSearch::Ask ask_other_groups_;
   std::vector<uint32_t> beats_asked_;  // by index: the peer's beats when it was first asked
 };
 

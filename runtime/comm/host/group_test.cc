@@ -22,13 +22,13 @@ class GroupTest : public ::testing::Test {
     for (int i = 0; i < 2; ++i) block_.rank(i).presence.store(Presence::kHere);
   }
   std::unique_ptr<Group> Rank(int index, absl::Duration timeout) {
-    return std::make_unique<Group>(GroupPlace{.keep = memory_,
-                                              .block = block_,
-                                              .index = index,
-                                              .first_rank = 0,
-                                              .one_process = true,
-                                              .hosts = {"a", "a"},
-                                              .on_leave = {}},
+    return std::make_unique<Group>(GroupConfig{.keep = memory_,
+                                               .block = block_,
+                                               .index = index,
+                                               .first_rank = 0,
+                                               .one_process = true,
+                                               .hosts = {"a", "a"},
+                                               .on_leave = {}},
                                    timeout);
   }
 

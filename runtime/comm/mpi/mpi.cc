@@ -227,26 +227,26 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
   RETURN_IF_ERROR(AgreeOnOutcome(comm, size, mine, limit));  // no rank opens anything after this
 
   static std::atomic<uint32_t> worlds{0};  // the number of worlds in this process
-  GroupPlace place{.keep = *control,
-                   .block = ControlBlock((*control)->data(), ranks),
-                   .index = rank - first,
-                   .first_rank = first,
-                   .one_process = false,
-                   .hosts = {},
-                   .world = worlds.fetch_add(1),
-                   .on_leave = [](const absl::Status& failure) {
-                     if (!failure.ok()) MarkMpiFailed();
-                   }};
-  for (const RankFacts& fact : facts) place.hosts.push_back(fact.host);
+  GroupConfig config{.keep = *control,
+                     .block = ControlBlock((*control)->data(), ranks),
+                     .index = rank - first,
+                     .first_rank = first,
+                     .one_process = false,
+                     .hosts = {},
+                     .world = worlds.fetch_add(1),
+                     .on_leave = [](const absl::Status& failure) {
+                       if (!failure.ok()) MarkMpiFailed();
+                     }};
+  for (const RankFacts& fact : facts) config.hosts.push_back(fact.host);
   std::unique_ptr<Links> links;
   if (by_mpi) links = CreateMpiLinks(comm, begins);
   if (by_sockets) {
-    ASSIGN_OR_RETURN(std::vector<SocketPlace> places, GatherFacts(comm, size, (*listener)->place(), limit));
+    ASSIGN_OR_RETURN(std::vector<ListenerInfo> places, GatherFacts(comm, size, (*listener)->info(), limit));
     ASSIGN_OR_RETURN(links, CreateSocketLinks(*std::move(listener), rank, std::move(places), begins));
   }
   if (links != nullptr && options.around_links) links = options.around_links(std::move(links));
   absl::StatusOr<std::unique_ptr<RankCommunicator>> communicator = RankCommunicator::Create(
-      std::move(place), std::move(links), "mpi", options.communicator, {.preferred = options.preferred_route});
+      std::move(config), std::move(links), "mpi", options.communicator, {.preferred = options.preferred_route});
   // No rank continues, and possibly fails, before all ranks are ready: creation succeeds on all ranks or on none.
   RETURN_IF_ERROR(AgreeOnOutcome(comm, size, communicator.status(), limit));
   if (begins.size() > 1) {

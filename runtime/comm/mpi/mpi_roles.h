@@ -25,7 +25,7 @@ absl::StatusOr<std::optional<RoleCounts>> RolesOfEnvironment();
 
 // The facts that a server sends to the workers. Plain data, sent as bytes.
 struct ServerFacts {
-  SocketPlace place;
+  ListenerInfo listener;
   char host[kHostBytes] = {};
   int32_t process = 0;
 };

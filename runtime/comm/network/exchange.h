@@ -21,18 +21,18 @@ class Exchange {
 
   // Tests the messages in flight. Returns true if one of them completed.
   absl::StatusOr<bool> Step();
-  bool done() const { return flights_.empty(); }
+  bool done() const { return pending_.empty(); }
   // Returns the ranks with messages in flight, each once.
   std::vector<int> Missing() const;
   // In the order of `receive_from`. Filled when the exchange is done.
   const std::vector<MessageBuffer>& received() const { return received_; }
 
  private:
-  struct Flight {
+  struct PendingRequest {
     int with = -1;
     std::unique_ptr<LinkRequest> request;
   };
-  std::vector<Flight> flights_;
+  std::vector<PendingRequest> pending_;
   std::vector<MessageBuffer> received_;
 };
 

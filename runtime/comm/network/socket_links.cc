@@ -35,7 +35,7 @@ struct Frame {
 };
 
 // A send or a receive, shared by the links and the caller's request.
-struct Flight {
+struct PendingMessage {
   MessageBuffer buffer;
   bool done = false;
   absl::Status status;  // the error of a message with an unexpected size
@@ -43,14 +43,14 @@ struct Flight {
 
 class SocketRequest final : public LinkRequest {
  public:
-  explicit SocketRequest(std::shared_ptr<Flight> flight) : flight_(std::move(flight)) {}
+  explicit SocketRequest(std::shared_ptr<PendingMessage> pending) : pending_(std::move(pending)) {}
   absl::StatusOr<bool> Test() override {
-    RETURN_IF_ERROR(flight_->status);
-    return flight_->done;
+    RETURN_IF_ERROR(pending_->status);
+    return pending_->done;
   }
 
  private:
-  const std::shared_ptr<Flight> flight_;
+  const std::shared_ptr<PendingMessage> pending_;
 };
 
 // The messages to one rank.
@@ -60,7 +60,7 @@ struct Outgoing {
   Descriptor connection;
   struct Message {
     Frame frame;
-    std::shared_ptr<Flight> flight;
+    std::shared_ptr<PendingMessage> pending;
     size_t sent = 0;  // bytes, including the frame
   };
   std::deque<Message> queue;
@@ -77,20 +77,20 @@ struct Incoming {
   size_t ahead_begin = 0, ahead_end = 0;  // bytes that are read and not yet processed
   Frame frame;
   size_t frame_got = 0;
-  std::shared_ptr<Flight> flight;  // for the message that is being read
-  bool is_awaited = false;         // a receive was waiting when the message began
-  size_t got = 0;                  // of its bytes
+  std::shared_ptr<PendingMessage> pending;  // for the message that is being read
+  bool is_awaited = false;                  // a receive was waiting when the message began
+  size_t got = 0;                           // of its bytes
 };
 
 class SocketLinks final : public Links {
  public:
-  // `ranks`: the ranks' numbers in the world; `here` is this one's index in it. `places` are by number in the world.
+  // `ranks`: the ranks' numbers in the world; `here` is this one's index in it. `listeners` are by number in the world.
   SocketLinks(std::shared_ptr<SocketListener> listener, int here,
-              std::shared_ptr<const std::vector<SocketPlace>> places, std::vector<int> ranks, uint32_t channel,
+              std::shared_ptr<const std::vector<ListenerInfo>> listeners, std::vector<int> ranks, uint32_t channel,
               std::vector<int> group_begins)
       : listener_(std::move(listener)),
         here_(here),
-        places_(std::move(places)),
+        listeners_(std::move(listeners)),
         ranks_(std::move(ranks)),
         channel_(channel),
         group_begins_(std::move(group_begins)),
@@ -125,21 +125,21 @@ class SocketLinks final : public Links {
   }
 
   absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, MessageBuffer buffer) override {
-    auto flight = std::make_shared<Flight>();
-    flight->buffer = std::move(buffer);
+    auto pending = std::make_shared<PendingMessage>();
+    pending->buffer = std::move(buffer);
     const auto key = std::pair(from_rank, static_cast<uint32_t>(tag));
     const auto unexpected = unexpected_.find(key);
     if (unexpected == unexpected_.end()) {
-      awaited_[key].push_back(flight);
-      return std::make_unique<SocketRequest>(std::move(flight));
+      awaited_[key].push_back(pending);
+      return std::make_unique<SocketRequest>(std::move(pending));
     }
     const MessageBuffer message = std::move(unexpected->second.front());
     unexpected->second.pop_front();
     if (unexpected->second.empty()) unexpected_.erase(unexpected);
-    RETURN_IF_ERROR(CheckSize(message->size(), flight->buffer->size()));
-    *flight->buffer = std::move(*message);
-    flight->done = true;
-    return std::make_unique<SocketRequest>(std::move(flight));
+    RETURN_IF_ERROR(CheckSize(message->size(), pending->buffer->size()));
+    *pending->buffer = std::move(*message);
+    pending->done = true;
+    return std::make_unique<SocketRequest>(std::move(pending));
   }
 
   void Progress(absl::Duration limit) override {
@@ -189,8 +189,8 @@ class SocketLinks final : public Links {
     const int here = static_cast<int>(std::find(ranks.begin(), ranks.end(), here_) - ranks.begin());
     std::vector<int> in_world;
     for (int each : ranks) in_world.push_back(ranks_[each]);
-    auto links =
-        std::make_unique<SocketLinks>(listener_, here, places_, std::move(in_world), channel, std::move(group_begins));
+    auto links = std::make_unique<SocketLinks>(listener_, here, listeners_, std::move(in_world), channel,
+                                               std::move(group_begins));
     RETURN_IF_ERROR(links->Open());
     return links;
   }
@@ -211,15 +211,15 @@ class SocketLinks final : public Links {
   }
 
   std::unique_ptr<LinkRequest> Post(int to_rank, uint32_t tag, MessageBuffer buffer) {
-    auto flight = std::make_shared<Flight>();
-    flight->buffer = std::move(buffer);
+    auto pending = std::make_shared<PendingMessage>();
+    pending->buffer = std::move(buffer);
     Outgoing& out = outgoing_[to_rank];
     if (lost_[to_rank].ok()) {
-      out.queue.push_back({.frame = {.tag = tag, .bytes = flight->buffer->size()}, .flight = flight});
+      out.queue.push_back({.frame = {.tag = tag, .bytes = pending->buffer->size()}, .pending = pending});
       // Not while the kernel's buffer is full: epoll reports when it has space.
       out.is_fresh = out.watched_for != kWantsToWrite;
     }
-    return std::make_unique<SocketRequest>(std::move(flight));
+    return std::make_unique<SocketRequest>(std::move(pending));
   }
 
   // Handles events of a connection, established or not.
@@ -238,9 +238,9 @@ class SocketLinks final : public Links {
     if (!lost_[out.to].ok()) return;
     if (!out.connection) {
       if (out.connecting == nullptr) {
-        const SocketPlace& peer = (*places_)[ranks_[out.to]];
+        const ListenerInfo& peer = (*listeners_)[ranks_[out.to]];
         out.connecting =
-            std::make_unique<Connecting>(WaysTo((*places_)[ranks_[here_]], peer), peer,
+            std::make_unique<Connecting>(WaysTo((*listeners_)[ranks_[here_]], peer), peer,
                                          Greeting{.nonce = peer.nonce, .channel = channel_, .from = ranks_[here_]});
       }
       const absl::StatusOr<bool> is_there = out.connecting->Step();
@@ -261,14 +261,14 @@ class SocketLinks final : public Links {
       if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
         return Watch(out, out.connection.get(), kWantsToWrite);
       if (sent < 0) return Lose(out, ConnectionError(errno));
-      HaveGone(out, static_cast<size_t>(sent));
+      MarkSent(out, static_cast<size_t>(sent));
     }
     Watch(out, out.connection.get(), EPOLLRDHUP);
   }
 
   // Sets `parts` to the unsent bytes of the message, in at most two parts. Returns their number.
   static size_t PartsOf(Outgoing::Message& message, iovec* parts) {
-    MessageBytes& payload = *message.flight->buffer;
+    MessageBytes& payload = *message.pending->buffer;
     size_t count = 0;
     if (message.sent < sizeof(Frame)) {
       parts[count++] = {reinterpret_cast<std::byte*>(&message.frame) + message.sent, sizeof(Frame) - message.sent};
@@ -279,15 +279,15 @@ class SocketLinks final : public Links {
   }
 
   // Records that `bytes` of the queue have been sent.
-  static void HaveGone(Outgoing& out, size_t bytes) {
+  static void MarkSent(Outgoing& out, size_t bytes) {
     while (bytes > 0) {
       Outgoing::Message& message = out.queue.front();
-      const size_t whole = sizeof(Frame) + message.flight->buffer->size();
+      const size_t whole = sizeof(Frame) + message.pending->buffer->size();
       const size_t gone = std::min(bytes, whole - message.sent);
       message.sent += gone;
       bytes -= gone;
       if (message.sent < whole) return;
-      message.flight->done = true;
+      message.pending->done = true;
       out.queue.pop_front();
     }
   }
@@ -333,13 +333,13 @@ class SocketLinks final : public Links {
   void Read(Incoming& in) {
     size_t read = 0;
     while (read < kMostAtOnce) {
-      const bool is_direct = in.flight != nullptr && in.ahead_begin == in.ahead_end &&
-                             in.flight->buffer->size() - in.got >= in.ahead.size();
+      const bool is_direct = in.pending != nullptr && in.ahead_begin == in.ahead_end &&
+                             in.pending->buffer->size() - in.got >= in.ahead.size();
       std::byte* to = in.ahead.data();
       size_t room = in.ahead.size();
       if (is_direct) {
-        to = in.flight->buffer->data() + in.got;
-        room = in.flight->buffer->size() - in.got;
+        to = in.pending->buffer->data() + in.got;
+        room = in.pending->buffer->size() - in.got;
       }
       const ssize_t got = recv(in.connection.get(), to, room, 0);
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
@@ -366,15 +366,15 @@ class SocketLinks final : public Links {
     while (in.ahead_begin < in.ahead_end) {
       const std::byte* from = in.ahead.data() + in.ahead_begin;
       const size_t there = in.ahead_end - in.ahead_begin;
-      if (in.flight == nullptr) {
+      if (in.pending == nullptr) {
         const size_t taken = std::min(there, sizeof(Frame) - in.frame_got);
         std::memcpy(reinterpret_cast<std::byte*>(&in.frame) + in.frame_got, from, taken);
         in.frame_got += taken;
         in.ahead_begin += taken;
         if (in.frame_got == sizeof(Frame)) BeginMessage(in);
       } else {
-        const size_t taken = std::min(there, in.flight->buffer->size() - in.got);
-        std::memcpy(in.flight->buffer->data() + in.got, from, taken);
+        const size_t taken = std::min(there, in.pending->buffer->size() - in.got);
+        std::memcpy(in.pending->buffer->data() + in.got, from, taken);
         in.got += taken;
         in.ahead_begin += taken;
         FinishIfWhole(in);
@@ -384,43 +384,43 @@ class SocketLinks final : public Links {
 
   void BeginMessage(Incoming& in) {
     in.frame_got = in.got = 0;
-    in.flight = Awaiting(in.from, in.frame.tag);
-    in.is_awaited = in.flight != nullptr;
+    in.pending = Awaiting(in.from, in.frame.tag);
+    in.is_awaited = in.pending != nullptr;
     if (in.is_awaited) {
-      in.flight->status = CheckSize(in.frame.bytes, in.flight->buffer->size());
-      if (!in.flight->status.ok()) in.is_awaited = false;
+      in.pending->status = CheckSize(in.frame.bytes, in.pending->buffer->size());
+      if (!in.pending->status.ok()) in.is_awaited = false;
     }
     if (!in.is_awaited) {
-      in.flight = std::make_shared<Flight>();
-      in.flight->buffer = std::make_shared<MessageBytes>(in.frame.bytes);
+      in.pending = std::make_shared<PendingMessage>();
+      in.pending->buffer = std::make_shared<MessageBytes>(in.frame.bytes);
     }
     FinishIfWhole(in);
   }
 
   // Removes the oldest matching receive from awaited_ and returns it; null if there is none.
-  std::shared_ptr<Flight> Awaiting(int from, uint32_t tag) {
+  std::shared_ptr<PendingMessage> Awaiting(int from, uint32_t tag) {
     const auto awaited = awaited_.find({from, tag});
     if (awaited == awaited_.end()) return nullptr;
-    std::shared_ptr<Flight> first = std::move(awaited->second.front());
+    std::shared_ptr<PendingMessage> first = std::move(awaited->second.front());
     awaited->second.pop_front();
     if (awaited->second.empty()) awaited_.erase(awaited);
     return first;
   }
 
   void FinishIfWhole(Incoming& in) {
-    if (in.got < in.flight->buffer->size()) return;
-    const std::shared_ptr<Flight> flight = std::exchange(in.flight, nullptr);
-    flight->done = true;
+    if (in.got < in.pending->buffer->size()) return;
+    const std::shared_ptr<PendingMessage> pending = std::exchange(in.pending, nullptr);
+    pending->done = true;
     if (in.is_awaited) return;
-    if (in.frame.tag == kNoticeTag) return TakeNotice(in.from, *flight->buffer);
+    if (in.frame.tag == kNoticeTag) return TakeNotice(in.from, *pending->buffer);
     // A receive may have been started while the message arrived.
-    const std::shared_ptr<Flight> asked = Awaiting(in.from, in.frame.tag);
+    const std::shared_ptr<PendingMessage> asked = Awaiting(in.from, in.frame.tag);
     if (asked == nullptr) {
-      unexpected_[{in.from, in.frame.tag}].push_back(flight->buffer);
+      unexpected_[{in.from, in.frame.tag}].push_back(pending->buffer);
       return;
     }
-    asked->status = CheckSize(flight->buffer->size(), asked->buffer->size());
-    if (asked->status.ok()) *asked->buffer = std::move(*flight->buffer);
+    asked->status = CheckSize(pending->buffer->size(), asked->buffer->size());
+    if (asked->status.ok()) *asked->buffer = std::move(*pending->buffer);
     asked->done = true;
   }
 
@@ -433,7 +433,8 @@ class SocketLinks final : public Links {
 
   const std::shared_ptr<SocketListener> listener_;  // shared by the links of this rank's communicators
   const int here_;
-  const std::shared_ptr<const std::vector<SocketPlace>> places_;  // shared by the links of this rank's communicators
+  const std::shared_ptr<const std::vector<ListenerInfo>>
+      listeners_;  // shared by the links of this rank's communicators
   const std::vector<int> ranks_;
   const uint32_t channel_;
   const std::vector<int> group_begins_;
@@ -443,20 +444,20 @@ class SocketLinks final : public Links {
   std::map<int, int> by_descriptor_;  // to the index in outgoing_
   std::map<int, Incoming> incoming_;  // by descriptor
   std::vector<absl::Status> lost_;    // by rank
-  std::map<std::pair<int, uint32_t>, std::deque<std::shared_ptr<Flight>>> awaited_;  // by sender and tag
-  std::map<std::pair<int, uint32_t>, std::deque<MessageBuffer>> unexpected_;         // by sender and tag
+  std::map<std::pair<int, uint32_t>, std::deque<std::shared_ptr<PendingMessage>>> awaited_;  // by sender and tag
+  std::map<std::pair<int, uint32_t>, std::deque<MessageBuffer>> unexpected_;                 // by sender and tag
   std::deque<Notice> notices_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Links>> CreateSocketLinks(std::shared_ptr<SocketListener> listener, int rank,
-                                                         std::vector<SocketPlace> places,
+                                                         std::vector<ListenerInfo> listeners,
                                                          std::vector<int> group_begins) {
-  std::vector<int> ranks(places.size());
+  std::vector<int> ranks(listeners.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   auto links = std::make_unique<SocketLinks>(std::move(listener), rank,
-                                             std::make_shared<const std::vector<SocketPlace>>(std::move(places)),
+                                             std::make_shared<const std::vector<ListenerInfo>>(std::move(listeners)),
                                              std::move(ranks), 0, std::move(group_begins));
   RETURN_IF_ERROR(links->Open());
   return links;

@@ -12,9 +12,9 @@
 
 namespace lockstep {
 
-// Returns the links of `rank`. `listener` is its own; `places` are those of all ranks, by rank.
+// Returns the links of `rank`. `listener` is its own; `listeners` are those of all ranks, by rank.
 absl::StatusOr<std::unique_ptr<Links>> CreateSocketLinks(std::shared_ptr<SocketListener> listener, int rank,
-                                                         std::vector<SocketPlace> places,
+                                                         std::vector<ListenerInfo> listeners,
                                                          std::vector<int> group_begins);
 
 }  // namespace lockstep

@@ -24,11 +24,11 @@ using ::testing::HasSubstr;
 
 std::vector<std::unique_ptr<Links>> LinksOf(int ranks) {
   std::vector<std::shared_ptr<SocketListener>> listeners;
-  std::vector<SocketPlace> places;
+  std::vector<ListenerInfo> places;
   std::vector<int> groups;
   for (int rank = 0; rank < ranks; ++rank) {
     listeners.push_back(SocketListener::Create("lo").value());
-    places.push_back(listeners.back()->place());
+    places.push_back(listeners.back()->info());
     groups.push_back(rank);
   }
   std::vector<std::unique_ptr<Links>> links;
@@ -218,7 +218,7 @@ TEST(SocketLinks, APeerThatIsGoneIsLost) {
 // A rank that waits for messages gives up an address that does not answer in time, even during a longer wait.
 TEST(SocketLinks, APeerThatDoesNotAnswerIsLostThoughNothingHappens) {
   const auto here = SocketListener::Create("lo").value(), there = SocketListener::Create("lo").value();
-  auto links = CreateSocketLinks(here, 0, {here->place(), there->place()}, {0, 1}).value();  // without links of rank 1
+  auto links = CreateSocketLinks(here, 0, {here->info(), there->info()}, {0, 1}).value();  // without links of rank 1
   const absl::Duration begin = SteadyNow();
   auto in_vain = links->Send(1, 0, Message(1)).value();
   while (links->Lost(1).ok() && SteadyNow() - begin < absl::Seconds(30)) links->Progress(absl::Seconds(30));
@@ -243,7 +243,7 @@ TEST(SocketLinks, WhatWasSentArrivesThoughTheSenderLeaves) {
 // Destruction takes no time if all messages have been sent, or if their receiver has left before.
 TEST(SocketLinks, LeavingWaitsForNothingInVain) {
   auto listeners = std::vector{SocketListener::Create("lo").value(), SocketListener::Create("lo").value()};
-  const std::vector<SocketPlace> places = {listeners[0]->place(), listeners[1]->place()};
+  const std::vector<ListenerInfo> places = {listeners[0]->info(), listeners[1]->info()};
   for (const bool peer_leaves_first : {false, true}) {
     std::vector<std::unique_ptr<Links>> links;
     for (int rank : {0, 1}) links.push_back(CreateSocketLinks(listeners[rank], rank, places, {0, 1}).value());

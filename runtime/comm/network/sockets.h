@@ -1,5 +1,5 @@
-// TCP connections between ranks: the place where a rank listens, the order in which others try its addresses, and a
-// handshake that verifies the peer. A connection carries bytes in one direction. No call waits.
+// TCP connections between ranks: the addresses at which a rank listens, the order in which others try its addresses,
+// and a handshake that verifies the peer. A connection carries bytes in one direction. No call waits.
 //
 // A machine has several addresses. Some are unreachable, and some, such as that of a container's bridge, lead to
 // another machine. So a connecting rank tries one after the other, sends a number that identifies its peer, and
@@ -41,8 +41,8 @@ class Descriptor {
   int number_;
 };
 
-// The place where a rank listens, which it sends to the others. Plain data, sent as bytes.
-struct SocketPlace {
+// The port and the addresses at which a rank listens, which it sends to the others. Plain data, sent as bytes.
+struct ListenerInfo {
   static constexpr int kMostAddresses = 8;
   struct Address {
     uint8_t bytes[16] = {};
@@ -52,7 +52,7 @@ struct SocketPlace {
     uint8_t unused = 0;
     uint32_t scope = 0;  // for IPv6, valid on its own machine
   };
-  uint64_t nonce = 0;  // identifies the place
+  uint64_t nonce = 0;  // identifies the listener
   uint16_t port = 0;
   uint16_t count = 0;
   Address addresses[kMostAddresses] = {};
@@ -60,11 +60,11 @@ struct SocketPlace {
 
 // Returns the peer's addresses in the order of trying: first those in networks that this machine has, too; loopback
 // last.
-std::vector<SocketPlace::Address> WaysTo(const SocketPlace& here, const SocketPlace& peer);
+std::vector<ListenerInfo::Address> WaysTo(const ListenerInfo& here, const ListenerInfo& peer);
 
 // The first bytes of a connection.
 struct Greeting {
-  uint64_t nonce = 0;  // of the place that it connects to
+  uint64_t nonce = 0;  // of the listener
   uint32_t channel = 0;
   int32_t from = -1;  // the rank that connects, and sends
 };
@@ -75,7 +75,7 @@ class SocketListener {
   // Listens on `interfaces`: prefixes of interface names, separated by commas ("ib" for ib0 and ib1); empty: all.
   static absl::StatusOr<std::shared_ptr<SocketListener>> Create(const std::string& interfaces);
 
-  const SocketPlace& place() const { return place_; }
+  const ListenerInfo& info() const { return info_; }
 
   // Becomes readable when Accept has work.
   int descriptor() const { return poll_.get(); }
@@ -107,7 +107,7 @@ class SocketListener {
   void Listen(Newcomer& newcomer, bool* done);
 
   Descriptor listener_, poll_;
-  SocketPlace place_;
+  ListenerInfo info_;
   std::mutex mutex_;                   // guards the following members
   std::map<int, Newcomer> newcomers_;  // by descriptor
   std::map<uint32_t, Channel> channels_;
@@ -117,7 +117,7 @@ class SocketListener {
 // deadline.
 class Connecting {
  public:
-  Connecting(std::vector<SocketPlace::Address> ways, const SocketPlace& peer, Greeting greeting);
+  Connecting(std::vector<ListenerInfo::Address> ways, const ListenerInfo& peer, Greeting greeting);
 
   // Continues. Returns true when the connection is established, and false while it is in progress. Returns an error
   // with all addresses when none is left.
@@ -132,7 +132,7 @@ class Connecting {
   bool Begin();
   void GiveUp(const std::string& why);
 
-  const std::vector<SocketPlace::Address> ways_;
+  const std::vector<ListenerInfo::Address> ways_;
   const uint16_t port_;
   const Greeting greeting_;
   size_t way_ = 0;

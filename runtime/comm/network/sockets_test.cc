@@ -20,22 +20,22 @@ namespace {
 
 using ::testing::HasSubstr;
 
-SocketPlace::Address V4(const char* text, int prefix = 24, bool is_loopback = false) {
-  SocketPlace::Address address;
+ListenerInfo::Address V4(const char* text, int prefix = 24, bool is_loopback = false) {
+  ListenerInfo::Address address;
   inet_pton(AF_INET, text, address.bytes);
   address.prefix_bits = static_cast<uint8_t>(prefix);
   address.is_loopback = is_loopback;
   return address;
 }
 
-SocketPlace PlaceOf(std::vector<SocketPlace::Address> addresses) {
-  SocketPlace place;
-  place.count = static_cast<uint16_t>(addresses.size());
-  std::copy(addresses.begin(), addresses.end(), place.addresses);
-  return place;
+ListenerInfo InfoOf(std::vector<ListenerInfo::Address> addresses) {
+  ListenerInfo info;
+  info.count = static_cast<uint16_t>(addresses.size());
+  std::copy(addresses.begin(), addresses.end(), info.addresses);
+  return info;
 }
 
-std::string BytesText(const SocketPlace::Address& address) {
+std::string BytesText(const ListenerInfo::Address& address) {
   char text[INET6_ADDRSTRLEN];
   return inet_ntop(address.is_v6 ? AF_INET6 : AF_INET, address.bytes, text, sizeof(text));
 }
@@ -61,8 +61,8 @@ absl::Status Finish(Connecting& connecting, SocketListener* listener) {
 
 // Returns a connection of `channel` from rank 7 to the listener.
 absl::StatusOr<Descriptor> ConnectTo(SocketListener& listener, uint32_t channel = 0) {
-  const SocketPlace& place = listener.place();
-  Connecting connecting(WaysTo(place, place), place, {.nonce = place.nonce, .channel = channel, .from = 7});
+  const ListenerInfo& info = listener.info();
+  Connecting connecting(WaysTo(info, info), info, {.nonce = info.nonce, .channel = channel, .from = 7});
   if (const absl::Status status = Finish(connecting, &listener); !status.ok()) return status;
   return connecting.Release();
 }
@@ -73,20 +73,20 @@ bool IsReadable(int descriptor, int milliseconds = 2000) {
 }
 
 TEST(WaysTo, NetworksThatBothHaveComeFirstAndLoopbackLast) {
-  const SocketPlace here = PlaceOf({V4("192.168.3.4"), V4("10.1.2.3", 16), V4("127.0.0.1", 8, true)});
-  const SocketPlace peer = PlaceOf({V4("127.0.0.1", 8, true), V4("172.17.0.1"), V4("10.1.9.9", 16), V4("192.168.4.4")});
+  const ListenerInfo here = InfoOf({V4("192.168.3.4"), V4("10.1.2.3", 16), V4("127.0.0.1", 8, true)});
+  const ListenerInfo peer = InfoOf({V4("127.0.0.1", 8, true), V4("172.17.0.1"), V4("10.1.9.9", 16), V4("192.168.4.4")});
   std::vector<std::string> ways;
-  for (const SocketPlace::Address& way : WaysTo(here, peer)) ways.push_back(BytesText(way));
+  for (const ListenerInfo::Address& way : WaysTo(here, peer)) ways.push_back(BytesText(way));
   EXPECT_EQ(ways, (std::vector<std::string>{"10.1.9.9", "172.17.0.1", "192.168.4.4", "127.0.0.1"}));
 }
 
 // Of 20 bits, the last four are in the third byte. Equal bits of the other address family are another network.
 TEST(WaysTo, NetworksMayEndWithinAByte) {
-  const SocketPlace here = PlaceOf({V4("10.1.17.3", 20)});
-  SocketPlace::Address v6 = V4("10.1.17.9", 20);
+  const ListenerInfo here = InfoOf({V4("10.1.17.3", 20)});
+  ListenerInfo::Address v6 = V4("10.1.17.9", 20);
   v6.is_v6 = 1;
-  const SocketPlace peer = PlaceOf({v6, V4("10.1.32.1", 20), V4("10.1.30.1", 20)});
-  const std::vector<SocketPlace::Address> ways = WaysTo(here, peer);
+  const ListenerInfo peer = InfoOf({v6, V4("10.1.32.1", 20), V4("10.1.30.1", 20)});
+  const std::vector<ListenerInfo::Address> ways = WaysTo(here, peer);
   ASSERT_EQ(ways.size(), 3u);
   EXPECT_EQ(BytesText(ways[0]), "10.1.30.1");
   EXPECT_TRUE(ways[1].is_v6);
@@ -94,9 +94,9 @@ TEST(WaysTo, NetworksMayEndWithinAByte) {
 }
 
 TEST(SocketListener, NamesTheInterfacesItMayUse) {
-  const SocketPlace place = Listener()->place();
-  ASSERT_GE(place.count, 1);
-  for (int i = 0; i < place.count; ++i) EXPECT_TRUE(place.addresses[i].is_loopback);
+  const ListenerInfo info = Listener()->info();
+  ASSERT_GE(info.count, 1);
+  for (int i = 0; i < info.count; ++i) EXPECT_TRUE(info.addresses[i].is_loopback);
   EXPECT_TRUE(SocketListener::Create("nothing,l").ok()) << "the begin of a name is enough";
   const absl::Status none = SocketListener::Create("nothing").status();
   EXPECT_THAT(std::string(none.message()), HasSubstr("no network interface that LOCKSTEP_INTERFACE=nothing names"));
@@ -127,7 +127,7 @@ TEST(SocketListener, GivesEachChannelItsConnections) {
 
 TEST(Connecting, RefusesAnswersOfSomebodyElse) {
   const auto other = Listener();
-  SocketPlace wanted = other->place();
+  ListenerInfo wanted = other->info();
   wanted.nonce += 1;  // of a rank that is gone, or on another machine with that address
   Connecting connecting(WaysTo(wanted, wanted), wanted, {.nonce = wanted.nonce, .channel = 0, .from = 0});
   const std::string message(Finish(connecting, other.get()).message());
@@ -138,27 +138,27 @@ TEST(Connecting, RefusesAnswersOfSomebodyElse) {
 
 TEST(Connecting, TriesOneWayAfterTheOther) {
   const auto listener = Listener();
-  SocketPlace place = listener->place();
-  const SocketPlace::Address good = place.addresses[0];
+  ListenerInfo info = listener->info();
+  const ListenerInfo::Address good = info.addresses[0];
   // The second address is unused: the network for documentation (RFC 5737).
-  const std::vector<SocketPlace::Address> ways = {V4("127.1.2.3"), good};
-  place.port = listener->place().port;
-  const SocketPlace refused = [&] {
-    SocketPlace none = place;
+  const std::vector<ListenerInfo::Address> ways = {V4("127.1.2.3"), good};
+  info.port = listener->info().port;
+  const ListenerInfo refused = [&] {
+    ListenerInfo none = info;
     none.port = 1;
     return none;
   }();
-  Connecting lost(ways, refused, {.nonce = place.nonce, .channel = 0, .from = 0});
+  Connecting lost(ways, refused, {.nonce = info.nonce, .channel = 0, .from = 0});
   const std::string message(Finish(lost, nullptr).message());
   EXPECT_THAT(message, HasSubstr("127.1.2.3 port 1: Connection refused; " + BytesText(good) + " port 1: "));
-  Connecting found(ways, place, {.nonce = place.nonce, .channel = 0, .from = 0});
+  Connecting found(ways, info, {.nonce = info.nonce, .channel = 0, .from = 0});
   EXPECT_TRUE(Finish(found, listener.get()).ok());
 }
 
 TEST(Connecting, GivesUpAWayThatDoesNotAnswer) {
   const auto listener = Listener();
-  const SocketPlace place = listener->place();
-  Connecting connecting(WaysTo(place, place), place, {.nonce = place.nonce, .channel = 0, .from = 0});
+  const ListenerInfo info = listener->info();
+  Connecting connecting(WaysTo(info, info), info, {.nonce = info.nonce, .channel = 0, .from = 0});
   const absl::Duration begin = SteadyNow();
   const std::string message(Finish(connecting, nullptr).message());  // the kernel connects, but Accept is not called
   EXPECT_THAT(message, HasSubstr("no answer"));
@@ -170,7 +170,7 @@ TEST(SocketListener, IgnoresWhoSaysSomethingElseOrNothing) {
   listener->Open(0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_port = htons(listener->place().port);
+  address.sin_port = htons(listener->info().port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   std::vector<Descriptor> strangers;
   for (const char* greeting : {"GET / HTTP/1.1\r\n\r\n", "", "x"}) {

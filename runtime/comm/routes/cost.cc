@@ -96,8 +96,8 @@ absl::StatusOr<std::vector<std::vector<SizeCost>>> MeasureCosts(Communicator& wo
   return of_axes;
 }
 
-absl::StatusOr<Travel> TravelBetweenHosts(std::string_view name, int64_t bytes, int64_t hosts, int64_t ranks_a_host,
-                                          const NetworkCosts& costs) {
+absl::StatusOr<Traffic> TrafficBetweenHosts(std::string_view name, int64_t bytes, int64_t hosts, int64_t ranks_a_host,
+                                            const NetworkCosts& costs) {
   const std::optional<CollectiveOp> op = CollectiveOpFromName(name);
   if (!op) return InvalidArgument() << "there is no collective " << name;
   if (hosts < 1 || ranks_a_host < 1 || hosts > kMostRanks / ranks_a_host) {
@@ -109,7 +109,7 @@ absl::StatusOr<Travel> TravelBetweenHosts(std::string_view name, int64_t bytes, 
   const int ranks = options.groups * options.largest_group;
   const int64_t count = TraitsOf(*op).counts_slices() ? bytes / ranks : bytes;
   const Route route = RouteOf({.op = *op, .dtype = DType::kU8, .counts = {count}}, ranks, options);
-  return TravelOf(route, *op, static_cast<uint64_t>(bytes), options.groups, options.largest_group);
+  return TrafficOf(route, *op, static_cast<uint64_t>(bytes), options.groups, options.largest_group);
 }
 
 }  // namespace lockstep

@@ -35,9 +35,9 @@ absl::StatusOr<std::vector<SizeCost>> MeasureCosts(Communicator& along, Communic
 absl::StatusOr<std::vector<std::vector<SizeCost>>> MeasureCosts(Communicator& world, const Mesh& mesh);
 
 // Returns the traffic of a collective between hosts with equally many ranks, in any order of additions, by the route
-// that these costs choose. `name` is that of CollectiveOpName; `bytes` as for TravelOf. InvalidArgument if the
+// that these costs choose. `name` is that of CollectiveOpName; `bytes` as for TrafficOf. InvalidArgument if the
 // collective does not exist, or if the number of ranks is not between one and a million (2^20).
-absl::StatusOr<Travel> TravelBetweenHosts(std::string_view name, int64_t bytes, int64_t hosts, int64_t ranks_a_host,
-                                          const NetworkCosts& costs);
+absl::StatusOr<Traffic> TrafficBetweenHosts(std::string_view name, int64_t bytes, int64_t hosts, int64_t ranks_a_host,
+                                            const NetworkCosts& costs);
 
 }  // namespace lockstep

@@ -70,7 +70,7 @@ int PowerOfTwoBelow(int groups) {
   return power;
 }
 
-std::vector<int> PeersOf(Route route, int group, int groups) {
+std::vector<int> PeerGroups(Route route, int group, int groups) {
   std::vector<int> peers;
   const int power = PowerOfTwoBelow(groups), pairs = groups - power;
   // For halving: the number among the groups that take part, -1 for others.
@@ -106,7 +106,7 @@ ChunkLimits ChunkLimitsOf(Route route, uint64_t bytes, int groups, int largest_g
   return {chunk, chunk};
 }
 
-Travel TravelOf(Route route, CollectiveOp op, uint64_t bytes, int groups, int ranks_a_group, int widening) {
+Traffic TrafficOf(Route route, CollectiveOp op, uint64_t bytes, int groups, int ranks_a_group, int widening) {
   if (groups < 2) return {};
   const CollectiveTraits traits = TraitsOf(op);
   const auto others = static_cast<uint64_t>(groups - 1), wide = static_cast<uint64_t>(widening);
@@ -150,11 +150,11 @@ Travel TravelOf(Route route, CollectiveOp op, uint64_t bytes, int groups, int ra
   return {};
 }
 
-double Seconds(const Travel& travel, Route route, int groups, const NetworkCosts& costs) {
+double Seconds(const Traffic& traffic, Route route, int groups, const NetworkCosts& costs) {
   const bool to_all = groups > 2 && (route == Route::kOwner || route == Route::kAll || route == Route::kPair);
   const double byte = to_all ? costs.byte_to_all : costs.byte_to_neighbour;
-  return travel.messages * costs.latency + travel.sent * costs.message +
-         static_cast<double>(travel.bytes + travel.filling) * byte;
+  return traffic.messages * costs.latency + traffic.sent * costs.message +
+         static_cast<double>(traffic.bytes + traffic.filling) * byte;
 }
 
 }  // namespace lockstep

@@ -60,7 +60,7 @@ int PowerOfTwoBelow(int groups);
 
 // Returns the groups with which a group exchanges messages, ascending. The neighbours in the order of groups are always
 // among them. So if groups call different collectives, two that exchange messages differ.
-std::vector<int> PeersOf(Route route, int group, int groups);
+std::vector<int> PeerGroups(Route route, int group, int groups);
 
 // The limits for splitting a collective into chunks (class Chunks).
 struct ChunkLimits {
@@ -71,7 +71,7 @@ struct ChunkLimits {
 ChunkLimits ChunkLimitsOf(Route route, uint64_t bytes, int groups, int largest_group);
 
 // The traffic of one collective, as in the table above.
-struct Travel {
+struct Traffic {
   int messages = 0;      // consecutive messages
   uint64_t bytes = 0;    // sent by the group that sends most
   double sent = 0;       // messages that one rank of that group sends
@@ -80,7 +80,7 @@ struct Travel {
 
 // `bytes` is the size of the operand or the result, whichever is larger. `widening` is the ratio of a partial result's
 // size to it. Nothing for one group. For a permute, the maximum over all sets of pairs.
-Travel TravelOf(Route route, CollectiveOp op, uint64_t bytes, int groups, int ranks_a_group = 1, int widening = 1);
+Traffic TrafficOf(Route route, CollectiveOp op, uint64_t bytes, int groups, int ranks_a_group = 1, int widening = 1);
 
 // The costs of the network between groups, in seconds. The defaults are those of a network of 10 Gb/s.
 struct NetworkCosts {
@@ -91,6 +91,6 @@ struct NetworkCosts {
   bool operator==(const NetworkCosts&) const = default;
 };
 
-double Seconds(const Travel& travel, Route route, int groups, const NetworkCosts& costs);
+double Seconds(const Traffic& traffic, Route route, int groups, const NetworkCosts& costs);
 
 }  // namespace lockstep

@@ -48,9 +48,9 @@ Route RouteOf(const Collective& collective, int world_size, const RouteOptions& 
     if (is_preferred) return route;
     if (!IsCompared(route, traits, options)) continue;
     const size_t widening = traits.reduces ? PartialSize(route, dtype, collective.kind) / SizeOf(dtype) : 1;
-    const Travel travel =
-        TravelOf(route, collective.op, bytes, options.groups, options.largest_group, static_cast<int>(widening));
-    double seconds = Seconds(travel, route, options.groups, options.policy.costs);
+    const Traffic traffic =
+        TrafficOf(route, collective.op, bytes, options.groups, options.largest_group, static_cast<int>(widening));
+    double seconds = Seconds(traffic, route, options.groups, options.policy.costs);
     if (AddsInOrderOfItsOwn(route, traits)) seconds *= kQuarterQuicker;
     if (seconds >= least) continue;
     least = seconds;

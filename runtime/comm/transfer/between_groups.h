@@ -20,7 +20,7 @@
 #include "runtime/comm/network/exchange.h"
 #include "runtime/comm/network/links.h"
 #include "runtime/comm/routes/route_choice.h"
-#include "runtime/comm/transfer/notices.h"
+#include "runtime/comm/transfer/group_notices.h"
 
 namespace lockstep {
 
@@ -46,16 +46,16 @@ class BetweenGroups {
   absl::Status Run(uint64_t sequence, const OpDescription& description, const Operands& operands, const Plan& plan,
                    const std::string& label, absl::FunctionRef<void()> on_met);
 
-  // The same as in Notices.
-  absl::Status Poll() { return notices_.Poll(); }
-  void Leave(bool last_of_group) { notices_.Leave(last_of_group); }
+  // The same as in GroupNotices.
+  absl::Status Poll() { return group_notices_.Poll(); }
+  void Leave(bool last_of_group) { group_notices_.Leave(last_of_group); }
 
  private:
   // Calls `step` until `done`. Fails after a failure of any rank, or if there is no progress within the timeout.
   absl::Status Pump(absl::FunctionRef<absl::StatusOr<bool>()> step, absl::FunctionRef<bool()> done,
                     absl::FunctionRef<std::vector<int>()> missing, const std::string& what);
   // Handles a wait in Pump without progress for `waited`. `search` is reset when there is progress.
-  absl::Status WaitedFor(const std::vector<int>& late, absl::Duration waited, std::optional<Search>* search,
+  absl::Status WaitedFor(const std::vector<int>& late, absl::Duration waited, std::optional<BlameSearch>* search,
                          const std::string& what);
   // Returns the first ranks of the groups with which this one exchanges messages.
   std::vector<int> FirstRanks(Route route) const;
@@ -66,7 +66,7 @@ class BetweenGroups {
 
   Group& group_;
   Links& links_;
-  Notices notices_;
+  GroupNotices group_notices_;
   const int here_;  // the number of this rank's group
   RouteOptions options_;
 };

@@ -10,7 +10,7 @@ namespace lockstep {
 absl::Status DirectTransfer::Begin() { return traits().reduces ? BeginReduction() : BeginCopy(); }
 
 absl::Status DirectTransfer::BeginReduction() {
-  const int groups = context_.notices.groups();
+  const int groups = context_.group_notices.groups();
   const bool is_owner = owner_ < 0 || owner_ == here_;
   const size_t bytes = partial_bytes();
   partials_.resize(groups);
@@ -52,8 +52,8 @@ absl::Status DirectTransfer::ReduceGroup(std::byte* partial) {
 }
 
 absl::Status DirectTransfer::BeginCopy() {
-  const int source = context_.notices.GroupOf(SourceRank(context_.operands, chunk_)),
-            groups = context_.notices.groups();
+  const int source = context_.group_notices.GroupOf(SourceRank(context_.operands, chunk_)),
+            groups = context_.group_notices.groups();
   result_ = std::make_shared<MessageBytes>(result_bytes());
   if (here_ != source) {
     ASSIGN_OR_RETURN(auto request, Receive(source, Stage::kResult, result_));
@@ -77,21 +77,21 @@ absl::StatusOr<bool> DirectTransfer::Step() {
     }
     std::erase_if(receives_, [](const Incoming& receive) { return receive.request == nullptr; });
     if (!receives_.empty()) return progress;
-    RETURN_IF_ERROR(HaveAll());
+    RETURN_IF_ERROR(OnAllReceived());
   }
   ASSIGN_OR_RETURN(done_, AllSent());
   return progress || done_;
 }
 
 std::vector<int> DirectTransfer::Missing() const {
-  if (receives_.empty()) return NotTaken();
+  if (receives_.empty()) return UnfinishedReceivers();
   std::vector<int> ranks;
   for (const Incoming& receive : receives_) ranks.push_back(Carrier(receive.group));
   return ranks;
 }
 
 // Continues after all awaited data has arrived: the result, or the partial results of all groups.
-absl::Status DirectTransfer::HaveAll() {
+absl::Status DirectTransfer::OnAllReceived() {
   const bool is_owner = owner_ < 0 || owner_ == here_;
   if (!traits().reduces || !is_owner) return CopyToOutputs(result_->data());
   std::vector<std::byte*> outputs;
@@ -112,7 +112,7 @@ absl::Status DirectTransfer::HaveAll() {
   RETURN_IF_ERROR(context_.group.BeginWork());
   Reduce(reduction);
   context_.group.EndWork();
-  const int groups = context_.notices.groups();
+  const int groups = context_.group_notices.groups();
   for (int i = 1; has_readers && i < groups; ++i) RETURN_IF_ERROR(Send((here_ + i) % groups, Stage::kResult, result_));
   return absl::OkStatus();
 }

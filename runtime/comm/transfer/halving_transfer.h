@@ -27,27 +27,27 @@ class HalvingTransfer final : public Transfer {
     int64_t begin = 0, end = 0;
     int64_t count() const { return end - begin; }
   };
-  // One exchange of this group with another. Turns follow each other. Empty ranges are not sent.
-  struct Turn {
+  // One exchange of this group with another. Rounds follow each other. Empty ranges are not sent.
+  struct Round {
     int with = -1;  // group
     Stage stage = Stage::kPartial;
     Range send = {}, receive = {};
     MessageBuffer incoming = {};
     std::unique_ptr<LinkRequest> request = {};
   };
-  void PlanTurns();
+  void PlanRounds();
   void PlanSwaps(int place, int pairs);
   Range PartsOf(int begin, int end) const;
   absl::Status ReduceGroup();
-  absl::Status SendOf(const Turn& turn);
-  absl::Status Take(const Turn& turn);
+  absl::Status SendOf(const Round& round);
+  absl::Status Take(const Round& round);
   absl::Status FinishOwnPart();
-  // Starts turns, and continues until one lacks data.
+  // Starts rounds, and continues until one lacks data.
   absl::StatusOr<bool> Advance();
 
   int power_ = 1;  // the number of groups that take part
-  std::vector<Turn> turns_;
-  size_t turn_ = 0;  // the present turn
+  std::vector<Round> rounds_;
+  size_t round_ = 0;  // the present round
   bool has_begun_ = false;
   bool has_result_ = false;
   Range own_;              // the range of which this group has the sum first; empty if it does not take part

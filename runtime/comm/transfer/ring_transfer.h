@@ -15,8 +15,8 @@ class RingTransfer final : public RelayTransfer {
   absl::Status Begin() override;
 
  private:
-  absl::Status HavePrefix() override;
-  absl::Status HaveResult() override;
+  absl::Status OnPrefix() override;
+  absl::Status OnResult() override;
   absl::Status PassResult();
 
   const int owner_, next_, previous_;  // groups

@@ -243,8 +243,8 @@ absl::Status RouteCall(Communicator& c, CollectiveOp op, int64_t bytes) {
   }
 }
 
-// Checks that the messages and bytes of a collective are those of TravelOf.
-void ExpectTravel(const Sizes& sizes, Route route, CollectiveOp op, int64_t bytes) {
+// Checks that the messages and bytes of a collective are those of TrafficOf.
+void ExpectTraffic(const Sizes& sizes, Route route, CollectiveOp op, int64_t bytes) {
   SCOPED_TRACE(NameOfRouteRow(sizes) + " " + std::string(RouteName(route)) + " " + std::string(TraitsOf(op).name) +
                " of " + std::to_string(bytes));
   std::vector<Watched> watched(Ranks(sizes));
@@ -266,10 +266,10 @@ void ExpectTravel(const Sizes& sizes, Route route, CollectiveOp op, int64_t byte
     }
     most = std::max(most, sent);
   }
-  const Travel travel = TravelOf(route, op, static_cast<uint64_t>(bytes), static_cast<int>(sizes.size()), sizes[0]);
-  EXPECT_EQ(messages, static_cast<uint64_t>(travel.messages));
-  EXPECT_LE(static_cast<double>(most), 1.01 * static_cast<double>(travel.bytes) + 64);
-  EXPECT_GE(static_cast<double>(most), 0.99 * static_cast<double>(travel.bytes));
+  const Traffic traffic = TrafficOf(route, op, static_cast<uint64_t>(bytes), static_cast<int>(sizes.size()), sizes[0]);
+  EXPECT_EQ(messages, static_cast<uint64_t>(traffic.messages));
+  EXPECT_LE(static_cast<double>(most), 1.01 * static_cast<double>(traffic.bytes) + 64);
+  EXPECT_GE(static_cast<double>(most), 0.99 * static_cast<double>(traffic.bytes));
 }
 
 TEST(Routes, TravelAsTheTableSays) {
@@ -281,7 +281,7 @@ TEST(Routes, TravelAsTheTableSays) {
         if (!CanGo(route, TraitsOf(op))) continue;
         // Slices, and results for the last group of the chain, send fewer bytes downwards.
         if (route == Route::kChain && (op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllGather)) continue;
-        ExpectTravel(sizes, route, op, 1 << 18);
+        ExpectTraffic(sizes, route, op, 1 << 18);
       }
     }
   }
@@ -289,8 +289,8 @@ TEST(Routes, TravelAsTheTableSays) {
 
 TEST(Routes, OwnersShareSmallTensorsToo) {
   for (const Route route : {Route::kOwner, Route::kRing}) {
-    ExpectTravel(Sizes(16, 1), route, CollectiveOp::kAllReduce, 16 << 10);
-    ExpectTravel({4, 4, 4, 4}, route, CollectiveOp::kAllReduce, 16 << 10);
+    ExpectTraffic(Sizes(16, 1), route, CollectiveOp::kAllReduce, 16 << 10);
+    ExpectTraffic({4, 4, 4, 4}, route, CollectiveOp::kAllReduce, 16 << 10);
   }
 }
 

@@ -13,7 +13,7 @@
 #include "runtime/comm/host/group.h"
 #include "runtime/comm/network/links.h"
 #include "runtime/comm/routes/route.h"
-#include "runtime/comm/transfer/notices.h"
+#include "runtime/comm/transfer/group_notices.h"
 
 namespace lockstep {
 
@@ -26,7 +26,7 @@ class Transfer {
   struct Context {
     Group& group;
     Links& links;
-    const Notices& notices;  // knows the group of each rank
+    const GroupNotices& group_notices;  // knows the group of each rank
     const Operands& operands;
   };
 
@@ -63,7 +63,7 @@ class Transfer {
   absl::Status CopyToOutputs(const std::byte* result);
   // Returns true if all sends are complete.
   absl::StatusOr<bool> AllSent();
-  std::vector<int> NotTaken() const;
+  std::vector<int> UnfinishedReceivers() const;
 
   const Context context_;
   const Route route_;
@@ -90,11 +90,11 @@ class RelayTransfer : public Transfer {
  protected:
   using Transfer::Transfer;
 
-  // Begin calls these to receive from another group. HavePrefix and HaveResult are called after the data has arrived.
+  // Begin calls these to receive from another group. OnPrefix and OnResult are called after the data has arrived.
   absl::Status AwaitPrefix(int group);
   absl::Status AwaitResult(int group);
-  virtual absl::Status HavePrefix() = 0;
-  virtual absl::Status HaveResult() = 0;
+  virtual absl::Status OnPrefix() = 0;
+  virtual absl::Status OnResult() = 0;
 
   // Adds this group's ranks to the partial result in partial_, or starts it if this group is the first. If it is the
   // last, writes the result to the group's outputs and to result_, if that is not null.
@@ -110,7 +110,7 @@ class RelayTransfer : public Transfer {
   };
   absl::Status Await(int group, Stage stage, const MessageBuffer& buffer, Awaited* awaited);
   // Returns true if it has just arrived.
-  static absl::StatusOr<bool> HasCome(Awaited& awaited);
+  static absl::StatusOr<bool> HasArrived(Awaited& awaited);
 
   Awaited prefix_, awaited_result_;
 };
@@ -123,8 +123,8 @@ class ChainTransfer final : public RelayTransfer {
   absl::Status Begin() override;
 
  private:
-  absl::Status HavePrefix() override;
-  absl::Status HaveResult() override;
+  absl::Status OnPrefix() override;
+  absl::Status OnResult() override;
   absl::Status SendResult();
 
   int source_ = 0;     // the group from which the result spreads; for a reduction, the last
@@ -152,7 +152,7 @@ class DirectTransfer final : public Transfer {
   absl::Status BeginReduction();
   absl::Status ReduceGroup(std::byte* partial);
   absl::Status BeginCopy();
-  absl::Status HaveAll();
+  absl::Status OnAllReceived();
 
   const int owner_;
   std::vector<MessageBuffer> partials_;  // for a reduction, by group; only this group's if it is not an owner

@@ -1,6 +1,6 @@
 // Tests the search for libraries, and the messages about missing, old or broken ones. The libraries are fakes.
 
-#include "runtime/cuda/search.h"
+#include "runtime/cuda/library_search.h"
 
 #include <array>
 #include <cstdio>

@@ -1,6 +1,6 @@
 // Tests the texts about ranks that compute, wait, are outside of calls, stopped or dead.
 
-#include "runtime/record/status.h"
+#include "runtime/record/job_status.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -17,10 +17,10 @@ namespace lockstep {
 class Group;
 class Recorder;
 
-class Family {
+class WorldGroups {
  public:
-  Family();
-  ~Family();
+  WorldGroups();
+  ~WorldGroups();
 
   // Adds `group`, this rank's view of one more communicator. The first is the world's. It lives until this object is
   // destroyed, so that failures can still be read after its communicator was destroyed.
@@ -28,14 +28,14 @@ class Family {
   void Remove(const Group* group);
 
   // Sets the recorder of this rank, before the first communicator is added. It lives as long as this object.
-  void Keep(std::unique_ptr<Recorder> recorder);
+  void SetRecorder(std::unique_ptr<Recorder> recorder);
   Recorder* recorder() const { return recorder_.get(); }
 
   // The world's group; null before the first Add.
-  Group* root() const { return root_.get(); }
+  Group* world() const { return world_.get(); }
 
   // Declares all groups except `from` failed. `culprit` is a rank of the world.
-  void Spread(const Group* from, int culprit, const absl::Status& status);
+  void FailAllExcept(const Group* from, int culprit, const absl::Status& status);
   // After a failure: waits until no one touches operands of this rank in any of the groups.
   void AwaitUntouched();
 
@@ -50,7 +50,7 @@ class Family {
   std::vector<std::shared_ptr<Group>> Groups();
 
   std::unique_ptr<Recorder> recorder_;
-  std::shared_ptr<Group> root_;                 // set once, before other groups are added; shared with its communicator
+  std::shared_ptr<Group> world_;                // set once, before other groups are added; shared with its communicator
   std::mutex mutex_;                            // guards groups_
   std::vector<std::shared_ptr<Group>> groups_;  // shared with their communicators
   std::atomic<bool> has_error_ = false;

@@ -1,4 +1,4 @@
-#include "runtime/record/status.h"
+#include "runtime/record/job_status.h"
 
 #include <algorithm>
 #include <cstdio>

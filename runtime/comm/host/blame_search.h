@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-class Search {
+class BlameSearch {
  public:
   // The facts about a rank since it was first asked.
   struct Reply {
@@ -29,7 +29,7 @@ class Search {
   };
 
   // `self` waits for `late`, ranks of the world. A rank counts as busy or silent after being so for `grace`.
-  Search(int self, const std::vector<int>& late, absl::Duration grace, Ask ask);
+  BlameSearch(int self, const std::vector<int>& late, absl::Duration grace, Ask ask);
 
   // Call it from time to time. Returns the culprits when they are found: at least one if there was a late rank.
   std::optional<std::vector<Culprit>> Poll();

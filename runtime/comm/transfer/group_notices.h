@@ -14,10 +14,10 @@
 
 namespace lockstep {
 
-class Notices {
+class GroupNotices {
  public:
   // Both are borrowed and must outlive this object.
-  Notices(Group* group, Links* links);
+  GroupNotices(Group* group, Links* links);
 
   // Call it from time to time. Processes received notices, answers questions, and notifies other groups of this group's
   // failure. Returns the failure.
@@ -25,7 +25,7 @@ class Notices {
 
   // Returns for whom a rank of another group waits, according to its last answer. Repeats the question while this is
   // called.
-  Search::Reply Ask(int rank, bool first);
+  BlameSearch::Reply Ask(int rank, bool first);
 
   // Returns true if all ranks of that rank's group have left.
   bool HasLeft(int rank) const;
@@ -43,16 +43,16 @@ class Notices {
  private:
   struct Inquiry {
     absl::Duration asked;  // the time of the last question
-    Search::Reply reply;
+    BlameSearch::Reply reply;
   };
   void Take(const Links::Notice& notice);
-  void TellOthers(const Links::Notice& notice);  // to all ranks of the groups that have not left
+  void NotifyOthers(const Links::Notice& notice);  // to all ranks of the groups that have not left
 
   Group& group_;
   Links& links_;
   std::vector<int> begins_;
   std::vector<int> left_;  // groups that have left
-  bool told_ = false;      // the other groups have been notified of the failure
+  bool notified_ = false;  // the other groups have been notified of the failure
   absl::Duration failed_since_ = absl::InfiniteDuration();
   std::map<int, Inquiry> inquiries_;  // by rank
 };

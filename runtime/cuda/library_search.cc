@@ -1,4 +1,4 @@
-#include "runtime/cuda/search.h"
+#include "runtime/cuda/library_search.h"
 
 #include <algorithm>
 #include <cstdlib>

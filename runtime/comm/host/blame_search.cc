@@ -1,4 +1,4 @@
-#include "runtime/comm/host/search.h"
+#include "runtime/comm/host/blame_search.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,12 +7,12 @@
 
 namespace lockstep {
 
-Search::Search(int self, const std::vector<int>& late, absl::Duration grace, Ask ask)
+BlameSearch::BlameSearch(int self, const std::vector<int>& late, absl::Duration grace, Ask ask)
     : self_(self), grace_(grace), ask_(std::move(ask)) {
   for (int rank : late) trails_.push_back({.ranks = {rank}, .since = {}, .end = {}});
 }
 
-std::optional<std::vector<Search::Culprit>> Search::Poll() {
+std::optional<std::vector<BlameSearch::Culprit>> BlameSearch::Poll() {
   for (Trail& trail : trails_) {
     if (!trail.end.has_value()) Follow(trail);
   }
@@ -29,7 +29,7 @@ std::optional<std::vector<Search::Culprit>> Search::Poll() {
   return culprits;
 }
 
-void Search::Follow(Trail& trail) {
+void BlameSearch::Follow(Trail& trail) {
   const absl::Duration now = SteadyNow();
   const int rank = trail.ranks.back();
   const Reply reply = ask_(rank, !trail.asked);

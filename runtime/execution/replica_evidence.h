@@ -20,19 +20,19 @@
 
 namespace lockstep {
 
-class Witness {
+class ReplicaEvidence {
  public:
   // Contents are hashed in run 0 and every `check_every`-th run after it, states also in the first run after an
   // assignment; never if it is 0. `executable` must outlive this object. `program` is the text on which the ranks have
   // agreed.
-  Witness(const Executable& executable, int64_t check_every, const std::string& program);
+  ReplicaEvidence(const Executable& executable, int64_t check_every, const std::string& program);
 
   // The axes of the mesh along which ranks compare their evidence: of those with several ranks, all axes if the program
   // has a collective, otherwise the axes along which it updates a replicated state. A program that neither communicates
   // nor updates replicas may be run by each rank as often as it likes, so it must not wait for others.
   const std::vector<bool>& compared() const { return compared_; }
   // The compared axes without a collective of the program.
-  const std::vector<bool>& quiet() const { return quiet_; }
+  const std::vector<bool>& without_collectives() const { return without_collectives_; }
 
   // `state` is a position in the executable's states.
   void StateAssigned(size_t state);
@@ -56,8 +56,8 @@ class Witness {
   const Executable& executable_;
   const int64_t check_every_;
   const uint64_t program_;
-  std::vector<bool> compared_, quiet_;  // by axis
-  size_t axis_of_lanes_ = 0;            // if there are lanes
+  std::vector<bool> compared_, without_collectives_;  // by axis
+  size_t axis_of_lanes_ = 0;                          // if there are lanes
   int64_t run_ = 0;
   std::vector<int64_t> assigned_;  // by state: the number of assignments since the last run
   bool states_due_ = false;
