@@ -19,7 +19,7 @@
 
 namespace lockstep {
 
-// The first character of the keys of compiled programs. Keys of stores do not begin with it.
+// The prefix of the keys of compiled programs. Keys of stores do not have it.
 inline constexpr std::string_view kProgramKeys = "@";
 
 enum class MessageKind : uint32_t {

@@ -99,8 +99,9 @@ absl::Status ServedArray::Check(const Request& request) const {
     if (given != bytes)
       return InvalidArgument() << "key " << key_ << ": a gradient of " << given << " bytes, expected " << bytes;
     if (!info_.synchronous && update_ == nullptr) {
-      return FailedPrecondition() << "key " << key_
-                                  << ": asynchronous servers need an optimizer: set it before the first push";
+      return FailedPrecondition()
+             << "key " << key_
+             << ": asynchronous servers need to know the update: set an optimizer before the first push";
     }
   }
   if (request.message.kind == MessageKind::kPullRanges && request.message.bytes.size() % (2 * sizeof(int64_t)) != 0)

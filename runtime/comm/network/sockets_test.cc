@@ -132,7 +132,7 @@ TEST(Connecting, RefusesAnswersOfSomebodyElse) {
   Connecting connecting(WaysTo(wanted, wanted), wanted, {.nonce = wanted.nonce, .channel = 0, .from = 0});
   const std::string message(Finish(connecting, other.get()).message());
   EXPECT_THAT(message, HasSubstr("cannot be reached: 127.0.0.1 port " + std::to_string(wanted.port)));
-  EXPECT_THAT(message, HasSubstr("somebody else"));
+  EXPECT_THAT(message, HasSubstr("another process"));
   EXPECT_TRUE(other->Take(0).empty());
 }
 

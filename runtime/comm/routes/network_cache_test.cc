@@ -182,7 +182,7 @@ TEST(ChooseRoutes, MeasuresAnewWhereTheFileIsDamagedAndSaysSo) {
   const std::vector<NetworkCosts> anew = Chosen(3, {folder, folder, folder});
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(said, HasSubstr(path));
-  EXPECT_THAT(said, HasSubstr("measured anew"));
+  EXPECT_THAT(said, HasSubstr("measured again"));
   ExpectAllAre(anew, anew[0]);
   EXPECT_TRUE(NetworkOf(Contents(path)).ok()) << "it is whole again";
 }
@@ -199,7 +199,7 @@ TEST(NetworkCache, FilesOfOtherNamesAreNoNetworks) {
 TEST(ChooseRoutes, IsSaidWhereNothingCanBeKept) {
   ::testing::internal::CaptureStderr();
   const std::vector<NetworkCosts> costs = Chosen(3, {"/dev/null", "/dev/null", "/dev/null"});
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("is not kept"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("are not saved"));
   ExpectAllAre(costs, costs[0]);
 }
 
