@@ -88,7 +88,7 @@ absl::StatusOr<Executable> EmitExecutable(Graph graph, const Backend& backend, c
   executable.settings_buffer = plan.settings;
   executable.steps = std::move(steps);
   executable.prepare = std::move(program.prepare);
-  executable.whole = std::move(program.whole);
+  executable.combined_run = std::move(program.combined_run);
   executable.num_collectives = program.num_collectives;
   executable.recomputed = lowered.work;
   executable.kernels_constant_bytes = kernels_constant_bytes;

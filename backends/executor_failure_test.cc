@@ -211,7 +211,7 @@ TEST(TwoRanks, BothAreSpoilt) {
     EXPECT_EQ(spoilt.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(MessageOf(spoilt), HasSubstr("call 2 failed when it was updating the states"));
     EXPECT_THAT(MessageOf(spoilt), HasSubstr("label 5"));
-    EXPECT_THAT(MessageOf(spoilt), HasSubstr("the communicator has ended: start the job anew"));
+    EXPECT_THAT(MessageOf(spoilt), HasSubstr("its communicator has ended, too: restart the job"));
     return absl::OkStatus();
   });
   for (const absl::Status& status : all) EXPECT_TRUE(status.ok()) << status;

@@ -124,7 +124,7 @@ TEST_F(OneRank, ABindingTakesThePlaceOfTheOneBeforeAndOfAnAssignment) {
     ASSERT_TRUE(executor.BindState("unused", {pair, writable}, true).ok());
     EXPECT_TRUE(executor.AssignState("unused", {pair, fixed}).ok());
     EXPECT_EQ(writable[1], 4);
-    ASSERT_TRUE(executor.DoubtStates(absl::InternalError("a doubt")).ok());
+    ASSERT_TRUE(executor.InvalidateStates(absl::InternalError("a doubt")).ok());
     EXPECT_THAT(MessageOf(executor.Run(batch.inputs(), {})), HasSubstr("a doubt"));
     ASSERT_TRUE(executor.BindState("unused", {pair, writable}, true).ok());
     ASSERT_TRUE(executor.BindState("w", memory.ref(), true).ok());

@@ -618,7 +618,7 @@ TEST(ParameterServer, WithoutServersThereIsAnError) {
   const absl::Status status = StatusOfEach(1, [&](Communicator& communicator, Device& device) {
     return LoadStep(graph, communicator, device, Synchronous(), nullptr).status();
   })[0];
-  EXPECT_THAT(MessageOf(status), HasSubstr("compiled for parameter servers, and there are none"));
+  EXPECT_THAT(MessageOf(status), HasSubstr("compiled for parameter servers, but loaded without them"));
 }
 
 TEST(ParameterServer, WhatServersDoNotDoIsRefused) {

@@ -9,8 +9,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/execution/executor.h"
+#include "runtime/record/job_status.h"
 #include "runtime/record/recorder.h"
-#include "runtime/record/status.h"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/execution/executor.h"
-#include "runtime/execution/witness.h"
+#include "runtime/execution/replica_evidence.h"
 
 namespace lockstep {
 namespace {

@@ -82,7 +82,7 @@ graph @own(%x: f32[2] split(0), state %noise: f32[3] local) -> (y: f32[2]) {
     Tensor whole(TensorType{DType::kF32, {3}});
     const absl::Status status = ReadWholeState(*executor, communicator, "noise", {whole.type(), whole.mutable_bytes()});
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("state noise is local along data"), HasSubstr("no parts")));
+    EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("state noise is local along data"), HasSubstr("no global value")));
     return communicator.Barrier("after");  // no rank has aborted
   });
   for (const absl::Status& status : all) EXPECT_TRUE(status.ok()) << status;

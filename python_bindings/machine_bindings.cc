@@ -15,7 +15,7 @@
 #include "runtime/comm/mpi/mpi.h"
 #include "runtime/comm/routes/cost.h"
 #include "runtime/comm/routes/network_cache.h"
-#include "runtime/cuda/search.h"
+#include "runtime/cuda/library_search.h"
 #include "runtime/exclusive_use.h"
 
 namespace lockstep::python {
@@ -103,8 +103,8 @@ std::vector<std::vector<std::pair<int64_t, int64_t>>> Costs(Communicator& world,
 nb::tuple TravelOfHosts(const std::string& name, int64_t bytes, int64_t hosts, int64_t ranks_a_host, double latency,
                         double bandwidth) {
   const NetworkCosts costs{.latency = latency, .byte_to_all = 1 / bandwidth, .byte_to_neighbour = 1 / bandwidth};
-  const Travel travel = ValueOrThrow(TravelBetweenHosts(name, bytes, hosts, ranks_a_host, costs));
-  return nb::make_tuple(travel.messages, travel.bytes);
+  const Traffic traffic = ValueOrThrow(TrafficBetweenHosts(name, bytes, hosts, ranks_a_host, costs));
+  return nb::make_tuple(traffic.messages, traffic.bytes);
 }
 
 // Returns the measured networks, with their routes for any order of additions, and the sizes in bytes from which

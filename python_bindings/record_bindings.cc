@@ -13,8 +13,8 @@
 #include "python_bindings/released_gil.h"
 #include "runtime/execution/reduced_tensors.h"
 #include "runtime/record/job_folder.h"
+#include "runtime/record/job_status.h"
 #include "runtime/record/recorder.h"
-#include "runtime/record/status.h"
 #include "runtime/record/trace_file.h"
 
 namespace lockstep::python {

@@ -16,7 +16,7 @@ namespace {
 std::atomic<int> working{0};  // threads without the GIL, including those that never get it again
 
 void EndAtOnce(int exit_code, void*) {
-  DoAllOfProcessEnd();
+  RunProcessEndActions();
   std::fflush(nullptr);
   _exit(exit_code);
 }

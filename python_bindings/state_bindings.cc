@@ -219,7 +219,7 @@ void BindFiles(ExecutableClass& executable) {
       .def(
           "_doubt_states",
           [](LoadedExecutable& self, const std::string& why) {
-            ThrowIfError(self.executor->DoubtStates(FailedPrecondition() << why));
+            ThrowIfError(self.executor->InvalidateStates(FailedPrecondition() << why));
           },
           "why"_a)
       .def("_whole_states", &WholeStates, nb::sig("def _whole_states(self) -> list[lockstep._base.values.ValueInfo]"))

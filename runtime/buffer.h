@@ -1,5 +1,5 @@
-// How steps name memory: a buffer is a number in an executable's table, a slice is a range of bytes in a buffer.
-// Addresses appear only when an executor has given each buffer its memory. Plain values; any thread.
+// Defines the references of steps to memory. A buffer is a number in an executable's table, a slice is a range of bytes
+// in a buffer. Addresses do not exist before an executor allocates memory for each buffer. Plain values; any thread.
 
 #pragma once
 
@@ -11,36 +11,36 @@
 namespace lockstep {
 
 enum class BufferKind : uint8_t {
-  kInput,     // the caller's memory, read in place during one run
-  kResult,    // the caller's memory or the executor's, written during one run
-  kState,     // the executor's, the caller's, or of several ranks'; keeps its contents between runs
-  kSettings,  // the executor's; the values of all settings, in f64
-  kConstant,  // the executable's; never written
-  kArena,     // one for all temporary values and scratch memory, which share it by lifetimes
-  // One for each axis of the mesh with collectives, and each lane, given out by the axis' communicator, in which what
-  // they take and give shares memory by lifetimes: collectives work in it without copies.
+  kInput,     // memory of the caller, read in place during one run
+  kResult,    // memory of the caller or the executor, written during one run
+  kState,     // memory of the executor, the caller or several ranks; keeps its contents between runs
+  kSettings,  // memory of the executor; the values of all settings, in f64
+  kConstant,  // memory of the executable; never written
+  kArena,     // one buffer for all temporary values and scratch memory, which share it by lifetimes
+  // One buffer for each axis of the mesh with collectives, and one for each lane, allocated by its communicator. The
+  // operands of the collectives share it by lifetimes and are used without copies.
   kRegistered,
 };
 
 std::string_view BufferKindName(BufferKind kind);
 
-// Every buffer lies at an address that is a multiple of this, but for inputs, results and states in the caller's
-// memory, and for parts of states that ranks share: those are aligned to their elements.
+// The address of each buffer is a multiple of this, except for inputs, results and states in memory of the caller, and
+// for parts of states that ranks share. These are aligned to their elements.
 inline constexpr uint64_t kBufferAlignment = 64;
 
 struct Buffer {
   BufferKind kind = BufferKind::kArena;
-  std::string name;  // of the input, result, state or axis; empty for the arena
+  std::string name;  // the name of the input, result, state or axis; empty for the arena
   uint64_t bytes = 0;
-  // Of registered memory, and of what ranks share: position of the axis in the mesh, or, behind them, of the lane.
+  // For registered and shared memory: the position of the axis in the mesh. Lanes are numbered after the axes.
   int mesh_axis = 0;
-  // Of a state: how many ranks, those along mesh_axis, have it as one piece of memory.
+  // For states: the number of ranks, along mesh_axis, that share this memory.
   int sharers = 1;
-  // It is this rank's part of that buffer, which ranks share: of as many equal parts as there are sharers the one at
-  // the rank's coordinate. Each rank writes its own. -1: it is memory of its own.
+  // The buffer of which this one is the part of this rank. Ranks share that buffer. It has `sharers` equal parts, and
+  // each rank writes the part at its coordinate. -1: not a part of another buffer.
   int32_t part_of = -1;
 
-  // The bytes that count for a rank, so that those of all ranks add up to what there is.
+  // The bytes to count for one rank, so that the sum over all ranks is the memory in use.
   uint64_t bytes_of_rank() const {
     return part_of >= 0 ? 0 : (bytes + static_cast<uint64_t>(sharers) - 1) / static_cast<uint64_t>(sharers);
   }

@@ -16,7 +16,7 @@ std::string CacheFolder() {
   const char* const cache = std::getenv("XDG_CACHE_HOME");
   const char* const home = std::getenv("HOME");
   std::string folder;
-  if (cache != nullptr && cache[0] == '/') folder = cache;  // its specification ignores relative ones
+  if (cache != nullptr && cache[0] == '/') folder = cache;  // the XDG specification ignores relative paths
   else if (home != nullptr && home[0] == '/') folder = std::string(home) + "/.cache";
   return folder.empty() ? "" : folder + "/lockstep";
 }

@@ -1,5 +1,5 @@
-// Files in which what was measured or chosen once is kept for later programs of the same user. A file is whole at any
-// time, whoever writes it, and nothing but time is lost with it. Any thread.
+// Files in which measurements and choices are kept for later programs of the same user. A file is replaced atomically,
+// so readers never see a part of one, and nothing but time is lost without it. Any thread.
 
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace lockstep {
 
-// ${XDG_CACHE_HOME:-~/.cache}/lockstep; empty where there is neither.
+// Returns ${XDG_CACHE_HOME:-~/.cache}/lockstep, or an empty string if neither variable is set.
 std::string CacheFolder();
 
-// Makes the file `text`, in one piece: it is written under another name first. Makes its folder, too.
+// Replaces the contents of the file by `text` atomically: writes another file first and renames it. Creates the folder.
 absl::Status ReplaceFile(const std::string& path, const std::string& text);
 
 }  // namespace lockstep

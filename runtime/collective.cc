@@ -43,7 +43,7 @@ namespace {
 
 size_t AlignPiece(size_t bytes) { return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment; }
 
-// The slices that a rank's operand holds.
+// The number of slices in a rank's operand.
 size_t InputSlices(const Collective& c, int world_size) {
   return TraitsOf(c.op).scatters ? static_cast<size_t>(world_size) : 1;
 }

@@ -1,6 +1,6 @@
-// The memory in which an executable's buffers lie, and how bytes get there and back. The executor asks a Device for
-// memory and never touches device memory itself; kernels know what kind of device they were compiled for. A Device may
-// be shared by executors of one thread; the host's may be used by any number of threads.
+// The memory of an executable's buffers, and the copies to and from it. The executor asks a Device for memory and never
+// touches device memory itself. Kernels know the kind of device for which they were compiled. Executors of one thread
+// may share a Device. The host's device may be used by any number of threads.
 
 #pragma once
 
@@ -16,8 +16,8 @@
 
 namespace lockstep {
 
-// A queue of a device: what it holds runs in the order in which it came, some time after the call that put it there. A
-// kind of device derives a class of its own, and its kernels know which one they are called with.
+// A queue of a device. Work runs in the order in which it was queued, some time after the call that queued it. Each
+// kind of device derives its own class, and its kernels know that class.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -28,9 +28,9 @@ class Stream {
   Stream() = default;
 };
 
-// A piece of memory of a device, freed with this object. data() is an address of the device, or of the host where
-// AllocatePinned gave it; aligned to kBufferAlignment. The device outlives it, and may free it later than this object
-// where work that was queued before still uses it.
+// A piece of memory of a device, freed with this object. data() is an address of the device, or of the host if
+// AllocatePinned returned it, aligned to kBufferAlignment. The device must outlive it. The device may free the memory
+// later than this object while work that was queued before still uses it.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
@@ -48,8 +48,8 @@ class DeviceMemory {
   size_t bytes_;
 };
 
-// A place in the order of a device's stream: where it was recorded last; before all else if it never was. The device
-// outlives it.
+// A position in a device's stream: where it was last recorded, or before all work if it never was. The device must
+// outlive it.
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
@@ -68,50 +68,50 @@ class Device {
 
   const std::string& name() const { return name_; }  // "host", "cuda:0"
 
-  // True if device memory is host memory: inputs are then read, and results written, in the caller's memory.
+  // True if device memory is host memory. Then steps read inputs and write results directly in the caller's memory.
   bool is_host() const { return is_host_; }
 
   // The queue in which the executor's steps run. Null if there is none: then a step is done when its Run returns.
   virtual Stream* stream() = 0;
 
-  // Zeroed memory; 0 bytes are fine. `label` appears in the message when there is not enough.
+  // Allocates zeroed memory; 0 bytes are fine. `label` appears in the message if there is not enough memory.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(size_t bytes, std::string_view label) = 0;
 
-  // The same of the host's memory that the device reads and writes by itself: it is copied from and to in the order of
-  // stream(), as functions of RunOnHost need it.
+  // Allocates host memory that the device reads and writes by itself. Copies from and to it happen in the order of
+  // stream(), as functions of RunOnHost need.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocatePinned(size_t bytes, std::string_view label) = 0;
 
-  // Copies between host and device memory, and within the device, in the order of stream(). Of memory of AllocatePinned
-  // the host's side, too, is read and written in that order. Of all other memory of the host
-  //  * what CopyToDevice reads is taken before it returns: it may then be changed and freed;
-  //  * what CopyToHost writes is there when Synchronize() has returned OK, or Await() of an event that was recorded
-  //    after it. It is touched by nobody but these three functions, and has to live until then, or until Synchronize()
-  //    or CopyToHost itself returns with an error.
+  // Copy between host and device memory, and within the device, in the order of stream(). Host memory of AllocatePinned
+  // is read and written in that order. For other host memory:
+  //  * CopyToDevice reads it before returning; it may then be changed and freed;
+  //  * the result of CopyToHost is present when Synchronize() has returned OK, or Await() of an event that was recorded
+  //    after it. Only these three functions touch the memory. It must live until then, or until Synchronize() or
+  //    CopyToHost itself returns an error.
   virtual absl::Status CopyToDevice(std::byte* device, const std::byte* host, size_t bytes) = 0;
   virtual absl::Status CopyToHost(std::byte* host, const std::byte* device, size_t bytes) = 0;
   virtual absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t bytes) = 0;
 
-  // CopyToDevice that does not wait for all that stream() holds: it comes after what is before `after`, as early as the
-  // device can, and before what stream() gets from now on. What it reads is taken before it returns.
+  // Copies to the device without waiting for all work of stream(): after the work before the event `after`, as early as
+  // the device can, and before later work of stream(). Reads the host memory before returning.
   virtual absl::Status CopyAhead(std::byte* device, const std::byte* host, size_t bytes, DeviceEvent& after) = 0;
 
-  // Queues a function of the host in the order of stream(): it runs when all before it is done, in any thread, and what
-  // comes after waits for it; without a stream it runs at once. It must not call the device. Its error is one of
-  // Synchronize() (without a stream: of this call). After an error the functions that are queued are dropped: destroyed
-  // without having run.
+  // Queues a host function in the order of stream(). It runs in any thread when all earlier work is done, and later
+  // work waits for it. Without a stream it runs at once. It must not call the device. Synchronize() returns its error
+  // (without a stream, this call does). After an error, the queued functions are destroyed without being run.
   virtual absl::Status RunOnHost(std::function<absl::Status()> function) = 0;
 
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() = 0;
 
-  // Puts the event after all that stream() holds now.
+  // Puts the event after the present work of stream().
   virtual absl::Status Record(DeviceEvent& event) = 0;
 
-  // Returns when all before the event is done; stream() may hold more. An error is of what was queued before the event,
-  // or after it, or has been returned by a Synchronize() since the event was recorded. After one no memory of the host
-  // is written, and Synchronize() has to be called, which alone forgets it.
+  // Returns when all work before the event is done; stream() may hold more. An error may come from work before or after
+  // the event, or may have been returned by a Synchronize() since the event was recorded. After an error, no host
+  // memory is written, and Synchronize() must be called, because only it clears the error.
   virtual absl::Status Await(DeviceEvent& event) = 0;
 
-  // Returns when all that stream() holds is done, or will never be; also reports what failed there since the last time.
+  // Returns when all work of stream() is done or will never be done. Also returns errors of the stream since the last
+  // call.
   virtual absl::Status Synchronize() = 0;
 
  protected:
@@ -122,7 +122,7 @@ class Device {
   const bool is_host_;
 };
 
-// The host's memory.
+// Returns a device for host memory.
 std::unique_ptr<Device> CreateHostDevice();
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// What runtime/device.h says of events and of copies that run ahead, for every kind of device: the host, the simulated
+// Tests the contract of runtime/device.h on events and copies ahead for each kind of device: the host, the simulated
 // device, and GPUs of the fake driver, whose streams run late and out of step.
 
 #include <chrono>
@@ -60,7 +60,7 @@ class AnyDevice : public testing::TestWithParam<Kind> {
     return fake_->driver.Find(reinterpret_cast<cuda::CUdeviceptr>(data), kBytes);
   }
 
-  // What kernels would do, which take their time.
+  // Stands for a kernel, which takes its time.
   void QueueWrite(const DeviceMemory& memory, int32_t value) {
     ASSERT_TRUE(device_
                     ->RunOnHost([value, to = Find(memory.data())] {
@@ -122,8 +122,8 @@ TEST_P(AnyDevice, AnEventIsAwaited) {
   EXPECT_TRUE(device_->Synchronize().ok());
 }
 
-// As an executor does: the place that copies ahead write is read before the next one comes, and what reads an input
-// comes after its copy.
+// Follows the use by an executor: the source of a copy ahead is read before the next one comes, and readers of an input
+// come after its copy.
 TEST_P(AnyDevice, ACopyAheadKeepsItsPlace) {
   const auto ahead = Allocate(), input = Allocate();
   const auto taken = CreateEvent();
@@ -132,7 +132,7 @@ TEST_P(AnyDevice, ACopyAheadKeepsItsPlace) {
   for (int32_t round = 0; round < kRounds; ++round) {
     Numbers values = All(round);
     ASSERT_TRUE(device_->CopyAhead(ahead->data(), BytesOf(values), kBytes, *taken).ok());
-    values.assign(kCount, -2);  // what was there has been taken
+    values.assign(kCount, -2);  // CopyAhead has already read the values
     ASSERT_TRUE(device_->CopyWithin(input->data(), ahead->data(), kBytes).ok());
     ASSERT_TRUE(device_->Record(*taken).ok());
     QueueRead(*input, found[static_cast<size_t>(round)]);
@@ -163,7 +163,7 @@ TEST_P(AnyDevice, AnErrorIsOfTheEventsBeforeSynchronize) {
   EXPECT_EQ(later, kUntouched);
   EXPECT_TRUE(device_->Synchronize().ok());
   EXPECT_EQ(later, kUntouched);
-  // Who synchronized may have been another one than who awaits the event.
+  // The caller of Synchronize may be another one than the caller of Await.
   EXPECT_EQ(device_->Await(*event), error);
   QueueCopyToHost(found, *memory);
   ASSERT_TRUE(device_->Record(*event).ok());
@@ -171,7 +171,7 @@ TEST_P(AnyDevice, AnErrorIsOfTheEventsBeforeSynchronize) {
   EXPECT_EQ(found, All(1));
 }
 
-// Also while the stream still holds it.
+// Destroys the event also while the stream still holds it.
 TEST_P(AnyDevice, AnEventIsDestroyed) {
   const auto memory = Allocate();
   for (int32_t i = 0; i < 5; ++i) {

@@ -1,6 +1,6 @@
-// How an object whose contract is one thread at a time notices a second one, instead of being corrupted by it: the
-// object has a flag, and each call that must be alone holds an ExclusiveUse of it. A call that does not get it changes
-// nothing. Calls of one thread may nest: who makes several that belong together holds it around them.
+// Detects a second thread in an object that only one thread at a time may use, before it corrupts the object. The
+// object has a flag, and each call that must be alone holds an ExclusiveUse of it. A call that does not get the flag
+// changes nothing. Calls of one thread may nest: a caller holds the flag around several calls that belong together.
 //
 //   const ExclusiveUse use(in_use_);
 //   if (!use.ok()) return use.Error("executor @step");
@@ -17,7 +17,7 @@ namespace lockstep {
 
 class ExclusiveUse {
  public:
-  // The thread that uses the object, if one does.
+  // The thread that uses the object, if any.
   using Flag = std::atomic<std::thread::id>;
 
   explicit ExclusiveUse(Flag& flag) : flag_(flag) {
@@ -39,7 +39,7 @@ class ExclusiveUse {
 
  private:
   Flag& flag_;
-  bool taken_ = false;  // by this object, which gives it back
+  bool taken_ = false;  // by this object, which releases it
   bool ok_ = false;
 };
 

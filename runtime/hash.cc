@@ -5,13 +5,13 @@
 namespace lockstep {
 namespace {
 
-// Independent chains in vectors, so that the additions of one do not wait for those of another. Compilers cut them to
-// what the processor has.
+// Independent chains in vectors, so that the additions of one chain do not wait for those of another. Compilers split
+// them into the vectors of the processor.
 using Lanes [[gnu::vector_size(64)]] = uint64_t;
 constexpr size_t kVectors = 4, kBlock = kVectors * sizeof(Lanes);
 
-// For a given word a bijection of the lane, for a given lane a bijection of the word. No multiplication: SSE2 and AVX2
-// have none of 64 bits.
+// For a given word, this is a bijection of the lane; for a given lane, a bijection of the word. It uses no
+// multiplication, because SSE2 and AVX2 have none of 64 bits.
 void AbsorbBlock(Lanes (&lanes)[kVectors], const std::byte* block) {
   Lanes words[kVectors];
   std::memcpy(words, block, kBlock);
@@ -39,7 +39,7 @@ uint64_t HashBytes(const void* data, size_t bytes, uint64_t seed) {
   size_t left = bytes;
   for (; left >= kBlock; left -= kBlock, at += kBlock) AbsorbBlock(lanes, at);
   if (left > 0) {
-    std::byte last[kBlock] = {};  // the size is in the start, so that zeros at the end count
+    std::byte last[kBlock] = {};  // `start` contains the size, so zeros at the end count
     std::memcpy(last, at, left);
     AbsorbBlock(lanes, last);
   }

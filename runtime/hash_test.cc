@@ -1,4 +1,4 @@
-// The hash: every byte, its place and the size count, wherever the bytes lie.
+// The hash: every byte, its position and the size count, at every alignment of the bytes.
 
 #include "runtime/hash.h"
 
@@ -38,7 +38,7 @@ TEST(Hash, SizeAndOrderCount) {
   EXPECT_EQ(hashes.size(), zeros.size() + 1);
   std::vector<unsigned char> bytes = Bytes(1024);
   const uint64_t before = HashBytes(bytes.data(), bytes.size());
-  for (size_t block : {8, 64, 256}) {  // of a lane, a vector, all lanes
+  for (size_t block : {8, 64, 256}) {  // the sizes of a lane, a vector, all lanes
     std::vector<unsigned char> swapped = bytes;
     std::swap_ranges(swapped.begin(), swapped.begin() + block, swapped.begin() + 2 * block);
     EXPECT_NE(HashBytes(swapped.data(), swapped.size()), before) << block;

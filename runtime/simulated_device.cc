@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kBytes = size_t{64} << 30;  // of addresses of a device, of which few are ever used
+constexpr size_t kBytes = size_t{64} << 30;  // the addresses of a device, of which few are ever used
 constexpr size_t kPage = 4096;
 
 class SimulatedMemory final : public DeviceMemory {
@@ -36,8 +36,8 @@ std::byte* Map(int rights) {
 
 class SimulatedDevice::Event final : public DeviceEvent {
  public:
-  uint64_t place = 0;     // work of smaller numbers is before it
-  uint64_t failures = 0;  // of the device, when it was recorded
+  uint64_t place = 0;     // work with smaller numbers is before it
+  uint64_t failures = 0;  // the device's failures_ when it was recorded
 };
 
 void SimulatedStream::Insert(uint64_t before, Work work) {
@@ -68,7 +68,7 @@ SimulatedDevice::~SimulatedDevice() {
 }
 
 absl::StatusOr<std::byte*> SimulatedDevice::Take(size_t bytes, std::string_view label, std::byte* base) {
-  const size_t size = AlignUp(bytes + 1);  // no two pieces begin at one address
+  const size_t size = AlignUp(bytes + 1);  // two pieces never begin at the same address
   if (size > kBytes - used_) {
     return ErrorStream(absl::StatusCode::kResourceExhausted) << name() << " has no " << bytes << " bytes for " << label;
   }
@@ -81,7 +81,7 @@ absl::StatusOr<std::byte*> SimulatedDevice::Take(size_t bytes, std::string_view 
 void SimulatedDevice::Free(std::byte* address, std::byte* base) {
   const auto found = live_.find(static_cast<size_t>(address - base));
   LOCKSTEP_CHECK(found != live_.end()) << "freed twice";
-  const size_t begin = (found->first + kPage - 1) / kPage * kPage;  // the pages that are its alone
+  const size_t begin = (found->first + kPage - 1) / kPage * kPage;  // only the pages that it has alone
   const size_t end = (found->first + found->second) / kPage * kPage;
   if (begin < end) madvise(contents_ + begin, end - begin, MADV_DONTNEED);
   live_.erase(found);

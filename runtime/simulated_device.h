@@ -1,8 +1,8 @@
-// A device whose memory is not the host's and whose work is queued, for tests of what lies between an executor and a
-// device. Its addresses can be read and written by nobody: a host that does dies at once. Nothing happens before
-// Synchronize or Await, so whoever reads a result too early, or gives up memory that a copy still needs, is found; but
-// a copy ahead comes as early as it may, so whoever lets it overwrite what is still to be read is found, too. One
-// thread at a time uses a device and all that is of it; each rank has its own.
+// A device with memory that is not the host's and with queued work, for tests of the code between an executor and a
+// device. Its addresses cannot be read or written: a host that does so dies at once. Nothing happens before Synchronize
+// or Await, so tests find code that reads a result too early or frees memory that a copy still needs. A copy ahead runs
+// as early as allowed, so tests find code that lets it overwrite memory that is still to be read. One thread at a time
+// uses a device and its objects. Each rank has its own.
 
 #pragma once
 
@@ -29,16 +29,16 @@ class SimulatedStream final : public Stream {
   SimulatedDevice& device() const { return device_; }
   size_t size() const { return queue_.size(); }
   void Enqueue(Work work) { queue_.push_back({next_++, std::move(work)}); }
-  uint64_t next() const { return next_; }  // the number of the work that is queued next
-  // Queues it before the work of this number.
+  uint64_t next() const { return next_; }  // the number of the next queued work
+  // Queues `work` before the work of this number.
   void Insert(uint64_t before, Work work);
-  // Does the work before this number in order. After an error, which it returns until Forget, the rest is dropped.
+  // Does the work before this number in order. After an error, drops the rest and returns the error until Forget.
   absl::Status Drain(uint64_t until);
   void Forget() { failed_ = absl::OkStatus(); }
 
  private:
   struct Item {
-    uint64_t number;  // that of the work before it, if it was inserted
+    uint64_t number;  // the number of the preceding work, if this was inserted
     Work work;
   };
 
@@ -66,13 +66,13 @@ class SimulatedDevice final : public Device {
   absl::Status Await(DeviceEvent& event) override;
   absl::Status Synchronize() override;
 
-  // Where the host finds what lies at an address of the device. InvalidArgument unless these bytes are of one piece of
-  // memory that was given out and is not freed.
+  // Returns the host address of the bytes at a device address. InvalidArgument unless these bytes lie in one live piece
+  // of memory.
   absl::StatusOr<std::byte*> Find(const void* address, size_t bytes) const;
 
  private:
   class Event;
-  // What CopyToHost has for memory that is the caller's.
+  // Bytes that CopyToHost will write to the caller's memory.
   struct Delivery {
     std::byte* host;
     std::vector<std::byte> bytes;
@@ -81,16 +81,16 @@ class SimulatedDevice final : public Device {
   absl::StatusOr<std::byte*> Take(size_t bytes, std::string_view label, std::byte* base);
   void Free(std::byte* address, std::byte* base);
   bool IsPinned(const std::byte* host) const;
-  absl::Status Finish(uint64_t until);  // the work before this number, and what is delivered then
+  absl::Status Finish(uint64_t until);  // does the work before this number, and its deliveries
 
   SimulatedStream stream_;
-  std::byte* addresses_ = nullptr;  // of the device: a range that is mapped without any right
-  std::byte* contents_ = nullptr;   // the bytes behind it; those of pinned memory are used by their own addresses
-  size_t used_ = 0;                 // never used again, so that an address that was freed is found
-  std::map<size_t, size_t> live_;   // begin and bytes of what is given out
+  std::byte* addresses_ = nullptr;  // addresses of the device: a range that is mapped without access rights
+  std::byte* contents_ = nullptr;   // the bytes of these addresses; pinned memory is used by its own addresses
+  size_t used_ = 0;                 // never used again, so that uses of a freed address are found
+  std::map<size_t, size_t> live_;   // begin and bytes of each live piece
   std::vector<Delivery> deliveries_;
-  uint64_t failures_ = 0;  // of Synchronize
-  absl::Status failure_;   // the last of them
+  uint64_t failures_ = 0;  // the number of failures of Synchronize
+  absl::Status failure_;   // the last failure
 };
 
 }  // namespace lockstep

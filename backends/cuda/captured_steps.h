@@ -19,7 +19,7 @@
 
 namespace lockstep::cuda {
 
-class CapturedSteps final : public WholeRun {
+class CapturedSteps final : public CombinedRun {
  public:
   absl::Status Run(const StepList& steps, StepContext& context) override;
 

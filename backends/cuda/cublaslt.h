@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/library.h"
-#include "runtime/cuda/search.h"
+#include "runtime/cuda/library_search.h"
 #include "runtime/cuda/table.h"
 
 namespace lockstep::cuda {
@@ -210,9 +210,9 @@ struct CublasLtApi {
 // The library to search for: libcublasLt.so.13 or .12.
 const LibrarySpec& CublasLtSpec();
 
-// Returns the table of the first suitable cuBLASLt in `places`, or the error of FindLibrary (runtime/cuda/search.h) if
-// there is none. A library for a later CUDA than `driver` supports is not suitable; a null driver allows any. The
-// functions stay valid for the life of the process.
+// Returns the table of the first suitable cuBLASLt in `places`, or the error of FindLibrary
+// (runtime/cuda/library_search.h) if there is none. A library for a later CUDA than `driver` supports is not suitable;
+// a null driver allows any. The functions stay valid for the life of the process.
 absl::StatusOr<CublasLtApi> FindCublasLt(const SearchPlaces& places, const DriverApi* driver);
 
 // Returns the table that this process uses. The first call searches the process's own places, for its own driver.

@@ -92,7 +92,7 @@ class CudaBackend final : public Backend {
     program.prepare = [preparation](Device& device, Communicator& communicator) {
       return preparation->Run(static_cast<cuda::CudaDevice&>(device), communicator);
     };
-    program.whole = std::make_unique<cuda::CapturedSteps>();
+    program.combined_run = std::make_unique<cuda::CapturedSteps>();
     return program;
   }
 

@@ -16,7 +16,7 @@
 #include "backends/cuda/cudnn_constants.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/library.h"
-#include "runtime/cuda/search.h"
+#include "runtime/cuda/library_search.h"
 #include "runtime/cuda/table.h"
 
 namespace lockstep::cuda {
@@ -86,9 +86,9 @@ struct CudnnApi {
 // The library to search for: libcudnn.so.9, 9.10 or later, with the parts of it that the graph API uses.
 const LibrarySpec& CudnnSpec();
 
-// Returns the table of the first suitable cuDNN in `places`, or the error of FindLibrary (runtime/cuda/search.h) if
-// there is none. A library for a later CUDA than `driver` supports is not suitable; a null driver allows any. The
-// functions stay valid for the life of the process.
+// Returns the table of the first suitable cuDNN in `places`, or the error of FindLibrary
+// (runtime/cuda/library_search.h) if there is none. A library for a later CUDA than `driver` supports is not suitable;
+// a null driver allows any. The functions stay valid for the life of the process.
 absl::StatusOr<CudnnApi> FindCudnn(const SearchPlaces& places, const DriverApi* driver);
 
 // Returns the table that this process uses. The first call searches the process's own places, for its own driver.

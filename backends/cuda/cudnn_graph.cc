@@ -167,7 +167,7 @@ absl::Status RunPlan(const CudnnHandle& cudnn, const CudnnPlan& plan, CudaStream
                       .Set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, pointers)
                       .Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace)
                       .Finalize());
-  RETURN_IF_ERROR(stream.device().MakeRoom());
+  RETURN_IF_ERROR(stream.device().WaitForQueueSpace());
   return stream.device().CheckLibrary(
       api.Check(api.BackendExecute(cudnn.handle(), plan.plan(), pack.value()), "cudnnBackendExecute"));
 }

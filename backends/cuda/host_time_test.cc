@@ -128,7 +128,7 @@ Executable ManySteps(const DriverApi& api) {
     info.writes = {{"w", "", {2, 0, kW.num_bytes()}}};
     executable.steps.push_back(std::make_unique<LaunchStep>(std::move(info), api));
   }
-  executable.whole = std::make_unique<CapturedSteps>();
+  executable.combined_run = std::make_unique<CapturedSteps>();
   return executable;
 }
 
@@ -183,7 +183,8 @@ TEST(HostTime, OfARunThatIsAGraph) {
   for (const auto& [name, count] : per_run) std::printf("  %-16s %5.2f calls\n", name.c_str(), count);
   EXPECT_EQ(per_run["GraphLaunch"], 1);
   EXPECT_EQ(per_run.count("LaunchKernel"), 0u) << "steps one by one";
-  EXPECT_LE(of_driver, 32.1);  // each call takes a driver about a microsecond; MakeRoom waits once in 128 copies
+  // Each call takes a driver about a microsecond. WaitForQueueSpace waits once in 128 copies.
+  EXPECT_LE(of_driver, 32.1);
   EXPECT_EQ(allocated, 0) << "pieces of memory in " << kRuns << " runs";
 }
 

@@ -46,7 +46,7 @@ absl::Status Launch(CudaStream& stream, CUfunction kernel, const Grid& grid, voi
                              << kMaxX << " x " << kMaxY;
   }
   CudaDevice& device = stream.device();
-  RETURN_IF_ERROR(device.MakeRoom());
+  RETURN_IF_ERROR(device.WaitForQueueSpace());
   return device.Check(
       device.api().LaunchKernel(kernel, static_cast<unsigned>(grid.blocks_x), static_cast<unsigned>(grid.blocks_y), 1,
                                 static_cast<unsigned>(grid.threads), 1, 1, 0, stream.handle(), parameters, nullptr),

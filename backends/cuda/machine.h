@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/cuda/library.h"
-#include "runtime/cuda/search.h"
+#include "runtime/cuda/library_search.h"
 
 namespace lockstep::cuda {
 

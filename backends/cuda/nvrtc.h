@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/cuda/library.h"
-#include "runtime/cuda/search.h"
+#include "runtime/cuda/library_search.h"
 #include "runtime/cuda/table.h"
 
 namespace lockstep::cuda {
@@ -27,7 +27,7 @@ struct NvrtcApi {
 LibrarySpec NvrtcSpec(int cuda);
 
 // Opens the first one in `places`, for the life of the process. Returns the error of FindLibrary
-// (runtime/cuda/search.h) if there is none.
+// (runtime/cuda/library_search.h) if there is none.
 absl::StatusOr<NvrtcApi> FindNvrtc(const SearchPlaces& places, int cuda);
 
 }  // namespace lockstep::cuda

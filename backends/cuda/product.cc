@@ -120,7 +120,7 @@ absl::Status Product::Run(CudaStream& stream, const ProductOperands& operands, c
     RETURN_IF_ERROR(SetAttribute(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &operands.bias, sizeof(operands.bias), "the bias"));
   }
   CudaDevice& device = stream.device();
-  RETURN_IF_ERROR(device.MakeRoom());
+  RETURN_IF_ERROR(device.WaitForQueueSpace());
   const CublasLtApi& api = library_->api();
   const double one = 1, zero = 0;
   const float one_f32 = 1, zero_f32 = 0;

@@ -90,8 +90,8 @@ struct Program {
   std::string parts_along;  // as in Executable, like the lanes
   std::vector<Lane> lanes;
   int num_collectives = 0;
-  Preparation prepare;              // the backend's work when the program is loaded; null: nothing
-  std::unique_ptr<WholeRun> whole;  // the backend's way to run all steps at once; null if it has none
+  Preparation prepare;                        // the backend's work when the program is loaded; null: nothing
+  std::unique_ptr<CombinedRun> combined_run;  // the backend's way to run all steps at once; null if it has none
 
   int AddStorage(Storage storage) {
     storages.push_back(std::move(storage));

@@ -1,4 +1,4 @@
-// Timeouts do not depend on what the wall clock shows: here somebody sets it while ranks wait.
+// Timeouts do not depend on the wall clock: this test sets it while ranks wait.
 
 #include "absl/time/clock.h"
 
@@ -16,7 +16,7 @@ namespace {
 std::atomic<int> wall_clock_offset{0};  // seconds
 }
 
-// In place of the C library's, for all of this program.
+// Replaces the function of the C library in this whole program.
 extern "C" __attribute__((visibility("default"))) int clock_gettime(clockid_t clock, timespec* time) noexcept {
   const int result = static_cast<int>(syscall(SYS_clock_gettime, clock, time));
   if (clock == CLOCK_REALTIME) time->tv_sec += wall_clock_offset.load();

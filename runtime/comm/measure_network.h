@@ -1,5 +1,5 @@
-// What the network between the hosts of a world takes, for the choice of routes: measured where nobody has yet, and
-// then remembered. It is part of what decides bits, so rank 0 alone says what it is.
+// The costs of the network between the hosts of a world, for the choice of routes. They are measured once and then
+// cached. They influence the bits of results, so rank 0 alone decides them.
 
 #pragma once
 
@@ -12,18 +12,18 @@
 
 namespace lockstep {
 
-// Whether costs decide anything in a world: not on one host, and not on two (route_choice.h).
+// Returns true if costs influence the routes of a world: with more than two hosts (route_choice.h).
 bool NeedsCosts(const RankCommunicator& world);
 
-// Times all_reduces of f32 that go to all and around the ring, small ones and large ones, and finds the costs by which
-// TravelOf explains them, whatever order of additions `world` has. Takes about a quarter of a second, a second on a
-// network of 100 Mb/s. All ranks call it together; rank 0's result counts. The routes of `world` are as they were at
-// first afterwards.
+// Times all_reduces of f32, small and large ones, that go to all and around the ring. Returns the costs with which
+// TrafficOf explains the times, in whatever order `world` adds. Takes about a quarter of a second, or a second on a
+// network of 100 Mb/s. All ranks call it together; rank 0's result counts. Resets the routes of `world` to their
+// initial policy.
 absl::StatusOr<NetworkCosts> MeasureCosts(RankCommunicator& world);
 
-// Lets `world` choose its routes by the costs of its network: rank 0's file in `folder` (network_cache.h) has them, or
-// they are measured, which rank 0 then writes there. All ranks call it together, and have the same costs, whoever of
-// them sees the file. A file that cannot be used or written is told on stderr, by rank 0.
+// Lets `world` choose its routes by the costs of its network. Rank 0 reads them from its file in `folder`
+// (network_cache.h), or they are measured and rank 0 writes the file. All ranks call it together and get the same
+// costs, even if only some of them can read the file. Rank 0 reports on stderr if a file cannot be used or written.
 absl::Status ChooseRoutes(RankCommunicator& world, const std::string& transport, const std::string& interfaces,
                           const std::string& folder);
 

@@ -21,33 +21,33 @@ class GroupMemory final : public RegisteredMemory {
   std::shared_ptr<Segment> segment_;  // shared with collectives in flight
 };
 
-// Between groups it may be otherwise, but between two of one rank each: route_choice.h.
+// Between groups, the order may differ (route_choice.h), except between two groups of one rank each.
 bool AddsInRankOrder(const Links* links, int ranks, const Communicator::Options& options) {
   return links == nullptr || options.in_rank_order || ranks == 2;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RankCommunicator>> RankCommunicator::Create(GroupPlace place,
+absl::StatusOr<std::unique_ptr<RankCommunicator>> RankCommunicator::Create(GroupConfig config,
                                                                            std::unique_ptr<Links> links,
                                                                            std::string transport,
                                                                            const Options& options,
                                                                            const RoutePolicy& policy) {
-  auto family = std::make_shared<Family>();
+  auto world_groups = std::make_shared<WorldGroups>();
   RecordedRank recorded{
-      .rank = place.first_rank + place.index, .size = static_cast<int>(place.hosts.size()), .world = place.world};
-  CopyText(place.hosts[recorded.rank], recorded.host, sizeof(recorded.host));
+      .rank = config.first_rank + config.index, .size = static_cast<int>(config.hosts.size()), .world = config.world};
+  CopyText(config.hosts[recorded.rank], recorded.host, sizeof(recorded.host));
   CopyText(transport, recorded.transport, sizeof(recorded.transport));
-  family->Keep(Recorder::Create(recorded, RecorderOptions::FromEnvironment(!place.one_process)));
-  return CreateIn(std::move(family), std::move(place), std::move(links), std::move(transport), options, policy);
+  world_groups->SetRecorder(Recorder::Create(recorded, RecorderOptions::FromEnvironment(!config.one_process)));
+  return CreateIn(std::move(world_groups), std::move(config), std::move(links), std::move(transport), options, policy);
 }
 
 absl::StatusOr<std::unique_ptr<RankCommunicator>> RankCommunicator::CreateIn(
-    std::shared_ptr<Family> family, GroupPlace place, std::unique_ptr<Links> links, std::string transport,
+    std::shared_ptr<WorldGroups> world_groups, GroupConfig config, std::unique_ptr<Links> links, std::string transport,
     const Options& options, const RoutePolicy& policy) {
-  place.family = family.get();
+  config.world_groups = world_groups.get();
   std::unique_ptr<RankCommunicator> communicator(new RankCommunicator(
-      std::move(place), std::move(family), std::move(links), std::move(transport), options, policy));
+      std::move(config), std::move(world_groups), std::move(links), std::move(transport), options, policy));
   RETURN_IF_ERROR(communicator->group_->AwaitJoined());
   if (communicator->links_ != nullptr || options.progress_thread) {
     communicator->progress_->thread = std::thread([rank = communicator.get()] { rank->ProgressLoop(); });
@@ -55,24 +55,25 @@ absl::StatusOr<std::unique_ptr<RankCommunicator>> RankCommunicator::CreateIn(
   return communicator;
 }
 
-RankCommunicator::RankCommunicator(GroupPlace place, std::shared_ptr<Family> family, std::unique_ptr<Links> links,
-                                   std::string transport, const Options& options, const RoutePolicy& policy)
+RankCommunicator::RankCommunicator(GroupConfig config, std::shared_ptr<WorldGroups> world_groups,
+                                   std::unique_ptr<Links> links, std::string transport, const Options& options,
+                                   const RoutePolicy& policy)
     : Communicator(
-          place.first_rank + place.index, place.hosts, std::move(transport),
-          {.reduces_in_rank_order = AddsInRankOrder(links.get(), static_cast<int>(place.hosts.size()), options),
+          config.first_rank + config.index, config.hosts, std::move(transport),
+          {.reduces_in_rank_order = AddsInRankOrder(links.get(), static_cast<int>(config.hosts.size()), options),
            .timeout = options.timeout,
-           .recorder = family->recorder()}),
+           .recorder = world_groups->recorder()}),
       generation_(ForkGeneration()),
       options_(options),
       policy_(policy),
-      family_(std::move(family)),
-      group_(std::make_shared<Group>(std::move(place), options.timeout)),
+      world_groups_(std::move(world_groups)),
+      group_(std::make_shared<Group>(std::move(config), options.timeout)),
       links_(std::move(links)),
-      recorded_as_(family_->recorder()->AddCommunicator()),
+      recorded_as_(world_groups_->recorder()->AddCommunicator()),
       progress_(std::make_unique<Progress>()) {
   if (links_ != nullptr)
     between_groups_ = std::make_unique<BetweenGroups>(group_.get(), links_.get(), options.in_rank_order, policy);
-  family_->Add(group_);
+  world_groups_->Add(group_);
   group_->Join();
 }
 
@@ -97,8 +98,8 @@ RankCommunicator::~RankCommunicator() {
   if (failed && !group_->one_process()) group_->AwaitFailureSeen(kFailureLinger);
   const bool last = group_->Leave();
   if (between_groups_ != nullptr) between_groups_->Leave(last);
-  group_->OnIdle([] {}, nullptr);  // the world's group stays until its family is gone, and the links are not
-  family_->Remove(group_.get());
+  group_->OnIdle([] {}, nullptr);  // the world's group lives as long as world_groups_, but the links do not
+  world_groups_->Remove(group_.get());
 }
 
 int RankCommunicator::groups() const { return links_ == nullptr ? 1 : static_cast<int>(links_->group_begins().size()); }
@@ -114,7 +115,7 @@ int RankCommunicator::largest_group() const {
 void RankCommunicator::SetRoutes(const RoutePolicy& policy) {
   policy_ = policy;
   if (between_groups_ == nullptr) return;
-  // The progress thread, which may be about to look at it, takes what is started from the queue under this lock.
+  // The progress thread reads the policy, and takes started collectives from the queue under this lock.
   std::lock_guard<std::mutex> lock(progress_->mutex);
   between_groups_->SetPolicy(policy);
 }
@@ -129,7 +130,7 @@ absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const Collective& c
                                                              void* output, const Call& call) {
   RETURN_IF_ERROR(CheckProcess());
   if (absl::Status failure = Finish(group_->failure()); !failure.ok()) {
-    if (!family_->NoteError()) return failure;
+    if (!world_groups_->NoteError()) return failure;
     return Annotate(failure, "the communicator takes no more calls, since an earlier one failed");
   }
   RETURN_IF_ERROR(CheckOperands(collective, input, output, call, rank(), size()));
@@ -140,7 +141,7 @@ absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const Collective& c
   op->output = static_cast<std::byte*>(output);
   op->description = DescriptionOf(collective, call);
   op->collective = collective;
-  if (call.compared_only) op->collective.counts.assign(collective.counts.size(), 0);  // nothing is moved
+  if (call.compared_only) op->collective.counts.assign(collective.counts.size(), 0);  // no data is moved
   Op* const started = op.get();
   Progress& p = *progress_;
   if (p.thread.joinable()) {
@@ -151,7 +152,7 @@ absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const Collective& c
     }
     p.changed.notify_all();
   } else {
-    if (p.queue.size() == kSlots) RunOldest();  // or peers would wait for us to free its slot
+    if (p.queue.size() == kSlots) RunOldest();  // otherwise peers would wait until this rank frees its slot
     p.queue.push_back(started);
     p.ops.emplace(started->sequence, std::move(op));
     absl::Status published = Publish(*started);
@@ -159,7 +160,7 @@ absl::StatusOr<Communicator::Ticket> RankCommunicator::Start(const Collective& c
       p.queue.pop_back();
       p.ops.erase(started->sequence);
       group_->AwaitUntouched();
-      family_->NoteError();
+      world_groups_->NoteError();
       return published;
     }
   }
@@ -175,7 +176,7 @@ absl::Status RankCommunicator::Wait(Ticket ticket, Stream*) {
   Op& op = *found->second;
   if (p.thread.joinable()) {
     while (!op.done) {
-      // Who waits may as well do it: no thread has to wake for that, nor this one after it.
+      // The waiting thread runs the op itself, which saves waking two threads.
       if (p.busy) p.changed.wait(lock);
       else RunOldest(lock);
     }
@@ -184,13 +185,13 @@ absl::Status RankCommunicator::Wait(Ticket ticket, Stream*) {
   }
   absl::Status result = std::move(op.result);
   p.ops.erase(found);
-  if (!result.ok()) family_->NoteError();
+  if (!result.ok()) world_groups_->NoteError();
   return result;
 }
 
 absl::StatusOr<std::unique_ptr<RegisteredMemory>> RankCommunicator::Allocate(size_t bytes, std::string_view label) {
   RETURN_IF_ERROR(CheckProcess());
-  // The number of the barrier that follows names the segment: it is the same on all ranks, and never used again.
+  // The number of the following barrier names the segment. It is equal on all ranks and never used again.
   ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, group_->memory().Allocate(bytes, 2 * next_sequence_ + 2));
   RETURN_IF_ERROR(Run({.op = CollectiveOp::kAllocate}, nullptr, nullptr, {.label = label}));
   return std::make_unique<GroupMemory>(std::move(segment));
@@ -239,8 +240,8 @@ void RankCommunicator::Abort(const absl::Status& cause) {
   if (!CheckProcess().ok()) return;
   const absl::Status failure =
       group_->Fail(rank(), absl::AbortedError(group_->Name(rank()) + " gave up: " + std::string(cause.message())));
-  family_->recorder()->SetFailure(failure);
-  family_->NoteError();
+  world_groups_->recorder()->SetFailure(failure);
+  world_groups_->NoteError();
   group_->AwaitUntouched();
 }
 

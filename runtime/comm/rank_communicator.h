@@ -1,6 +1,6 @@
 // The Communicator of ranks with shared memory, alone or linked to other groups of ranks. In-process, shared-memory and
-// MPI communicators are all made of it; they differ in how the group's memory comes about and in what links the groups.
-// See runtime/communicator.h for who works when: without a thread of its own the collectives progress in Wait.
+// MPI communicators are built from it. They differ in how the memory of the group is created and in the links between
+// groups. Without a progress thread, collectives progress in Wait (runtime/communicator.h).
 
 #pragma once
 
@@ -26,17 +26,18 @@ namespace lockstep {
 
 class RankCommunicator final : public Communicator {
  public:
-  // The end of one rank. `place` says which; `links` is null if the group is the world, else it connects the groups
-  // (and there will be a progress thread). Waits until all ranks of the group are there.
-  // `policy` is of the routes between groups, and equal on all ranks.
-  static absl::StatusOr<std::unique_ptr<RankCommunicator>> Create(GroupPlace place, std::unique_ptr<Links> links,
+  // Creates the end of the rank that `config` describes. `links` is null if the group is the world. Otherwise it
+  // connects the groups, and a progress thread is started. Waits until all ranks of the group have joined. `policy`
+  // determines the routes between groups and must be equal on all ranks.
+  static absl::StatusOr<std::unique_ptr<RankCommunicator>> Create(GroupConfig config, std::unique_ptr<Links> links,
                                                                   std::string transport, const Options& options,
                                                                   const RoutePolicy& policy = {});
   ~RankCommunicator() override;
 
   int groups() const;
-  int largest_group() const;  // ranks
-  // From the next collective on, and for what is split from this one later. All ranks alike, with nothing in flight.
+  int largest_group() const;  // the number of its ranks
+  // Applies from the next collective on, and to later splits of this communicator. All ranks call it alike, with no
+  // collective in flight.
   void SetRoutes(const RoutePolicy& policy);
   const RoutePolicy& routes() const { return policy_; }
 
@@ -55,30 +56,31 @@ class RankCommunicator final : public Communicator {
   // A collective in flight.
   struct Op {
     uint64_t sequence = 0;
-    Collective collective;  // with counts of 0 if it is compared only
+    Collective collective;  // with counts of 0 if only compared
     OpDescription description;
     std::string label;
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
     PeerMemory::Located located_input, located_output;
-    bool staged_output = false;  // the result has to be copied to `output`
+    bool staged_output = false;  // the result must be copied to `output`
     bool published = false;
     bool done = false;
     absl::Status result;
   };
 
-  RankCommunicator(GroupPlace place, std::shared_ptr<Family> family, std::unique_ptr<Links> links,
+  RankCommunicator(GroupConfig config, std::shared_ptr<WorldGroups> world_groups, std::unique_ptr<Links> links,
                    std::string transport, const Options& options, const RoutePolicy& policy);
-  static absl::StatusOr<std::unique_ptr<RankCommunicator>> CreateIn(std::shared_ptr<Family> family, GroupPlace place,
-                                                                    std::unique_ptr<Links> links, std::string transport,
-                                                                    const Options& options, const RoutePolicy& policy);
-  // A segment that `first_rank`, of this group, makes and the others of some ranks here open. All ranks call it.
+  static absl::StatusOr<std::unique_ptr<RankCommunicator>> CreateIn(std::shared_ptr<WorldGroups> world_groups,
+                                                                    GroupConfig config, std::unique_ptr<Links> links,
+                                                                    std::string transport, const Options& options,
+                                                                    const RoutePolicy& policy);
+  // Returns a segment that `first_rank`, of this group, creates and other ranks of this group open. All ranks call it.
   absl::StatusOr<std::shared_ptr<Segment>> ShareSegment(int first_rank, size_t bytes, std::string_view label);
 
-  // The life of an op, on the thread that makes progress.
+  // The stages of an op, on the thread that makes progress.
   absl::Status Publish(Op& op);
   void Record(const Op& op, TransferEvent::Phase phase, int64_t time);
-  absl::Status Show(Op& op);
+  absl::Status PublishOperands(Op& op);
   absl::Status RunOp(Op& op);
   absl::Status Finish(absl::Status result);
   absl::Status CompleteOutput(const Op& op);
@@ -87,36 +89,38 @@ class RankCommunicator final : public Communicator {
   absl::Status TakeChunks(const Op& op, const Chunks& chunks);
   absl::Status AwaitFinished(const Op& op, uint32_t chunks);
   void RunOldest();
-  // Of a progress thread, or of one that waits in its place; `lock` is of the progress' mutex, and not held meanwhile.
+  // For a progress thread, or a waiting thread in its place. `lock` holds the progress mutex and is released while the
+  // op runs.
   void RunOldest(std::unique_lock<std::mutex>& lock);
   void ProgressLoop();
 
-  // What the rank's own thread and the progress thread share, guarded by `mutex` if there is a progress thread.
+  // The data that the rank's own thread and the progress thread share, guarded by `mutex` if there is a progress
+  // thread.
   struct Progress {
     std::mutex mutex;
     std::condition_variable changed;
-    std::deque<Op*> queue;                        // not yet done, oldest first
+    std::deque<Op*> queue;                        // ops that are not done, oldest first
     std::map<uint64_t, std::unique_ptr<Op>> ops;  // by ticket, until waited for
-    bool busy = false;                            // a thread runs the oldest
+    bool busy = false;                            // a thread runs the oldest op
     bool stop = false;
     std::thread thread;  // joinable if there is one
   };
 
-  // OK in the process that made this communicator; an error in one that was forked from it, where everything here
-  // belongs to the other process and nothing may be touched.
+  // Returns OK in the process that made this communicator. Returns an error in a process that was forked from it:
+  // everything here belongs to the other process and must not be touched.
   absl::Status CheckProcess() const;
 
-  const uint32_t generation_;  // ForkGeneration() of the process that uses this
+  const uint32_t generation_;  // ForkGeneration() of the process that uses this object
   const Options options_;
-  RoutePolicy policy_;                             // of what is split from this
-  const std::shared_ptr<Family> family_;           // shared by this rank's communicators of the world
-  const std::shared_ptr<Group> group_;             // shared with the family
-  std::unique_ptr<Links> links_;                   // null: the group is the world
-  std::unique_ptr<BetweenGroups> between_groups_;  // likewise
-  const uint32_t recorded_as_;                     // the number of this communicator among the family's
+  RoutePolicy policy_;                               // for splits of this communicator
+  const std::shared_ptr<WorldGroups> world_groups_;  // shared by this rank's communicators in the world
+  const std::shared_ptr<Group> group_;               // shared with world_groups_
+  std::unique_ptr<Links> links_;                     // null if the group is the world
+  std::unique_ptr<BetweenGroups> between_groups_;    // null if the group is the world
+  const uint32_t recorded_as_;                       // the number of this communicator in the recorder
   uint64_t next_sequence_ = 0;
-  // On the heap, as are the links: a forked process must leave it as it is. The thread is not there, and locks may be
-  // held.
+  // On the heap, like the links, because a forked process must leave it as it is: the thread does not exist there, and
+  // locks may be held.
   std::unique_ptr<Progress> progress_;
 };
 

@@ -1,5 +1,5 @@
-// The life of a collective after its start, on the thread that makes progress: it is shown to the peers, waits for
-// theirs, takes its share of the work and is retired.
+// The stages of a collective after its start, on the thread that makes progress: it is shown to the peers, waits for
+// theirs, does its share of the work, and is retired.
 
 #include <chrono>
 #include <cstring>
@@ -34,7 +34,7 @@ void RankCommunicator::ProgressLoop() {
       if (between_groups_ == nullptr) {
         p.changed.wait(lock);
       } else if (p.changed.wait_for(lock, kIdlePoll) == std::cv_status::timeout && !p.busy) {
-        (void)between_groups_->Poll();  // a failure must spread though this rank computes
+        (void)between_groups_->Poll();  // a failure must spread even while this rank computes
       }
     }
     if (p.queue.empty()) break;
@@ -57,17 +57,18 @@ void RankCommunicator::RunOldest(std::unique_lock<std::mutex>& lock) {
 }
 
 absl::Status RankCommunicator::Publish(Op& op) {
-  absl::Status status = Show(op);
+  absl::Status status = PublishOperands(op);
   if (!status.ok()) return group_->Fail(rank(), status);
   Record(op, TransferEvent::Phase::kPosted, group_->post(op.sequence, group_->index()).posted_at);
   return status;
 }
 
 void RankCommunicator::Record(const Op& op, TransferEvent::Phase phase, int64_t time) {
-  Recorder& recorder = *family_->recorder();
+  Recorder& recorder = *world_groups_->recorder();
   if (!recorder.is_on()) return;
   TransferEvent event{.time = time, .sequence = op.sequence, .communicator = recorded_as_, .phase = phase};
-  // Of those that this rank has seen: whoever it slept for, or else the last of those that share its memory.
+  // The last rank of those that this rank has seen: the rank for which it slept, otherwise the last one in its shared
+  // memory.
   if (phase == TransferEvent::Phase::kMet) {
     const int slept_for = group_->slept_for();
     event.last = group_->NumberInWorld(slept_for >= 0 ? slept_for : group_->LastToPost(op.sequence));
@@ -76,9 +77,9 @@ void RankCommunicator::Record(const Op& op, TransferEvent::Phase phase, int64_t 
   recorder.Record(event);
 }
 
-// Finds the operands' places, or copies them to where peers can reach them, and shows the peers. What no peer touches
-// stays where it is.
-absl::Status RankCommunicator::Show(Op& op) {
+// Finds the operands' positions, or copies them to memory that peers can reach, and publishes the positions. Operands
+// that no peer touches are not copied.
+absl::Status RankCommunicator::PublishOperands(Op& op) {
   const Collective& c = op.collective;
   const size_t in_bytes = InputBytes(c, size());
   const size_t out_bytes = OutputBytes(c, size());
@@ -124,12 +125,12 @@ absl::Status RankCommunicator::RunOp(Op& op) {
 absl::Status RankCommunicator::Finish(absl::Status result) {
   if (result.ok()) return result;
   result = group_->Fail(rank(), result);
-  family_->recorder()->SetFailure(result);
+  world_groups_->recorder()->SetFailure(result);
   group_->AwaitUntouched();
   return result;
 }
 
-// What this rank alone writes into its output.
+// Writes the part of the output that only this rank writes.
 absl::Status RankCommunicator::CompleteOutput(const Op& op) {
   const bool is_zero = GetsNothing(op.collective, rank());
   const size_t bytes = OutputBytes(op.collective, size());
@@ -152,7 +153,7 @@ absl::StatusOr<Operands> RankCommunicator::Resolve(const Op& op) {
                                 size_t bytes) -> absl::StatusOr<std::byte*> {
       if (i == group_->index() && own.segment != nullptr) return own.segment->data() + own.ref.offset;
       absl::StatusOr<std::byte*> address = group_->memory().Resolve(i, group_->process(i), ref, bytes);
-      // The memory of a rank that has died since it began the collective cannot be opened: its death is the reason.
+      // If the rank died after beginning the collective, its memory cannot be opened. The error must name its death.
       if (!address.ok()) RETURN_IF_ERROR(group_->CheckAlive(i, Describe(op.description, op.label)));
       return address;
     };
@@ -179,8 +180,8 @@ absl::Status RankCommunicator::Work(const Op& op) {
   }
   const BetweenGroups::Plan plan = between_groups_->PlanOf(op.collective);
   group_->BeginShare(op.sequence);
-  // Peers' operands are looked up only by a rank that has a chunk to do: until it has done it, no peer can be through
-  // with the collective and free them.
+  // Only a rank that has a chunk to do looks up the operands of peers. Until it has done the chunk, no peer can finish
+  // the collective and free them.
   Operands operands = Operands::Of(op.collective, size(), group_->first_rank());
   if (static_cast<uint32_t>(group_->index()) < plan.chunks.size()) {
     ASSIGN_OR_RETURN(operands, Resolve(op));
@@ -191,7 +192,7 @@ absl::Status RankCommunicator::Work(const Op& op) {
   return AwaitFinished(op, plan.chunks.size());
 }
 
-// Takes chunks until there are none left. Peers' operands are looked up only by a rank that has one to do, as in Work.
+// Takes chunks until none is left. As in Work, only a rank that has a chunk to do looks up the operands of peers.
 absl::Status RankCommunicator::TakeChunks(const Op& op, const Chunks& chunks) {
   const Collective& c = op.collective;
   Slot& slot = group_->slot(op.sequence);

@@ -18,14 +18,14 @@ absl::StatusOr<SharedMemoryWorld> SharedMemoryWorld::Create(int n) {
 
 absl::StatusOr<std::unique_ptr<Communicator>> SharedMemoryWorld::Join(int rank, const Communicator::Options& options) {
   if (rank < 0 || rank >= ranks_) return InvalidArgument() << "rank " << rank << " in a world of " << ranks_;
-  GroupPlace place{.keep = control_,
-                   .block = ControlBlock(control_->data(), ranks_),
-                   .index = rank,
-                   .first_rank = 0,
-                   .one_process = false,
-                   .hosts = std::vector<std::string>(ranks_, HostName()),
-                   .on_leave = {}};
-  return RankCommunicator::Create(std::move(place), nullptr, "shared_memory", options);
+  GroupConfig config{.keep = control_,
+                     .block = ControlBlock(control_->data(), ranks_),
+                     .index = rank,
+                     .first_rank = 0,
+                     .one_process = false,
+                     .hosts = std::vector<std::string>(ranks_, HostName()),
+                     .on_leave = {}};
+  return RankCommunicator::Create(std::move(config), nullptr, "shared_memory", options);
 }
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// Communicators whose ranks are processes of one host, with no library between them: a process creates the world, its
-// forked children join it. The MPI communicator (mpi.h) makes its groups of ranks on one host in the same way.
+// Communicators whose ranks are processes of one host, without a library between them: a process creates the world, and
+// its forked children join it. The MPI communicator (mpi.h) creates its groups of ranks on one host in the same way.
 
 #pragma once
 
@@ -13,11 +13,11 @@ namespace lockstep {
 
 class SharedMemoryWorld {
  public:
-  // A world of n >= 1 ranks that no one has joined yet.
+  // Creates a world of n >= 1 ranks that no one has joined yet.
   static absl::StatusOr<SharedMemoryWorld> Create(int n);
 
-  // This process becomes a rank. Each rank has to be joined once, by its own process: the creator or one forked by it
-  // after Create. Returns when all ranks are there.
+  // Makes this process a rank. Each rank must be joined once, by its own process: the creator, or a process that it
+  // forked after Create. Returns when all ranks have joined.
   absl::StatusOr<std::unique_ptr<Communicator>> Join(int rank, const Communicator::Options& options = {});
 
  private:

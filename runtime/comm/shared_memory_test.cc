@@ -1,4 +1,4 @@
-// The conformance suite over ranks that are processes of one host, and what only processes can do: die.
+// Runs the conformance suite over ranks that are processes of one host, and tests the death of processes.
 
 #include "runtime/comm/shared_memory.h"
 
@@ -30,17 +30,17 @@ namespace lockstep {
 namespace {
 
 struct Ended {
-  int status = 0;      // of waitpid
-  std::string report;  // what the rank wrote
+  int status = 0;      // from waitpid
+  std::string report;  // the text that the rank wrote
 };
 
-// The ranks of a world, each a process.
+// The ranks of a world, one process for each.
 struct ForkedRanks {
   std::vector<pid_t> processes;
-  std::vector<int> pipes;  // through which they report
+  std::vector<int> pipes;  // one for the report of each rank
 };
 
-// Starts a process for each rank that runs `rank_main`. One that succeeds reports "ran".
+// Starts a process for each rank, which runs `rank_main`. A successful process reports "ran".
 ForkedRanks StartRanks(int ranks, const Communicator::Options& options,
                        const std::function<absl::Status(Communicator&)>& rank_main) {
   absl::StatusOr<SharedMemoryWorld> world = SharedMemoryWorld::Create(ranks);
@@ -74,7 +74,7 @@ ForkedRanks StartRanks(int ranks, const Communicator::Options& options,
   return started;
 }
 
-// Waits until all have ended, and returns how, by rank.
+// Waits until all processes have ended. Returns their ends, by rank.
 std::vector<Ended> AwaitRanks(const ForkedRanks& started) {
   std::vector<Ended> ended(started.processes.size());
   for (size_t r = 0; r < ended.size(); ++r) {
@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(All, SharedMemoryConformance, ::testing::ValuesIn(Share
   return "SharedMemory" + std::to_string(std::get<0>(info.param)) + std::get<1>(info.param).name;
 });
 
-// A case that waits, with all numbers of ranks at once.
+// Runs a case that waits with all numbers of ranks at once.
 class SharedMemoryConformanceOfWaiting : public ::testing::TestWithParam<ConformanceCase> {};
 
 TEST_P(SharedMemoryConformanceOfWaiting, AllRanksOfAllWorldsSucceed) {
@@ -139,7 +139,7 @@ TEST_P(SharedMemoryConformanceOfWaiting, AllRanksOfAllWorldsSucceed) {
 INSTANTIATE_TEST_SUITE_P(All, SharedMemoryConformanceOfWaiting, ::testing::ValuesIn(WaitingCases()),
                          [](const auto& info) { return info.param.name; });
 
-// ForkedRanks look whether their peers live while these end.
+// ForkedRanks check if their peers are alive while these end.
 TEST(FactsOfProcess, TellsAProcessThatEndsMeanwhile) {
   EXPECT_NE(FactsOfProcess(getpid())->start, 0u);
   for (int round = 0; round < (UnderSanitizer() ? 500 : NumCases(500)); ++round) {
@@ -153,7 +153,7 @@ TEST(FactsOfProcess, TellsAProcessThatEndsMeanwhile) {
   }
 }
 
-// Rank 1 of 3 is killed while the others wait for it: they name it within 5 s.
+// Kills rank 1 of 3 while the others wait for it. They name it within 5 s.
 TEST(SharedMemory, DeadRankIsNamed) {
   const absl::Time begin = absl::Now();
   const std::vector<Ended> ended = RunRanks(3, {.timeout = absl::Minutes(5)}, [](Communicator& c) -> absl::Status {
@@ -178,11 +178,11 @@ TEST(SharedMemory, DeadRankIsNamed) {
   }
 }
 
-// Rank 1 dies after it has begun a collective and before the others have mapped its memory, which is then gone. They
-// have just looked whether it lives, when it was late, and so meet its memory first.
+// Rank 1 dies after beginning a collective and before the others have mapped its memory, which is then gone. The others
+// have just checked that it is alive, when it was late, so they notice the missing memory first.
 TEST(SharedMemory, DeadRankWhoseMemoryIsGoneIsNamed) {
   const std::vector<Ended> ended = RunRanks(3, {.timeout = absl::Minutes(5)}, [](Communicator& c) -> absl::Status {
-    std::vector<float> x(100000);  // more than what was staged before
+    std::vector<float> x(100000);  // larger than earlier staged operands
     if (c.rank() == 1) absl::SleepFor(absl::Milliseconds(250));
     const auto processes = c.AllGatherBytes(std::to_string(getpid()), "processes");
     if (!processes.ok()) return processes.status();
@@ -200,7 +200,7 @@ TEST(SharedMemory, DeadRankWhoseMemoryIsGoneIsNamed) {
   }
 }
 
-// A rank whose process just exits, as after an exception that nobody caught, is like a dead one.
+// A rank whose process exits, as after an uncaught exception, is treated like a dead one.
 TEST(SharedMemory, RankThatExitsIsNamed) {
   const absl::Time begin = absl::Now();
   const std::vector<Ended> ended = RunRanks(2, {.timeout = absl::Minutes(5)}, [](Communicator& c) -> absl::Status {
@@ -212,8 +212,8 @@ TEST(SharedMemory, RankThatExitsIsNamed) {
   EXPECT_TRUE(absl::StrContains(ended[1].report, "barrier `step 7`")) << ended[1].report;
 }
 
-// A rank without any file descriptor left cannot read /proc: it waits on for a peer that is late, and does not take it
-// for dead.
+// A rank without free file descriptors cannot read /proc. It goes on waiting for a late peer and does not consider it
+// dead.
 TEST(SharedMemory, NoDescriptorsAreNoDeath) {
   const std::vector<Ended> ended = RunRanks(2, {.timeout = absl::Seconds(20)}, [](Communicator& c) -> absl::Status {
     absl::Status status = c.Barrier("before");
@@ -234,7 +234,7 @@ TEST(SharedMemory, NoDescriptorsAreNoDeath) {
   for (int r : {0, 1}) EXPECT_EQ(ended[r].report, "ran") << "rank " << r;
 }
 
-// A process forked from a rank can end as it likes, and can do nothing with the communicator: it is the rank's alone.
+// A process forked from a rank can end in any way and can do nothing with the communicator, which belongs to the rank.
 TEST(SharedMemory, ForkedProcessesTouchNothing) {
   for (bool progress_thread : {false, true}) {
     const Communicator::Options options{.timeout = absl::Seconds(20), .progress_thread = progress_thread};
@@ -261,7 +261,7 @@ TEST(SharedMemory, ForkedProcessesTouchNothing) {
   }
 }
 
-// Nobody maps another segment because it has got the descriptor of one that is gone.
+// A process does not map the wrong segment if the descriptor of a closed segment is reused.
 TEST(Segment, ANonceTellsItFromOthers) {
   auto segment = Segment::CreateShared(100);
   ASSERT_TRUE(segment.ok());
@@ -274,7 +274,7 @@ TEST(Segment, ANonceTellsItFromOthers) {
   ASSERT_TRUE(other.ok());
   ASSERT_EQ((*other)->descriptor(), descriptor);
   const absl::Status status = Segment::Open(getpid(), descriptor, nonce).status();
-  EXPECT_TRUE(absl::StrContains(status.message(), "is not the shared memory that process")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "is not the shared memory of process")) << status;
 }
 
 }  // namespace

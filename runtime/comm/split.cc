@@ -1,6 +1,6 @@
-// Memory that ranks share, and RankCommunicator::Split: a communicator of some of the ranks, with a control block for
-// each of its groups. Its groups are what its ranks are of this one's groups; groups exchange messages over the same
-// links, with tags of their own.
+// Memory that ranks share, and RankCommunicator::Split: a communicator of some of the ranks. Each of its groups
+// consists of the members from one group of this communicator and has a control block. Groups exchange messages over
+// the same links, with tags of their own.
 
 #include <unistd.h>
 
@@ -14,18 +14,18 @@
 namespace lockstep {
 namespace {
 
-// What a rank says of itself for a split.
+// The facts that each rank contributes to a split.
 struct SplitFacts {
   int32_t color = 0;
-  uint32_t channel = 0;  // the next that is free
+  uint32_t channel = 0;  // the rank's next free channel
 };
 
-// Where a segment is that ranks of a group share, as its first rank says.
+// The location of a segment that ranks of a group share. The first rank of the group sends it.
 struct SegmentFacts {
   int32_t process = 0;
   int32_t descriptor = -1;
   uint64_t nonce = 0;
-  uint64_t address = 0;  // in one process: of a std::shared_ptr<Segment> on the heap
+  uint64_t address = 0;  // in one process: the address of a std::shared_ptr<Segment> on the heap
 };
 
 template <typename T>
@@ -40,7 +40,7 @@ T FromBytes(const std::string& bytes) {
   return facts;
 }
 
-// OK if all ranks' `mine` is, else the first error.
+// Returns OK if `mine` is OK on all ranks, otherwise the first error.
 absl::Status Agree(Communicator& communicator, const absl::Status& mine, std::string_view label) {
   const std::string message = mine.ok() ? "" : "rank " + std::to_string(communicator.rank()) + ": " + mine.ToString();
   ASSIGN_OR_RETURN(const std::vector<std::string> all, communicator.AllGatherBytes(message, label));
@@ -52,16 +52,15 @@ absl::Status Agree(Communicator& communicator, const absl::Status& mine, std::st
 
 }  // namespace
 
-// The members of the new communicator that are of one group of this one are next to each other, and a group of the new
-// one.
+// Members of the new communicator from one group of this one have consecutive ranks and form a group of the new one.
 absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Split(int color, std::string_view label) {
   RETURN_IF_ERROR(CheckProcess());
   ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                   AllGatherBytes(BytesOfGroup(SplitFacts{color, family_->next_channel()}), label));
-  std::vector<int> members, begins, names;  // begins: of the groups, by number in the new communicator
+                   AllGatherBytes(BytesOfGroup(SplitFacts{color, world_groups_->next_channel()}), label));
+  std::vector<int> members, begins, names;  // begins: the first member of each group, by number in the new communicator
   std::vector<std::string> hosts;
   uint32_t channel = 0;
-  int index = -1;  // of this rank in its new group
+  int index = -1;  // this rank's index in its new group
   const std::vector<int> all_in_one = {0};
   const std::vector<int>& groups = links_ == nullptr ? all_in_one : links_->group_begins();
   auto group_of = [&](int r) { return std::upper_bound(groups.begin(), groups.end(), r) - groups.begin(); };
@@ -75,7 +74,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Split(int color,
     names.push_back(group_->NumberInWorld(r));
     hosts.push_back(host(r));
   }
-  family_->UseChannel(channel);
+  world_groups_->UseChannel(channel);
   const int here = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
   const int first = here - index;
   const auto next = std::upper_bound(begins.begin(), begins.end(), first);
@@ -90,18 +89,18 @@ absl::StatusOr<std::unique_ptr<Communicator>> RankCommunicator::Split(int color,
   }
   absl::StatusOr<std::shared_ptr<Segment>> block = ShareSegment(members[first], ControlBlock::Bytes(ranks), label);
   if (status.ok()) status = block.status();
-  if (index == 0 && block.ok()) ControlBlock::Initialize((*block)->data(), ranks);  // which others see after Agree
-  RETURN_IF_ERROR(Agree(*this, status, label));  // and all have found their control block
-  GroupPlace place{.keep = *block,
-                   .block = ControlBlock((*block)->data(), ranks),
-                   .index = index,
-                   .first_rank = first,
-                   .one_process = group_->one_process(),
-                   .hosts = std::move(hosts),
-                   .names = std::move(names),
-                   .on_leave = group_->on_leave()};
+  if (index == 0 && block.ok()) ControlBlock::Initialize((*block)->data(), ranks);  // the others see it after Agree
+  RETURN_IF_ERROR(Agree(*this, status, label));  // also means that all have found their control block
+  GroupConfig config{.keep = *block,
+                     .block = ControlBlock((*block)->data(), ranks),
+                     .index = index,
+                     .first_rank = first,
+                     .one_process = group_->one_process(),
+                     .hosts = std::move(hosts),
+                     .names = std::move(names),
+                     .on_leave = group_->on_leave()};
   absl::StatusOr<std::unique_ptr<Communicator>> split =
-      CreateIn(family_, std::move(place), std::move(links), transport(), options_, policy_);
+      CreateIn(world_groups_, std::move(config), std::move(links), transport(), options_, policy_);
   RETURN_IF_ERROR(Agree(*this, split.status(), label));
   return split;
 }
@@ -127,7 +126,7 @@ absl::StatusOr<std::shared_ptr<Segment>> RankCommunicator::ShareSegment(int firs
     else if (where.process != 0) segment = Segment::Open(where.process, where.descriptor, where.nonce);
     else segment = ErrorStream(absl::StatusCode::kUnavailable) << group_->Name(first_rank) << " has no memory for it";
   }
-  // Nobody goes on, and frees its copy, before all have theirs.
+  // No rank continues and frees its copy before all ranks have theirs.
   RETURN_IF_ERROR(Barrier(label));
   delete shared;
   return segment;

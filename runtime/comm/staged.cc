@@ -22,13 +22,13 @@ class StagedMemory final : public RegisteredMemory {
 
 }  // namespace
 
-// A collective from its start until the host's wait for it has succeeded, or the communicator is destroyed: peers may
-// use its memory.
-struct StagedCommunicator::Flight {
-  std::unique_ptr<DeviceMemory> input, output;  // pinned; without output: in place
+// A collective from its start until the host's wait for it has succeeded, or until the communicator is destroyed. Peers
+// may use its memory.
+struct StagedCommunicator::StartedCollective {
+  std::unique_ptr<DeviceMemory> input, output;  // pinned; no output means in place
   std::byte* device_output = nullptr;
   size_t output_bytes = 0;
-  Ticket ticket;        // of the host
+  Ticket ticket;        // of the host's collective
   bool waited = false;  // the wait is queued
 
   std::byte* in() const { return input != nullptr ? input->data() : nullptr; }
@@ -38,18 +38,19 @@ struct StagedCommunicator::Flight {
 struct StagedCommunicator::Shared {
   explicit Shared(Communicator& communicator) : host(communicator) {}
 
-  // What a rank gets that dropped collectives: from then on its calls would be others than its peers' of that number.
+  // Returns the error for a rank that dropped collectives. Its later calls would no longer match those of its peers.
   absl::Status Dropped() {
     host.Abort(FailedPrecondition() << "a failure of its device dropped collectives that were queued there");
     return host.CheckPeers();  // the error, which may be an earlier one
   }
 
   std::mutex running;   // held while a function runs
-  bool closed = false;  // the communicator is gone, and perhaps the host's, too. Guarded by `running`
-  Communicator& host;   // used by functions until then
-  uint64_t ran = 0;     // functions; guarded by `mutex`, as what follows, which is held for moments alone
+  bool closed = false;  // the communicator, and perhaps the host's, is destroyed; guarded by `running`
+  Communicator& host;   // used by functions until `closed`
+  // the number of functions that ran; guarded by `mutex`, like the following, which is held only for moments
+  uint64_t ran = 0;
   std::mutex mutex;
-  std::map<uint64_t, Flight> flying;                // by ticket
+  std::map<uint64_t, StartedCollective> started;    // by ticket
   std::vector<std::unique_ptr<DeviceMemory>> idle;  // pinned
 };
 
@@ -80,34 +81,34 @@ StagedCommunicator::~StagedCommunicator() {
   bool in_flight;
   {
     const std::lock_guard<std::mutex> lock(shared_->mutex);
-    in_flight = !shared_->flying.empty();
+    in_flight = !shared_->started.empty();
   }
-  // Also ends the function that waits for peers, if one does. When it has returned, no peer uses the flights' memory.
+  // Abort also ends a function that waits for peers. After that, no peer uses the memory of these collectives.
   if (in_flight) host_.Abort(FailedPrecondition() << "it destroyed its communicator with collectives in flight");
   const std::lock_guard<std::mutex> lock(shared_->running);
   shared_->closed = true;
-  // Their memory is the device's, which a function that is kept would give back too late.
+  // The memory belongs to the device. A function that is kept would free it too late.
   const std::lock_guard<std::mutex> lock_data(shared_->mutex);
-  shared_->flying.clear();
+  shared_->started.clear();
   shared_->idle.clear();
 }
 
-// --- What is queued -----------------------------------------------------------------------------------------------
+// --- Queued calls -------------------------------------------------------------------------------------------------
 
 absl::Status StagedCommunicator::Queue(std::function<absl::Status(Shared&)> work) {
-  auto in_turn = [shared = shared_, turn = queued_++, work = std::move(work)]() -> absl::Status {
+  auto in_order = [shared = shared_, number = queued_++, work = std::move(work)]() -> absl::Status {
     const std::lock_guard<std::mutex> lock(shared->running);
     if (shared->closed) return FailedPrecondition() << "the communicator of a queued collective was destroyed";
     {
       const std::lock_guard<std::mutex> lock_data(shared->mutex);
-      if (turn == shared->ran) ++shared->ran;
-      else shared->ran = 0;  // for ever behind
+      if (number == shared->ran) ++shared->ran;
+      else shared->ran = 0;  // never equal again
     }
-    return turn + 1 == shared->ran ? work(*shared) : shared->Dropped();
+    return number + 1 == shared->ran ? work(*shared) : shared->Dropped();
   };
-  if (runs_ == Runs::kInStream) return device_.RunOnHost(std::move(in_turn));
+  if (runs_ == Runs::kInStream) return device_.RunOnHost(std::move(in_order));
   RETURN_IF_ERROR(device_.Synchronize());
-  return in_turn();
+  return in_order();
 }
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> StagedCommunicator::TakePinned(size_t bytes, std::string_view label) {
@@ -134,21 +135,21 @@ absl::StatusOr<Communicator::Ticket> StagedCommunicator::Start(const Collective&
   }
   const bool is_moved = !call.compared_only;
   const size_t in_bytes = is_moved && ReadsInput(collective, rank()) ? InputBytes(collective, size()) : 0;
-  Flight flight;
-  flight.device_output = static_cast<std::byte*>(output);
-  flight.output_bytes = is_moved ? OutputBytes(collective, size()) : 0;
-  ASSIGN_OR_RETURN(flight.input, TakePinned(in_bytes, call.label));
-  if (input != output || in_bytes != flight.output_bytes) {
-    ASSIGN_OR_RETURN(flight.output, TakePinned(flight.output_bytes, call.label));
+  StartedCollective entry;
+  entry.device_output = static_cast<std::byte*>(output);
+  entry.output_bytes = is_moved ? OutputBytes(collective, size()) : 0;
+  ASSIGN_OR_RETURN(entry.input, TakePinned(in_bytes, call.label));
+  if (input != output || in_bytes != entry.output_bytes) {
+    ASSIGN_OR_RETURN(entry.output, TakePinned(entry.output_bytes, call.label));
   }
   if (in_bytes > 0) {
-    RETURN_IF_ERROR(device_.CopyToHost(flight.in(), static_cast<const std::byte*>(input), in_bytes));
+    RETURN_IF_ERROR(device_.CopyToHost(entry.in(), static_cast<const std::byte*>(input), in_bytes));
   }
   const Ticket ticket{next_ticket_++};
-  std::byte *const in = flight.in(), *const out = flight.out();
+  std::byte *const in = entry.in(), *const out = entry.out();
   {
     const std::lock_guard<std::mutex> lock(shared_->mutex);
-    shared_->flying.emplace(ticket.id, std::move(flight));
+    shared_->started.emplace(ticket.id, std::move(entry));
   }
   RETURN_IF_ERROR(Queue([collective, in, out, id = ticket.id, label = std::string(call.label),
                          on_host = call](Shared& shared) mutable -> absl::Status {
@@ -156,7 +157,7 @@ absl::StatusOr<Communicator::Ticket> StagedCommunicator::Start(const Collective&
     on_host.stream = nullptr;
     ASSIGN_OR_RETURN(const Ticket of_host, shared.host.Start(collective, in, out, on_host));
     const std::lock_guard<std::mutex> lock(shared.mutex);
-    shared.flying.at(id).ticket = of_host;
+    shared.started.at(id).ticket = of_host;
     return absl::OkStatus();
   }));
   return ticket;
@@ -167,69 +168,71 @@ absl::Status StagedCommunicator::Wait(Ticket ticket, Stream* stream) {
   size_t bytes;
   {
     const std::lock_guard<std::mutex> lock(shared_->mutex);
-    const auto found = shared_->flying.find(ticket.id);
-    if (found == shared_->flying.end() || found->second.waited) {
+    const auto found = shared_->started.find(ticket.id);
+    if (found == shared_->started.end() || found->second.waited) {
       return FailedPrecondition() << "ticket " << ticket.id << " is not in flight";
     }
     if (stream != device_.stream())
       return InvalidArgument() << "a wait in another stream than " << device_.name() << "'s";
-    Flight& flight = found->second;
-    flight.waited = true;
-    from = flight.out(), to = flight.device_output, bytes = flight.output_bytes;
+    StartedCollective& entry = found->second;
+    entry.waited = true;
+    from = entry.out(), to = entry.device_output, bytes = entry.output_bytes;
   }
   RETURN_IF_ERROR(Queue([id = ticket.id](Shared& shared) -> absl::Status {
     std::unique_lock<std::mutex> lock(shared.mutex);
-    const auto found = shared.flying.find(id);
+    const auto found = shared.started.find(id);
     lock.unlock();
     RETURN_IF_ERROR(shared.host.Wait(found->second.ticket));
     lock.lock();
-    // Whoever takes it from here has the device write into it after it has been copied from below.
+    // A later user of the memory lets the device write to it only after the copy below has read it.
     for (auto* memory : {&found->second.input, &found->second.output}) {
       if (*memory != nullptr) shared.idle.push_back(std::move(*memory));
     }
-    shared.flying.erase(found);
+    shared.started.erase(found);
     return absl::OkStatus();
   }));
   return bytes > 0 ? device_.CopyToDevice(to, from, bytes) : absl::OkStatus();
 }
 
-// --- What is not --------------------------------------------------------------------------------------------------
+// --- Calls that are not queued ------------------------------------------------------------------------------------
 
-// The host's communicator is used by one thread at a time, and by all ranks in the same order.
-absl::Status StagedCommunicator::Settle() {
-  const auto settled = [this] {
+// Waits until the queued functions have run. The host's communicator is used by one thread at a time, and by all ranks
+// in the same order.
+absl::Status StagedCommunicator::AwaitQueued() {
+  const auto all_ran = [this] {
     const std::lock_guard<std::mutex> lock(shared_->mutex);
     return shared_->ran == queued_;
   };
-  if (settled()) return absl::OkStatus();
+  if (all_ran()) return absl::OkStatus();
   RETURN_IF_ERROR(device_.Synchronize());
-  return settled() ? absl::OkStatus() : shared_->Dropped();
+  return all_ran() ? absl::OkStatus() : shared_->Dropped();
 }
 
 absl::StatusOr<std::unique_ptr<RegisteredMemory>> StagedCommunicator::Allocate(size_t bytes, std::string_view label) {
-  RETURN_IF_ERROR(Settle());
-  RETURN_IF_ERROR(host_.Allocate(0, label).status());  // all ranks call it
+  RETURN_IF_ERROR(AwaitQueued());
+  RETURN_IF_ERROR(host_.Allocate(0, label).status());  // a collective call: all ranks make it
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory, device_.Allocate(bytes, label));
   return std::make_unique<StagedMemory>(std::move(memory));
 }
 
 absl::StatusOr<std::unique_ptr<RegisteredMemory>> StagedCommunicator::AllocateShared(size_t, std::string_view label) {
-  return FailedPrecondition() << "`" << label << "`: the memory of " << device_.name() << " is that of one rank alone";
+  return FailedPrecondition() << "`" << label << "`: the memory of " << device_.name()
+                              << " cannot be shared between ranks";
 }
 
 absl::Status StagedCommunicator::Barrier(std::string_view label) {
-  RETURN_IF_ERROR(Settle());
+  RETURN_IF_ERROR(AwaitQueued());
   return host_.Barrier(label);
 }
 
 absl::StatusOr<std::vector<std::string>> StagedCommunicator::AllGatherBytes(std::string_view bytes,
                                                                             std::string_view label) {
-  RETURN_IF_ERROR(Settle());
+  RETURN_IF_ERROR(AwaitQueued());
   return host_.AllGatherBytes(bytes, label);
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> StagedCommunicator::Split(int color, std::string_view label) {
-  RETURN_IF_ERROR(Settle());
+  RETURN_IF_ERROR(AwaitQueued());
   ++splits_;
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> part, host_.Split(color, label));
   return std::unique_ptr<Communicator>(new StagedCommunicator(std::move(part), device_, runs_));

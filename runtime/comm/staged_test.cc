@@ -1,5 +1,5 @@
-// The communicator of a device by way of the host: the conformance suite, with operands on the device, and what is
-// particular to work that is queued.
+// Tests the communicator of a device through the host: the conformance suite with operands on the device, and the
+// behaviour of queued work.
 
 #include "runtime/comm/staged.h"
 
@@ -41,7 +41,7 @@ std::string Name(Kind kind) {
   return names[static_cast<int>(kind)];
 }
 
-// Devices of a kind. Each rank has its own GPU, but those of kSharedCuda, which all have one.
+// Devices of one kind. Each rank has its own GPU, except with kSharedCuda, where all ranks share one.
 class Devices {
  public:
   Devices(Kind kind, int count) : kind_(kind), gpus_(kind == Kind::kSharedCuda ? 1 : count) {
@@ -54,7 +54,7 @@ class Devices {
     EXPECT_THAT(fake_->driver.misuse(), testing::IsEmpty());
     EXPECT_THAT(fake_->driver.leaks(), testing::IsEmpty());
   }
-  // Of the fake driver, if the devices are GPUs.
+  // Returns the calls of the fake driver if the devices are GPUs.
   std::vector<std::string> calls() const {
     return fake_ == nullptr ? std::vector<std::string>() : fake_->driver.calls();
   }
@@ -70,7 +70,7 @@ class Devices {
   std::unique_ptr<cuda::LoadedFakeDriver> fake_;
 };
 
-// Runs `rank` in a thread for each rank of a world, with its end and its device, and counts them.
+// Runs `rank` in a thread for each rank of a world, with its communicator and its device, and counts the ranks.
 void ForEachRank(const Devices& devices, int first_device, int ranks, const Communicator::Options& options,
                  const std::string& test, const std::function<absl::Status(Communicator& host, Device& device)>& rank) {
   SCOPED_TRACE(test + " on " + std::to_string(ranks) + " ranks");
@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(All, StagedConformance, ::testing::ValuesIn(Table()), [
 
 class Staged : public ::testing::TestWithParam<Kind> {
  protected:
-  // In turn, as the fake driver is one.
+  // One after the other, because there is only one fake driver.
   void ForEachRank(int ranks, const Communicator::Options& options,
                    const std::function<absl::Status(Communicator& host, Device& device)>& rank) {
     const Devices devices(GetParam(), ranks);
@@ -151,7 +151,7 @@ class Staged : public ::testing::TestWithParam<Kind> {
 
 INSTANTIATE_TEST_SUITE_P(All, Staged, ::testing::ValuesIn(kKinds), [](const auto& info) { return Name(info.param); });
 
-// The cases of the suite that wait, several of them at once.
+// Runs the cases of the suite that wait, several at once.
 TEST_P(Staged, WaitingCases) {
   const auto lots = LotsOfWaitingWorlds();
   EXPECT_GE(lots.size(), 3u);
@@ -164,7 +164,7 @@ TEST_P(Staged, WaitingCases) {
   }
 }
 
-// --- What is queued -----------------------------------------------------------------------------------------------
+// --- Queued calls -------------------------------------------------------------------------------------------------
 
 constexpr int64_t kCount = 1000;
 constexpr size_t kBytes = kCount * sizeof(float);
@@ -177,8 +177,8 @@ absl::StatusOr<Communicator::Ticket> StartSum(Communicator& c, Device& device, D
                  {.label = label, .stream = device.stream()});
 }
 
-// A step's worth of collectives and of kernels between them, and more than a host's communicator holds at once; nothing
-// is synchronized before the end. Each sum is that of what the stream had put there before.
+// Queues the collectives of a step with kernels between them, more than a host's communicator can hold at once, and
+// synchronizes only at the end. Each sum is that of the values which the stream had written before.
 TEST_P(Staged, ManyAreQueuedAtOnce) {
   ForEachRank(3, {.timeout = absl::Seconds(60)}, [](Communicator& host, Device& device) -> absl::Status {
     StagedCommunicator c(host, device);
@@ -216,7 +216,7 @@ TEST_P(Staged, RefusesOtherStreams) {
   });
 }
 
-// A broadcast takes from the device what is sent, and nothing else.
+// A broadcast copies only the sent data from the device.
 TEST(StagedOnGpus, OnlyTheRootOfABroadcastCopiesToTheHost) {
   const Devices devices(Kind::kCuda, 3);
   ForEachRank(devices, 0, 3, {.timeout = absl::Seconds(60)}, "broadcast",
@@ -236,7 +236,8 @@ TEST(StagedOnGpus, OnlyTheRootOfABroadcastCopiesToTheHost) {
   EXPECT_EQ(count("cuMemcpyHtoDAsync 4000 "), 3);
 }
 
-// What fails in the stream before a collective drops it on this rank alone, whose next one would be taken for it.
+// A failure in the stream before a collective drops it on this rank only. The rank's next collective must not be taken
+// for the dropped one.
 TEST_P(Staged, ADroppedCollectiveIsNeverTakenForAnother) {
   ForEachRank(2, {.timeout = absl::Seconds(60)}, [](Communicator& host, Device& device) -> absl::Status {
     StagedCommunicator c(host, device);
@@ -246,7 +247,7 @@ TEST_P(Staged, ADroppedCollectiveIsNeverTakenForAnother) {
     RETURN_IF_ERROR(c.Wait(ticket, device.stream()));
     if (c.rank() == 0) {
       EXPECT_THAT(std::string(device.Synchronize().message()), HasSubstr("label 7"));
-      ASSIGN_OR_RETURN(const Communicator::Ticket again, StartSum(c, device, *x));  // its peer is in its first
+      ASSIGN_OR_RETURN(const Communicator::Ticket again, StartSum(c, device, *x));  // the peer is in its first
       RETURN_IF_ERROR(c.Wait(again, device.stream()));
     }
     const absl::Status status = device.Synchronize();
@@ -258,7 +259,7 @@ TEST_P(Staged, ADroppedCollectiveIsNeverTakenForAnother) {
   });
 }
 
-// The same, noticed by a call that is not queued.
+// The same, detected by a call that is not queued.
 TEST_P(Staged, ABarrierIsNeverTakenForADroppedCollective) {
   ForEachRank(2, {.timeout = absl::Seconds(60)}, [](Communicator& host, Device& device) -> absl::Status {
     StagedCommunicator c(host, device);
@@ -276,7 +277,7 @@ TEST_P(Staged, ABarrierIsNeverTakenForADroppedCollective) {
   });
 }
 
-// Whoever waits in the stream for a peer that never comes is freed by Abort, from another thread.
+// Abort from another thread ends a wait in the stream for a peer that never arrives.
 TEST_P(Staged, AbortEndsWhatWaitsInTheStream) {
   std::atomic<bool> aborted{false};
   ForEachRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, Device& device) -> absl::Status {
@@ -303,7 +304,8 @@ TEST_P(Staged, AbortEndsWhatWaitsInTheStream) {
   });
 }
 
-// Destroyed before the stream has come to its collectives: they do nothing, peers are told, nothing hangs.
+// Destroys the communicator before the stream has reached its collectives. They do nothing, peers get an error, and
+// nothing hangs.
 TEST_P(Staged, QueuedCollectivesOutliveTheirCommunicator) {
   ForEachRank(2, {.timeout = absl::Minutes(5)}, [](Communicator& host, Device& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
@@ -329,7 +331,7 @@ TEST_P(Staged, QueuedCollectivesOutliveTheirCommunicator) {
   });
 }
 
-// In the midst of a collective: the function that waits for the peer ends.
+// Destroys the communicator during a collective. The function that waits for the peer ends.
 TEST_P(Staged, IsDestroyedWhileItsStreamWaits) {
   if (GetParam() == Kind::kSimulated) GTEST_SKIP() << "nothing runs there before it is synchronized";
   std::atomic<bool> destroyed{false};

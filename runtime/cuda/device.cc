@@ -14,18 +14,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kBusy = std::chrono::microseconds(200);  // how long a wait asks without a rest
+constexpr auto kBusy = std::chrono::microseconds(200);  // a wait polls for this long without sleeping
 constexpr auto kRest = std::chrono::microseconds(50);
 constexpr auto kBetweenWatches = std::chrono::milliseconds(1);
 constexpr auto kLastWait = std::chrono::seconds(10);
-constexpr int kQueued = 128;  // calls of MakeRoom between its events: twice as many are queued at most
-constexpr auto kAfterAbort = std::chrono::seconds(1);  // how long what was aborted may take to end
+constexpr int kQueued = 128;  // calls of WaitForQueueSpace between its events; at most twice as many are queued
+constexpr auto kAfterAbort = std::chrono::seconds(1);  // the time for aborted work to end
 
 CUdeviceptr AddressOf(const std::byte* data) { return reinterpret_cast<CUdeviceptr>(data); }
 
-// Whether a context is of no use after it: every later call returns it, too.
+// Returns true if the context is unusable afterwards: every later call returns the error, too.
 bool BreaksContext(CUresult result) {
-  constexpr int kFirst = 714, kLast = 719;  // of exceptions of kernels, up to CUDA_ERROR_LAUNCH_FAILED
+  constexpr int kFirst = 714, kLast = 719;  // exceptions of kernels, up to CUDA_ERROR_LAUNCH_FAILED
   constexpr int kNvlinkUncorrectable = 220, kAssert = 710, kContextIsDestroyed = 709;
   switch (static_cast<int>(result)) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:
@@ -62,7 +62,7 @@ uint64_t CudaStream::AddWatch(Watch watch) {
 
 void CudaStream::RemoveWatch(uint64_t id) { watches_.erase(id); }
 
-// --- Its life -----------------------------------------------------------------------------------------------------
+// --- Creation and destruction -------------------------------------------------------------------------------------
 
 class CudaDevice::Memory final : public DeviceMemory {
  public:
@@ -88,12 +88,12 @@ class CudaDevice::Event final : public DeviceEvent {
 
   bool recorded = false;
   uint64_t copies = 0;    // blocks of to_host_ that were used before it
-  uint64_t failures = 0;  // of the device, when it was recorded
+  uint64_t failures = 0;  // the device's failures_ when it was recorded
 
  private:
   CudaDevice& device_;
   const CUevent handle_;
-  const std::unique_ptr<DeviceMemory> word_;  // pinned: the error word, as it is here; 0 where kernels check nothing
+  const std::unique_ptr<DeviceMemory> word_;  // pinned: the error word at this event; 0 if kernels check nothing
 };
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(const DriverApi& api, int rank_on_host) {
@@ -137,7 +137,7 @@ absl::Status CudaDevice::Open() {
     RETURN_IF_ERROR(
         Check(api_.StreamCreateWithPriority(stream, CU_STREAM_NON_BLOCKING, 0), "cuStreamCreateWithPriority"));
   }
-  for (CUevent* event : {&computed_, &copied_, &room_[0], &room_[1]}) {
+  for (CUevent* event : {&computed_, &copied_, &queue_events_[0], &queue_events_[1]}) {
     RETURN_IF_ERROR(Check(api_.EventCreate(event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
   }
   CUdeviceptr word = 0;
@@ -154,7 +154,7 @@ absl::Status CudaDevice::Open() {
 CudaDevice::~CudaDevice() {
   if (context_ == nullptr) return;
   stream_.watches_.clear();
-  // In a broken context nothing begins any more.
+  // In a broken context, no queued work starts.
   const auto ended = [this] {
     if (stream_.handle_ == nullptr || copies_ == nullptr) return true;  // nothing was queued
     return broken_.ok() ? IsIdle() : !host_calls_->running();
@@ -167,13 +167,13 @@ CudaDevice::~CudaDevice() {
     (void)host_calls_.release();
     return;
   }
-  // In a broken context these fail, and it frees all by itself.
+  // In a broken context these calls fail, and the driver frees all memory itself.
   FreeLater();
   to_device_.Free();
   to_host_.Free();
   if (word_ != nullptr) (void)api_.MemFreeHost(word_);
   if (stream_.error_word_ != 0) (void)api_.MemFree(stream_.error_word_);
-  for (CUevent event : {computed_, copied_, room_[0], room_[1]}) {
+  for (CUevent event : {computed_, copied_, queue_events_[0], queue_events_[1]}) {
     if (event != nullptr) (void)api_.EventDestroy(event);
   }
   for (CUstream stream : {stream_.handle_, copies_}) {
@@ -207,10 +207,11 @@ absl::Status CudaDevice::CheckLibrary(const absl::Status& status) {
   RETURN_IF_ERROR(broken_);
   CUstreamCaptureStatus captures = CU_STREAM_CAPTURE_STATUS_NONE;
   CUresult result = api_.StreamIsCapturing(stream_.handle_, &captures);
-  const bool captured = captures != CU_STREAM_CAPTURE_STATUS_NONE;  // such a stream must not be asked for more
+  // a stream that is being captured must not be queried
+  const bool captured = captures != CU_STREAM_CAPTURE_STATUS_NONE;
   if (result == CUDA_SUCCESS && !captured) result = api_.StreamQuery(stream_.handle_);
   if (!BreaksContext(result)) return status;
-  return Check(result, std::string(status.message()) + "; then a look at the stream");
+  return Check(result, std::string(status.message()) + "; then a query of the stream");
 }
 
 absl::StatusOr<bool> CudaDevice::IsCaptured() {
@@ -245,7 +246,7 @@ absl::Status CudaDevice::AwaitEvent(CUevent event) {
   return Await([this, event] { return api_.EventQuery(event); }, "cuEventQuery");
 }
 
-// Both streams: where a call of the driver failed, one may not wait for the other.
+// Checks both streams: if a call of the driver failed, one may not wait for the other.
 bool CudaDevice::IsIdle() {
   for (CUstream stream : {stream_.handle_, copies_}) {
     const CUresult result = api_.StreamQuery(stream);
@@ -262,7 +263,7 @@ absl::Status CudaDevice::AwaitIdle() {
     if (status.ok()) status = Await([&] { return api_.StreamQuery(stream); }, "cuStreamQuery");
   }
   if (status.ok()) return status;
-  // A watch's error: whoever watches has aborted what cannot end, which now does.
+  // After an error of a watch: the watch has aborted the work that could not end, so it ends now.
   const auto until = Clock::now() + kAfterAbort;
   while (broken_.ok() && !IsIdle() && Clock::now() < until) std::this_thread::sleep_for(kRest);
   return status;
@@ -329,7 +330,7 @@ bool CudaDevice::MemoryIsHeld() const {
 
 void CudaDevice::Free(const Freed& memory) {
   if (memory.pinned) pinned_.erase(memory.data);
-  if (!Enter().ok()) return;  // the context's end frees it
+  if (!Enter().ok()) return;  // the end of the context frees it
   if (IsIdle() && !MemoryIsHeld()) FreeNow(memory);
   else freed_.push_back(memory);
 }
@@ -338,7 +339,7 @@ void CudaDevice::FreeNow(const Freed& memory) {
   (void)(memory.pinned ? api_.MemFreeHost(memory.data) : api_.MemFree(AddressOf(memory.data)));
 }
 
-// Called when the streams are idle.
+// Call it only when the streams are idle.
 void CudaDevice::FreeLater() {
   if (MemoryIsHeld()) return;
   for (const Freed& memory : std::exchange(freed_, {})) FreeNow(memory);
@@ -346,15 +347,15 @@ void CudaDevice::FreeLater() {
 
 // --- Room ---------------------------------------------------------------------------------------------------------
 
-absl::Status CudaDevice::MakeRoom() {
+absl::Status CudaDevice::WaitForQueueSpace() {
   if (++queued_ < kQueued) return absl::OkStatus();
   queued_ = 0;
   RETURN_IF_ERROR(Enter());
   ASSIGN_OR_RETURN(const bool captured, IsCaptured());
   if (captured) return absl::OkStatus();
-  RETURN_IF_ERROR(Check(api_.EventRecord(room_[0], stream_.handle_), "cuEventRecord"));
-  std::swap(room_[0], room_[1]);
-  return AwaitEvent(room_[0]);  // recorded the time before
+  RETURN_IF_ERROR(Check(api_.EventRecord(queue_events_[0], stream_.handle_), "cuEventRecord"));
+  std::swap(queue_events_[0], queue_events_[1]);
+  return AwaitEvent(queue_events_[0]);  // recorded by the previous call
 }
 
 // --- Work ---------------------------------------------------------------------------------------------------------
@@ -364,7 +365,7 @@ absl::Status CudaDevice::CopyToDevice(std::byte* device, const std::byte* host, 
   if (bytes == 0) return absl::OkStatus();
   const CUstream steps = stream_.handle_;
   if (IsPinned(host)) {
-    RETURN_IF_ERROR(MakeRoom());
+    RETURN_IF_ERROR(WaitForQueueSpace());
     return Check(api_.MemcpyHtoDAsync(AddressOf(device), host, bytes, steps), "cuMemcpyHtoDAsync");
   }
   if (!IsIdle()) {
@@ -384,7 +385,7 @@ absl::Status CudaDevice::CopyAhead(std::byte* device, const std::byte* host, siz
   return CopyFromHost(device, host, bytes);
 }
 
-// In copies_; what the steps' stream gets from now on waits for it.
+// Copies in copies_. Later work of the steps' stream waits for it.
 absl::Status CudaDevice::CopyFromHost(std::byte* device, const std::byte* host, size_t bytes) {
   const absl::Status status = to_device_.CopyToDevice(AddressOf(device), host, bytes, copies_);
   RETURN_IF_ERROR(Check(api_.EventRecord(copied_, copies_), "cuEventRecord"));
@@ -396,7 +397,7 @@ absl::Status CudaDevice::CopyToHost(std::byte* host, const std::byte* device, si
   RETURN_IF_ERROR(Enter());
   if (bytes == 0) return absl::OkStatus();
   if (IsPinned(host)) {
-    RETURN_IF_ERROR(MakeRoom());
+    RETURN_IF_ERROR(WaitForQueueSpace());
     return Check(api_.MemcpyDtoHAsync(host, AddressOf(device), bytes, stream_.handle_), "cuMemcpyDtoHAsync");
   }
   return to_host_.CopyToHost(host, AddressOf(device), bytes, stream_.handle_);
@@ -405,7 +406,7 @@ absl::Status CudaDevice::CopyToHost(std::byte* host, const std::byte* device, si
 absl::Status CudaDevice::CopyWithin(std::byte* to, const std::byte* from, size_t bytes) {
   RETURN_IF_ERROR(Enter());
   if (bytes == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(MakeRoom());
+  RETURN_IF_ERROR(WaitForQueueSpace());
   return Check(api_.MemcpyDtoDAsync(AddressOf(to), AddressOf(from), bytes, stream_.handle_), "cuMemcpyDtoDAsync");
 }
 
@@ -416,7 +417,7 @@ absl::Status CudaDevice::RunOnHost(std::function<absl::Status()> function) {
     return FailedPrecondition() << description_ << ": a function of the host is queued while the stream is captured, "
                                 << "and would run once for all launches";
   }
-  RETURN_IF_ERROR(MakeRoom());
+  RETURN_IF_ERROR(WaitForQueueSpace());
   return Check(host_calls_->Queue(api_, stream_.handle_, std::move(function)), "cuLaunchHostFunc");
 }
 
@@ -458,7 +459,7 @@ absl::Status CudaDevice::Await(DeviceEvent& event) {
 absl::Status CudaDevice::Reach(Event& event) {
   RETURN_IF_ERROR(Enter());
   RETURN_IF_ERROR(AwaitEvent(event.handle()));
-  RETURN_IF_ERROR(AskWatches(absl::ZeroDuration()));  // what has ended may have been ended by force
+  RETURN_IF_ERROR(AskWatches(absl::ZeroDuration()));  // the work may have been aborted
   RETURN_IF_ERROR(host_calls_->error());
   return CheckErrorWord(event.word());
 }
@@ -483,7 +484,7 @@ absl::Status CudaDevice::Finish() {
   }
   RETURN_IF_ERROR(AwaitIdle());
   FreeLater();
-  RETURN_IF_ERROR(AskWatches(absl::ZeroDuration()));  // what has ended may have been ended by force
+  RETURN_IF_ERROR(AskWatches(absl::ZeroDuration()));  // the work may have been aborted
   const absl::Status of_host = host_calls_->TakeError();
   const absl::Status of_kernels = kernels_check ? CheckErrorWord(word_) : absl::OkStatus();
   if (of_kernels.ok()) return of_host;

@@ -1,4 +1,4 @@
-// What a GPU promises of the host's memory and of its queue where something failed, over the fake driver.
+// Tests the device's use of host memory and its queue after failures, over the fake driver.
 
 #include <algorithm>
 #include <atomic>
@@ -37,7 +37,7 @@ class DeviceFailure : public testing::Test {
   std::unique_ptr<CudaDevice> device_;
 };
 
-// A copy of several blocks of which one cannot be queued: the memory is the caller's again when the call returns.
+// A copy of several blocks, one of which cannot be queued: the memory belongs to the caller when the call returns.
 TEST_F(DeviceFailure, ACopyThatIsHalfQueuedWritesNothingLater) {
   constexpr size_t kBytes = size_t{5} << 20;  // three blocks
   constexpr auto kUntouched = std::byte{7};
@@ -59,7 +59,7 @@ TEST_F(DeviceFailure, ACopyThatIsHalfQueuedWritesNothingLater) {
   }
 }
 
-// What a watch's owner has aborted ends a little later: after an error, too, nothing of it is left in the queue.
+// Work that the owner of a watch aborts ends a little later. After the error, none of it is left in the queue.
 TEST_F(DeviceFailure, AfterAWatchsErrorTheQueueIsEmpty) {
   std::atomic<bool> aborted{false}, ended{false};
   ASSERT_TRUE(device_

@@ -1,4 +1,4 @@
-// What a GPU promises (runtime/device.h and device.h here), over the fake driver, whose streams run late.
+// Tests the contract of a GPU (runtime/device.h and device.h here) over the fake driver, whose streams run late.
 
 #include "runtime/cuda/device.h"
 
@@ -35,7 +35,7 @@ constexpr size_t kBytes = kCount * sizeof(int32_t);
 
 void Rest() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
 
-// A device of a fake driver that nobody has used. At its end nothing is left, and nothing was misused.
+// A device of a new fake driver. At the end, nothing may be leaked or misused.
 class DeviceOverFake : public testing::TestWithParam<FakeDriver::Pace> {
  protected:
   void SetUp() override { Make({.gpus = 3, .pace = GetParam()}); }
@@ -66,7 +66,7 @@ class DeviceOverFake : public testing::TestWithParam<FakeDriver::Pace> {
     return *std::move(memory);
   }
 
-  // What a kernel would do: reads and writes memory of the device in the order of the stream, and takes its time.
+  // Stands for kernels: these read and write device memory in stream order, and take their time.
   void QueueRead(const DeviceMemory& memory, Numbers& found) {
     const absl::Status status = device_->RunOnHost([&, data = memory.data(), bytes = memory.bytes()] {
       Rest();
@@ -129,7 +129,7 @@ TEST_P(DeviceOverFake, ACopyTakesTheHostsMemoryAtOnce) {
   EXPECT_EQ(found, Numbers(kCount, 3));
 }
 
-// While the steps before it still run, and whatever is copied to the host meanwhile.
+// While earlier steps still run, and also while data is copied to the host.
 TEST_P(DeviceOverFake, ACopyAheadDoesNotWaitForTheSteps) {
   if (GetParam() == FakeDriver::Pace::kLazy) GTEST_SKIP() << "a stream that nobody asks does nothing";
 #ifdef __SANITIZE_THREAD__
@@ -157,7 +157,7 @@ TEST_P(DeviceOverFake, ACopyAheadDoesNotWaitForTheSteps) {
   EXPECT_TRUE(device_->Synchronize().ok());
 }
 
-// More than all staging memory holds, there and back, and not a multiple of anything.
+// More than all staging memory, in both directions, and not a multiple of any size.
 TEST_P(DeviceOverFake, LargeCopies) {
   const size_t count = (Staging::kBlocks + 3) * Staging::kBlockBytes / sizeof(int32_t) + 5;
   Numbers values(count), found(count);
@@ -174,7 +174,7 @@ TEST_P(DeviceOverFake, CopiesAreInTheStreamsOrder) {
   Numbers before(kCount), after(kCount), first(kCount), last(kCount), five(kCount, 5);
   for (int round = 0; round < 10; ++round) {
     QueueWrite(*a, 1);
-    QueueRead(*a, before);  // of what is overwritten next
+    QueueRead(*a, before);  // of memory that is overwritten next
     ASSERT_TRUE(device_->CopyToDevice(a->data(), BytesOf(five), kBytes).ok());
     QueueRead(*a, after);
     ASSERT_TRUE(device_->CopyWithin(b->data(), a->data(), kBytes).ok());
@@ -190,7 +190,7 @@ TEST_P(DeviceOverFake, CopiesAreInTheStreamsOrder) {
   }
 }
 
-// Of two copies to one place the last one stays, however many lie between.
+// Of two copies to one address, the last one remains, however many lie between.
 TEST_P(DeviceOverFake, TheLastCopyToAPlaceStays) {
   const auto memory = Allocate(kBytes);
   Numbers found(kCount);
@@ -224,11 +224,11 @@ TEST_P(DeviceOverFake, PinnedMemoryIsCopiedInTheStreamsOrder) {
   EXPECT_EQ(found, Numbers(kCount, 2));
 }
 
-// Bytes that are not of pinned memory are taken at once, wherever they lie: behind some, or where some was.
+// Bytes outside of pinned memory are read at once, even behind pinned memory or where it was.
 TEST_P(DeviceOverFake, OnlyPinnedMemoryIsTakenLater) {
   device_.reset();
   DriverApi keeps = fake_->api;
-  keeps.MemFreeHost = [](void*) { return CUDA_SUCCESS; };  // so that the host may go on to use it
+  keeps.MemFreeHost = [](void*) { return CUDA_SUCCESS; };  // so that the host can continue to use it
   device_ = *CudaDevice::Create(keeps, 0);
   const auto memory = Allocate(kBytes);
   auto pinned = AllocatePinned(kBytes);
@@ -248,8 +248,7 @@ TEST_P(DeviceOverFake, OnlyPinnedMemoryIsTakenLater) {
   }
 }
 
-// What somebody has the GPU use in another stream stays until that is over, whether the device's streams are idle or
-// not.
+// Memory that other streams use is kept until they have ended, whether the device's streams are idle or not.
 TEST_P(DeviceOverFake, HeldMemoryIsKept) {
   bool first = true, second = true;
   const uint64_t of_first = device_->AddHolder([&] { return first; });
@@ -278,7 +277,7 @@ TEST_P(DeviceOverFake, HeldMemoryIsKept) {
   EXPECT_EQ(free_bytes(), before) << "nobody holds it";
 }
 
-// The caller's memory is written by Synchronize alone: never later, and not when it fails.
+// Only Synchronize writes the caller's memory: never later, and not if it fails.
 TEST_P(DeviceOverFake, WhatFailsWritesNothing) {
   const auto memory = Allocate(kBytes);
   {
@@ -293,7 +292,7 @@ TEST_P(DeviceOverFake, WhatFailsWritesNothing) {
   EXPECT_TRUE(device_->Synchronize().ok());
 }
 
-// Memory that is given up may still be used by what is queued; then it is free.
+// Queued work may still use freed memory. It is freed afterwards.
 TEST_P(DeviceOverFake, MemoryOutlivesItsUse) {
   const size_t used = fake_->driver.used(0);
   {
@@ -309,7 +308,7 @@ TEST_P(DeviceOverFake, MemoryOutlivesItsUse) {
   EXPECT_EQ(fake_->driver.used(0), used);
 }
 
-// Also of a copy that the steps do not wait for, as the call that would have said so failed.
+// Also for a copy for which the steps do not wait, because the call that orders them failed.
 TEST_P(DeviceOverFake, MemoryOutlivesACopyThatNobodyWaitsFor) {
   Numbers values(kCount, 3);
   for (int round = 0; round < 20; ++round) {
@@ -321,7 +320,8 @@ TEST_P(DeviceOverFake, MemoryOutlivesACopyThatNobodyWaitsFor) {
                       return absl::OkStatus();
                     })
                     .ok());
-    fake_->driver.FailCall("cuStreamWaitEvent", 2, CUDA_ERROR_NOT_SUPPORTED);  // the first is the copy's for the steps
+    // the first makes the copy wait for the steps
+    fake_->driver.FailCall("cuStreamWaitEvent", 2, CUDA_ERROR_NOT_SUPPORTED);
     EXPECT_FALSE(device_->CopyToDevice(memory->data(), BytesOf(values), kBytes).ok());
     memory.reset();
     go = true;
@@ -339,7 +339,7 @@ TEST_P(DeviceOverFake, OutOfMemoryIsSaid) {
   const absl::Status pinned = device_->AllocatePinned(64, "bucket 1").status();
   EXPECT_EQ(pinned.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(MessageOf(pinned), AllOf(HasSubstr("64 bytes"), HasSubstr("bucket 1")));
-  // What was given up, and is still in use, is waited for.
+  // Waits for freed memory that is still in use.
   auto most = Allocate(size_t{200} << 20);
   QueueWrite(*most, 1);
   most.reset();
@@ -392,7 +392,7 @@ TEST_P(DeviceOverFake, AWatchEndsTheWait) {
     Numbers found(kCount, 7);
     ASSERT_TRUE(device_->CopyToHost(BytesOf(found), memory->data(), kBytes).ok());
     EXPECT_EQ(device_->Synchronize(), absl::AbortedError("rank 1 is dead"));
-  }  // the copy is still to come
+  }  // the copy has not run yet
   const auto waited = std::chrono::steady_clock::now() - begin;
   EXPECT_GE(waited, std::chrono::milliseconds(19));
   EXPECT_LT(waited, std::chrono::seconds(10));
@@ -403,7 +403,7 @@ TEST_P(DeviceOverFake, AWatchEndsTheWait) {
   EXPECT_EQ(asked, 20);
 }
 
-// Also if all has ended: perhaps by force, and what it left is of no use.
+// Also if all work has ended: it may have been aborted, and its results are invalid.
 TEST_P(DeviceOverFake, AWatchIsAskedWhenAllHasEnded) {
   const auto memory = Allocate(kBytes);
   const auto event = *device_->CreateEvent();
@@ -415,7 +415,7 @@ TEST_P(DeviceOverFake, AWatchIsAskedWhenAllHasEnded) {
   device_->stream()->RemoveWatch(id);
 }
 
-// A device that is behind by a hundred pieces of work or two does not hold up its host.
+// A device with one or two hundred queued pieces of work does not block its host.
 TEST_P(DeviceOverFake, MuchIsQueuedWithoutAWait) {
   std::atomic<bool> go{false}, queued{false};
   const auto memory = Allocate(kBytes);
@@ -425,7 +425,7 @@ TEST_P(DeviceOverFake, MuchIsQueuedWithoutAWait) {
                     return absl::OkStatus();
                   })
                   .ok());
-  std::thread rescue([&] {  // else a failure of the test is a hang
+  std::thread rescue([&] {  // turns a failure of the test into an error instead of a hang
     for (int i = 0; i < 5000 && !queued; ++i) Rest();
     go = true;
   });
@@ -436,7 +436,7 @@ TEST_P(DeviceOverFake, MuchIsQueuedWithoutAWait) {
   EXPECT_TRUE(device_->Synchronize().ok());
 }
 
-// Also where a copy waits for staging memory.
+// Also if a copy waits for staging memory.
 TEST_P(DeviceOverFake, AWatchEndsTheWaitOfACopy) {
   std::atomic<bool> go{false};
   const auto memory = Allocate((Staging::kBlocks + 1) * Staging::kBlockBytes);
@@ -468,7 +468,7 @@ TEST_P(DeviceOverFake, IsDestroyedWhenItsWorkHasEnded) {
 
 // --- Errors of kernels --------------------------------------------------------------------------------------------
 
-// A kernel of two parameters: where the word is, and what it writes there.
+// A kernel with two parameters: the address of the word, and the value that it writes.
 void WriteWord(void** parameters, const FakeLaunch& launch) {
   CUdeviceptr word;
   std::memcpy(&word, parameters[0], sizeof(word));
@@ -517,7 +517,7 @@ TEST_P(DeviceOverFake, TheErrorWordIsAMessage) {
   }
 }
 
-// The word as it was at the event: what a kernel writes later is of later events.
+// The event keeps the word of its time: a kernel's later error belongs to later events.
 TEST_P(DeviceOverFake, AnEventKnowsItsErrorWord) {
   Kernel kernel(fake_->api);
   CudaStream& stream = *device_->stream();
@@ -539,7 +539,7 @@ TEST_P(DeviceOverFake, ABrokenContextIsSaidForEver) {
   misused_ = true;
   Kernel kernel(fake_->api);
   const auto memory = Allocate(kBytes);
-  kernel.Launch(device_->stream()->handle(), 0x1000, 1);  // no address of it
+  kernel.Launch(device_->stream()->handle(), 0x1000, 1);  // not an address of the device
   bool ran = false;
   ASSERT_TRUE(device_->RunOnHost([&ran] { return ran = true, absl::OkStatus(); }).ok());
   const absl::Status status = device_->Synchronize();
@@ -556,8 +556,7 @@ TEST_P(DeviceOverFake, ABrokenContextIsSaidForEver) {
   EXPECT_FALSE(ran);
 }
 
-// Each such error, met by work that was queued: what comes after it never runs, and no call is refused for another
-// reason than this.
+// Each such error, detected by queued work: later work never runs, and every call returns this error.
 TEST_P(DeviceOverFake, AllThatBreaksAContext) {
   misused_ = true;
   for (const CUresult broken : {CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_TIMEOUT,
@@ -580,7 +579,7 @@ TEST_P(DeviceOverFake, AllThatBreaksAContext) {
   }
 }
 
-// Whichever call fails: an error that names it, and nothing hangs or is left.
+// Every failing call returns an error that names it, and nothing hangs or leaks.
 TEST_P(DeviceOverFake, EachCallThatFailsIsSaid) {
   const auto use = [this]() -> absl::Status {
     ASSIGN_OR_RETURN(auto device, CudaDevice::Create(fake_->api, 0));
@@ -637,7 +636,7 @@ TEST_P(DeviceOverFake, AContextEndsWithTheLastDeviceOfItsGpu) {
   EXPECT_EQ(fake_->driver.contexts_made(), 2);
 }
 
-// Devices of a GPU one after the other: one context, which holds nothing when it ends.
+// Consecutive devices of a GPU use one context, which holds no memory when it ends.
 TEST_P(DeviceOverFake, AContextThatIsKeptServesTheNextDevice) {
   device_.reset();
   fake_ = std::make_unique<LoadedFakeDriver>(LoadFakeDriver({.gpus = 2, .pace = GetParam()}));
@@ -674,7 +673,7 @@ TEST_P(DeviceOverFake, RanksTakeGpusInTurn) {
   }
   EXPECT_EQ(names, (std::vector<std::string>{"cuda:0", "cuda:1", "cuda:2", "cuda:0"}));
   EXPECT_EQ(devices[2]->description(), "cuda:2 (Fake GPU, 256 MiB)");
-  // Each works on its own, whichever was used last, and two share.
+  // Each works independently of the device used last, and two share a GPU.
   std::vector<Numbers> found(4, Numbers(kCount));
   std::vector<std::unique_ptr<DeviceMemory>> memory;
   for (int rank = 0; rank < 4; ++rank) {
@@ -697,7 +696,7 @@ TEST_P(DeviceOverFake, NoGpu) {
   EXPECT_THAT(MessageOf(status), HasSubstr("CUDA_ERROR_NO_DEVICE"));
 }
 
-// A thread that has never used it can.
+// A thread that has not used the device before can use it.
 TEST_P(DeviceOverFake, AnotherThreadMayUseItLater) {
   absl::Status status;
   std::thread other([&] {

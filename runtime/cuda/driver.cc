@@ -25,7 +25,7 @@ absl::StatusCode CodeOf(CUresult result) {
 
 absl::Status DriverApi::Check(CUresult result, std::string_view call) const {
   if (result == CUDA_SUCCESS) return absl::OkStatus();
-  // An error that the driver does not know has neither a name nor a text.
+  // The driver has neither a name nor a text for an unknown error.
   const char* name = nullptr;
   const char* text = nullptr;
   if (GetErrorName(result, &name) != CUDA_SUCCESS) name = nullptr;
@@ -46,7 +46,7 @@ const LibrarySpec& DriverSpec() {
 
 namespace {
 
-// The version first: an old driver is to be called old, not to lack a function.
+// Loads the version first, so that the error for an old driver is its version, not a missing function.
 absl::Status LoadVersion(const Library& library, DriverApi& api) {
   RETURN_IF_ERROR(library.Load("cuDriverGetVersion", api.DriverGetVersion));
   int number = 0;

@@ -1,8 +1,8 @@
-// The functions, types and constants of the CUDA driver (libcuda.so.1) that this project uses, declared here so that a
-// build needs nothing of NVIDIA's; `make cuda-abi` compares every line with the vendor's cuda.h. Lists are as table.h
-// says. Names are the vendor's, whose documentation says what they mean; a function is called without its prefix:
-// cuMemAlloc is api.MemAlloc. Called by the device and the backend of GPUs. The table is constant once loaded; any
-// thread may call its functions.
+// The functions, types and constants of the CUDA driver (libcuda.so.1) that this project uses. They are declared here
+// so that a build needs no files from NVIDIA. `make cuda-abi` compares every line with the vendor's cuda.h. The form of
+// the lists is that of table.h. Names and meanings are the vendor's; a function is called without its prefix:
+// cuMemAlloc is api.MemAlloc. Used by the device and the GPU backend. The table is constant once loaded; any thread may
+// call its functions.
 
 #pragma once
 
@@ -13,14 +13,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/cuda/library.h"
-#include "runtime/cuda/search.h"
+#include "runtime/cuda/library_search.h"
 #include "runtime/cuda/table.h"
 
 namespace lockstep::cuda {
 
-// The device's primary context, streams, events, kernels and graphs, as the driver hands them out.
+// The handles of the driver: the primary context, streams, events, kernels and graphs.
 using CUdevice = int;
-using CUdeviceptr = uint64_t;  // an address of device memory, equal to the pointer that libraries and kernels take
+using CUdeviceptr = uint64_t;  // an address of device memory, equal to the pointers of libraries and kernels
 using CUcontext = struct CUctx_st*;
 using CUmodule = struct CUmod_st*;
 using CUfunction = struct CUfunc_st*;
@@ -108,7 +108,7 @@ using CUhostFn = void (*)(void* user_data);
   V(CU_STREAM_CAPTURE_STATUS_ACTIVE, 1) \
   V(CU_STREAM_CAPTURE_STATUS_INVALIDATED, 2)
 
-// Flags, which the functions take as unsigned integers.
+// Flags. The functions take them as unsigned integers.
 #define LOCKSTEP_CU_FLAGS(V)      \
   V(CU_STREAM_DEFAULT, 0)         \
   V(CU_STREAM_NON_BLOCKING, 1)    \
@@ -132,7 +132,7 @@ using CUhostFn = void (*)(void* user_data);
 LOCKSTEP_CU_ENUMS(LOCKSTEP_CUDA_ENUM)
 enum CUflags : unsigned { LOCKSTEP_CU_FLAGS(LOCKSTEP_CUDA_ENUMERATOR) };
 
-// Macros in cuda.h, and therefore not of its name here.
+// Macros in cuda.h, so they have other names here.
 inline constexpr unsigned kMemHostAllocPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: pinned for all contexts
 
 // clang-format off
@@ -162,9 +162,9 @@ struct CUuuid {
   char bytes[16];
 };
 
-// The symbol is what cuda.h of CUDA 13 means by the name; cuEventElapsedTime is the older of two that do the same, as
-// drivers before 12.8 have that one alone. What means another symbol in CUDA 12 has the symbol's name:
-// cuDeviceGetUuid_v2.
+// The symbol is that of the name in cuda.h of CUDA 13. cuEventElapsedTime is the older of two equivalent functions,
+// because drivers before 12.8 have only this one. If the name means another symbol in CUDA 12, the name here is that of
+// the symbol: cuDeviceGetUuid_v2.
 #define LOCKSTEP_CU_FUNCTIONS(F)                                                                                       \
   F(CUresult, Init, "cuInit", (unsigned flags))                                                                        \
   F(CUresult, DriverGetVersion, "cuDriverGetVersion", (int* version))                                                  \
@@ -225,36 +225,36 @@ struct CUuuid {
   F(CUresult, GetErrorName, "cuGetErrorName", (CUresult result, const char** name))                                    \
   F(CUresult, GetErrorString, "cuGetErrorString", (CUresult result, const char** text))
 
-// What later drivers than the oldest have: null in the table of one that lacks it. cuFuncLoad came with CUDA 12.4.
+// Functions of later drivers: null in the table of a driver without them. cuFuncLoad came with CUDA 12.4.
 #define LOCKSTEP_CU_LATER_FUNCTIONS(F) F(CUresult, FuncLoad, "cuFuncLoad", (CUfunction function))
 
 struct DriverApi {
-  LoadedFrom from;  // its version is that of CUDA which the driver supports
+  LoadedFrom from;  // its version is that of CUDA that the driver supports
   LOCKSTEP_CU_FUNCTIONS(LOCKSTEP_CUDA_POINTER)
   LOCKSTEP_CU_LATER_FUNCTIONS(LOCKSTEP_CUDA_POINTER)
 
-  // OK if `result` is CUDA_SUCCESS. Else an error that names `call` ("cuMemAlloc of 64 bytes"), the error and the
-  // driver's text of it: ResourceExhausted if memory ran out, FailedPrecondition if there is no GPU or the driver does
-  // not fit it, else Internal.
+  // Returns OK if `result` is CUDA_SUCCESS. Otherwise returns an error with `call` ("cuMemAlloc of 64 bytes"), the
+  // error and the driver's text: ResourceExhausted if memory ran out, FailedPrecondition if there is no GPU or the
+  // driver does not fit it, otherwise Internal.
   absl::Status Check(CUresult result, std::string_view call) const;
 };
 
-// What is looked for: libcuda.so.1, of CUDA 12.0 or later.
+// The required library: libcuda.so.1, of CUDA 12.0 or later.
 const LibrarySpec& DriverSpec();
 
-// The table of an opened driver, new enough and with all functions, or an error that says what is wrong. For drivers
-// that are not looked for, such as a test's.
+// Returns the table of an opened driver. Returns an error if it is too old or lacks functions. For drivers that are not
+// searched for, such as those of tests.
 absl::StatusOr<DriverApi> LoadDriverApi(const Library& library);
 
-// The table of the first driver in `places` that will do; the error of FindLibrary (search.h) if there is none. cuInit
-// has not been called. The functions stay valid while the process lives.
+// Returns the table of the first suitable driver in `places`; the error of FindLibrary (library_search.h) if there is
+// none. Does not call cuInit. The functions stay valid while the process lives.
 absl::StatusOr<DriverApi> FindDriver(const SearchPlaces& places);
 
-// The table that this process uses, found in its own places at the first call.
+// Returns the table that this process uses. The first call searches the places of the process.
 absl::StatusOr<const DriverApi*> Driver();
 
-// What a library says that needs this driver: an error if it is made for a later CUDA, by its first number, than the
-// driver supports. `cudart` is as cublasLtGetCudartVersion returns it: 13000.
+// Returns an error if a library needs a later CUDA, by its first number, than the driver supports. `cudart` is the
+// result of cublasLtGetCudartVersion: 13000.
 absl::Status CheckFitsDriver(const DriverApi& driver, int64_t cudart);
 
 }  // namespace lockstep::cuda

@@ -1,5 +1,5 @@
-// Prints which driver and which NCCL this process finds, or why none: for search_test, as LD_LIBRARY_PATH is read when
-// a process begins.
+// Prints the driver and the NCCL that this process finds, or the error. search_test runs it as a process, because
+// LD_LIBRARY_PATH is read when a process starts.
 
 #include <cstdio>
 

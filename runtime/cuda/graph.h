@@ -1,5 +1,5 @@
-// A CUDA graph that can be launched, and that any thread may drop. NCCL's communicators whose collectives it holds know
-// it: the end of such a communicator waits until the graph is gone (nccl_communicator.h).
+// A CUDA graph that can be launched, and that any thread may drop. NCCL communicators know the graphs with their
+// collectives: the end of such a communicator waits until the graph is dropped (nccl_communicator.h).
 
 #pragma once
 
@@ -13,23 +13,23 @@ namespace lockstep::cuda {
 
 class LaunchableGraph {
  public:
-  // The device outlives it, unless it has been dropped.
+  // The device must outlive this object, unless the graph has been dropped.
   explicit LaunchableGraph(CudaDevice& device) : device_(device) {}
   ~LaunchableGraph() { Drop(); }
   LaunchableGraph(const LaunchableGraph&) = delete;
   LaunchableGraph& operator=(const LaunchableGraph&) = delete;
 
-  // Once, of what was captured, which remains the caller's. Fails after Drop, as Launch does. Both in the thread that
-  // uses the device.
+  // Instantiates the captured graph, which remains the caller's. Call it once. Instantiate and Launch fail after Drop.
+  // The thread that uses the device calls both.
   absl::Status Instantiate(CUgraph captured);
   absl::Status Launch(CUstream stream);
-  // Launches that are under way run to their end. The calling thread's context is then that of the device. Also where
-  // the context is broken: what then goes is up to the driver.
+  // Destroys the graph. Running launches continue to their end. Makes the device's context current in the calling
+  // thread. May be called with a broken context; then the driver decides how much is freed.
   void Drop();
 
  private:
   CudaDevice& device_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following members
   CUgraphExec executable_ = nullptr;
   bool dropped_ = false;
 };

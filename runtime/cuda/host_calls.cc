@@ -35,7 +35,7 @@ void HostCalls::Run(void* data) {
   if (owner.error_.ok()) owner.error_ = status;
   lock.unlock();
   owner.finished_.fetch_add(1, std::memory_order_release);
-  owner.running_.store(false, std::memory_order_release);  // the last touch
+  owner.running_.store(false, std::memory_order_release);  // the last access
 }
 
 void HostCalls::Forget() {

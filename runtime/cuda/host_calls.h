@@ -1,5 +1,5 @@
-// Functions of the host in a stream of a GPU: what keeps them until they have run, and the first error among them.
-// Called by CudaDevice, from its thread; the functions run in a thread of the driver.
+// Functions of the host in a GPU stream: stores them until they have run, and the first error among them. CudaDevice
+// calls it from its thread. The functions run in a thread of the driver.
 
 #pragma once
 
@@ -21,14 +21,15 @@ class HostCalls {
   HostCalls(const HostCalls&) = delete;
   HostCalls& operator=(const HostCalls&) = delete;
 
-  // Queues `function` in `stream`, unless that captures. After one that failed, functions are dropped until TakeError.
+  // Queues `function` in `stream`, unless the stream is being captured. After a function has failed, later ones are
+  // dropped until TakeError.
   CUresult Queue(const DriverApi& api, CUstream stream, std::function<absl::Status()> function);
 
-  // The first error since TakeError, which forgets it.
+  // Return the first error since TakeError. TakeError also clears it.
   absl::Status error();
   absl::Status TakeError();
 
-  // Whether a function is running now. In a broken context those that have not begun never do.
+  // True if a function is running now. In a broken context, functions that have not started never do.
   bool running() const { return running_.load(std::memory_order_acquire); }
 
  private:
@@ -40,13 +41,13 @@ class HostCalls {
   static void Run(void* call);  // in the driver's thread
   void Forget();
 
-  // In their order, which is that in which they run. Destroyed by the device's thread, as a function may own what only
-  // the device can free, which the driver's thread must not.
+  // In the order in which they run. The device's thread destroys them, because a function may own objects that only the
+  // device can free, which the driver's thread must not do.
   std::deque<std::unique_ptr<Call>> calls_;
-  uint64_t forgotten_ = 0;             // calls that are no longer in calls_
-  std::atomic<uint64_t> finished_{0};  // calls
+  uint64_t forgotten_ = 0;             // calls that were removed from calls_
+  std::atomic<uint64_t> finished_{0};  // calls that have run
   std::atomic<bool> running_{false};
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following members
   absl::Status error_;
 };
 

@@ -1,6 +1,6 @@
-// Primary contexts of GPUs that are kept while no device uses them. NVIDIA's driver makes a context with the first
-// device of a GPU and ends it with the last, which takes up to a second each time; where a context is kept, the next
-// device of that GPU finds it. A device has its own hold on its context, too, so it does not need this object.
+// Primary contexts of GPUs that are kept while no device uses them. NVIDIA's driver creates a context with the first
+// device of a GPU and ends it with the last, which takes up to a second each time. If the context is kept, the next
+// device of that GPU reuses it. A device also holds its context itself, so it does not need this object.
 
 #pragma once
 
@@ -15,22 +15,24 @@ namespace lockstep::cuda {
 class KeptContexts {
  public:
   KeptContexts() = default;
-  // Releases them. The driver has to be there still.
+  // Releases the contexts. The driver must still be loaded.
   ~KeptContexts();
   KeptContexts(const KeptContexts&) = delete;
   KeptContexts& operator=(const KeptContexts&) = delete;
 
-  // Keeps the context of this GPU, which is made if there is none, until this object is destroyed. Any thread may call
-  // it, any number of times. All calls are of the same driver.
+  // Keeps the context of this GPU until this object is destroyed, and creates it if necessary. Any thread may call it,
+  // any number of times. All calls must use the same driver.
   absl::Status Keep(const DriverApi& driver, CUdevice gpu);
 
  private:
-  std::mutex mutex_;                                                           // guards what follows
-  std::map<CUdevice, decltype(DriverApi::DevicePrimaryCtxRelease)> releases_;  // by GPU: what ends the hold on it
+  std::mutex mutex_;  // guards the following members
+  // by GPU: the function that releases its context
+  std::map<CUdevice, decltype(DriverApi::DevicePrimaryCtxRelease)> releases_;
 };
 
-// Those of this process, by whose driver (Driver()) programs run. Process-wide as primary contexts are. Never
-// destroyed: NVIDIA's driver ends contexts when the process exits, and may be gone before a static object is.
+// Returns the contexts of this process, for the driver that it uses (Driver()). Process-wide, like primary contexts.
+// Never destroyed: NVIDIA's driver ends contexts when the process exits, and may be unloaded before static objects are
+// destroyed.
 KeptContexts& ContextsOfProcess();
 
 }  // namespace lockstep::cuda

@@ -10,9 +10,10 @@ namespace lockstep::cuda {
 
 namespace {
 
-// Whether dlopen failed for want of the file, and not because of what is in it or what it needs. The texts are glibc's,
-// and may be translated; what they begin with is not: the name as it was given if no such file was found, else the path
-// of the file that failed, or the name of a library that it needs. One for other processors counts as not found there.
+// Returns true if dlopen failed because the file does not exist, and false if it failed because of the file's contents
+// or dependencies. The texts are those of glibc and may be translated, but their beginnings are not: the given name if
+// no such file was found, otherwise the path of the failed file or the name of a missing dependency. A file for other
+// processors counts as not found.
 bool IsMissing(const std::string& path, const std::string& error) {
   if (path.find('/') != std::string::npos) {
     std::error_code ignored;
@@ -37,7 +38,7 @@ absl::StatusOr<Library> Library::Open(std::string_view name, const std::string& 
     const char* text = dlerror();
     const std::string error = text == nullptr ? "dlopen failed" : text;
     if (IsMissing(path, error)) return NotFound() << "there is no " << path;
-    return FailedPrecondition() << path << " is there, but cannot be opened: " << error;
+    return FailedPrecondition() << path << " exists, but cannot be opened: " << error;
   }
   link_map* map = nullptr;
   const bool has_path = dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr && map->l_name != nullptr;
@@ -48,7 +49,7 @@ absl::StatusOr<void*> Library::Find(const char* symbol) const {
   void* address = dlsym(handle_, symbol);
   if (address == nullptr) {
     return FailedPrecondition() << name_ << " lacks the function " << symbol
-                                << ", so it is of a version that this program does not know";
+                                << ", so this program does not support its version";
   }
   return address;
 }

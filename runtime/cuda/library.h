@@ -1,5 +1,5 @@
 // A shared library that is opened while the program runs, so that neither building nor importing this project needs it.
-// Called by the tables of NVIDIA's libraries (driver.h) and by what looks for them (search.h). Any thread may.
+// Used by the tables of NVIDIA's libraries (driver.h) and the search for them (library_search.h). Any thread.
 
 #pragma once
 
@@ -23,20 +23,21 @@ struct Version {
   std::string ToString() const;  // "9.19.0"
 };
 
-// The version in a number of the form major * 10000 + minor * 100 + patch, as cuBLASLt, cuDNN 9 and NCCL give it.
+// Returns the version in a number of the form major * 10000 + minor * 100 + patch, as cuBLASLt, cuDNN 9 and NCCL return
+// it.
 Version VersionOfNumber(int64_t number);
 
-// An opened library; a small value. It stays open as long as the process lives, as drivers do not survive being closed.
+// An opened library; a small value. It stays open as long as the process lives, because closing drivers is not safe.
 class Library {
  public:
-  // Opens the file at `path`, or what the system finds if that is a name alone. `name` is what messages call it ("the
-  // CUDA driver"). NotFound if there is no such file, FailedPrecondition if there is one that cannot be opened.
+  // Opens the file at `path`, or the file that the system finds if it is only a name. `name` is the name in messages
+  // ("the CUDA driver"). NotFound if there is no such file, FailedPrecondition if it cannot be opened.
   static absl::StatusOr<Library> Open(std::string_view name, const std::string& path);
 
   const std::string& name() const { return name_; }
-  const std::string& path() const { return path_; }  // of the file that was opened
+  const std::string& path() const { return path_; }  // the path of the opened file
 
-  // The address of `symbol`, or an error that says which library has none.
+  // Returns the address of `symbol`, or an error that names the library.
   absl::StatusOr<void*> Find(const char* symbol) const;
 
   // Sets `function` to that address.
@@ -56,7 +57,7 @@ class Library {
   void* handle_;
 };
 
-// Whose functions a table holds.
+// The library from which a table was loaded.
 struct LoadedFrom {
   std::string path;
   Version version;

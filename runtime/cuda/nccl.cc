@@ -30,7 +30,7 @@ Version VersionOfNccl(int number) {
   return VersionOfNumber(number);
 }
 
-// The version first: an old library is to be called old, not to lack a function.
+// Loads the version first, so that the error for an old library is its version, not a missing function.
 absl::Status Load(const Library& library, NcclApi& api) {
   RETURN_IF_ERROR(library.Load("ncclGetVersion", api.GetVersion));
   int number = 0;

@@ -1,8 +1,9 @@
-// The functions, types and constants of NCCL (libnccl.so.2) that this project uses, declared here so that a build needs
-// nothing of NVIDIA's; `make cuda-abi` compares every line with the vendor's nccl.h. Lists are as table.h says. Names
-// are the vendor's; a function is called without its prefix: ncclAllReduce is api.AllReduce. Called by the communicator
-// of GPUs, which ends by CommAbort in good order too, as CommDestroy would wait for ranks that may be dead. The table
-// is constant once loaded; any thread may call its functions, those of one communicator one at a time.
+// The functions, types and constants of NCCL (libnccl.so.2) that this project uses. They are declared here so that a
+// build needs no files from NVIDIA. `make cuda-abi` compares every line with the vendor's nccl.h. The form of the lists
+// is that of table.h. Names are the vendor's; a function is called without its prefix: ncclAllReduce is api.AllReduce.
+// Used by the communicator of GPUs, which always ends with CommAbort, because CommDestroy would wait for ranks that may
+// be dead. The table is constant once loaded; any thread may call its functions, but calls for one communicator must
+// not overlap.
 
 #pragma once
 
@@ -15,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/library.h"
-#include "runtime/cuda/search.h"
+#include "runtime/cuda/library_search.h"
 #include "runtime/cuda/table.h"
 
 namespace lockstep::cuda {
@@ -58,7 +59,7 @@ using ncclComm_t = struct ncclComm*;
 
 LOCKSTEP_NCCL_ENUMS(LOCKSTEP_CUDA_ENUM)
 
-// Macros in nccl.h, and therefore not of its names here.
+// Macros in nccl.h, so they have other names here.
 inline constexpr int kNcclUniqueIdBytes = 128;  // NCCL_UNIQUE_ID_BYTES
 inline constexpr int kNcclUndefined = INT_MIN;  // NCCL_CONFIG_UNDEF_INT: the library chooses
 inline constexpr unsigned kNcclConfigMagic = 0xcafebeef;
@@ -71,8 +72,8 @@ struct ncclUniqueId {
   LOCKSTEP_NCCL_UNIQUE_ID(LOCKSTEP_CUDA_MEMBER)
 };
 
-// The struct of 2.27, which later versions accept too: they add members at the end, and take from it as many bytes as
-// its size says.
+// The struct of 2.27. Later versions accept it, because they add members at the end and read only as many bytes as its
+// size says.
 // clang-format off
 #define LOCKSTEP_NCCL_CONFIG(M) \
   M(size_t, size, sizeof(ncclConfig_t)) \
@@ -129,19 +130,19 @@ struct NcclApi {
   LoadedFrom from;
   LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_CUDA_POINTER)
 
-  // OK if `result` is ncclSuccess. Else an error that names `call` ("ncclAllReduce of bucket 0"), and has NCCL's text
-  // of the error and what it says of its last one in this process.
+  // Returns OK if `result` is ncclSuccess. Otherwise returns an error with `call` ("ncclAllReduce of bucket 0"), NCCL's
+  // text of the error, and NCCL's last error in this process.
   absl::Status Check(ncclResult_t result, std::string_view call) const;
 };
 
-// What is looked for: libnccl.so.2, 2.27 or later.
+// The required library: libnccl.so.2, 2.27 or later.
 const LibrarySpec& NcclSpec();
 
-// The table of the first NCCL in `places` that will do; the error of FindLibrary (search.h) if there is none. The
-// functions stay valid while the process lives.
+// Returns the table of the first suitable NCCL in `places`; the error of FindLibrary (library_search.h) if there is
+// none. The functions stay valid while the process lives.
 absl::StatusOr<NcclApi> FindNccl(const SearchPlaces& places);
 
-// The table that this process uses, found in its own places at the first call.
+// Returns the table that this process uses. The first call searches the places of the process.
 absl::StatusOr<const NcclApi*> Nccl();
 
 }  // namespace lockstep::cuda

@@ -19,11 +19,12 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr auto kNcclRest = std::chrono::microseconds(50);
-constexpr auto kNcclBusy = std::chrono::microseconds(100);  // in which NCCL's thread has mostly launched a collective
-// Of all ranks' barriers, in whichever wait they are late.
+// within this time, NCCL's thread has usually launched a collective
+constexpr auto kNcclBusy = std::chrono::microseconds(100);
+// The label of the barrier of all ranks, in whichever wait they are late.
 constexpr char kLate[] = "a GPU that waits for its peers";
 
-// The first error of any rank, the same on all of them.
+// Returns the first error of any rank, the same on all ranks.
 absl::Status Agree(Communicator& host, const absl::Status& mine, std::string_view label) {
   const std::string text = mine.ok() ? "" : mine.ToString();
   ASSIGN_OR_RETURN(const std::vector<std::string> all, host.AllGatherBytes(text, label));
@@ -43,9 +44,9 @@ class NcclCommunicator::Memory final : public RegisteredMemory {
   Memory(std::byte* data, size_t bytes, void* handle, std::shared_ptr<NcclHandle> nccl, std::shared_ptr<NcclLine> line)
       : RegisteredMemory(data, bytes), handle_(handle), nccl_(std::move(nccl)), line_(std::move(line)) {}
   ~Memory() override {
-    // With the communicator all that is registered with it goes, once its abort has ended.
+    // Registrations end with the communicator, after its abort has ended.
     if (!line_->AwaitIdle([] { return true; }) || !line_->AwaitEnd(*nccl_)) {
-      std::fprintf(stderr, "lockstep: memory of a collective that does not end is kept\n");
+      std::fprintf(stderr, "lockstep: memory of a collective that does not end is not freed\n");
       return;
     }
     const std::lock_guard<std::mutex> lock(nccl_->mutex);
@@ -54,7 +55,7 @@ class NcclCommunicator::Memory final : public RegisteredMemory {
   }
 
  private:
-  void* const handle_;  // of the registration; null: there is none
+  void* const handle_;  // of the registration; null if there is none
   const std::shared_ptr<NcclHandle> nccl_;
   const std::shared_ptr<NcclLine> line_;
 };
@@ -72,7 +73,7 @@ class PlainMemory final : public RegisteredMemory {
 
 }  // namespace
 
-// --- Its life -----------------------------------------------------------------------------------------------------
+// --- Creation and destruction -------------------------------------------------------------------------------------
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(const NcclApi& api, Communicator& host,
                                                                            CudaDevice& device) {
@@ -105,22 +106,23 @@ NcclCommunicator::NcclCommunicator(const NcclApi& api, std::unique_ptr<Communica
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  if (!flying_.empty()) host_.Abort(FailedPrecondition() << "it destroyed its communicator with collectives in flight");
+  if (!started_.empty())
+    host_.Abort(FailedPrecondition() << "it destroyed its communicator with collectives in flight");
   const bool idle = line_->AwaitIdle([this] { return host_.CheckPeers().ok(); });
   if (!idle && !host_.CheckPeers().ok()) line_->AbortAll();
   nccl_->Abort();
   (void)line_->AwaitEnd(*nccl_);
   device_.stream()->RemoveWatch(watch_);
   if (!device_.MakeCurrent().ok()) return;
-  for (const auto& [id, flight] : flying_) {
-    if (flight.done != nullptr) idle_.push_back(flight.done);
+  for (const auto& [id, entry] : started_) {
+    if (entry.done != nullptr) idle_.push_back(entry.done);
   }
   if (computed_ != nullptr) idle_.push_back(computed_);
   for (CUevent event : idle_) (void)device_.api().EventDestroy(event);
 }
 
 absl::Status NcclCommunicator::Join() {
-  // What rank 0 has to say: the id, or after a letter what went wrong.
+  // Rank 0's message: the id, or its error after the character '!'.
   std::string mine;
   if (rank() == 0) {
     ncclUniqueId id;
@@ -144,7 +146,7 @@ absl::Status NcclCommunicator::JoinAs(const ncclUniqueId& id) {
   const DriverApi& driver = device_.api();
   RETURN_IF_ERROR(device_.Check(driver.EventCreate(&computed_, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
   ncclConfig_t config;
-  config.blocking = 0;  // a rank that dies meanwhile would block the others for ever
+  config.blocking = 0;  // a rank that dies now would otherwise block the others for ever
   ncclResult_t result;
   {
     const std::lock_guard<std::mutex> lock(nccl_->mutex);
@@ -154,7 +156,7 @@ absl::Status NcclCommunicator::JoinAs(const ncclUniqueId& id) {
   return AwaitReady("ncclCommInitRankConfig");
 }
 
-// Until NCCL has done what it had begun in a thread of its own.
+// Waits until NCCL has completed the operation that it started in its own thread.
 absl::Status NcclCommunicator::AwaitReady(std::string_view what) {
   const absl::Time begin = absl::Now(), busy = begin + absl::FromChrono(kNcclBusy);
   for (;;) {
@@ -179,15 +181,16 @@ absl::Status NcclCommunicator::AwaitReady(std::string_view what) {
 
 // --- Failures -----------------------------------------------------------------------------------------------------
 
-// Ends the device's part of what has failed: of all parts, as one fails with the world.
+// Aborts the collectives of all communicators of this GPU, because each of them fails with the world. Returns `status`.
 absl::Status NcclCommunicator::Failed(const absl::Status& status) {
   line_->AbortAll();
   return status;
 }
 
 absl::Status NcclCommunicator::CheckNccl() {
-  // A part whose world is gone need not know of it, and what its GPU held has been ended, too.
-  if (nccl_->aborted()) return FailedPrecondition() << "NCCL's communicator was ended with another one of its GPU";
+  // A communicator from Split whose world is destroyed may not notice that its GPU's work was aborted, too.
+  if (nccl_->aborted())
+    return FailedPrecondition() << "NCCL's communicator was aborted together with another one of its GPU";
   ncclResult_t state = ncclSuccess;
   const std::lock_guard<std::mutex> lock(nccl_->mutex);
   if (nccl_->comm == nullptr) return absl::OkStatus();
@@ -206,13 +209,13 @@ absl::Status NcclCommunicator::Watch(absl::Duration waited) {
   const absl::Status status = CheckNccl();
   if (!status.ok()) {
     Abort(status);
-    return host_.CheckPeers();  // of several errors the first counts
+    return host_.CheckPeers();  // of several errors, the first counts
   }
   return waited > timeout() ? Late(kLate) : absl::OkStatus();
 }
 
-// The device, or NCCL, has waited for too long. Ranks that wait for the same come here, too; another one is to blame,
-// whose host the hosts' communicator names.
+// Handles a wait of the device, or of NCCL, that is too long. Other waiting ranks come here, too. The hosts'
+// communicator names the rank that does not, which is the culprit.
 absl::Status NcclCommunicator::Late(std::string_view what) {
   absl::Status status = host_.Barrier(kLate);
   if (status.ok()) {
@@ -233,7 +236,7 @@ void NcclCommunicator::Abort(const absl::Status& cause) {
 
 absl::StatusOr<std::unique_ptr<RegisteredMemory>> NcclCommunicator::Allocate(size_t bytes, std::string_view label) {
   RETURN_IF_ERROR(CheckPeers());
-  const absl::Status all = host_.Allocate(0, label).status();  // all ranks call it
+  const absl::Status all = host_.Allocate(0, label).status();  // a collective call: all ranks make it
   if (!all.ok()) return Failed(all);
   RETURN_IF_ERROR(device_.MakeCurrent());
   void* data = nullptr;
@@ -260,7 +263,8 @@ absl::StatusOr<std::unique_ptr<RegisteredMemory>> NcclCommunicator::Allocate(siz
 }
 
 absl::StatusOr<std::unique_ptr<RegisteredMemory>> NcclCommunicator::AllocateShared(size_t, std::string_view label) {
-  return FailedPrecondition() << "`" << label << "`: the memory of " << device_.name() << " is that of one rank alone";
+  return FailedPrecondition() << "`" << label << "`: the memory of " << device_.name()
+                              << " cannot be shared between ranks";
 }
 
 absl::StatusOr<CUevent> NcclCommunicator::TakeEvent() {
@@ -288,9 +292,9 @@ absl::StatusOr<Communicator::Ticket> NcclCommunicator::Start(const Collective& c
   }
   RETURN_IF_ERROR(CheckPeers());
   ASSIGN_OR_RETURN(const bool captures, Captures());
-  Flight started{.of_host = {}, .done = nullptr, .captured = captures && !call.compared_only};
+  StartedCollective started{.of_host = {}, .done = nullptr, .captured = captures && !call.compared_only};
   if (!started.captured) {
-    // Of the hosts, which compares this one and moves nothing.
+    // A call of the hosts that is only compared.
     Call on_host = call;
     on_host.stream = nullptr;
     on_host.compared_only = true;
@@ -299,12 +303,12 @@ absl::StatusOr<Communicator::Ticket> NcclCommunicator::Start(const Collective& c
     started.of_host = *of_host;
   }
   const Ticket ticket{next_ticket_++};
-  Flight& flight = flying_[ticket.id] = started;
+  StartedCollective& entry = started_[ticket.id] = started;
   if (call.compared_only || collective.count() == 0) return ticket;
   absl::Status status;
   absl::StatusOr<CUevent> done = TakeEvent();
   if (done.ok()) {
-    flight.done = *done;
+    entry.done = *done;
     const std::string what = Describe(DescriptionOf(collective, call), std::string(call.label));
     status = StartOnDevice([&](ncclComm_t comm) { return Enqueue(collective, reduction, input, output, comm); }, what,
                            *done);
@@ -312,7 +316,7 @@ absl::StatusOr<Communicator::Ticket> NcclCommunicator::Start(const Collective& c
     status = done.status();
   }
   if (status.ok()) return ticket;
-  if (!flight.captured) Abort(status);  // the peers' have begun
+  if (!entry.captured) Abort(status);  // the peers' collectives have started
   return status;
 }
 
@@ -328,20 +332,20 @@ absl::StatusOr<bool> NcclCommunicator::Captures() {
 void NcclCommunicator::AddGraph(const std::shared_ptr<LaunchableGraph>& graph) { nccl_->AddGraph(graph); }
 
 void NcclCommunicator::DropCaptured() {
-  for (auto it = flying_.begin(); it != flying_.end();) {
+  for (auto it = started_.begin(); it != started_.end();) {
     if (!it->second.captured) {
       ++it;
       continue;
     }
     if (it->second.done != nullptr) idle_.push_back(it->second.done);
-    it = flying_.erase(it);
+    it = started_.erase(it);
   }
 }
 
 absl::Status NcclCommunicator::StartOnDevice(absl::FunctionRef<ncclResult_t(ncclComm_t)> enqueue, std::string_view what,
                                              CUevent done) {
   RETURN_IF_ERROR(device_.MakeCurrent());
-  RETURN_IF_ERROR(device_.MakeRoom());
+  RETURN_IF_ERROR(device_.WaitForQueueSpace());
   const DriverApi& driver = device_.api();
   RETURN_IF_ERROR(device_.Check(driver.EventRecord(computed_, device_.stream()->handle()), "cuEventRecord"));
   RETURN_IF_ERROR(
@@ -364,16 +368,16 @@ ncclResult_t NcclCommunicator::Clear(void* output, size_t bytes) {
 
 namespace {
 
-// NCCL's calls for the pieces of a bucket, or from rank to rank, which it launches together.
+// NCCL calls for the pieces of a bucket, or between ranks, which NCCL launches together.
 class CallGroup {
  public:
-  // One call alone needs no group.
+  // A single call needs no group.
   explicit CallGroup(const NcclApi& api, bool is_group = true)
       : api_(api), is_group_(is_group), result_(is_group ? api.GroupStart() : ncclSuccess) {}
   void Add(ncclResult_t result) {
     if (result_ == ncclSuccess && !(is_group_ && result == ncclInProgress)) result_ = result;
   }
-  // Ends the group and returns its result, or the first error of a call. Called once, also after an error.
+  // Ends the group and returns its result, or the first error of a call. Call it once, also after an error.
   ncclResult_t End() {
     const ncclResult_t ended = is_group_ ? api_.GroupEnd() : result_;
     return result_ == ncclSuccess ? ended : result_;
@@ -418,7 +422,7 @@ ncclResult_t NcclCommunicator::Enqueue(const Collective& c, const NcclReduction&
       }
       return group.End();
     }
-    default: break;  // the others are messages from rank to rank
+    default: break;  // the others are messages between ranks
   }
   CallGroup group(api);
   const auto send = [&](int peer, size_t at) {
@@ -441,26 +445,26 @@ ncclResult_t NcclCommunicator::Enqueue(const Collective& c, const NcclReduction&
 }
 
 absl::Status NcclCommunicator::Wait(Ticket ticket, Stream* stream) {
-  const auto found = flying_.find(ticket.id);
-  if (found == flying_.end()) return FailedPrecondition() << "ticket " << ticket.id << " is not in flight";
-  const Flight flight = found->second;
-  if (flight.done != nullptr && stream != device_.stream()) {
+  const auto found = started_.find(ticket.id);
+  if (found == started_.end()) return FailedPrecondition() << "ticket " << ticket.id << " is not in flight";
+  const StartedCollective entry = found->second;
+  if (entry.done != nullptr && stream != device_.stream()) {
     return InvalidArgument() << "a wait in another stream than " << device_.name() << "'s";
   }
-  flying_.erase(found);
-  if (flight.done != nullptr) idle_.push_back(flight.done);
-  if (!flight.captured) {
-    const absl::Status agreed = host_.Wait(flight.of_host);
+  started_.erase(found);
+  if (entry.done != nullptr) idle_.push_back(entry.done);
+  if (!entry.captured) {
+    const absl::Status agreed = host_.Wait(entry.of_host);
     if (!agreed.ok()) return Failed(agreed);
   }
-  if (flight.done == nullptr) return absl::OkStatus();
+  if (entry.done == nullptr) return absl::OkStatus();
   const DriverApi& driver = device_.api();
   RETURN_IF_ERROR(device_.MakeCurrent());
-  return device_.Check(driver.StreamWaitEvent(device_.stream()->handle(), flight.done, CU_EVENT_WAIT_DEFAULT),
+  return device_.Check(driver.StreamWaitEvent(device_.stream()->handle(), entry.done, CU_EVENT_WAIT_DEFAULT),
                        "cuStreamWaitEvent");
 }
 
-// --- The hosts' ---------------------------------------------------------------------------------------------------
+// --- Calls of the hosts' communicator -----------------------------------------------------------------------------
 
 absl::Status NcclCommunicator::Barrier(std::string_view label) {
   const absl::Status status = host_.Barrier(label);

@@ -1,5 +1,5 @@
-// The communicator of GPUs over NCCL, on the fake driver and the fake NCCL: the conformance suite, with operands on the
-// device, and what is particular to work that is queued.
+// Tests the communicator of GPUs over NCCL, on the fake driver and the fake NCCL: the conformance suite with operands
+// on the device, and the behaviour of queued work.
 
 #include "runtime/cuda/nccl_communicator.h"
 
@@ -24,7 +24,7 @@
 #include "runtime/comm/conformance/watchdog.h"
 #include "runtime/comm/in_process.h"
 #include "runtime/cuda/device.h"
-#include "runtime/cuda/search.h"
+#include "runtime/cuda/library_search.h"
 #include "test/fake_cuda/load.h"
 
 namespace lockstep::cuda {
@@ -46,7 +46,7 @@ const NcclApi& FakeApi() {
   return *api;
 }
 
-// GPUs of the fakes. At their end nothing is left, and nothing was misused.
+// GPUs of the fakes. At the end, nothing may be leaked or misused.
 class Gpus {
  public:
   Gpus(int count, Pace pace) : driver_(LoadFakeDriver({.gpus = count, .pace = pace})) {
@@ -65,7 +65,7 @@ class Gpus {
 
 using Rank = std::function<absl::Status(Communicator& host, CudaDevice& device)>;
 
-// Runs `rank` in a thread for each rank of a world, with its end and its GPU, and counts them.
+// Runs `rank` in a thread for each rank of a world, with its communicator and its GPU, and counts the ranks.
 void ForEachNcclRank(const Gpus& gpus, int first_gpu, int ranks, const Communicator::Options& options,
                      const std::string& test, const Rank& rank) {
   SCOPED_TRACE(test + " on " + std::to_string(ranks) + " ranks");
@@ -143,7 +143,7 @@ class Nccl : public ::testing::TestWithParam<Pace> {
 INSTANTIATE_TEST_SUITE_P(All, Nccl, ::testing::Values(Pace::kRandom, Pace::kLazy),
                          [](const auto& info) { return NcclName(info.param); });
 
-// The cases of the suite that wait, several of them at once.
+// Runs the cases of the suite that wait, several at once.
 TEST_P(Nccl, WaitingCases) {
   const auto lots = LotsOfWaitingWorlds();
   EXPECT_GE(lots.size(), 3u);
@@ -156,7 +156,7 @@ TEST_P(Nccl, WaitingCases) {
   }
 }
 
-// --- What is queued -----------------------------------------------------------------------------------------------
+// --- Queued calls -------------------------------------------------------------------------------------------------
 
 constexpr int64_t kNcclCount = 1000;
 constexpr size_t kNcclBytes = kNcclCount * sizeof(float);
@@ -169,8 +169,8 @@ absl::StatusOr<Communicator::Ticket> StartNcclSum(Communicator& c, CudaDevice& d
                  {.label = label, .stream = device.stream()});
 }
 
-// Nothing is synchronized before the end. Each sum is that of what the stream had put there before, and each copy takes
-// what the sum has left: start and wait order both streams.
+// Nothing is synchronized before the end. Each sum is that of the values which the stream had written before, and each
+// copy reads the result of the sum: start and wait order both streams.
 TEST_P(Nccl, ManyAreQueuedAtOnce) {
   ForEachNcclRank(3, {.timeout = absl::Seconds(60)}, [](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
@@ -206,14 +206,14 @@ TEST_P(Nccl, RefusesOtherStreams) {
   });
 }
 
-// While a rank waits for its GPU, a peer that is in nothing aborts: the wait ends, with the peer's name.
+// While a rank waits for its GPU, an idle peer aborts. The wait ends with the peer's name.
 TEST_P(Nccl, AnAbortEndsWhatTheDeviceWaitsFor) {
   std::atomic<bool> queued{false};
   ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
     ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
     std::atomic<bool> go_on{false};
-    // The second rank's GPU does not come to the collective.
+    // The second rank's GPU does not reach the collective.
     if (c->rank() == 1) {
       RETURN_IF_ERROR(device.RunOnHost([&] {
         while (!go_on) absl::SleepFor(absl::Milliseconds(1));
@@ -242,7 +242,7 @@ TEST_P(Nccl, AnAbortEndsWhatTheDeviceWaitsFor) {
   });
 }
 
-// A GPU that does not come to a collective within the timeout, while its host is alive in something else.
+// A GPU does not reach a collective within the timeout, while its host does something else.
 TEST_P(Nccl, ALateGpuIsNamed) {
   std::atomic<bool> go_on{false};
   ForEachNcclRank(3, {.timeout = absl::Milliseconds(300)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
@@ -268,7 +268,7 @@ TEST_P(Nccl, ALateGpuIsNamed) {
   });
 }
 
-// In different waits: rank 0 for a collective to be launched, rank 1 for its GPU. Rank 2 is in none, or in one, too.
+// In different waits: rank 0 for the launch of a collective, rank 1 for its GPU. Rank 2 is in no wait, or in one, too.
 TEST_P(Nccl, RanksThatAreLateApartSayTheSame) {
   for (const int waiting : {1, 2}) {
     std::atomic<int> started{0};
@@ -302,7 +302,8 @@ TEST_P(Nccl, RanksThatAreLateApartSayTheSame) {
   }
 }
 
-// Of a part's collective, in whose midst the world fails: NCCL's end of the world's communicator waits for that, too.
+// The world fails during a collective of a communicator from Split: NCCL's abort of the world's communicator waits for
+// it.
 TEST_P(Nccl, AnAbortOfTheWorldEndsWhatItsPartsWaitFor) {
   std::atomic<bool> queued{false}, go_on{false};
   ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
@@ -333,7 +334,7 @@ TEST_P(Nccl, AnAbortOfTheWorldEndsWhatItsPartsWaitFor) {
   });
 }
 
-// Also where the failure is met by a call of the world's, and not by a wait for the GPU, which asks the part, too.
+// Also if a call of the world detects the failure, and not a wait for the GPU, which checks all communicators.
 TEST_P(Nccl, ACallThatFailsEndsWhatPartsWaitFor) {
   std::atomic<bool> queued{false}, go_on{false};
   ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
@@ -366,7 +367,7 @@ TEST_P(Nccl, ACallThatFailsEndsWhatPartsWaitFor) {
   });
 }
 
-// Where an error ends a call, its collective may still be about to use what the caller frees then.
+// After an error, the collective may still use operands that the caller then frees.
 TEST_P(Nccl, OperandsAreKeptUntilAnAbortHasEnded) {
   static std::atomic<bool> ends;
   static std::atomic<int> freed;
@@ -402,7 +403,7 @@ TEST_P(Nccl, OperandsAreKeptUntilAnAbortHasEnded) {
   EXPECT_EQ(freed, 1);
 }
 
-// A sum that the device's stream captures; the caller's.
+// Captures a sum in the device's stream. The caller owns the graph.
 absl::StatusOr<CUgraph> CaptureSum(NcclCommunicator& c, CudaDevice& device, std::byte* x) {
   const DriverApi& api = device.api();
   const CUstream stream = device.stream()->handle();
@@ -415,7 +416,7 @@ absl::StatusOr<CUgraph> CaptureSum(NcclCommunicator& c, CudaDevice& device, std:
   return graph;
 }
 
-// NCCL's end waits for graphs: those that the communicator knows are dropped first, whoever else holds them.
+// NCCL's abort waits for graphs: the graphs that the communicator knows are dropped first, even if others hold them.
 TEST_P(Nccl, AGraphGoesBeforeItsCommunicator) {
   ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
@@ -435,7 +436,7 @@ TEST_P(Nccl, AGraphGoesBeforeItsCommunicator) {
   });
 }
 
-// Whichever thread aborts: it need not have used the GPU before.
+// Also if the aborting thread has not used the GPU before.
 TEST_P(Nccl, AnotherThreadsAbortDropsTheGraph) {
   std::atomic<int> captured_on{0};
   ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
@@ -450,7 +451,7 @@ TEST_P(Nccl, AnotherThreadsAbortDropsTheGraph) {
     while (captured_on < 2) absl::SleepFor(absl::Milliseconds(1));
     std::thread([&] { c->Abort(absl::CancelledError("enough")); }).join();
     EXPECT_THAT(std::string(graph->Launch(device.stream()->handle()).message()), HasSubstr("was dropped"));
-    // One that comes after the abort, too, which would wait for it for ever.
+    // Also for a graph that is added after the abort, for which it would wait for ever.
     const auto late = std::make_shared<LaunchableGraph>(device);
     c->AddGraph(late);
     EXPECT_THAT(std::string(late->Launch(device.stream()->handle()).message()), HasSubstr("was dropped"));
@@ -458,9 +459,9 @@ TEST_P(Nccl, AnotherThreadsAbortDropsTheGraph) {
   });
 }
 
-// A capture that fails with a collective in it: that is in flight no more, and the next one is as if it had not been.
+// A capture with a collective fails: the collective is no longer in flight, and does not affect the next one.
 TEST(NcclCapture, WhatFailedInItIsForgotten) {
-  const LoadedFakeDriver driver = LoadFakeDriver({.gpus = 1});  // to which the failure is misuse
+  const LoadedFakeDriver driver = LoadFakeDriver({.gpus = 1});  // to it, the failure is misuse
   const auto world = CreateInProcess(1);
   ASSERT_TRUE(world.ok()) << world.status();
   {
@@ -487,7 +488,7 @@ TEST(NcclCapture, WhatFailedInItIsForgotten) {
   EXPECT_THAT(driver.driver.leaks(), IsEmpty());
 }
 
-// What nobody can drop: after ten seconds the communicator's end goes on without NCCL's.
+// A graph that cannot be dropped: after ten seconds, destruction continues without NCCL's abort.
 TEST(NcclEnd, DoesNotWaitForEver) {
   const Gpus gpus(1, Pace::kRandom);
   testing::internal::CaptureStderr();
@@ -506,7 +507,7 @@ TEST(NcclEnd, DoesNotWaitForEver) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("ncclCommAbort has not ended after 10 s"));
 }
 
-// Nor each piece of memory for itself: a GPU that has been waited for in vain once is not waited for again.
+// Memory does not wait for it again, either: after one wait for a GPU was too short, later ones return at once.
 TEST(NcclEnd, WaitsOnceForAGpuThatIsStuck) {
   const LoadedFakeDriver driver = LoadFakeDriver({.gpus = 1});
   std::atomic<bool> go_on{false};
@@ -528,7 +529,8 @@ TEST(NcclEnd, WaitsOnceForAGpuThatIsStuck) {
   x->reset(), y->reset();
   EXPECT_GT(absl::Now() - begin, absl::Seconds(9));
   EXPECT_LT(absl::Now() - begin, absl::Seconds(15));
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("memory of a collective that does not end is kept"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("memory of a collective that does not end is not freed"));
   go_on = true;
 }
 
@@ -552,14 +554,14 @@ TEST_P(Nccl, AnErrorOfNcclReachesAllRanks) {
   TheFakeNccl().SetAsyncError(ncclSuccess);
 }
 
-// What one rank cannot do all are told, before anything is queued.
+// If one rank cannot join, all ranks get an error before anything is queued.
 TEST_P(Nccl, ARankThatCannotJoinIsNamed) {
   ForEachNcclRank(3, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     if (host.rank() == 0) TheFakeNccl().FailCall("ncclGetUniqueId", 1, ncclSystemError);
     const absl::Status status = NcclCommunicator::Create(FakeApi(), host, device).status();
     EXPECT_THAT(std::string(status.message()), HasSubstr("ncclGetUniqueId"));
     RETURN_IF_ERROR(host.Barrier("failed"));
-    // Of whoever calls it first.
+    // Of the first rank that calls it.
     if (host.rank() == 0) TheFakeNccl().FailCall("ncclCommInitRankConfig", 1, ncclSystemError);
     RETURN_IF_ERROR(host.Barrier("set"));
     const absl::Status again = NcclCommunicator::Create(FakeApi(), host, device).status();
@@ -568,7 +570,7 @@ TEST_P(Nccl, ARankThatCannotJoinIsNamed) {
   });
 }
 
-// A rank that dies (here: gives up) while NCCL makes its communicator ends that on the others.
+// A rank that dies (here: aborts) while NCCL creates its communicator ends this on the other ranks.
 TEST_P(Nccl, ARankThatFailsMeanwhileEndsTheStart) {
   ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     if (host.rank() == 1) {
@@ -585,7 +587,7 @@ TEST_P(Nccl, ARankThatFailsMeanwhileEndsTheStart) {
   });
 }
 
-// Peers wait for a collective: the GPU begins with those.
+// The GPU starts with collectives, because peers wait for them.
 TEST_P(Nccl, CollectivesComeBeforeKernels) {
   const Gpus gpus(1, GetParam());
   cuda::ForEachNcclRank(gpus, 0, 1, {}, "priorities", [](Communicator& host, CudaDevice& device) {
@@ -595,7 +597,7 @@ TEST_P(Nccl, CollectivesComeBeforeKernels) {
   EXPECT_THAT(gpus.driver().driver.calls(), Contains("cuStreamCreateWithPriority 0").Times(2));
 }
 
-// Memory of NCCL is registered, and where it is not to be had of the device.
+// Memory comes from NCCL and is registered. If NCCL cannot allocate it, it comes from the device.
 TEST_P(Nccl, MemoryIsRegisteredWhereThatIsSupported) {
   ForEachNcclRank(1, {}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
@@ -616,7 +618,7 @@ TEST_P(Nccl, MemoryIsRegisteredWhereThatIsSupported) {
   });
 }
 
-// What is compared alone leaves the device alone, and finds those who say something else.
+// A call that is only compared does not touch the device, and detects ranks with another call.
 TEST_P(Nccl, ComparesWithoutMovingAnything) {
   ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));

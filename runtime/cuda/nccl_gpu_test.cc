@@ -1,6 +1,6 @@
-// The conformance suite over a real NCCL: one rank, and two that share the first GPU where NCCL takes them, which is
-// tried with NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_NVLS_ENABLE=0 in the environment. For a machine with a GPU: without one,
-// without NCCL, or where NCCL refuses ranks that share, cases are skipped, and say why.
+// Runs the conformance suite over a real NCCL: one rank, and two ranks that share the first GPU if NCCL allows it. This
+// needs NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_NVLS_ENABLE=0 in the environment. For a machine with a GPU. Without a GPU or
+// NCCL, or if NCCL refuses to share a GPU, cases are skipped with a message.
 
 #include <atomic>
 #include <cstdlib>
@@ -31,7 +31,7 @@ int CountGpus(const DriverApi& driver) {
   return driver.DeviceGetCount(&count) == CUDA_SUCCESS ? count : 0;
 }
 
-// The tables of the libraries, and why this many ranks cannot run on this machine, if so.
+// Finds the tables of the libraries. Returns an error if this machine cannot run this many ranks.
 absl::Status Find(int ranks, const DriverApi*& driver, const NcclApi*& nccl) {
   ASSIGN_OR_RETURN(driver, Driver());
   RETURN_IF_ERROR(driver->Check(driver->Init(0), "cuInit"));
@@ -45,12 +45,12 @@ absl::Status Find(int ranks, const DriverApi*& driver, const NcclApi*& nccl) {
   return absl::OkStatus();
 }
 
-// What NCCL answers to ranks that share a GPU, where it takes none.
+// Returns true for NCCL's answer to ranks that share a GPU if it does not allow this.
 bool IsRefusal(const absl::Status& status) {
   return status.message().find("(" + std::to_string(ncclInvalidUsage) + ")") != std::string::npos;
 }
 
-// `refused` is set if NCCL takes no ranks that share a GPU.
+// Sets `refused` if NCCL does not allow ranks to share a GPU.
 absl::Status RunRank(const DriverApi& driver, const NcclApi& nccl, Communicator& host, const ConformanceCase& test,
                      std::atomic<bool>& refused) {
   ASSIGN_OR_RETURN(const auto device, CudaDevice::Create(driver, host.rank()));

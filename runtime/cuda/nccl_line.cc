@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kLineRest = std::chrono::microseconds(50);
 constexpr auto kLineLastWait = std::chrono::seconds(10);
-constexpr int kPriority = -1;  // collectives before kernels: peers wait for them
+constexpr int kPriority = -1;  // collectives run before kernels, because peers wait for them
 
 template <typename T>
 void Forget(std::vector<std::weak_ptr<T>>& all) {
@@ -70,7 +70,7 @@ bool NcclHandle::AwaitEnd(Clock::time_point until) {
   return end->changed.wait_until(lock, until, [&] { return end->reached; });
 }
 
-// --- All of a GPU -------------------------------------------------------------------------------------------------
+// --- All communicators of a GPU -----------------------------------------------------------------------------------
 
 absl::StatusOr<std::shared_ptr<NcclLine>> NcclLine::Create(CudaDevice& device) {
   RETURN_IF_ERROR(device.MakeCurrent());
@@ -81,7 +81,7 @@ absl::StatusOr<std::shared_ptr<NcclLine>> NcclLine::Create(CudaDevice& device) {
   return std::make_shared<NcclLine>(device, stream);
 }
 
-// What was waited for has its place in the device's stream; what has failed keeps its operands until it has ended.
+// After a Wait, the device's stream protects the operands. After a failure, they are kept until the abort has ended.
 NcclLine::NcclLine(CudaDevice& device, CUstream stream) : device_(device), stream_(stream) {
   holder_ = device_.AddHolder([this] { return IsEnding(); });
 }
@@ -113,7 +113,7 @@ void NcclLine::AbortAll() {
 }
 
 bool NcclLine::AwaitIdle(const std::function<bool()>& go_on) {
-  if (!device_.MakeCurrent().ok()) return true;  // nothing runs any more
+  if (!device_.MakeCurrent().ok()) return true;  // no work runs any more
   const auto until = Clock::now() + kLineLastWait;
   for (CUstream stream : {device_.stream()->handle(), stream_}) {
     while (device_.api().StreamQuery(stream) == CUDA_ERROR_NOT_READY) {
@@ -129,7 +129,7 @@ bool NcclLine::AwaitIdle(const std::function<bool()>& go_on) {
 bool NcclLine::AwaitEnd(NcclHandle& handle) {
   if (handle.AwaitEnd(Clock::now() + (left_behind_ ? Clock::duration::zero() : kLineLastWait))) return true;
   if (!left_behind_.exchange(true)) {
-    std::fprintf(stderr, "lockstep: %s: ncclCommAbort has not ended after %d s, and is left behind in its thread\n",
+    std::fprintf(stderr, "lockstep: %s: ncclCommAbort has not ended after %d s, and is abandoned in its thread\n",
                  device_.description().c_str(), static_cast<int>(kLineLastWait.count()));
   }
   return false;

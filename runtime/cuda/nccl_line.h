@@ -1,7 +1,7 @@
-// What the communicators of one GPU share (nccl_communicator.h): the stream in which their collectives run, and how
-// they end. ncclCommAbort waits for graphs that hold collectives of its communicator, and in the end for all that the
-// GPU's streams hold, other communicators' too. So graphs are dropped first, all communicators of a GPU are aborted
-// together when one has failed, and each abort runs in a thread of its own, which is left behind if it does not end.
+// The state that the communicators of one GPU share (nccl_communicator.h): the stream of their collectives, and the
+// aborts at their end. ncclCommAbort waits for graphs with collectives of its communicator, and in the end for all work
+// in the GPU's streams, including that of other communicators. So graphs are dropped first, all communicators of a GPU
+// are aborted together after a failure, and each abort runs in its own thread, which is abandoned if it does not end.
 
 #pragma once
 
@@ -21,24 +21,24 @@
 
 namespace lockstep::cuda {
 
-// NCCL's communicator, until it is aborted. Its calls are made one at a time, under the mutex.
+// An NCCL communicator, until it is aborted. The mutex serialises its calls.
 class NcclHandle {
  public:
   explicit NcclHandle(const NcclApi& table) : api(table) {}
 
-  // The graph holds collectives of it. Dropped at once if it is aborted already.
+  // Records a graph with collectives of this communicator. Drops the graph at once if the communicator is aborted.
   void AddGraph(const std::shared_ptr<LaunchableGraph>& graph);
 
-  // Drops the graphs and begins to end what is in flight; returns at once. Any thread.
+  // Drops the graphs and starts to abort the collectives in flight. Returns at once. Any thread.
   void Abort();
   bool aborted();
-  // Whether an abort that was begun has ended, at the latest by then.
+  // Waits for the end of a started abort. Returns false if it has not ended at the time `until`.
   bool AwaitEnd(std::chrono::steady_clock::time_point until);
-  // Until it has, collectives may touch their operands.
+  // Collectives may touch their operands while this is true.
   bool is_ending() { return !AwaitEnd({}); }
 
   const NcclApi& api;
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the following members
   ncclComm_t comm = nullptr;
 
  private:
@@ -63,13 +63,13 @@ class NcclLine {
   CUstream stream() const { return stream_; }
 
   void Add(const std::shared_ptr<NcclHandle>& handle);
-  // Of all that were added. Any thread.
+  // Aborts all added handles. Any thread.
   void AbortAll();
 
-  // Waits until it and the device's stream hold nothing, or `go_on` says no, for ten seconds at most. Once that has not
-  // been enough it does not wait any more.
+  // Waits until it and the device's stream are idle, or `go_on` returns false, for ten seconds at most. After one such
+  // wait was too short, later calls do not wait.
   bool AwaitIdle(const std::function<bool()>& go_on);
-  // The same for the end of an abort. Says on stderr that it is left behind.
+  // The same for the end of an abort. Reports on stderr that the abort is abandoned.
   bool AwaitEnd(NcclHandle& handle);
 
  private:
@@ -77,8 +77,8 @@ class NcclLine {
 
   CudaDevice& device_;
   const CUstream stream_;
-  std::atomic<bool> stuck_{false}, left_behind_{false};  // a wait for it was too short
-  std::mutex mutex_;                                     // guards what follows
+  std::atomic<bool> stuck_{false}, left_behind_{false};  // a wait was too short
+  std::mutex mutex_;                                     // guards the following members
   std::vector<std::weak_ptr<NcclHandle>> handles_;
   uint64_t holder_ = 0;
 };

@@ -5,7 +5,7 @@
 namespace lockstep::cuda {
 namespace {
 
-// False if NCCL cannot reduce it.
+// Returns false if NCCL cannot reduce this dtype.
 bool TypeOf(DType dtype, ncclDataType_t& type) {
   switch (dtype) {
     case DType::kF64: return type = ncclFloat64, true;

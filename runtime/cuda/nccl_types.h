@@ -1,4 +1,4 @@
-// A collective in NCCL's words. Pure functions; for nccl_communicator.cc alone.
+// NCCL's types for a collective. Pure functions; only for nccl_communicator.cc.
 
 #pragma once
 
@@ -16,7 +16,7 @@ struct NcclReduction {
   ncclRedOp_t op;
 };
 
-// How NCCL does a reduction, or Unimplemented. Bools are bytes of 0 and 1.
+// Returns NCCL's types for a reduction, or Unimplemented. Bools are bytes of 0 and 1.
 absl::StatusOr<NcclReduction> ReductionOf(DType dtype, ReduceKind kind, std::string_view label);
 
 }  // namespace lockstep::cuda

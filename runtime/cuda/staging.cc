@@ -67,7 +67,7 @@ absl::Status Staging::QueueToHost(std::byte* host, CUdeviceptr device, size_t by
 }
 
 void Staging::Deliver(uint64_t until) {
-  // From the oldest on, so that of two copies to one place the last one stays.
+  // From the oldest block on, so that of two copies to one address the last one remains.
   for (size_t i = 0; i < kBlocks; ++i) {
     Block& block = Oldest(i);
     if (block.number < until) Write(block);

@@ -1,6 +1,6 @@
-// A ring of pinned memory through which a device copies from or to memory of the host that is the caller's: that is
-// read before a copy is queued, and written after it is done, by the device's thread. Called by CudaDevice alone, which
-// has one for each direction: copies to the device, which run ahead, do not wait for the memory of those to the host.
+// A ring of pinned memory for copies between a device and ordinary host memory of the caller. The device's thread reads
+// the host memory before a copy is queued, and writes it after the copy is done. Used only by CudaDevice, which has one
+// for each direction: copies to the device, which run ahead, do not wait for the memory of copies to the host.
 
 #pragma once
 
@@ -20,7 +20,7 @@ class Staging {
   static constexpr size_t kBlocks = 16;
   static constexpr size_t kBlockBytes = size_t{2} << 20;
 
-  // How calls of the driver become errors of the device, and how it waits for an event.
+  // Functions of the device that turn driver results into errors, and that wait for an event.
   using Check = std::function<absl::Status(CUresult result, const char* call)>;
   using Await = std::function<absl::Status(CUevent event)>;
 
@@ -30,17 +30,17 @@ class Staging {
   Staging& operator=(const Staging&) = delete;
 
   // Queue copies in `stream`. Both wait for the copy that was queued kBlocks blocks before. After an error of
-  // CopyToHost nothing more of this copy is written.
+  // CopyToHost, the rest of this copy is not written.
   absl::Status CopyToDevice(CUdeviceptr device, const std::byte* host, size_t bytes, CUstream stream);
   absl::Status CopyToHost(std::byte* host, CUdeviceptr device, size_t bytes, CUstream stream);
 
-  // How many blocks copies have used so far.
+  // the number of blocks that copies have used so far
   uint64_t used() const { return used_; }
-  // Writes into memory of the host what is left to write of the first `until` blocks, whose copies are done.
+  // Writes the pending bytes of the first `until` blocks to host memory. Their copies must be done.
   void Deliver(uint64_t until);
-  // Forgets what is left to write.
+  // Discards the pending bytes.
   void Drop();
-  // Frees the ring. No copy is queued.
+  // Frees the ring. Requires that no copy is queued.
   void Free();
 
  private:
@@ -48,12 +48,12 @@ class Staging {
     std::byte* data = nullptr;
     CUevent copied = nullptr;
     bool used = false;
-    uint64_t number = 0;        // of its use: the first is 0
-    std::byte* host = nullptr;  // where the bytes are to be written
+    uint64_t number = 0;        // the number of its use, from 0
+    std::byte* host = nullptr;  // the target of the pending bytes
     size_t bytes = 0;
   };
 
-  // The block that was used the longest ago comes first.
+  // The least recently used block comes first.
   Block& Oldest(size_t i = 0) { return blocks_[(used_ + i) % kBlocks]; }
   absl::StatusOr<Block*> Take();
   absl::Status QueueToHost(std::byte* host, CUdeviceptr device, size_t bytes, CUstream stream);

@@ -1,5 +1,5 @@
-// What the tables of NVIDIA's libraries have in common: each header lists its functions, constants and structs once, as
-// macros, and these make declarations of the lists. The check of the ABI (test/cuda_abi/) and fakes read the same
+// Macros for the tables of NVIDIA's libraries. Each header lists its functions, constants and structs once, as macros,
+// and these macros turn the lists into declarations. The check of the ABI (test/cuda_abi/) and fakes read the same
 // lists.
 //
 //   #define LOCKSTEP_X_FUNCTIONS(F)  F(result, name, symbol, (parameters)) …
@@ -14,8 +14,8 @@
 #define LOCKSTEP_CUDA_MEMBER(type, member, initial) type member = initial;
 #define LOCKSTEP_CUDA_POINTER(result, name, symbol, parameters) result(*name) parameters = nullptr;
 
-// Sets api.name; in a function that has `library` and `api` and returns a status.
+// Sets api.name. For functions with `library` and `api` that return a status.
 #define LOCKSTEP_CUDA_LOAD(result, name, symbol, parameters) RETURN_IF_ERROR(library.Load(symbol, api.name));
 
-// The same, but that it stays null where the library lacks it.
+// The same, but leaves it null if the library lacks it.
 #define LOCKSTEP_CUDA_LOAD_IF_THERE(result, name, symbol, parameters) library.Load(symbol, api.name).IgnoreError();

@@ -24,7 +24,7 @@ std::vector<std::string_view> Lines(std::string_view text) {
   return lines;
 }
 
-// The line, or of a long one the part around a place.
+// Returns the line, or the part of a long line around `place`.
 std::string Excerpt(std::string_view line, size_t place) {
   constexpr size_t kWhole = 240, kBefore = 80;
   if (line.size() <= kWhole) return std::string(line);
@@ -40,7 +40,7 @@ std::string Excerpt(std::string_view line, size_t place) {
 
 absl::Status AgreeOnSuccess(Communicator& communicator, std::string_view what, const absl::Status& own) {
   if (communicator.size() == 1) return own;
-  // A code alone where nothing failed, so that it is one small message.
+  // Sends only the code if the rank succeeded, so that this is one small message.
   const std::string said = Bytes(static_cast<uint64_t>(own.code())) + std::string(own.message());
   const absl::StatusOr<std::vector<std::string>> told = communicator.AllGatherBytes(said, what);
   RETURN_IF_ERROR(own);
@@ -98,7 +98,7 @@ absl::Status CheckReplicas(Executor& executor, Communicator& communicator) {
     if (!has_parts) continue;
     Tensor value(state.local_type);
     if (!state.is_here()) {
-      // Other ranks keep it.
+      // Other ranks have it.
     } else if (const absl::Status read = executor.ReadState(state.name, {state.local_type, value.mutable_bytes()});
                !read.ok()) {
       communicator.Abort(read);  // the others wait for this rank

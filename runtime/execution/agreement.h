@@ -1,6 +1,6 @@
-// What ranks compare before they rely on each other: that each got as far, that they run the same program, and that
-// replicas of a state are equal. All ranks call these functions together; all get the same verdict, so that the
-// communicator goes on after an error, unless that is one of its own.
+// Comparisons between ranks: each has succeeded so far, all run the same program, and replicas of a state are equal.
+// All ranks call these functions together and get the same result, so the communicator remains usable after an error,
+// unless the error is its own.
 
 #pragma once
 
@@ -13,20 +13,20 @@
 
 namespace lockstep {
 
-// OK if what each rank did for itself succeeded on all. Else the rank's own error or, where it has none, that of the
-// first rank that failed, with that rank's name. `what` says it.
+// Returns OK if `own` is OK on all ranks. Otherwise returns the rank's own error or, if it has none, the error of the
+// first failed rank, with that rank's name. `what` describes the work.
 absl::Status AgreeOnSuccess(Communicator& communicator, std::string_view what, const absl::Status& own);
 
-// FailedPrecondition if the ranks' texts differ, with the first line that does (of a long one the part around the
-// difference), its two versions, and `advice`; `what` names the text. Costs one small message unless there is a
+// Returns FailedPrecondition if the ranks' texts differ, with the first different line (of a long line, the part around
+// the difference), its two versions, and `advice`. `what` names the text. Costs one small message if there is no
 // difference.
 absl::Status AgreeOnText(Communicator& communicator, std::string_view what, const std::string& text,
                          std::string_view advice = "");
 
-// FailedPrecondition if another thread uses the communicator, or naming the first state whose bits differ between ranks
-// that hold the same part of it, and the ranks: all ranks if it is replicated along every axis of the mesh, those with
-// the same coordinates along the axes that split it otherwise. A state that one rank cannot read is that rank's error,
-// and aborts the communicator.
+// Returns FailedPrecondition if another thread uses the communicator, or if a state's bits differ between ranks that
+// hold the same part of it. The error names the first such state and the ranks. These are all ranks if the state is
+// replicated along every axis of the mesh, otherwise the ranks with the same coordinates along the axes that split it.
+// If a rank cannot read a state, it returns its error and aborts the communicator.
 absl::Status CheckReplicas(Executor& executor, Communicator& communicator);
 
 }  // namespace lockstep

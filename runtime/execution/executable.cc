@@ -83,7 +83,7 @@ std::string CollectiveInfo::ToString() const {
 
 std::string StepInfo::ToString(size_t most) const {
   std::string text = name;
-  if (collective && !collective->user_label.empty()) return text + ", " + collective->user_label;
+  if (collective && !collective->message_name.empty()) return text + ", " + collective->message_name;
   for (size_t i = 0; i < std::min(most, writes.size()); ++i) text += " %" + writes[i].name;
   if (writes.size() > most) text += " and " + std::to_string(writes.size() - most) + " more";
   if (!source.empty()) text += ", at " + source;

@@ -1,5 +1,5 @@
 // A compiled program: a linear list of steps over a table of buffers. Backends make executables, an Executor runs them.
-// It prints as text, since that is what one debugs at run time:
+// It can be printed as text for debugging at run time:
 //
 //   executable @step backend=cpu ranks=4 threads=2 arena=438KiB states=31KiB buckets=31KiB certificate=9f3c1a72
 //     [0] onednn.matmul         reads %x, %dz in arena+8192  writes %dw in buckets data+0  // onnx:/fc1/MatMul
@@ -7,8 +7,8 @@
 //     [2] all_reduce.wait       bucket 0 (%dw)
 //     [3] llvm.sgd              reads %w, %g in buckets data+0  writes %w.next in state w
 //
-// An executable knows no addresses and no communicator. Its steps may keep what they need between runs (a primitive
-// with its memory descriptors), so one executor owns it and one thread at a time runs it.
+// An executable contains no addresses and no communicator. Its steps may keep objects between runs (a primitive with
+// its memory descriptors), so one executor owns it and one thread at a time runs it.
 
 #pragma once
 
@@ -38,14 +38,14 @@ namespace lockstep {
 
 // A value that a step reads or writes.
 struct StepOperand {
-  std::string name;    // of the value, without the '%'
+  std::string name;    // the value's name, without the '%'
   std::string layout;  // empty: dense row-major
   BufferSlice slice;
 };
 
-// A way from one rank along an axis of the mesh to another one, where ranks run parts of their own of a program
-// (backends/planning/own_part.h). It has a communicator of the two, so that what goes one way never queues behind what
-// goes another.
+// A connection from one rank along an axis of the mesh to another, if ranks run different parts of a program
+// (backends/planning/own_part.h). It has a communicator of the two ranks, so transfers on different lanes never wait
+// for each other.
 struct Lane {
   std::string axis;
   int source = 0, target = 0;  // coordinates along the axis
@@ -56,69 +56,69 @@ struct Lane {
 
 // The collective of a start and its wait. The order certificate consists of these. A barrier has no operands.
 struct CollectiveInfo : Collective {
-  int id = 0;  // a start and its wait share it; also the index of the ticket
-  // From the one rank of a lane to the other, each of which has its end alone: an input, or an output. `pairs` is the
-  // lane's one.
+  int id = 0;  // shared by a start and its wait; also the index of the ticket
+  // A transfer from one rank of a lane to the other. Each of the two ranks has only its own operand: an input, or an
+  // output. `pairs` holds the lane's pair.
   bool is_transfer = false;
   std::string axis;   // of the mesh: names the communicator
-  int mesh_axis = 0;  // its position in the mesh; of a transfer that of its lane, behind the axes
-  // The computation waits for it before the next collectives along its axis start, so it should not queue behind those
-  // that nobody waits for yet. See backends/planning/schedule.h.
+  int mesh_axis = 0;  // its position in the mesh; for a transfer, that of its lane, after the axes
+  // True if the computation waits for it before the next collectives along its axis start. Then it should not queue
+  // behind collectives that are not awaited yet. See backends/planning/schedule.h.
   bool is_urgent = false;
-  // Equal for in place. Of a transfer, and of what has a root and a part of a program, empty where the rank has none.
+  // Equal if in place. Empty if this rank has no such operand: in a transfer, or with a root and program parts.
   BufferSlice input, output;
-  std::string label;  // "bucket 0 (%dw, %db)": what messages call it
-  // What they call it instead, where the label has names that no user knows; need not be unique. Empty: the label.
-  std::string user_label;
+  std::string label;  // "bucket 0 (%dw, %db)": the name in messages
+  // The name in messages if the label contains names that users do not know. Need not be unique. Empty: the label.
+  std::string message_name;
 
-  // Whether messages call it a transfer: of what one rank alone has, to another one or to all.
-  bool is_called_transfer() const { return is_transfer || (op == CollectiveOp::kBroadcast && !user_label.empty()); }
-  std::string_view name_in_messages() const { return user_label.empty() ? label : user_label; }
+  // True if messages call it a transfer: from the only rank with the value to another, or to all.
+  bool is_called_transfer() const { return is_transfer || (op == CollectiveOp::kBroadcast && !message_name.empty()); }
+  std::string_view name_in_messages() const { return message_name.empty() ? label : message_name; }
   std::string ToString() const;  // one line, equal on ranks that run the same program
   bool operator==(const CollectiveInfo&) const = default;
 };
 
 enum class StepKind : uint8_t {
   kKernel,  // computes the writes from the reads
-  kCopy,    // of one operand
-  kStart,   // of a collective
-  kWait,    // for a collective
-  // Of a job with parameter servers:
-  kPush,       // gives them a gradient, which it has taken when it returns
-  kStartPull,  // of a variable after its update; its write is filled from then on
-  kWaitPull,   // until it is there
+  kCopy,    // copies one operand
+  kStart,   // starts a collective
+  kWait,    // waits for a collective
+  // For jobs with parameter servers:
+  kPush,       // sends them a gradient, which has been read when it returns
+  kStartPull,  // starts to receive a variable after its update into its write
+  kWaitPull,   // waits for this variable
 };
 
-// What a step is, for those who print, check and profile it. It names all memory that the step touches.
+// The description of a step, for printing, checking and profiling. It names all memory that the step touches.
 struct StepInfo {
   StepKind kind = StepKind::kKernel;
   std::string name;                        // "onednn.matmul", "llvm.fusion", "copy", "all_reduce.start"
-  std::string source;                      // where the op comes from in the model; may be empty
-  std::vector<StepOperand> reads, writes;  // a wait reads nothing and writes what becomes usable
-  BufferSlice scratch;                     // of a kernel, with any content before and after; of 0 bytes if it has none
-  // (write, read) positions: that write may lie in exactly the bytes of that read. No other operands of a step share
+  std::string source;                      // the origin of the op in the model; may be empty
+  std::vector<StepOperand> reads, writes;  // a wait reads nothing and writes the values that become usable
+  BufferSlice scratch;                     // for kernels, with any content before and after; 0 bytes if there is none
+  // (write, read) positions: this write may occupy exactly the bytes of this read. No other operands of a step share
   // memory.
   std::vector<std::pair<int, int>> may_overwrite;
-  std::optional<CollectiveInfo> collective;  // of a start and a wait
-  int served = -1;                           // of a push, a pull and its wait: position in Executable::served
+  std::optional<CollectiveInfo> collective;  // for starts and waits
+  int served = -1;                           // for pushes, pulls and their waits: position in Executable::served
 
-  // "matmul %y, at onnx:/fc1/MatMul"; of the results that it writes the first `most` by name.
+  // Returns "matmul %y, at onnx:/fc1/MatMul", with the names of the first `most` results.
   std::string ToString(size_t most = std::numeric_limits<size_t>::max()) const;
 };
 
-// The buffers that a step may write, some perhaps twice. A collective writes its output from its start on. A part of a
-// buffer is not that buffer.
+// Returns the buffers that a step may write, perhaps some of them twice. A collective writes its output from its start
+// on. A part of a buffer is a different buffer.
 std::vector<int32_t> BuffersWritten(const StepInfo& step);
 
 // A rank's end of one axis of the mesh, or of a lane, in the current run.
 struct AxisContext {
-  // Of the ranks along the axis; null where that is this rank alone, and of a lane between others.
+  // For the ranks along the axis. Null if that is only this rank, and for lanes between other ranks.
   Communicator* communicator = nullptr;
-  // For what is urgent: another of the same ranks, or the same, where nothing would be gained.
+  // For urgent collectives: another communicator of the same ranks, or the same one if another would have no advantage.
   Communicator* urgent = nullptr;
-  int coordinate = 0;  // of this rank; of a lane 0 at its end of the smaller coordinate along the axis, else 1
+  int coordinate = 0;  // of this rank; for a lane, 0 at the end with the smaller coordinate, 1 at the other
   Communicator::Evidence evidence;
-  Communicator::Ticket witness;  // of the collective that carries it, if the program has none along the axis
+  Communicator::Ticket comparison;  // the collective that carries the evidence, if the program has none along the axis
 
   Communicator& communicator_of(const CollectiveInfo& collective) const {
     return collective.is_urgent ? *urgent : *communicator;
@@ -127,14 +127,14 @@ struct AxisContext {
 
 class ServedStates;
 
-// What a running step sees of its executor.
+// The view of a running step on its executor.
 class StepContext {
  public:
   StepContext(std::span<std::byte* const> buffers, Device& device, std::span<const AxisContext> axes,
               std::span<Communicator::Ticket> tickets, ServedStates* served = nullptr)
       : buffers_(buffers), device_(device), axes_(axes), tickets_(tickets), served_(served) {}
 
-  // Null where there is none.
+  // Null if there is none.
   std::byte* data(const BufferSlice& slice) const {
     return slice.buffer < 0 ? nullptr : buffers_[static_cast<size_t>(slice.buffer)] + slice.offset;
   }
@@ -143,7 +143,7 @@ class StepContext {
   Stream* stream() const { return device_.stream(); }
   const AxisContext& axis(int position) const { return axes_[static_cast<size_t>(position)]; }
   Communicator::Ticket& ticket(int id) const { return tickets_[static_cast<size_t>(id)]; }
-  ServedStates& served() const { return *served_; }  // requires that the program has states that servers keep
+  ServedStates& served() const { return *served_; }  // requires that servers keep states of the program
 
  private:
   std::span<std::byte* const> buffers_;
@@ -162,7 +162,7 @@ class Step {
 
   const StepInfo& info() const { return info_; }
 
-  // Does the work, or puts it into context.stream(). The error need not name the op: the executor adds it.
+  // Does the work, or queues it in context.stream(). The error need not name the op: the executor adds it.
   virtual absl::Status Run(StepContext& context) = 0;
 
  private:
@@ -172,64 +172,65 @@ class Step {
 using StepList = std::vector<std::unique_ptr<Step>>;
 
 // A backend's own way to run all steps at once, with the same effect as one after the other. Its errors name the step.
-// On a device that is not the host the addresses of all buffers are the same in every run.
-class WholeRun {
+// On a device other than the host, the addresses of all buffers are the same in every run.
+class CombinedRun {
  public:
-  virtual ~WholeRun() = default;
-  WholeRun(const WholeRun&) = delete;
-  WholeRun& operator=(const WholeRun&) = delete;
+  virtual ~CombinedRun() = default;
+  CombinedRun(const CombinedRun&) = delete;
+  CombinedRun& operator=(const CombinedRun&) = delete;
 
   virtual absl::Status Run(const StepList& steps, StepContext& context) = 0;
 
  protected:
-  WholeRun() = default;
+  CombinedRun() = default;
 };
 
-// What a backend does once for a program, on the device that it is loaded for: machine code, plans, choices. Called by
-// Executor::Load on every rank, before the program's memory is allocated, with the communicator that it is loaded with:
-// all ranks call what they call of that in the same order. Its errors name the op and are Load's, on all ranks.
+// The work that a backend does once for a program, on the device for which it is loaded: machine code, plans, choices.
+// Executor::Load calls it on every rank, before the program's memory is allocated, with its communicator. All ranks
+// make the same calls of the communicator in the same order. Its errors name the op, and Load returns them on all
+// ranks.
 using Preparation = absl::AnyInvocable<absl::Status(Device& device, Communicator& communicator)>;
 
-// An input, a result or a state, as the caller knows it.
+// An input, a result or a state, as the caller sees it.
 struct ValueInfo {
   std::string name;
-  TensorType global_type, local_type;  // differ where a placement is split
+  TensorType global_type, local_type;  // differ if a placement is split
   PlacementMap placements;
-  int32_t buffer = -1;     // dense, row-major; -1: a state that other ranks, or servers, have
-  bool is_served = false;  // a state that servers alone have, whom the executor asks for it
+  int32_t buffer = -1;     // dense, row-major; -1: a state on other ranks or on servers
+  bool is_served = false;  // a state that only servers have; the executor requests it from them
 
-  // Whether this rank's executor can read it.
+  // Returns true if this rank's executor can read it.
   bool is_here() const { return buffer >= 0 || is_served; }
 };
 
-// A state that parameter servers update (decisions/0047). A rank has a copy of it; what its optimizer keeps the servers
-// alone have.
+// A state that parameter servers update (decisions/0047). A rank has a copy of it. Only the servers have the
+// optimizer's states for it.
 struct ServedState {
   std::string name;
   int32_t buffer = -1;  // of the copy
   TensorType type;
   bool synchronous = true;  // an update waits for the gradients of all workers
   int64_t max_staleness = -1;
-  int64_t bigarray_bound = 0;  // a state of more elements is cut over all servers
-  // What its update keeps, by the names that states have in the program and in the update.
+  int64_t bigarray_bound = 0;  // a state with more elements is split over all servers
+  // The states of its update, by their names in the program and in the update.
   std::vector<std::pair<std::string, TensorType>> kept;
-  std::vector<std::string> settings;  // of the program, that its update takes
-  // The text of the update of a piece of it, which backends/server_update.h compiles on the servers.
+  std::vector<std::string> settings;  // settings of the program that its update uses
+  // Returns the text of the update of a piece, which backends/server_update.h compiles on the servers.
   std::function<absl::StatusOr<std::string>(const TensorType& piece)> update;
 };
 
-// A number that holds for all runs until another is set: an f64 at offset 8 * i of the buffer of settings, where i is
-// its place in Executable::settings.
+// A number that keeps its value in all runs until it is set: an f64 at offset 8 * i of the settings buffer, where i is
+// its position in Executable::settings.
 struct SettingInfo {
   std::string name;
   Setting setting;
 };
 
-// An error that names the setting if it cannot have the value.
+// Returns an error that names the setting if the value is not allowed.
 absl::Status CheckValue(const SettingInfo& setting, double value);
 
-// The proof that ranks which run the same text cannot hang, along whichever axes they communicate: made by
-// backends/planning/certificate.h, compared at load.
+// The proof that ranks which run the same text cannot hang, along all axes on which they communicate.
+// backends/planning/certificate.h makes it; ranks compare it at load.
 struct Certificate {
   uint64_t hash = 0;
   std::vector<std::string> lines;  // the collectives of all axes in order: op, root, kind, dtype, count, axis, contents
@@ -237,8 +238,8 @@ struct Certificate {
   std::string ToString() const;  // "9f3c1a72": the first 32 bits
 };
 
-// What a program computes more than once so that its memory is within a limit, beside all that it computes. Operations
-// are counted as FlopsOf does, bytes are those that kernels read and write.
+// The computation that a program repeats so that its memory stays within a limit, and its whole computation. Operations
+// are counted as by FlopsOf; bytes are those that kernels read and write.
 struct Recomputation {
   int64_t kernels = 0, all_kernels = 0;
   double flops = 0, all_flops = 0;
@@ -253,29 +254,29 @@ struct Executable {
   std::string name;     // of the graph
   std::string backend;  // "cpu"
   Mesh mesh;
-  int threads = 1;  // per rank, for which the kernels were made
+  int threads = 1;  // per rank; the kernels were made for this number
   std::vector<Buffer> buffers;
-  std::vector<Tensor> constants;  // by order of the constant buffers
+  std::vector<Tensor> constants;  // in the order of the constant buffers
   std::vector<ValueInfo> inputs, results;
-  std::vector<ValueInfo> states;  // of all ranks, also where each has some of them alone; and of servers
+  std::vector<ValueInfo> states;  // the states of all ranks, even if they are only on some of them, and of servers
   std::vector<ServedState> served;
   std::vector<SettingInfo> settings;
   int32_t settings_buffer = -1;  // -1 if there are none
   StepList steps;
-  Preparation prepare;              // null: steps need nothing before their first run
-  std::unique_ptr<WholeRun> whole;  // null: the steps run one after the other
+  Preparation prepare;                        // null: steps need no preparation before their first run
+  std::unique_ptr<CombinedRun> combined_run;  // null: the steps run one after the other
   int num_collectives = 0;
-  // Along which ranks run parts of their own of the program, so that their steps differ; empty: all run the same.
+  // The axis along which ranks run different parts of the program, with different steps; empty: all run the same.
   std::string parts_along;
   std::vector<Lane> lanes;              // between the parts: those of all ranks, in one order
-  uint64_t kernels_constant_bytes = 0;  // that kernels hold themselves: constants in bodies of loops
+  uint64_t kernels_constant_bytes = 0;  // bytes that kernels hold themselves: constants in bodies of loops
   Recomputation recomputed;
   Certificate certificate;
-  std::string fingerprint;  // lines about build, libraries and processor: where they are equal, so are the bits of
-                            // equal programs
-  std::string graph_text;   // of the program that a rank runs, after all passes: of all parts, if it has some
+  // lines about build, libraries and processor: if they are equal, equal programs compute the same bits
+  std::string fingerprint;
+  std::string graph_text;  // the program that a rank runs, after all passes; with parts, the text of all parts
 
-  // Bytes of all buffers of a kind that count for a rank.
+  // Returns the bytes of all buffers of a kind that count for one rank.
   uint64_t BytesOf(BufferKind kind) const;
   std::string ToString() const;
 };

@@ -13,7 +13,7 @@ class Nothing : public Step {
   absl::Status Run(StepContext&) override { return absl::OkStatus(); }
 };
 
-// The example of the header.
+// The example in the header.
 TEST(Executable, PrintsAsTheHeaderSays) {
   Executable executable;
   executable.name = "step";

@@ -1,4 +1,4 @@
-// Runs that are started and waited for, and what becomes of those that fail.
+// Runs that are started and waited for, and the handling of failed runs.
 
 #include "runtime/execution/executor.h"
 
@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// "call 2", "call 2 or 3"
+// Returns "call 2" or "call 2 or 3".
 std::string Calls(int64_t first, int64_t last) {
   return "call " + std::to_string(first) + (last > first ? " or " + std::to_string(last) : "");
 }
@@ -22,26 +22,26 @@ Executor::Executor(Executable executable, Communicator* communicator, Device* de
     : executable_(std::move(executable)), communicator_(*communicator), device_(*device), options_(options) {}
 
 Executor::~Executor() {
-  // The device would deliver results later, to memory that is then no more.
+  // Otherwise the device would write results later, to memory that no longer exists.
   if (calls_ > done_) (void)device_.Synchronize();
-  // Before the communicators and buckets that it may hold.
-  executable_.whole.reset();
+  // Destroyed before the communicators and buckets that it may use.
+  executable_.combined_run.reset();
 }
 
 // --- Calls --------------------------------------------------------------------------------------------------------
 
 absl::Status Executor::Run(std::span<const NamedInput> inputs, std::span<const NamedResult> results) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
   ASSIGN_OR_RETURN(const int64_t call, Start(inputs, results));
   return Wait(call);
 }
 
 absl::StatusOr<int64_t> Executor::Start(std::span<const NamedInput> inputs, std::span<const NamedResult> results) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
-  (void)Finish(calls_ + 1 - kFlights);
-  RETURN_IF_ERROR(Tell());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
+  (void)Finish(calls_ + 1 - kMaxStartedRuns);
+  RETURN_IF_ERROR(TakeUnreportedFailure());
   RETURN_IF_ERROR(CheckSpoilt());
   const int64_t begin = RecordNow();
   absl::Status status = FindInputs(inputs);
@@ -50,19 +50,19 @@ absl::StatusOr<int64_t> Executor::Start(std::span<const NamedInput> inputs, std:
     (void)Finish(calls_);  // GiveUp would end them
     has_results_ = false;
     GiveUp(status);
-    RETURN_IF_ERROR(Tell());
+    RETURN_IF_ERROR(TakeUnreportedFailure());
     return status;
   }
-  Flight& flight = FlightOf(++calls_);
-  flight.begun = 0;
-  flight.witnesses = flight.whole = 0;
+  StartedRun& run = StartedRunOf(++calls_);
+  run.begun = 0;
+  run.comparisons = run.combined = 0;
   has_results_ = true;
   records_ = recorder_ != nullptr && recorder_->is_on();
   Record(StepEvent::Kind::kCall, begin);
-  status = RunAll(flight);
+  status = RunAll(run);
   const int64_t end = RecordNow();
   Record(status.ok() ? StepEvent::Kind::kEnd : StepEvent::Kind::kFailed, end);
-  flight.total = Seconds(end - begin);
+  run.total = Seconds(end - begin);
   if (status.ok()) {
     if (!RunsAhead()) (void)Finish(calls_);
   } else if (Finish(calls_ - 1).ok()) {
@@ -72,8 +72,8 @@ absl::StatusOr<int64_t> Executor::Start(std::span<const NamedInput> inputs, std:
 }
 
 absl::Status Executor::Wait(int64_t call) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
   if (call < 1 || call > calls_) {
     return InvalidArgument() << "@" << executable_.name << ": there is no call " << call << " to wait for, of "
                              << calls_.load();
@@ -81,7 +81,7 @@ absl::Status Executor::Wait(int64_t call) {
   (void)Finish(call);
   for (const Failure& failure : failures_) {
     if (call < failure.first || call > failure.last) continue;
-    if (&failure == &failures_.back()) untold_ = false;
+    if (&failure == &failures_.back()) unreported_ = false;
     if (failure.first == failure.last) return failure.status;
     return Annotate(failure.status, "@" + executable_.name + ", " + Calls(failure.first, failure.last));
   }
@@ -89,16 +89,16 @@ absl::Status Executor::Wait(int64_t call) {
 }
 
 absl::Status Executor::CheckUsable() {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
-  RETURN_IF_ERROR(Settle());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
+  RETURN_IF_ERROR(WaitForAllRuns());
   return CheckSpoilt();
 }
 
-// --- Runs that are under way --------------------------------------------------------------------------------------
+// --- Runs in progress ---------------------------------------------------------------------------------------------
 
-// Whether Start may return before the run has ended. Where hosts carry what ranks say, nobody else may call their
-// communicator before that.
+// Returns true if Start may return before the run has ended. If hosts carry the collectives, no one else may call their
+// communicator before then.
 bool Executor::RunsAhead() const {
   return device_.stream() != nullptr && !options_.profile &&
          (communicator_.size() == 1 || !communicator_.needs_host_in_stream());
@@ -106,28 +106,28 @@ bool Executor::RunsAhead() const {
 
 absl::Status Executor::Finish(int64_t call) {
   while (done_ < std::min(call, calls_.load())) {
-    Flight& flight = FlightOf(done_ + 1);
+    StartedRun& run = StartedRunOf(done_ + 1);
     const int64_t begin = RecordNow();
-    const absl::Status status = device_.Await(*flight.done);
+    const absl::Status status = device_.Await(*run.done);
     if (!status.ok()) {
       Fail(status);
       return status;
     }
-    flight.total += Seconds(RecordNow() - begin);
-    Count(flight);
+    run.total += Seconds(RecordNow() - begin);
+    Count(run);
     ++done_;
   }
   return absl::OkStatus();
 }
 
-absl::Status Executor::Settle() {
+absl::Status Executor::WaitForAllRuns() {
   (void)Finish(calls_);
-  return Tell();
+  return TakeUnreportedFailure();
 }
 
-absl::Status Executor::Tell() {
-  if (!untold_) return absl::OkStatus();
-  untold_ = false;
+absl::Status Executor::TakeUnreportedFailure() {
+  if (!unreported_) return absl::OkStatus();
+  unreported_ = false;
   const Failure& failure = failures_.back();
   return Annotate(failure.status,
                   "@" + executable_.name + ", " + Calls(failure.first, failure.last) + ", which was started before");
@@ -135,9 +135,9 @@ absl::Status Executor::Tell() {
 
 void Executor::Fail(const absl::Status& cause) {
   failures_.push_back({done_ + 1, calls_.load(), cause});
-  untold_ = true;
+  unreported_ = true;
   bool updates = false;
-  for (int64_t call = done_ + 1; call <= calls_; ++call) updates = updates || FlightOf(call).begun > first_update_;
+  for (int64_t call = done_ + 1; call <= calls_; ++call) updates = updates || StartedRunOf(call).begun > first_update_;
   if (updates) Spoil(cause);
   done_ = calls_.load();
   has_results_ = false;
@@ -148,8 +148,8 @@ void Executor::Fail(const absl::Status& cause) {
 void Executor::GiveUp(const absl::Status& cause) {
   gave_up_ = communicator_.size() > 1;
   if (gave_up_) communicator_.Abort(cause);
-  // What the device's queue still holds may use memory of the caller. After the abort, as it may wait for peers: what
-  // is aborted ends, for which Synchronize waits, though a watch has told it of the failure.
+  // Queued work of the device may use the caller's memory. Synchronize comes after the abort, because the work may wait
+  // for peers: aborted work ends, and Synchronize waits for it, although a watch has reported the failure to it.
   (void)device_.Synchronize();
 }
 
@@ -167,22 +167,22 @@ absl::Status Executor::CheckSpoilt() const {
   for (size_t i = 0; i < std::min(kShown, unassigned_.size()); ++i) names += (i ? ", " : "") + unassigned_[i];
   if (unassigned_.size() > kShown) names += " and " + std::to_string(unassigned_.size() - kShown) + " more";
   if (gave_up_)
-    return FailedPrecondition() << spoilt_.message() << "; with it the communicator has ended: start the job anew";
-  return FailedPrecondition() << spoilt_.message() << "; compile or load it anew, or assign the states " << names;
+    return FailedPrecondition() << spoilt_.message() << "; its communicator has ended, too: restart the job";
+  return FailedPrecondition() << spoilt_.message() << "; compile or load it again, or assign the states " << names;
 }
 
 // --- Counters -----------------------------------------------------------------------------------------------------
 
-void Executor::Count(const Flight& flight) {
+void Executor::Count(const StartedRun& run) {
   const std::lock_guard<std::mutex> lock(counting_);
   ++counters_.runs;
-  counters_.total += flight.total;
-  counters_.communication += flight.witnesses;
-  counters_.kernels += flight.whole;
+  counters_.total += run.total;
+  counters_.communication += run.comparisons;
+  counters_.kernels += run.combined;
   for (size_t i = 0; i < executable_.steps.size(); ++i) {
     const StepInfo& info = executable_.steps[i]->info();
-    (info.collective.has_value() || info.served >= 0 ? counters_.communication : counters_.kernels) += flight.steps[i];
-    step_seconds_[i] += flight.steps[i];
+    (info.collective.has_value() || info.served >= 0 ? counters_.communication : counters_.kernels) += run.steps[i];
+    step_seconds_[i] += run.steps[i];
   }
 }
 

@@ -1,5 +1,4 @@
-// What the sources of the executor share, and nobody else: a call of it, and the check of a tensor that the caller
-// gives.
+// Code that only the sources of the executor share: a call of the executor, and the check of a tensor from the caller.
 
 #pragma once
 
@@ -9,10 +8,10 @@
 
 namespace lockstep {
 
-// Holds the executor, and its communicator unless there is nobody to talk to, for one call.
-class Executor::CallAlone {
+// Holds the executor, and its communicator if it has several ranks, for one call.
+class Executor::ExclusiveCall {
  public:
-  explicit CallAlone(Executor& executor)
+  explicit ExclusiveCall(Executor& executor)
       : use_(executor.in_use_),
         communicator_use_(executor.communicator_.size() > 1 ? executor.communicator_.in_use() : unshared_) {
     const std::string& name = executor.executable_.name;
@@ -27,10 +26,10 @@ class Executor::CallAlone {
   absl::Status status_;
 };
 
-// What counters count, of what the clock of events (runtime/record/clock.h) says.
+// Converts from the clock of events (runtime/record/clock.h) to seconds for counters.
 inline double Seconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
-// The names of values, for messages.
+// Returns the names of values, for messages.
 template <typename Range>
 std::string NamesOf(const Range& values) {
   std::string names;
@@ -38,7 +37,7 @@ std::string NamesOf(const Range& values) {
   return names.empty() ? "none" : names;
 }
 
-// Whether the caller's tensor is that of the value, which is an "input", a "result" or a "state".
+// Returns OK if the caller's tensor fits the value, which is an "input", a "result" or a "state".
 absl::Status CheckTensor(const char* what, const ValueInfo& info, const TensorType& type, const void* data);
 
 }  // namespace lockstep

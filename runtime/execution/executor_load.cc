@@ -1,4 +1,4 @@
-// From an executable to an executor: what the ranks agree on, and the memory of the buffers.
+// From an executable to an executor: the agreement of the ranks, and the memory of the buffers.
 
 #include <algorithm>
 #include <utility>
@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// The position in mesh.Groups(axis) of the group that the rank is in.
+// Returns the position in mesh.Groups(axis) of the rank's group.
 int GroupOf(int64_t rank, const Mesh& mesh, std::string_view axis) {
   const std::vector<std::vector<int64_t>> groups = mesh.Groups(axis);
   const auto group = std::find_if(groups.begin(), groups.end(), [&](const std::vector<int64_t>& ranks) {
@@ -22,7 +22,7 @@ int GroupOf(int64_t rank, const Mesh& mesh, std::string_view axis) {
   return static_cast<int>(group - groups.begin());
 }
 
-// What ranks have to have in common besides the program: which states are one piece of memory.
+// Returns a text that ranks must have in common besides the program: the states that share memory.
 std::string SharedStates(const Executable& executable) {
   std::string text;
   for (const Buffer& buffer : executable.buffers) {
@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, 
   const ExclusiveUse use(communicator->in_use());
   if (!use.ok()) return use.Error("the communicator for executor @" + executable.name);
   std::unique_ptr<Executor> executor(new Executor(std::move(executable), communicator, device, options));
-  RETURN_IF_ERROR(executor->Agree());  // or all ranks fail, and none waits
+  RETURN_IF_ERROR(executor->Agree());  // on an error, all ranks fail, and none waits
   absl::Status status = executor->MakeAxes();
   if (status.ok()) status = executor->Prepare();
   if (status.ok()) status = executor->Allocate();
@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Load(Executable executable, 
   return status;
 }
 
-// Whether the executable can run here at all.
+// Checks that the executable can run with this communicator and device.
 absl::Status Executor::CheckFits() const {
   const int64_t ranks = executable_.mesh.num_ranks();
   if (ranks != communicator_.size()) {
@@ -85,28 +85,30 @@ absl::Status Executor::CheckFits() const {
   return absl::OkStatus();
 }
 
-// All ranks get the same verdict.
+// All ranks get the same result.
 absl::Status Executor::Agree() {
   RETURN_IF_ERROR(AgreeOnSuccess(communicator_, "the load of @" + executable_.name, CheckFits()));
   std::string certificate;
   for (const std::string& line : executable_.certificate.lines) certificate += line + "\n";
   certificate += executable_.certificate.ToString();
-  // Equal collectives are not yet equal programs: a learning rate, say, may differ.
+  // Programs with equal collectives may still differ, for example in a learning rate.
   const std::string program = "checked every " + std::to_string(options_.check_every) + " runs\n" +
                               (options_.profile ? "profiled: step by step\n" : "") + SharedStates(executable_) +
                               executable_.graph_text;
-  const bool has_parts = !executable_.parts_along.empty();  // whose certificates differ
-  witness_ = std::make_unique<Witness>(executable_, options_.check_every, (has_parts ? "" : certificate) + program);
+  const bool has_parts = !executable_.parts_along.empty();  // their certificates differ
+  evidence_ =
+      std::make_unique<ReplicaEvidence>(executable_, options_.check_every, (has_parts ? "" : certificate) + program);
   if (communicator_.size() == 1) return absl::OkStatus();
-  // First, since kernels for other threads or of another processor may also want another layout in a bucket.
+  // Compared first, because kernels for another number of threads or another processor may also need another layout in
+  // a bucket.
   RETURN_IF_ERROR(
       AgreeOnText(communicator_, "threads of a rank of @" + executable_.name, std::to_string(executable_.threads),
-                  "What a team of threads adds up is cut by their number, so bits may differ. Give the same "
-                  "number on all ranks (threads=1, say), or OMP_NUM_THREADS."));
+                  "Sums are split by the number of threads, so bits may differ. Set the same number on all ranks "
+                  "(threads=1, for example), or OMP_NUM_THREADS."));
   RETURN_IF_ERROR(
       AgreeOnText(communicator_, "processor and libraries of @" + executable_.name, executable_.fingerprint,
-                  "Their kernels round differently. Run the same build everywhere; where the processors differ, "
-                  "compile on all ranks for what all have (isa=\"avx2\", say)."));
+                  "Their kernels round differently. Run the same build everywhere. If the processors differ, "
+                  "compile for an instruction set that all have (isa=\"avx2\", for example)."));
   if (has_parts) {
     RETURN_IF_ERROR(AgreeOnText(communicator_, "program @" + executable_.name, program));
     return AgreeOnParts(communicator_, executable_);
@@ -129,7 +131,7 @@ void Executor::NameSteps() {
     RecordedStep named{KindOf(info.kind), info.name, info.source, {}, 0};
     if (info.collective) {
       named.label = info.collective->name_in_messages();
-      if (!info.collective->user_label.empty()) named.source.clear();  // the label has it
+      if (!info.collective->message_name.empty()) named.source.clear();  // it contains the source
       named.is_urgent = info.collective->is_urgent;
       named.bytes = static_cast<int64_t>(std::max(info.collective->input.bytes, info.collective->output.bytes));
     }
@@ -155,19 +157,19 @@ absl::Status Executor::MakeAxes() {
     } else if (axis.size > 1) {
       const std::string label = "axis " + axis.name + " of @" + executable_.name;
       ASSIGN_OR_RETURN(auto part, communicator_.Split(GroupOf(rank, mesh, axis.name), label));
-      // Ranks keep their order, so a rank's number in its part is its coordinate, as roots and slices are.
+      // Split keeps the order of ranks, so a rank's number in its part is its coordinate, as for roots and slices.
       LOCKSTEP_CHECK(part->size() == axis.size && part->rank() == context.coordinate) << label;
       context.communicator = part.get();
       parts_.push_back(std::move(part));
     }
     context.urgent = context.communicator;
     axes_.push_back(context);
-    RETURN_IF_ERROR(MakeUrgentLane(axes_.back(), static_cast<int>(axes_.size()) - 1));
+    RETURN_IF_ERROR(MakeUrgentCommunicator(axes_.back(), static_cast<int>(axes_.size()) - 1));
   }
   return MakeLanes();
 }
 
-// All ranks along the axis take part in each split; of those that are at no end of the lane each is by itself.
+// All ranks along the axis take part in each split. Each rank at no end of the lane gets a communicator of its own.
 absl::Status Executor::MakeLanes() {
   const std::vector<MeshAxis>& axes = executable_.mesh.axes();
   for (const Lane& lane : executable_.lanes) {
@@ -190,10 +192,9 @@ absl::Status Executor::MakeLanes() {
   return absl::OkStatus();
 }
 
-// Between hosts a communicator does one collective after the other, and what moves meanwhile moves by itself. So what
-// is urgent gets a communicator of its own, with a thread and connections of its own, where there is anything else that
-// it would have to queue behind.
-absl::Status Executor::MakeUrgentLane(AxisContext& context, int axis) {
+// Between hosts, a communicator runs one collective after the other. So urgent collectives get their own communicator,
+// with its own thread and connections, if they would otherwise queue behind others.
+absl::Status Executor::MakeUrgentCommunicator(AxisContext& context, int axis) {
   if (context.communicator == nullptr || !context.communicator->is_host()) return absl::OkStatus();
   if (context.communicator->ranks_on_this_host() == context.communicator->size()) return absl::OkStatus();
   bool has_urgent = false, has_others = false;
@@ -210,7 +211,7 @@ absl::Status Executor::MakeUrgentLane(AxisContext& context, int axis) {
   return absl::OkStatus();
 }
 
-// Before memory is allocated: what is tried out needs some.
+// Before memory is allocated, because measurements need some.
 absl::Status Executor::Prepare() {
   return executable_.prepare ? executable_.prepare(device_, communicator_) : absl::OkStatus();
 }
@@ -225,12 +226,12 @@ absl::Status Executor::AllocateBuffers() {
   addresses_.assign(executable_.buffers.size(), nullptr);
   tickets_.resize(static_cast<size_t>(executable_.num_collectives));
   step_seconds_.assign(executable_.steps.size(), 0.0);
-  for (Flight& flight : flights_) {
-    flight.steps.assign(executable_.steps.size(), 0.0);
-    ASSIGN_OR_RETURN(flight.done, device_.CreateEvent());
+  for (StartedRun& run : started_runs_) {
+    run.steps.assign(executable_.steps.size(), 0.0);
+    ASSIGN_OR_RETURN(run.done, device_.CreateEvent());
   }
   for (const SettingInfo& info : executable_.settings) settings_.push_back(info.setting.value);
-  witness_->SettingsChanged(settings_);
+  evidence_->SettingsChanged(settings_);
   given_inputs_.assign(executable_.inputs.size(), nullptr);
   given_results_.assign(executable_.results.size(), nullptr);
   own_results_.assign(executable_.results.size(), nullptr);
@@ -260,7 +261,7 @@ absl::Status Executor::AllocateBuffers() {
   return AllocateShared();
 }
 
-// One piece of memory for all that ranks share along an axis, since each takes a file descriptor.
+// One piece of memory for all buffers that ranks share along an axis, because each piece needs a file descriptor.
 absl::Status Executor::AllocateShared() {
   std::vector<Buffer>& buffers = executable_.buffers;
   for (size_t axis = 0; axis < axes_.size(); ++axis) {
@@ -277,7 +278,7 @@ absl::Status Executor::AllocateShared() {
       if (!is_shared(buffers[i])) continue;
       if (buffers[i].part_of < 0) {
         addresses_[i] = std::exchange(next, next + AlignUp(buffers[i].bytes));
-      } else {  // which comes after the whole
+      } else {  // parts come after the whole
         addresses_[i] = addresses_[static_cast<size_t>(buffers[i].part_of)] +
                         static_cast<uint64_t>(axes_[axis].coordinate) * buffers[i].bytes;
       }
@@ -287,7 +288,8 @@ absl::Status Executor::AllocateShared() {
   return absl::OkStatus();
 }
 
-// What lies at the same addresses in all runs: results, and inputs that come while the run before computes.
+// Allocates memory with the same addresses in all runs: results, and inputs that are copied while the previous run
+// computes.
 absl::Status Executor::AllocateForQueue() {
   ASSIGN_OR_RETURN(taken_, device_.CreateEvent());
   for (const ValueInfo& info : executable_.inputs) {
@@ -316,7 +318,7 @@ void Executor::FindUpdates() {
   for (size_t i = 0; i < executable_.steps.size(); ++i) {
     const StepInfo& step = executable_.steps[i]->info();
     if (step.kind == StepKind::kStart) first_start = std::min(first_start, i);
-    if (step.kind == StepKind::kPush) first_update_ = std::min(first_update_, i);  // of what servers have
+    if (step.kind == StepKind::kPush) first_update_ = std::min(first_update_, i);  // updates states on servers
     for (int32_t buffer : BuffersWritten(step)) {
       const Buffer& written = executable_.buffers[static_cast<size_t>(buffer)];
       if (written.kind != BufferKind::kState) continue;

@@ -1,4 +1,4 @@
-// One run: from the caller's inputs to steps that have run, or are queued, and results that will be copied back.
+// One run: from the caller's inputs to steps that have run, or are queued, and results that will be copied to the host.
 
 #include <algorithm>
 #include <cstring>
@@ -24,7 +24,7 @@ absl::Status CheckTensor(const char* what, const ValueInfo& info, const TensorTy
   return absl::OkStatus();
 }
 
-// --- What the caller gives ----------------------------------------------------------------------------------------
+// --- Arguments of the caller --------------------------------------------------------------------------------------
 
 absl::Status Executor::FindInputs(std::span<const NamedInput> inputs) {
   for (size_t i = 0; i < executable_.inputs.size(); ++i) {
@@ -77,14 +77,14 @@ absl::Status Executor::FindResults(std::span<const NamedResult> results) {
 
 // --- Inputs and results -------------------------------------------------------------------------------------------
 
-// On a device: the copies from the host run while the run before computes, and the steps find their inputs at the
-// addresses of all runs.
+// On a device, inputs are copied from the host while the previous run computes, then to the addresses that the steps
+// use in all runs.
 absl::Status Executor::BindInputs() {
   const std::vector<ValueInfo>& inputs = executable_.inputs;
   for (size_t i = 0; i < inputs.size(); ++i) {
     std::byte*& address = addresses_[static_cast<size_t>(inputs[i].buffer)];
     if (device_.is_host()) {
-      address = const_cast<std::byte*>(given_inputs_[i]);  // no step writes into an input's buffer
+      address = const_cast<std::byte*>(given_inputs_[i]);  // no step writes to an input's buffer
     } else {
       RETURN_IF_ERROR(device_.CopyAhead(ahead_[i], given_inputs_[i], inputs[i].local_type.num_bytes(), *taken_));
     }
@@ -97,7 +97,7 @@ absl::Status Executor::BindInputs() {
   return device_.Record(*taken_);
 }
 
-// Where they changed. On a device before the copies of inputs, whose event stands for both.
+// Copies changed settings. On a device, before the copies of inputs, whose event covers both.
 absl::Status Executor::BindSettings() {
   if (settings_.empty() || !settings_changed_) return absl::OkStatus();
   std::byte* const address = addresses_[static_cast<size_t>(executable_.settings_buffer)];
@@ -113,7 +113,7 @@ absl::Status Executor::BindSettings() {
   return absl::OkStatus();
 }
 
-// On a device they lie in the executor's memory, since Load.
+// On a device, results have their addresses in the executor's memory since Load.
 absl::Status Executor::BindResults() {
   for (size_t i = 0; i < executable_.results.size() && device_.is_host(); ++i) {
     const ValueInfo& info = executable_.results[i];
@@ -143,85 +143,85 @@ absl::Status Executor::CopyResultsToHost() {
 
 // --- Steps --------------------------------------------------------------------------------------------------------
 
-absl::Status Executor::StartWitnesses() {
-  for (size_t i = 0; i < witness_->quiet().size(); ++i) {
-    if (!witness_->quiet()[i]) continue;
-    const std::string label = "what ranks have in common along " + executable_.mesh.axes()[i].name;
-    ASSIGN_OR_RETURN(axes_[i].witness,
+absl::Status Executor::StartComparisons() {
+  for (size_t i = 0; i < evidence_->without_collectives().size(); ++i) {
+    if (!evidence_->without_collectives()[i]) continue;
+    const std::string label = "comparison of ranks along " + executable_.mesh.axes()[i].name;
+    ASSIGN_OR_RETURN(axes_[i].comparison,
                      axes_[i].communicator->Start(Collective::AllReduce(0, DType::kU8, ReduceKind::kSum), nullptr,
                                                   nullptr, {label, device_.stream(), axes_[i].evidence}));
   }
   return absl::OkStatus();
 }
 
-absl::Status Executor::WaitForWitnesses() {
-  for (size_t i = 0; i < witness_->quiet().size(); ++i) {
-    if (!witness_->quiet()[i]) continue;
+absl::Status Executor::WaitForComparisons() {
+  for (size_t i = 0; i < evidence_->without_collectives().size(); ++i) {
+    if (!evidence_->without_collectives()[i]) continue;
     Record(StepEvent::Kind::kCompare, RecordNow());
-    RETURN_IF_ERROR(axes_[i].communicator->Wait(axes_[i].witness, device_.stream()));
+    RETURN_IF_ERROR(axes_[i].communicator->Wait(axes_[i].comparison, device_.stream()));
   }
   return absl::OkStatus();
 }
 
-absl::Status Executor::RunAtOnce(StepContext& context, Flight& flight) {
+absl::Status Executor::RunCombined(StepContext& context, StartedRun& run) {
   const int64_t before = RecordNow();
-  RETURN_IF_ERROR(WaitForWitnesses());
+  RETURN_IF_ERROR(WaitForComparisons());
   const int64_t between = RecordNow();
-  flight.witnesses = Seconds(between - before);
+  run.comparisons = Seconds(between - before);
   Record(StepEvent::Kind::kStep, between, StepEvent::kAllSteps);
-  flight.begun = executable_.steps.size() + 1;
-  RETURN_IF_ERROR(executable_.whole->Run(executable_.steps, context));
-  flight.whole = Seconds(RecordNow() - between);
+  run.begun = executable_.steps.size() + 1;
+  RETURN_IF_ERROR(executable_.combined_run->Run(executable_.steps, context));
+  run.combined = Seconds(RecordNow() - between);
   return absl::OkStatus();
 }
 
-// Of a part of a program names of its values mean nothing to users: passes have made many copies of each.
+// Omits value names for a part of a program, because passes have made many copies of each value.
 std::string Executor::NameInMessages(const StepInfo& step) const {
-  constexpr size_t kMostNames = 3;  // a loop over micro-batches gives the gradients of all states
+  constexpr size_t kMostNames = 3;  // a loop over micro-batches computes the gradients of all states
   if (roles_.empty()) return step.ToString(kMostNames);
   const bool has_names = step.source.empty() || step.collective.has_value();
   return roles_[static_cast<size_t>(communicator_.rank())] + " of @" + executable_.name + ", " +
          (has_names ? step.ToString(kMostNames) : step.name + ", at " + step.source);
 }
 
-absl::Status Executor::RunSteps(Flight& flight) {
+absl::Status Executor::RunSteps(StartedRun& run) {
   StepContext context(addresses_, device_, axes_, tickets_, served_.get());
-  if (executable_.whole != nullptr && !options_.profile) return RunAtOnce(context, flight);
-  const bool each = options_.profile && device_.stream() != nullptr;  // is waited for
+  if (executable_.combined_run != nullptr && !options_.profile) return RunCombined(context, run);
+  const bool each = options_.profile && device_.stream() != nullptr;  // waits for each step
   if (each) RETURN_IF_ERROR(device_.Synchronize());
   int64_t before = RecordNow();
   for (size_t i = 0; i <= executable_.steps.size(); ++i) {
-    if (i == first_update_) {  // ranks that disagree have their states as they were
-      RETURN_IF_ERROR(WaitForWitnesses());
+    if (i == first_update_) {  // if ranks disagree, their states are still unchanged
+      RETURN_IF_ERROR(WaitForComparisons());
       const int64_t after = RecordNow();
-      flight.witnesses = Seconds(after - before);
+      run.comparisons = Seconds(after - before);
       before = after;
     }
     if (i == executable_.steps.size()) break;
     Step& step = *executable_.steps[i];
-    flight.begun = i + 1;
+    run.begun = i + 1;
     Record(StepEvent::Kind::kStep, before, static_cast<int32_t>(i));
     absl::Status status = step.Run(context);
     if (status.ok() && each) status = device_.Synchronize();
     if (!status.ok()) return Annotate(status, NameInMessages(step.info()));
     const int64_t after = RecordNow();
-    flight.steps[i] = Seconds(after - before);
+    run.steps[i] = Seconds(after - before);
     before = after;
   }
   return absl::OkStatus();
 }
 
-absl::Status Executor::RunAll(Flight& flight) {
+absl::Status Executor::RunAll(StartedRun& run) {
   if (recorder_ != nullptr) recorder_->SetRoles(recorded_as_, roles_);
   RETURN_IF_ERROR(BindSettings());
   RETURN_IF_ERROR(BindInputs());
   RETURN_IF_ERROR(BindResults());
   if (served_ != nullptr) RETURN_IF_ERROR(served_->Begin(settings_, addresses_));
-  RETURN_IF_ERROR(witness_->Begin(addresses_, device_, axes_));
-  RETURN_IF_ERROR(StartWitnesses());
-  RETURN_IF_ERROR(RunSteps(flight));
+  RETURN_IF_ERROR(evidence_->Begin(addresses_, device_, axes_));
+  RETURN_IF_ERROR(StartComparisons());
+  RETURN_IF_ERROR(RunSteps(run));
   RETURN_IF_ERROR(CopyResultsToHost());
-  return device_.Record(*flight.done);
+  return device_.Record(*run.done);
 }
 
 }  // namespace lockstep

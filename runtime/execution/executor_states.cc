@@ -1,4 +1,4 @@
-// What lies in an executor between runs: the results of the last one, the states and the settings.
+// The contents of an executor between runs: the results of the last run, the states and the settings.
 
 #include <algorithm>
 #include <cstring>
@@ -12,9 +12,9 @@
 namespace lockstep {
 
 absl::StatusOr<ConstTensorRef> Executor::ResultOfLastRun(std::string_view name) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
-  RETURN_IF_ERROR(Settle());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
+  RETURN_IF_ERROR(WaitForAllRuns());
   for (size_t i = 0; i < executable_.results.size(); ++i) {
     const ValueInfo& info = executable_.results[i];
     if (info.name != name) continue;
@@ -42,14 +42,14 @@ absl::Status Executor::CheckIsHere(const ValueInfo& state) const {
   const std::string& axis = executable_.parts_along;
   return FailedPrecondition() << "state " << state.name << " is not on this rank, " << communicator_.rank()
                               << ", which is " << axis << " " << executable_.mesh.Coordinate(communicator_.rank(), axis)
-                              << ": it is on those of " << axis << " " << PlacementAlong(state.placements, axis).rank()
-                              << " alone; a checkpoint has all states";
+                              << ": only the ranks of " << axis << " " << PlacementAlong(state.placements, axis).rank()
+                              << " have it; a checkpoint has all states";
 }
 
 absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& tensor) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
-  RETURN_IF_ERROR(Settle());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
+  RETURN_IF_ERROR(WaitForAllRuns());
   ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
   for (const BoundState& bound : bound_) {
     if (bound.name != name || bound.writable) continue;
@@ -68,7 +68,7 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
   if (served_ != nullptr && served_->Keeps(name)) {
     RETURN_IF_ERROR(served_->Assign(name, info->local_type, data));
   } else if (!info->is_here()) {
-    // Other ranks keep it.
+    // Other ranks have it.
   } else if (executable_.buffers[static_cast<size_t>(info->buffer)].sharers > 1) {
     RETURN_IF_ERROR(AssignShared(*info, data));
   } else {
@@ -78,12 +78,12 @@ absl::Status Executor::AssignState(std::string_view name, const ConstTensorRef& 
   }
   if (served_ != nullptr) served_->CopyAssigned(name);
   std::erase(unassigned_, info->name);
-  witness_->StateAssigned(static_cast<size_t>(info - executable_.states.data()));
+  evidence_->StateAssigned(static_cast<size_t>(info - executable_.states.data()));
   return absl::OkStatus();
 }
 
-// Between two barriers, so that no rank reads what is half written: all are in this call. The first brings the value's
-// hash, so that none can mean another one.
+// Writes between two barriers, so that no rank reads a half-written state: all ranks are in this call. The first
+// barrier compares the value's hash, so that all ranks assign the same value.
 absl::Status Executor::AssignShared(const ValueInfo& info, const std::byte* data) {
   const auto buffer = static_cast<size_t>(info.buffer);
   const AxisContext& axis = axes_[static_cast<size_t>(executable_.buffers[buffer].mesh_axis)];
@@ -99,9 +99,9 @@ absl::Status Executor::AssignShared(const ValueInfo& info, const std::byte* data
 }
 
 absl::Status Executor::BindState(std::string_view name, const TensorRef& memory, bool writable) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
-  RETURN_IF_ERROR(Settle());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
+  RETURN_IF_ERROR(WaitForAllRuns());
   ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
   RETURN_IF_ERROR(CheckIsHere(*info));
   RETURN_IF_ERROR(CheckTensor("state", *info, memory.type, memory.data));
@@ -121,20 +121,20 @@ absl::Status Executor::BindState(std::string_view name, const TensorRef& memory,
                                 << ", and the memory that it would be bound to may not be written";
   }
   const auto is_own = [&](const std::unique_ptr<DeviceMemory>& own) { return own->data() == addresses_[buffer]; };
-  std::erase_if(memory_, is_own);  // none, if it was bound before
+  std::erase_if(memory_, is_own);  // none if it was bound before
   auto* const begin = static_cast<std::byte*>(memory.data);
   addresses_[buffer] = begin;
   std::erase_if(bound_, [&](const BoundState& bound) { return bound.name == name; });
   bound_.push_back({info->name, begin, begin + info->local_type.num_bytes(), writable, is_updated});
   std::erase(unassigned_, info->name);
-  witness_->StateAssigned(static_cast<size_t>(info - executable_.states.data()));
+  evidence_->StateAssigned(static_cast<size_t>(info - executable_.states.data()));
   return absl::OkStatus();
 }
 
-absl::Status Executor::DoubtStates(const absl::Status& why) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
-  RETURN_IF_ERROR(Settle());
+absl::Status Executor::InvalidateStates(const absl::Status& why) {
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
+  RETURN_IF_ERROR(WaitForAllRuns());
   spoilt_ = why;
   unassigned_.clear();
   for (const ValueInfo& info : executable_.states) unassigned_.push_back(info.name);
@@ -142,9 +142,9 @@ absl::Status Executor::DoubtStates(const absl::Status& why) {
 }
 
 absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
-  RETURN_IF_ERROR(Settle());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
+  RETURN_IF_ERROR(WaitForAllRuns());
   ASSIGN_OR_RETURN(const ValueInfo* info, FindState(name));
   RETURN_IF_ERROR(CheckTensor("state", *info, tensor.type, tensor.data));
   auto* out = static_cast<std::byte*>(tensor.data);
@@ -157,9 +157,9 @@ absl::Status Executor::ReadState(std::string_view name, const TensorRef& tensor)
 }
 
 absl::StatusOr<std::map<int64_t, int64_t>> Executor::Staleness() {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
-  RETURN_IF_ERROR(Settle());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
+  RETURN_IF_ERROR(WaitForAllRuns());
   if (served_ == nullptr)
     return FailedPrecondition() << "@" << executable_.name << " is not compiled with strategy=\"parameter_server\"";
   return served_->Staleness();
@@ -173,20 +173,20 @@ absl::StatusOr<size_t> Executor::FindSetting(std::string_view name) const {
 }
 
 absl::Status Executor::Set(std::string_view name, double value) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
   ASSIGN_OR_RETURN(const size_t i, FindSetting(name));
   RETURN_IF_ERROR(CheckValue(executable_.settings[i], value));
   if (settings_[i] == value) return absl::OkStatus();
-  settings_[i] = value + 0.0;  // no negative zero, whose bits differ
+  settings_[i] = value + 0.0;  // converts -0 to 0, because their bits differ
   settings_changed_ = true;
-  witness_->SettingsChanged(settings_);
+  evidence_->SettingsChanged(settings_);
   return absl::OkStatus();
 }
 
 absl::StatusOr<double> Executor::ReadSetting(std::string_view name) {
-  const CallAlone alone(*this);
-  RETURN_IF_ERROR(alone.status());
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
   ASSIGN_OR_RETURN(const size_t i, FindSetting(name));
   return settings_[i];
 }

@@ -12,15 +12,15 @@
 namespace lockstep {
 namespace {
 
-// Between which parts something moves.
+// The parts between which data moves.
 constexpr int kAllParts = -1;  // along their axis
-constexpr int kOnePart = -2;   // along other axes: among ranks that have the same part
+constexpr int kOnePart = -2;   // along other axes: between ranks with the same part
 
 struct Event {
   bool is_start = false;
-  int id = 0;              // a start and its wait share it
-  int channel = kOnePart;  // of a start: a lane, or one of the above
-  std::string_view call;   // what is started
+  int id = 0;              // shared by a start and its wait
+  int channel = kOnePart;  // for a start: a lane, or one of the above
+  std::string_view call;   // the description of the started call
 };
 
 std::string_view TakeWord(std::string_view& line) {
@@ -64,7 +64,7 @@ class Parts {
     }
   }
 
-  // All ends of each lane, and of what all parts do together, start the same, in the same order.
+  // Checks that both ends of each lane, and all parts on their axis, start the same calls in the same order.
   absl::Status CheckCalls() const {
     for (int lane = 0; lane < static_cast<int>(lanes_.size()); ++lane) {
       const auto source = static_cast<size_t>(lanes_[static_cast<size_t>(lane)].source);
@@ -75,7 +75,7 @@ class Parts {
     return absl::OkStatus();
   }
 
-  // Goes through all parts, each as far as it can.
+  // Executes all parts, each as far as possible.
   absl::Status CheckProgress() {
     for (bool any = true; std::exchange(any, false);) {
       for (size_t part = 0; part < parts_.size(); ++part) any = Advance(part) || any;
@@ -99,9 +99,9 @@ class Parts {
   };
   struct Part {
     std::vector<Event> events;
-    size_t next = 0;                   // event
+    size_t next = 0;                   // the next event
     std::map<int, Started> started;    // by id
-    std::map<int, size_t> on_channel;  // how many have started
+    std::map<int, size_t> on_channel;  // the number of started calls
   };
 
   const std::vector<std::string_view>& CallsOf(int channel, size_t part) const {

@@ -1,7 +1,8 @@
-// Whether the parts of a program fit together, where each rank along an axis of the mesh runs a part of its own
-// (Executable::parts_along), as the stages of a pipeline do. What follows each other on a lane must be the same at both
-// of its ends; and nobody may wait for ever, which is looked for by going through all parts at once: a start waits for
-// nothing, a wait until all who take part have started. Executor::Load asks it; trusts nothing of what made the parts.
+// Checks that the parts of a program fit together, if each rank along an axis of the mesh runs its own part
+// (Executable::parts_along), as the stages of a pipeline do. The sequence of transfers on a lane must be equal at both
+// ends, and no rank may wait for ever. For this, the check executes all parts together: a start waits for nothing, and
+// a wait waits until all participants have started. Executor::Load calls it. It does not rely on the code that made the
+// parts.
 
 #pragma once
 
@@ -14,15 +15,15 @@
 
 namespace lockstep {
 
-// What a rank starts and waits for, in its order, a line each: for CheckParts alone.
+// Returns the starts and waits of a rank in order, one per line. Only for CheckParts.
 std::string PartOrder(const Executable& executable);
 
-// `parts` has the order of one rank for each coordinate along the axis of the parts; lanes are the executable's.
-// FailedPrecondition if two ends of a lane, or ranks along the axis, differ, with the first transfer that does, or if
-// ranks would wait for each other for ever, with who waits for what.
+// `parts` has the order of one rank for each coordinate along the axis of the parts; `lanes` are the executable's.
+// FailedPrecondition if two ends of a lane, or ranks along the axis, differ, with the first different transfer, or if
+// ranks would wait for each other for ever, with what each waits for.
 absl::Status CheckParts(const std::vector<std::string>& parts, const std::vector<Lane>& lanes);
 
-// The same for the ranks of a world, which all call it. Ranks that have the same part must have equal orders, too.
+// Checks the ranks of a world, all of which call it. Ranks with the same part must also have equal orders.
 absl::Status AgreeOnParts(Communicator& world, const Executable& executable);
 
 }  // namespace lockstep

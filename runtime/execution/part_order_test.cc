@@ -20,11 +20,11 @@ std::string MessageOf(const std::vector<std::string>& parts, const std::vector<L
   return std::string(CheckParts(parts, lanes).message());
 }
 
-// Both give first: a start waits for nothing.
+// Both send first: a start waits for nothing.
 TEST(PartOrder, PartsThatFitTogetherDo) {
   EXPECT_EQ(MessageOf({"start 0 0 %a\nwait 0\nstart 1 1 %b\nwait 1\n", "start 0 0 %a\nstart 1 1 %b\nwait 0\nwait 1\n"}),
             "");
-  // What is along other axes, such as a sum over replicas of a stage, is nobody else's matter.
+  // Collectives along other axes, such as a sum over replicas of a stage, do not concern the other parts.
   EXPECT_EQ(MessageOf({"start 0 -2 %g\nwait 0\nstart 1 -1 %l\nwait 1\n", "start 0 -1 %l\nwait 0\n"}), "");
   EXPECT_EQ(MessageOf({"", ""}), "");
 }
@@ -37,16 +37,16 @@ TEST(PartOrder, TheFirstTransferThatDiffersIsNamed) {
   EXPECT_THAT(MessageOf({"start 0 -1 %a\n", "start 0 -1 %a\n", "start 0 -1 %b\n"}), HasSubstr("part 2: %b"));
 }
 
-// Each waits for what the other one gives after its own wait.
+// Each part waits for data that the other sends after its own wait.
 TEST(PartOrder, PartsThatWouldWaitForEverAreNamed) {
   EXPECT_THAT(
       MessageOf({"start 0 1 %b\nwait 0\nstart 1 0 %a\nwait 1\n", "start 0 0 %a\nwait 0\nstart 1 1 %b\nwait 1\n"}),
       AllOf(HasSubstr("for ever"), HasSubstr("part 0 waits for %b"), HasSubstr("part 1 waits for %a")));
-  // Who gives waits for its memory, which the other one takes only after what comes later.
+  // The sender waits until its memory is free, but the receiver receives it only after a later transfer.
   EXPECT_THAT(
       MessageOf({"start 0 0 %a\nwait 0\nstart 1 -1 %l\nwait 1\n", "start 0 -1 %l\nwait 0\nstart 1 0 %a\nwait 1\n"}),
       AllOf(HasSubstr("part 0 waits for %a"), HasSubstr("part 1 waits for %l")));
-  // What all start is waited for until the last of them has, who waits for the first.
+  // A wait for a call of all parts lasts until the last part has started it, which waits for the first part.
   EXPECT_THAT(
       MessageOf({"start 0 -1 %l\nwait 0\nstart 1 0 %a\nwait 1\n", "start 0 -1 %l\nwait 0\n",
                  "start 1 0 %a\nwait 1\nstart 0 -1 %l\nwait 0\n"},
@@ -60,7 +60,7 @@ class NothingSent : public Step {
   absl::Status Run(StepContext&) override { return absl::OkStatus(); }
 };
 
-// A program of one part, for two ranks, that starts these of its collectives.
+// Returns a program of one part, for two ranks, that starts these of its collectives.
 Executable ProgramOf(const std::vector<int>& order) {
   Executable executable;
   executable.name = "step";

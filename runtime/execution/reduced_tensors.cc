@@ -30,7 +30,7 @@ size_t WaitFor(const StepList& steps, size_t start) {
   LOCKSTEP_CHECK(false) << "nobody waits for " << steps[start]->info().ToString();
 }
 
-// Those that read the result of this name, and are not taken; they are then.
+// Returns the steps that read the result of this name and are not in `taken`, and adds them to it.
 std::vector<int> TakeReaders(const StepList& steps, size_t begin, const StepOperand& result, std::set<size_t>& taken) {
   std::vector<int> readers;
   for (size_t i = begin; i < steps.size(); ++i) {

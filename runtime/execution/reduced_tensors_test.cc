@@ -44,7 +44,7 @@ StepList ListOf(const std::vector<StepInfo>& infos) {
 TEST(ReducedTensors, KnowsWhoComputesAndUsesThem) {
   const BufferSlice x{kArena, 0, 256}, w{kState, 0, 64}, v{kState, 64, 128};
   const StepList steps = ListOf({
-      Kernel({}, {{"x", "", x}, {"other", "", kA}}),  // what lay there before %a
+      Kernel({}, {{"x", "", x}, {"other", "", kA}}),  // the earlier contents, before %a
       Kernel({{"x", "", x}}, {{"a", "", kA}}),
       Kernel({{"x", "", x}}, {{"b", "", kB}}),
       Kernel({{"x", "", x}}, {{"y", "", x}}),

@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// A call: this thread alone uses the client, which other stores of the process share, and its waits hear of the world.
+// One call: only this thread uses the client, which other stores of the process share, and waits also check the world.
 class ServedStates::Use {
  public:
   explicit Use(const ServedStates& states) : use_(states.servers_.in_use()) {
@@ -19,7 +19,7 @@ class ServedStates::Use {
 
  private:
   const ExclusiveUse use_;
-  std::optional<ServerClient::Watch> watch_;
+  std::optional<ServerClient::ScopedCheck> watch_;
 };
 
 absl::StatusOr<std::unique_ptr<ServedStates>> ServedStates::Create(const Executable& executable, ServerClient* servers,
@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<ServedStates>> ServedStates::Create(const Executa
   if (executable.served.empty()) return std::unique_ptr<ServedStates>();
   if (servers == nullptr) {
     return FailedPrecondition() << "@" << executable.name
-                                << " is compiled for parameter servers, and there are none to load it with";
+                                << " is compiled for parameter servers, but loaded without them";
   }
   const int64_t ranks = executable.mesh.num_ranks();
   if (executable.served.front().synchronous && ranks != servers->workers()) {
@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<ServedStates>> ServedStates::Create(const Executa
   std::unique_ptr<ServedStates> states(new ServedStates(executable, *servers, communicator));
   const Use use(*states);
   RETURN_IF_ERROR(use.status());
-  // Workers who wait for the keys of rank 0 go on in any case, and miss those that it could not make.
+  // Workers that wait for the keys of rank 0 continue in any case, and detect keys that it could not create.
   const absl::Status made = servers->rank() == 0 ? states->MakeKeys() : absl::OkStatus();
   const absl::Status met = servers->Barrier();
   RETURN_IF_ERROR(made);
@@ -82,7 +82,7 @@ absl::Status ServedStates::CheckKeys() {
     ASSIGN_OR_RETURN(const TensorType type, servers_.TypeOf(KeyOf(i)));
     if (type == executable_.served[i].type) continue;
     return InvalidArgument() << "state " << executable_.served[i].name << " is " << executable_.served[i].type
-                             << ", and worker 0 has made it " << type << " on the servers";
+                             << ", but worker 0 created it as " << type << " on the servers";
   }
   return absl::OkStatus();
 }
@@ -96,8 +96,8 @@ absl::Status ServedStates::Begin(std::span<const double> settings, std::span<std
   return servers_.rank() == 0 ? SendSettings(settings) : absl::OkStatus();
 }
 
-// All workers meet before, as one may still be waiting for what the run before has made of a state, and after, so that
-// nobody pushes to what is still to be assigned.
+// All workers meet before, because one may still wait for a state of the previous run, and after, so that no worker
+// pushes to a state that is not yet assigned.
 absl::Status ServedStates::SendAssigned(std::span<std::byte* const> addresses) {
   const bool any = std::find(assigned_.begin(), assigned_.end(), true) != assigned_.end() ||
                    std::any_of(kept_.begin(), kept_.end(), [](const Kept& kept) { return kept.pending.has_value(); });
@@ -119,7 +119,7 @@ absl::Status ServedStates::SendAssigned(std::span<std::byte* const> addresses) {
   for (size_t i = 0; i < assigned_.size(); ++i) {
     if (!assigned_[i]) continue;
     assigned_[i] = false;
-    if (is_synchronous()) continue;  // ranks compare what they assign
+    if (is_synchronous()) continue;  // ranks compare their assignments
     RETURN_IF_ERROR(servers_.Pull(KeyOf(i), addresses[static_cast<size_t>(executable_.served[i].buffer)]));
   }
   return absl::OkStatus();

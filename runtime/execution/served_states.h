@@ -1,13 +1,13 @@
-// The states of a program that parameter servers keep and update (decisions/0047), between an executor and its end of
-// the servers. An executor owns one; the same thread as the executor's calls it.
+// The states of a program that parameter servers keep and update (decisions/0047), between an executor and its client
+// of the servers. An executor owns one. Only the executor's thread calls it.
 //
-// Workers make the same states, in the same order of programs, when they load: rank 0 makes the keys. What is assigned
-// goes to the servers when the next run begins, where the workers' pushes before are done: synchronous servers wait in
-// each update for rank 0, so that what rank 0 assigned before is there; of others all workers meet, and take rank 0's
-// values. The same holds for settings, of which rank 0's count.
+// At load, workers create the same states, in the same order of programs: rank 0 creates the keys. Assigned values are
+// sent to the servers when the next run begins, after the workers' earlier pushes. Synchronous servers wait in each
+// update for rank 0, so rank 0's earlier assignments are present. With asynchronous servers, all workers meet and take
+// rank 0's values. Settings are treated in the same way; those of rank 0 count.
 //
-// Who waits for servers hears of the world, too: that a rank gave up, or died. But not where the job tolerates that,
-// and the program is of this rank alone.
+// A wait for servers also ends if a rank of the world aborted or died. But not if the job tolerates this and the
+// program belongs only to this rank.
 //
 // Errors name the state, and the server or worker (server_client.h).
 
@@ -33,41 +33,41 @@ namespace lockstep {
 
 class ServedStates {
  public:
-  // All workers call it; `executable`, `servers` and `communicator`, which the program runs with, outlive it. States
-  // are zero at first. Null if the executable has no such states; an error if it has, and `servers` is null, or has
-  // other workers than the program has ranks.
+  // Creates the states. All workers call it. `executable`, `servers` and the program's `communicator` must outlive it.
+  // States are initially zero. Returns null if the executable has no such states. Returns an error if it has some and
+  // `servers` is null, or has another number of workers than the program has ranks.
   static absl::StatusOr<std::unique_ptr<ServedStates>> Create(const Executable& executable, ServerClient* servers,
                                                               Communicator& communicator);
-  // What was pulled and not waited for is written nowhere any more.
+  // Pulls in flight write nothing afterwards.
   ~ServedStates() { ForgetPulls(); }
   ServedStates(const ServedStates&) = delete;
   ServedStates& operator=(const ServedStates&) = delete;
 
   // --- In a run --------------------------------------------------------------------------------------------------
-  // Before its steps: gives the servers what was assigned, and settings, by the executable's order, that have changed.
-  // `addresses` are those of the executable's buffers.
+  // Call it before the steps. Sends assigned states and changed settings to the servers. `settings` are in the
+  // executable's order; `addresses` are those of the executable's buffers.
   absl::Status Begin(std::span<const double> settings, std::span<std::byte* const> addresses);
-  // Of the state at this position of Executable::served. `value` is filled until Wait returns.
+  // For the state at this position of Executable::served. `value` is filled until Wait returns.
   absl::Status Push(int state, const std::byte* gradient);
   absl::Status StartPull(int state, std::byte* value);
   absl::Status Wait(int state);
-  // Returns when nobody fills a value any more, that of a run that has failed.
+  // Abandons the pulls of a failed run. After it returns, no value is written any more.
   void ForgetPulls();
 
   // --- Between runs -----------------------------------------------------------------------------------------------
-  // The copy of a state has been assigned, if servers update it.
+  // Notes that the copy of a state has been assigned, if servers update it.
   void CopyAssigned(std::string_view state);
-  // Whether servers update the state, or have it alone.
+  // Returns true if servers update the state, or only servers have it.
   bool Has(std::string_view state) const { return Keeps(state) || FindServed(state).has_value(); }
-  // Whether servers alone have the state; then it is assigned, and read, here.
+  // Returns true if only servers have the state. Then Assign and Read of this class apply.
   bool Keeps(std::string_view state) const { return FindKept(state) != nullptr; }
   absl::Status Assign(std::string_view state, const TensorType& type, const std::byte* data);
   absl::Status Read(std::string_view state, const TensorType& type, std::byte* data);
-  // Where updates do not wait for each other, what the servers have of a state now becomes the copy.
+  // If updates do not wait for each other, replaces the copy by the servers' present value.
   absl::Status Refresh(std::string_view state, std::span<std::byte* const> addresses);
 
   bool is_synchronous() const { return executable_.served.front().synchronous; }
-  // How many updates of pieces, of all programs of the job, had each staleness (ServerClient::Staleness).
+  // Returns how many updates of pieces, of all programs of the job, had each staleness (ServerClient::Staleness).
   absl::StatusOr<std::map<int64_t, int64_t>> Staleness();
 
  private:
@@ -75,8 +75,8 @@ class ServedStates {
   struct Kept {
     std::string name;
     TensorType type;
-    std::vector<size_t> states;     // in whose updates it is
-    std::optional<Tensor> pending;  // assigned, and not given to the servers yet
+    std::vector<size_t> states;     // positions of the states whose updates use it
+    std::optional<Tensor> pending;  // assigned, and not yet sent to the servers
   };
 
   ServedStates(const Executable& executable, ServerClient& servers, Communicator& communicator);
@@ -91,11 +91,11 @@ class ServedStates {
   const Executable& executable_;
   ServerClient& servers_;
   Communicator& communicator_;
-  const std::string prefix_;  // of the keys: programs may have states of one name
+  const std::string prefix_;  // of the keys, because programs may have states with equal names
   std::vector<Kept> kept_;
   std::vector<bool> assigned_;               // by served state, since the last run
   std::vector<ServerClient::Ticket> pulls_;  // by served state: those in flight
-  std::vector<double> settings_;             // that the servers have
+  std::vector<double> settings_;             // the values on the servers
 };
 
 }  // namespace lockstep

@@ -24,7 +24,7 @@ class RunKernel : public Step {
 
  private:
   Kernel kernel_;
-  std::vector<std::byte*> reads_, writes_;  // of the current run, so that a run allocates nothing
+  std::vector<std::byte*> reads_, writes_;  // for the current run, so that a run does not allocate
 };
 
 class Copy : public Step {
@@ -57,8 +57,7 @@ class StartCollective : public Step {
     return axis.communicator_of(c).Start(c, context.data(c.input), context.data(c.output), call);
   }
 
-  // Of the two ranks of a lane one has the operand and the other one gets it: a broadcast, in place where it comes
-  // from.
+  // One of a lane's two ranks has the operand and the other receives it: a broadcast, in place at the source.
   static absl::StatusOr<Communicator::Ticket> StartTransfer(const CollectiveInfo& c, StepContext& context) {
     const AxisContext& lane = context.axis(c.mesh_axis);
     std::byte* const input = context.data(c.input);

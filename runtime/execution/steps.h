@@ -1,4 +1,4 @@
-// The steps that backends build executables from: a kernel over slices, a copy, and a collective's start and wait.
+// The steps from which backends build executables: a kernel over slices, a copy, and a collective's start and wait.
 
 #pragma once
 
@@ -9,14 +9,14 @@
 
 namespace lockstep {
 
-// The addresses of one run of a kernel, in the order of its step's reads and writes: of its device. The arrays last as
-// long as the call; a kernel that puts its work into the stream takes the addresses out of them.
+// The addresses for one run of a kernel, in the order of its step's reads and writes. They are addresses of its device.
+// The arrays live as long as the call; a kernel that queues its work in the stream copies the addresses out of them.
 struct KernelArgs {
   std::byte* const* reads;
   std::byte* const* writes;
-  std::byte* scratch;  // aligned to kBufferAlignment; null if the kernel asked for none
+  std::byte* scratch;  // aligned to kBufferAlignment; null if the kernel requested none
   Stream* stream;
-  int coordinate;  // of the rank along the kernel's axis
+  int coordinate;  // the rank's coordinate along the kernel's axis
 
   template <typename T>
   const T* read(size_t i) const {
@@ -28,20 +28,20 @@ struct KernelArgs {
   }
 };
 
-// What a backend makes of a node before memory is planned.
+// The result of lowering a node, before memory is planned.
 struct Kernel {
   std::string name;  // "onednn.matmul"
   uint64_t scratch_bytes = 0;
   int mesh_axis = -1;       // position in the mesh of the axis along which it needs the rank's coordinate; -1: none
-  bool is_reorder = false;  // it moves a value into another layout, and computes nothing
-  // Of a loop: how many of the scratch bytes are the arena of its body, how many bytes it holds besides, for the body's
-  // constants, and what the body computes again.
+  bool is_reorder = false;  // it moves a value to another layout and computes nothing
+  // For a loop: the scratch bytes that are the arena of its body, the further bytes for the body's constants, and the
+  // recomputation in the body.
   uint64_t body_bytes = 0;
   uint64_t constant_bytes = 0;
   Recomputation recomputed;
   absl::AnyInvocable<absl::Status(const KernelArgs&)> run;
 
-  // All but what it does, which cannot be copied.
+  // Returns a copy without the function, which cannot be copied.
   Kernel WithoutRun() const {
     return {name, scratch_bytes, mesh_axis, is_reorder, body_bytes, constant_bytes, recomputed, nullptr};
   }
@@ -56,7 +56,7 @@ std::unique_ptr<Step> CopyStep(StepInfo info);
 // Starts, or waits for, info.collective.
 std::unique_ptr<Step> CollectiveStep(StepInfo info);
 
-// A push of info.reads[0], a pull into info.writes[0], or the wait for it.
+// Pushes info.reads[0], starts a pull into info.writes[0], or waits for it.
 std::unique_ptr<Step> ServedStep(StepInfo info);
 
 }  // namespace lockstep

@@ -19,12 +19,12 @@ absl::StatusOr<const ValueInfo*> FindWhole(const Executable& executable, std::st
   for (const auto& [axis, placement] : state->placements) {
     if (placement.is_replicated() || placement.is_split() || placement.is_at()) continue;
     return FailedPrecondition() << "state " << name << " is " << placement.ToString() << " along " << axis
-                                << ": each rank has a value of its own, which are no parts of a whole";
+                                << ": each rank has its own value, so there is no global value";
   }
   return &*state;
 }
 
-// Brings the part of rank `root` to rank 0, which puts it to its place.
+// Sends the part of rank `root` to rank 0, which writes it to its position.
 absl::Status Fetch(const ValueInfo& state, int root, Executor& executor, Communicator& communicator, Tensor& part,
                    std::byte* whole) {
   if (root != 0) {

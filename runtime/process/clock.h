@@ -1,4 +1,4 @@
-// Time for timeouts and for looking at peers now and then: of the steady clock, which nobody can set.
+// Time for timeouts and regular checks of peers. It uses the steady clock, which cannot be set.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// Since a moment that is fixed while the machine runs.
+// Returns the time since a moment that is fixed while the machine runs.
 inline absl::Duration SteadyNow() { return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch()); }
 
 }  // namespace lockstep

@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-// Not the C++ library's waiting, which works between the threads of one process only.
+// Not the waits of the C++ library, which only work between threads of one process.
 long Futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* limit) {
   return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, limit, nullptr, 0);
 }
@@ -31,12 +31,13 @@ void Event::Notify() {
 void Event::Sleep(uint32_t seen, absl::Duration limit) {
   const timespec time = absl::ToTimespec(limit);
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  // The kernel compares with `seen`: a notification since then makes this return at once.
+  // The kernel compares with `seen`: after a notification since then, this returns at once.
   Futex(&count_, FUTEX_WAIT, seen, &time);
   sleepers_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-// After that no yields: on a busy machine each costs a whole time slice, and a sleeper is woken sooner.
+// Does not yield after spinning: on a busy machine, each yield costs a whole time slice, and a sleeping thread wakes
+// sooner.
 bool Spinner::Again() {
   if (spins_ == 0) return false;
   --spins_;

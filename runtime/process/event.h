@@ -1,6 +1,6 @@
-// How ranks that share memory wait for each other: an event that is notified whenever something changed, in memory that
-// may be shared between processes. Waiting spins for a moment and then sleeps, so that more ranks than cores do not
-// keep the one from working for which they wait. All members may be called by any thread of any process.
+// An event for waits between ranks that share memory. It is notified at every change, and may lie in memory that
+// processes share. A wait spins for a moment and then sleeps, so that with more ranks than cores it does not delay the
+// rank for which it waits. Any thread of any process may call all members.
 
 #pragma once
 
@@ -13,13 +13,14 @@ namespace lockstep {
 
 class Event {
  public:
-  // Wakes whoever waits. Call it after the change (an atomic store) that others wait for.
+  // Wakes all waiting threads. Call it after the change (an atomic store) for which others wait.
   void Notify();
 
-  // The number of notifications so far: read it, look whether what one waits for has happened, and if not, Sleep(seen).
+  // The number of notifications so far. A waiting thread reads it, checks its condition, and if that is false, calls
+  // Sleep(seen).
   uint32_t count() const { return count_.load(std::memory_order_seq_cst); }
 
-  // Returns when there has been a notification since count() was `seen`, after at most `limit`, or earlier for no
+  // Returns when there has been a notification since count() was `seen`, after at most `limit`, or earlier without a
   // reason.
   void Sleep(uint32_t seen, absl::Duration limit);
 
@@ -28,18 +29,17 @@ class Event {
   std::atomic<uint32_t> sleepers_{0};
 };
 
-// How long to look again and again before sleeping. Spinning only pays when whoever one waits for runs at the same
-// time.
+// Limits the spinning before a sleep. Spinning only helps if the awaited rank runs at the same time.
 class Spinner {
  public:
   // `crowded`: there are more ranks than cores.
   explicit Spinner(bool crowded) : spins_(crowded ? 0 : kSpins) {}
 
-  // True while it is worth looking again; false when one should sleep.
+  // Returns true while the caller should check again, and false when it should sleep.
   bool Again();
 
  private:
-  static constexpr int kSpins = 4000;  // about 50 to 150 us, depending on how long the processor pauses
+  static constexpr int kSpins = 4000;  // about 50 to 150 us, depending on the pause of the processor
   int spins_;
 };
 

@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// A fact of the process.
+// A state of the process.
 std::atomic<uint32_t>& Forks() {
   static std::atomic<uint32_t> forks{0};
   return forks;
@@ -27,10 +27,10 @@ std::string HostName() {
 }
 
 std::optional<ProcessFacts> FactsOfProcess(int id) {
-  // Not by a stream: one throws if the process ends between opening and reading.
+  // Not with a stream, which throws if the process ends between opening and reading.
   const int file = open(("/proc/" + std::to_string(id) + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return errno == ENOENT || errno == ESRCH ? std::optional(ProcessFacts{}) : std::nullopt;
-  char line[1024];  // more than 52 fields can take
+  char line[1024];  // enough for the 52 fields
   const ssize_t length = read(file, line, sizeof(line));
   const int error = errno;
   close(file);

@@ -1,5 +1,5 @@
-// What a rank can know of the processes of its host: which live, which are stopped, and whether this one was forked.
-// Any thread.
+// Information about the processes of this host: which are alive, which are stopped, and if this one was forked. Any
+// thread.
 
 #pragma once
 
@@ -9,22 +9,23 @@
 
 namespace lockstep {
 
-// This machine's name.
+// Returns this machine's name.
 std::string HostName();
 
 struct ProcessFacts {
-  uint64_t start = 0;    // when it started, in the kernel's ticks; 0: there is no such process, or only its remains
+  uint64_t start = 0;    // start time in kernel ticks; 0: there is no such process, or it is a zombie
   bool stopped = false;  // by a signal or a debugger
 };
 
-// Nothing if that cannot be told, as when this process has no file descriptor left: that is no proof of a death.
+// Returns nothing if the facts are unknown, for example if this process has no free file descriptor. This does not mean
+// that the process is dead.
 std::optional<ProcessFacts> FactsOfProcess(int id);
 
-// Whether process `id` has ended for certain. `start` is when it started, 0 if that is not known.
+// Returns true if process `id` has certainly ended. `start` is its start time, 0 if unknown.
 bool HasEnded(int id, uint64_t start);
 
-// How many forks lie between the process in which the program began and this one. A communicator made under another
-// number belongs to another process, which uses it still.
+// Returns the number of forks between the first process of the program and this one. A communicator that was made under
+// another number belongs to another process, which still uses it.
 uint32_t ForkGeneration();
 
 }  // namespace lockstep

@@ -12,7 +12,7 @@ struct Actions {
   std::vector<void (*)()> left;
 };
 
-// Does the latest; false: there is none left.
+// Does the latest action. Returns false if none is left.
 bool DoLatest(Actions& actions) {
   void (*action)() = nullptr;
   {
@@ -26,7 +26,7 @@ bool DoLatest(Actions& actions) {
 }
 
 Actions& ActionsOfProcess() {
-  static Actions* const actions = new Actions;  // used when the process exits
+  static Actions* const actions = new Actions;  // never destroyed, because it is used when the process exits
   return *actions;
 }
 
@@ -39,7 +39,7 @@ void AtProcessEnd(void (*action)()) {
   std::atexit([] { DoLatest(ActionsOfProcess()); });
 }
 
-void DoAllOfProcessEnd() {
+void RunProcessEndActions() {
   while (DoLatest(ActionsOfProcess())) {
   }
 }

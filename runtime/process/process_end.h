@@ -1,14 +1,14 @@
-// What a process does at its end, whichever way it ends: by exit(), or by _exit() because other threads still work with
-// what exit() would destroy. Any thread.
+// Actions at the end of a process, with exit(), or with _exit() if other threads still use objects that exit() would
+// destroy. Any thread.
 
 #pragma once
 
 namespace lockstep {
 
-// At exit(), in the place that std::atexit would give it; once.
+// Registers an action for exit(), in the order of std::atexit. It is done once.
 void AtProcessEnd(void (*action)());
 
-// What AtProcessEnd was told and what has not been done, the latest first. For who ends the process by _exit().
-void DoAllOfProcessEnd();
+// Does the remaining actions, the latest first. For callers that end the process with _exit().
+void RunProcessEndActions();
 
 }  // namespace lockstep

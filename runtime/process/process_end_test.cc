@@ -33,15 +33,15 @@ TEST(ProcessEnd, WhoEndsTheProcessItselfDoesAllOnce) {
   EXPECT_EXIT(
       {
         TellAll();
-        DoAllOfProcessEnd();
-        DoAllOfProcessEnd();
+        RunProcessEndActions();
+        RunProcessEndActions();
         _exit(3);
       },
       ::testing::ExitedWithCode(3), "^second first $");
   EXPECT_EXIT(
       {
         TellAll();
-        DoAllOfProcessEnd();
+        RunProcessEndActions();
         std::exit(3);
       },
       ::testing::ExitedWithCode(3), "^second first between $");

@@ -21,13 +21,13 @@ absl::StatusOr<ClockOffset> AlignClocks(Communicator& communicator, absl::Functi
   int64_t least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
   std::vector<Times> all(static_cast<size_t>(communicator.size()));
   Times mine;
-  // One round more than those that count, to tell of the last.
+  // One more round, to send the times of the last.
   for (int round = 0; round <= kRounds; ++round) {
     const Times last = mine;
     RETURN_IF_ERROR(
         communicator.Run(Collective::AllGather(2, DType::kI64), &last, all.data(), {.label = "clocks of the hosts"}));
     if (round > 0) {
-      // Rank 0 was not through before this rank had come, nor this rank before rank 0 had.
+      // Rank 0 did not leave before this rank had entered, and this rank not before rank 0 had entered.
       least = std::max(least, last.before - all[0].after);
       most = std::min(most, last.after - all[0].before);
     }

@@ -1,5 +1,5 @@
-// How the clocks of hosts relate: each counts from a moment of its own, so times of ranks on several hosts can be
-// compared only with the difference. Called once, when a communicator between hosts is made.
+// The offset between the clocks of hosts. Each clock counts from its own moment, so times of ranks on different hosts
+// can only be compared with the offset. Called once, when a communicator between hosts is made.
 
 #pragma once
 
@@ -13,13 +13,13 @@ namespace lockstep {
 
 struct ClockOffset {
   int64_t ahead = 0;  // nanoseconds by which this rank's clock is ahead of rank 0's
-  int64_t error = 0;  // it is off by no more than that, but for drift
+  int64_t error = 0;  // the maximum error of `ahead`, except for drift
 };
 
-// All ranks call it together, each with its own clock. Of several all_gathers, in each of which every rank tells what
-// its clock said before and after the one before it, those bound the difference best whose messages took least time: no
-// rank can be through with one before all have come to it (as in Cristian, "Probabilistic clock synchronization",
-// 1989).
+// Determines the offset. All ranks call it together, each with its own clock. In each of several all_gathers, every
+// rank sends the times of its clock before and after the previous barrier. The round with the fastest messages bounds
+// the offset best: no rank can leave a barrier before all have entered it (as in Cristian, "Probabilistic clock
+// synchronization", 1989).
 absl::StatusOr<ClockOffset> AlignClocks(Communicator& communicator, absl::FunctionRef<int64_t()> now);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Clocks that differ by days and by nothing, of ranks that are threads.
+// Clocks that differ by days or not at all, of ranks that are threads.
 
 #include "runtime/record/align_clocks.h"
 
@@ -17,7 +17,7 @@ TEST(AlignClocksTest, FindsHowFarClocksAreApart) {
   constexpr int64_t kSecond = 1'000'000'000;
   const std::vector<int64_t> ahead = {7 * kSecond, 0, -86'400 * kSecond, 7 * kSecond + 250'000};
   const int n = static_cast<int>(ahead.size());
-  // Of three groups of ranks: between them messages are sent.
+  // Three groups of ranks, which exchange messages.
   auto world = CreateInProcessGroups(n, {0, 1, 3}, {}).value();
   std::vector<ClockOffset> found(ahead.size());
   std::vector<absl::Status> status(ahead.size());

@@ -1,4 +1,4 @@
-// The clock of what is recorded: nanoseconds of the steady clock, which all processes of a machine share.
+// The clock of records: nanoseconds of the steady clock, which all processes of a machine share.
 
 #pragma once
 

@@ -71,12 +71,13 @@ absl::Status MakeJobFolder(const std::string& root, const std::string& job) {
   std::error_code error;
   if (fs::create_directories(root, error)) fs::permissions(root, fs::perms::owner_all, error);
   const bool is_new = !error && fs::create_directory(root + "/" + job, error);
-  if (error) return FailedPrecondition() << "there can be no folder " << root << "/" << job << ": " << error.message();
+  if (error)
+    return FailedPrecondition() << "cannot create the folder " << root << "/" << job << ": " << error.message();
   if (!is_new) return absl::OkStatus();
   size_t dead = 0;
   for (const std::string& other : Jobs(root)) {
     if (other == job || IsAlive(root + "/" + other)) continue;
-    // One that is being made has no files yet, and is the newest.
+    // A folder that is just being created has no files yet, and is the newest.
     if (++dead > kDeadJobsKept) fs::remove_all(root + "/" + other, error);
   }
   return absl::OkStatus();

@@ -1,5 +1,6 @@
-// Where the records of jobs lie: a folder for each job, in memory that outlives its processes, with the files of each
-// of its ranks. A job is what one mpirun started, or one process without it. Any thread, of any process.
+// The location of the records of jobs: a folder for each job, in memory that outlives its processes, with the files of
+// its ranks. A job is the set of processes that one mpirun started, or a single process without mpirun. Any thread, of
+// any process.
 
 #pragma once
 
@@ -10,23 +11,23 @@
 
 namespace lockstep {
 
-// The folder of all jobs: LOCKSTEP_RECORD of the environment, or one of this user in /dev/shm.
+// Returns the folder of all jobs: LOCKSTEP_RECORD from the environment, or a folder of this user in /dev/shm.
 std::string RootOfJobs();
 
-// The name of this process' job: mpirun's number for it, or the process'.
+// Returns the name of this process's job: mpirun's number of the job, or the number of the process.
 std::string ThisJob();
 
-// Makes the folder of a job. If it is new, folders of jobs whose processes have all ended are removed, but for the
-// newest of them, which somebody may want to look at.
+// Creates the folder of a job. If it is new, removes the folders of jobs whose processes have all ended, except the
+// newest of them, which a user may still want to read.
 absl::Status MakeJobFolder(const std::string& root, const std::string& job);
 
-// The names of all jobs, the newest first.
+// Returns the names of all jobs, the newest first.
 std::vector<std::string> Jobs(const std::string& root);
 
-// The files of ranks in a folder, by name: what ends with `suffix`.
+// Returns the files of ranks in a folder, by name: those whose names end with `suffix`.
 std::vector<std::string> FilesIn(const std::string& folder, const std::string& suffix);
 
-// Whether a process of the job lives.
+// Returns true if a process of the job is alive.
 bool IsAlive(const std::string& folder);
 
 }  // namespace lockstep

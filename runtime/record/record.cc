@@ -18,7 +18,7 @@ std::string WithoutSeparators(std::string text) {
   return text;
 }
 
-// The text up to the separator, which is taken off `rest` too.
+// Returns the text up to the separator, and removes both from `rest`.
 std::string_view Take(std::string_view* rest, char separator) {
   const size_t end = std::min(rest->find(separator), rest->size());
   const std::string_view taken = rest->substr(0, end);
@@ -66,7 +66,7 @@ std::vector<RecordedProgram> ParsePrograms(std::string_view text) {
     program.name = Take(&line, '\t');
     program.part = line;
     for (int64_t i = 0; i < steps; ++i) {
-      if (text.find('\n') == std::string_view::npos) return programs;  // more is to come, or the rank died
+      if (text.find('\n') == std::string_view::npos) return programs;  // the rest is not written yet, or the rank died
       line = Take(&text, '\n');
       RecordedStep& step = program.steps.emplace_back();
       step.kind = static_cast<RecordedStep::Kind>(Number(Take(&line, '\t')));
@@ -83,7 +83,7 @@ std::vector<RecordedProgram> ParsePrograms(std::string_view text) {
 
 namespace {
 
-// Worlds that ranks share are counted alike in all of their processes; one of a single rank is its process' own.
+// Processes that share worlds count them equally. A world of a single rank belongs to its process.
 auto WorldOf(const RecordedRank& rank) {
   return std::tuple(std::string_view(rank.transport), rank.world, rank.size == 1 ? rank.process : 0);
 }

@@ -18,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-// A file of another process, to be read.
+// A file of another process, mapped for reading.
 class Mapped {
  public:
   static absl::StatusOr<Mapped> Open(const std::string& path) {
@@ -28,11 +28,10 @@ class Mapped {
     const bool whole = fstat(file, &facts) == 0 && facts.st_size >= static_cast<off_t>(RecordLayout::kBytes);
     void* const memory = whole ? mmap(nullptr, RecordLayout::kBytes, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
     close(file);
-    if (memory == MAP_FAILED)
-      return FailedPrecondition() << path << " is no record of a rank, or one that is too short";
+    if (memory == MAP_FAILED) return FailedPrecondition() << path << " is not the record of a rank, or is too short";
     Mapped mapped(static_cast<std::byte*>(memory));
     if (std::memcmp(mapped.header().magic, RecordHeader::kMagic, sizeof(RecordHeader::kMagic)) != 0)
-      return FailedPrecondition() << path << " is no record of a rank, or one of another version";
+      return FailedPrecondition() << path << " is not the record of a rank, or has another version";
     return mapped;
   }
   Mapped(Mapped&& other) noexcept : memory_(std::exchange(other.memory_, nullptr)) {}
@@ -41,7 +40,7 @@ class Mapped {
   }
 
   const RecordHeader& header() const { return *reinterpret_cast<const RecordHeader*>(memory_); }
-  // Nobody writes through these.
+  // Only for reading.
   Ring<StepEvent> steps() const { return {memory_ + RecordLayout::kHeaderBytes, RecordLayout::kSteps}; }
   Ring<TransferEvent> transfers() const { return {memory_ + RecordLayout::kTransfersBegin, RecordLayout::kTransfers}; }
 
@@ -52,7 +51,7 @@ class Mapped {
 
 absl::StatusOr<RecordedRank> RankOf(const Mapped& mapped, const std::string& path) {
   RecordedRank rank = mapped.header().rank;
-  if (!MakeValid(rank)) return FailedPrecondition() << path << " is damaged: it is of no rank";
+  if (!MakeValid(rank)) return FailedPrecondition() << path << " is damaged: it describes no rank";
   return rank;
 }
 
@@ -85,7 +84,7 @@ std::vector<RankRecord> ReadRecords(const std::string& folder) {
   std::vector<RankRecord> records;
   for (const std::string& file : FilesIn(folder, kRecordSuffix)) {
     absl::StatusOr<RankRecord> record = ReadRecord(file);
-    if (record.ok()) records.push_back(*std::move(record));  // else it has ended meanwhile
+    if (record.ok()) records.push_back(*std::move(record));  // otherwise the rank has just ended
   }
   std::stable_sort(records.begin(), records.end(),
                    [](const RankRecord& a, const RankRecord& b) { return IsBefore(a.facts, b.facts); });

@@ -22,9 +22,9 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kMostProgramText = 16 << 20;  // of a rank; names beyond it are not kept
+constexpr size_t kMostProgramText = 16 << 20;  // of a rank; further names are not kept
 
-// Records of this process, so that no two have the same name.
+// Returns the number of the next record of this process, so that all have different names.
 uint32_t NextFile() {
   static std::atomic<uint32_t> files{0};
   return files.fetch_add(1);
@@ -88,18 +88,18 @@ Recorder::Recorder(const RecordedRank& rank, const RecorderOptions& options)
   std::memcpy(made->magic, RecordHeader::kMagic, sizeof(made->magic));
 }
 
-// Null if there can be none, such as in a container without /dev/shm.
+// Returns null if there can be no file, for example in a container without /dev/shm.
 std::byte* Recorder::MapFile() {
   const std::string job = ThisJob();
   folder_ = options_.root + "/" + job;
   file_ = folder_ + "/" + std::to_string(getpid()) + "-" + std::to_string(NextFile());
   const std::string path = file_ + kRecordSuffix;
   int file = -1;
-  // Again, as a rank that ends may remove the folder meanwhile.
+  // Tries again, because a rank that ends may remove the folder.
   for (int i = 0; i < 3 && file < 0 && MakeJobFolder(options_.root, job).ok(); ++i)
     file = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   void* memory = MAP_FAILED;
-  // Allocated, as a full file system would otherwise end the process where it writes.
+  // Allocates the blocks, because a write to a full file system would otherwise end the process.
   if (file >= 0 && posix_fallocate(file, 0, RecordLayout::kBytes) == 0)
     memory = mmap(nullptr, RecordLayout::kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (file >= 0) close(file);
@@ -111,7 +111,7 @@ std::byte* Recorder::MapFile() {
 }
 
 Recorder::~Recorder() {
-  if (ForkGeneration() != generation_) {  // all of it is the other process'
+  if (ForkGeneration() != generation_) {  // all of it belongs to the other process
     (void)trace_.release();
     munmap(memory_, RecordLayout::kBytes);
     return;
@@ -122,7 +122,7 @@ Recorder::~Recorder() {
   if (file_.empty() || keep) return;
   (void)unlink((file_ + kRecordSuffix).c_str());
   (void)unlink((file_ + kProgramsSuffix).c_str());
-  (void)rmdir(folder_.c_str());  // unless others are there
+  (void)rmdir(folder_.c_str());  // fails if other files are there
 }
 
 bool Recorder::is_on() const { return on_.load(std::memory_order_relaxed) && ForkGeneration() == generation_; }

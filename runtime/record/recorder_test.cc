@@ -1,4 +1,4 @@
-// What a rank records, and who finds it where.
+// Tests the records of a rank, and reading them.
 
 #include "runtime/record/recorder.h"
 
@@ -152,7 +152,7 @@ TEST_F(RecorderTest, AForkedProcessRecordsNothingAndRemovesNothing) {
   EXPECT_EQ(ReadRecords(folder()).size(), 1u);
 }
 
-// A job of a process that is killed.
+// Runs a job of one process that is killed.
 void RunAndDie(const std::string& root, const std::string& job) {
   const pid_t child = fork();
   if (child == 0) {
@@ -175,7 +175,7 @@ TEST_F(RecorderTest, TheRecordOfADeadProcessStaysUntilOthersHaveDied) {
   const std::unique_ptr<Recorder> alive = Make(0);
   EXPECT_TRUE(IsAlive(folder()));
   for (const char* job : {"second", "third", "fourth", "fifth"}) {
-    usleep(20'000);  // file systems count time in such steps
+    usleep(20'000);  // the resolution of times in file systems
     RunAndDie(root_, job);
   }
   EXPECT_EQ(Jobs(root_), (std::vector<std::string>{"fifth", "fourth", "third", "second", ThisJob()}));

@@ -1,7 +1,7 @@
-// The last events of a rank, in memory that other processes may read while it is written: a ring of places, each with a
-// stamp that says which event it holds. Any number of threads write, without locks, in tens of nanoseconds; a writer
-// that dies leaves all others' events readable. A reader takes those events whose stamp is the same before and after it
-// has copied them, so it never sees half of one.
+// The last events of a rank, in memory that other processes may read during writes: a ring of places, each with a stamp
+// that identifies its event. Any number of threads write, without locks, in tens of nanoseconds. If a writer dies, all
+// other events remain readable. A reader takes only events whose stamp is the same before and after copying, so it
+// never sees a partial event.
 
 #pragma once
 
@@ -22,7 +22,7 @@ class Ring {
 
  public:
   Ring() = default;
-  // Memory of Bytes(places), aligned to 64 bytes; zeros are an empty ring. `places` is a power of 2.
+  // `memory` has Bytes(places), aligned to 64 bytes. Zeros are an empty ring. `places` is a power of 2.
   Ring(std::byte* memory, uint64_t places)
       : written_(reinterpret_cast<Word*>(memory)),
         places_(reinterpret_cast<Place*>(memory + kHeaderBytes)),
@@ -30,7 +30,7 @@ class Ring {
 
   static constexpr size_t Bytes(uint64_t places) { return kHeaderBytes + places * sizeof(Place); }
 
-  // Numbers of events begun so far.
+  // The number of events whose writing has begun.
   uint64_t written() const { return written_->load(std::memory_order_acquire); }
   uint64_t places() const { return mask_ + 1; }
 
@@ -40,13 +40,13 @@ class Ring {
     std::array<uint64_t, kWords> words;
     std::memcpy(words.data(), &event, sizeof(event));
     place.stamp.store(0, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);  // who sees a new word sees no old stamp
+    std::atomic_thread_fence(std::memory_order_release);  // a reader that sees a new word does not see the old stamp
     for (size_t i = 0; i < kWords; ++i) place.words[i].store(words[i], std::memory_order_relaxed);
     place.stamp.store(number + 1, std::memory_order_release);
   }
 
-  // Appends the events from number `first` on that are still there, in order, and returns the number after the last
-  // that was looked at: at one that is being written it stops, and what was overwritten is missing.
+  // Appends the remaining events from number `first` on, in order. Returns the number after the last one that was
+  // checked: stops at an event that is being written, and skips overwritten ones.
   uint64_t Read(uint64_t first, std::vector<Event>* events) const {
     const uint64_t end = written();
     uint64_t number = end > places() && first < end - places() ? end - places() : first;

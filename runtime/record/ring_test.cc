@@ -1,4 +1,4 @@
-// Readers never see half of an event, whatever writers do meanwhile.
+// Tests that readers never see a partial event, in spite of concurrent writers.
 
 #include "runtime/record/ring.h"
 
@@ -64,12 +64,12 @@ TEST(RingTest, AnEventThatIsBeingWrittenIsNotSeen) {
   Ring<Event> ring(memory.bytes.get(), kPlaces);
   ring.Write(Event::Of(0));
   ring.Write(Event::Of(1));
-  // As a writer leaves it that dies in the middle of its third event: the number is taken, the stamp is not there.
+  // The state after a writer died within its third event: the number is taken, the stamp is missing.
   reinterpret_cast<std::atomic<uint64_t>*>(memory.bytes.get())->fetch_add(1);
   std::vector<Event> events;
   EXPECT_EQ(ring.Read(0, &events), 2u);
   EXPECT_EQ(events.size(), 2u);
-  // Whoever writes after it overwrites that place in the end, and all others are read.
+  // Later writers overwrite that place in the end, and all other events are read.
   for (uint64_t i = 3; i < 8; ++i) ring.Write(Event::Of(i));
   events.clear();
   EXPECT_EQ(ring.Read(0, &events), 8u);
@@ -78,7 +78,7 @@ TEST(RingTest, AnEventThatIsBeingWrittenIsNotSeen) {
 }
 
 TEST(RingTest, ReadersSeeWholeEventsWhileWritersOverwriteThem) {
-  constexpr uint64_t kPlaces = 8;  // so that nearly every event is overwritten while somebody reads
+  constexpr uint64_t kPlaces = 8;  // so that nearly every event is overwritten during a read
   constexpr uint64_t kEvents = 200'000;
   const Memory memory(kPlaces);
   Ring<Event> ring(memory.bytes.get(), kPlaces);

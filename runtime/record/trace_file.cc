@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kSuffix[] = ".events";
-constexpr std::chrono::milliseconds kPause(10);  // in which no ring is filled
+constexpr std::chrono::milliseconds kPause(10);  // too short to fill a ring
 
 // The file is a list of blocks: a letter, the number of bytes, the bytes.
 enum Block : char {
@@ -50,7 +50,7 @@ struct TraceFile {
   bool ended = false;
 };
 
-// Up to the last complete block, or the first that is damaged. Nothing if there is not even the rank.
+// Reads up to the last complete block, or to the first damaged one. Returns nothing if there is no block of the rank.
 std::optional<TraceFile> ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::error_code error;
@@ -62,7 +62,7 @@ std::optional<TraceFile> ReadFile(const std::string& path) {
   char kind = 0;
   uint64_t size = 0;
   while (file.get(kind) && file.read(reinterpret_cast<char*>(&size), sizeof(size))) {
-    if (size > in_file) break;  // and no memory for a number that is none
+    if (size > in_file) break;  // a damaged size must not allocate memory
     bytes.resize(size);
     if (!file.read(bytes.data(), static_cast<std::streamsize>(size))) break;
     switch (static_cast<Block>(kind)) {
@@ -86,7 +86,7 @@ std::optional<TraceFile> ReadFile(const std::string& path) {
   return trace;
 }
 
-// Whether each rank of each world that is in the folder has ended.
+// Returns true if all ranks of all worlds in the folder have ended.
 bool AllHaveEnded(const std::string& folder) {
   std::vector<RecordedRank> ended;
   for (const std::string& path : FilesIn(folder, kSuffix)) {
@@ -106,7 +106,7 @@ absl::StatusOr<std::unique_ptr<TraceWriter>> TraceWriter::Create(const Recorder&
   const std::string of_job = folder + "/" + ThisJob();
   std::error_code error;
   fs::create_directories(of_job, error);
-  if (error) return FailedPrecondition() << "there can be no folder " << of_job << ": " << error.message();
+  if (error) return FailedPrecondition() << "cannot create the folder " << of_job << ": " << error.message();
   const RecordedRank& rank = recorder.rank();
   const std::string path = of_job + "/" + rank.transport + std::to_string(rank.world) + "-rank" +
                            std::to_string(rank.rank) + "-" + std::to_string(rank.process) + kSuffix;
@@ -158,13 +158,13 @@ void TraceWriter::TakeNew() {
   next_transfer_ = transfer;
   {
     const std::lock_guard<std::mutex> lock(recorder_.naming_);
-    if (std::memcmp(&recorder_.rank(), &said_, sizeof(said_)) != 0) {
-      said_ = recorder_.rank();
-      WriteBlock(kRank, &said_, sizeof(said_));
+    if (std::memcmp(&recorder_.rank(), &written_rank_, sizeof(written_rank_)) != 0) {
+      written_rank_ = recorder_.rank();
+      WriteBlock(kRank, &written_rank_, sizeof(written_rank_));
     }
     const std::string& programs = recorder_.programs_text_;
-    WriteBlock(kPrograms, programs.data() + programs_said_, programs.size() - programs_said_);
-    programs_said_ = programs.size();
+    WriteBlock(kPrograms, programs.data() + written_programs_, programs.size() - written_programs_);
+    written_programs_ = programs.size();
   }
   WriteBlock(kSteps, steps.data(), steps.size() * sizeof(StepEvent));
   WriteBlock(kTransfers, transfers.data(), transfers.size() * sizeof(TransferEvent));
@@ -197,7 +197,7 @@ absl::StatusOr<std::vector<RankRecord>> ReadTrace(const std::string& folder) {
 
 absl::StatusOr<std::string> MergeTrace(const std::string& folder) {
   ASSIGN_OR_RETURN(const std::vector<RankRecord> records, ReadTrace(folder));
-  // Two ranks may find at once that they are the last, in two processes or in one.
+  // Two ranks may both be the last, in two processes or in one.
   static std::atomic<int> drafts = 0;
   const std::string path = folder + "/trace.json";
   const std::string draft = path + "." + std::to_string(getpid()) + "." + std::to_string(drafts++);

@@ -1,7 +1,7 @@
-// A trace: all that the ranks of a job record while LOCKSTEP_TRACE is set, not only the last events. Each rank has a
-// thread that takes new events out of its rings and writes them to a file of its own, in a folder of the job; the last
-// rank that ends merges the files into one, trace.json, which Perfetto and chrome://tracing show. What a rank wrote
-// before it died is there, and `lockstep report` merges then.
+// A trace: all events that the ranks of a job record while LOCKSTEP_TRACE is set, not only the last ones. Each rank has
+// a thread that takes new events from its rings and writes them to its own file, in a folder of the job. The last rank
+// that ends merges the files into trace.json, which Perfetto and chrome://tracing display. The events that a rank wrote
+// before it died are kept. `lockstep report` merges the files in this case.
 
 #pragma once
 
@@ -24,9 +24,9 @@ class Recorder;
 
 class TraceWriter {
  public:
-  // Writes to a new file of the folder <folder>/<job>. The recorder is borrowed and must outlive this.
+  // Writes to a new file in the folder <folder>/<job>. The recorder is borrowed and must outlive this object.
   static absl::StatusOr<std::unique_ptr<TraceWriter>> Create(const Recorder& recorder, const std::string& folder);
-  // Writes what is left, and merges if all ranks have ended. What cannot be written is said on stderr.
+  // Writes the remaining events, and merges if all ranks have ended. Reports on stderr if a file cannot be written.
   ~TraceWriter();
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
@@ -40,9 +40,9 @@ class TraceWriter {
   const Recorder& recorder_;
   const std::string folder_;
   std::FILE* const file_;
-  RecordedRank said_;  // what follows is used by the thread, and by others when it has ended
+  RecordedRank written_rank_;  // used by the thread like the following, and by others after its end
   uint64_t next_step_ = 0, next_transfer_ = 0, lost_ = 0;
-  size_t programs_said_ = 0;  // characters
+  size_t written_programs_ = 0;  // characters
   bool failed_ = false;
   std::mutex mutex_;  // guards stop_
   std::condition_variable changed_;
@@ -50,13 +50,13 @@ class TraceWriter {
   std::thread thread_;
 };
 
-// What the files of a job's folder hold, by rank. An error if there are none.
+// Reads the files of a job's folder, by rank. An error if there are none.
 absl::StatusOr<std::vector<RankRecord>> ReadTrace(const std::string& folder);
 
-// Writes trace.json of the files in a job's folder, and returns its path.
+// Writes trace.json from the files in a job's folder. Returns its path.
 absl::StatusOr<std::string> MergeTrace(const std::string& folder);
 
-// The folder of the newest job in a folder of traces; `folder` itself if it is that of a job.
+// Returns the folder of the newest job in a folder of traces, or `folder` itself if it is that of a job.
 absl::StatusOr<std::string> FindTrace(const std::string& folder);
 
 }  // namespace lockstep

@@ -27,12 +27,12 @@ std::string Quoted(const std::string& text) {
   return quoted + "\"";
 }
 
-// Of times of a damaged file, which may be any numbers, too.
+// Wraps instead of overflowing, because the times of a damaged file may be any numbers.
 int64_t Minus(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
 }
 
-// The format's unit.
+// Returns the time in the format's unit.
 std::string Microseconds(int64_t nanoseconds) {
   const uint64_t size = nanoseconds < 0 ? -static_cast<uint64_t>(nanoseconds) : static_cast<uint64_t>(nanoseconds);
   char text[40];
@@ -72,18 +72,18 @@ class OfRank {
                                   args + "}}"});
   }
 
-  // Each event lasts until the next of its program; a run is a slice around those of its steps.
+  // Each event lasts until the next of its program. A run is a slice around the slices of its steps.
   void AddSteps() {
     struct Run {
       const StepEvent* call = nullptr;
       const StepEvent* last = nullptr;
     };
-    std::map<uint16_t, Run> runs;  // by program: the one that is under way
+    std::map<uint16_t, Run> runs;  // by program: the run in progress
     for (const StepEvent& event : record_.steps) {
       const RecordedProgram* const program = record_.program(event.program);
       Run& run = runs[event.program];
       if (event.kind == StepEvent::Kind::kCall) run = {.call = &event};
-      if (run.call == nullptr) continue;  // its begin is lost
+      if (run.call == nullptr) continue;  // its beginning is lost
       if (run.last != nullptr) AddStep(*run.last, event.time, program);
       run.last = &event;
       if (event.kind != StepEvent::Kind::kEnd && event.kind != StepEvent::Kind::kFailed) continue;
@@ -96,7 +96,7 @@ class OfRank {
 
   void AddStep(const StepEvent& event, int64_t end, const RecordedProgram* program) {
     std::string name = "inputs and results", source;
-    if (event.kind == StepEvent::Kind::kCompare) name = "comparing what ranks have in common";
+    if (event.kind == StepEvent::Kind::kCompare) name = "comparing ranks";
     if (event.kind == StepEvent::Kind::kStep) {
       const bool named =
           program != nullptr && event.step >= 0 && static_cast<size_t>(event.step) < program->steps.size();
@@ -112,8 +112,8 @@ class OfRank {
                  (source.empty() ? "" : ",\"source\":" + Quoted(source)));
   }
 
-  // From when all ranks have come to when the results are there. Slices of a track may not overlap, and collectives
-  // that move data at the same time would: those of another communicator have a track of their own.
+  // A slice lasts from the arrival of all ranks until the results are complete. Slices of a track must not overlap, but
+  // collectives of different communicators may move data at the same time, so each communicator has its own track.
   void AddTransfers() {
     std::map<std::pair<uint32_t, uint64_t>, TransferEvent> under_way;
     for (const TransferEvent& event : record_.transfers) {
@@ -134,7 +134,7 @@ class OfRank {
   std::vector<Entry>& entries_;
 };
 
-// The time of the first event, on rank 0's clock.
+// Returns the time of the first event, on rank 0's clock.
 int64_t BeginOf(const std::vector<RankRecord>& records) {
   int64_t begin = std::numeric_limits<int64_t>::max();
   for (const RankRecord& record : records) {

@@ -1,6 +1,5 @@
-// A trace of all ranks as text in the Trace Event Format (JSON), which Perfetto's page and chrome://tracing open: a
-// process for each rank, in it a track of steps and one of collectives. Events are in the order of time, by the clock
-// of rank 0, and begin at 0.
+// The trace of all ranks as text in the Trace Event Format (JSON), which Perfetto and chrome://tracing open: a process
+// for each rank, with a track of steps and one of collectives. Events are sorted by time on rank 0's clock, from 0.
 
 #pragma once
 

@@ -1,4 +1,5 @@
-// Traces: all that ranks record is in their files, whatever the length of the rings, and in the merged one, in order.
+// Tests traces: the files contain all events of the ranks, for any length of the rings, and the merged file has them in
+// order.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,7 +38,7 @@ class TraceTest : public testing::Test {
   std::unique_ptr<Recorder> Make(int rank) const {
     return Recorder::Create({.rank = rank, .size = 2}, {.root = "", .trace = folder_});
   }
-  // Until the trace has so many steps of rank 0; not for ever.
+  // Waits until the trace has so many steps of rank 0, but not for ever.
   void AwaitSteps(size_t count) const {
     for (int i = 0; i < 1000; ++i) {
       const absl::StatusOr<std::vector<RankRecord>> records = ReadTrace(folder_ + "/" + ThisJob());
@@ -69,10 +70,10 @@ TEST_F(TraceTest, HoldsMoreThanTheRings) {
   first->AddProgram(OneStep());
   for (uint32_t call = 1; call <= kCalls; ++call) {
     RunOnce(*first, call, call * 2000);
-    if (call % 4000 == 0) AwaitSteps(3 * call);  // the ring has place for them
+    if (call % 4000 == 0) AwaitSteps(3 * call);  // the ring has space for them
   }
   second.reset();
-  EXPECT_FALSE(fs::exists(merged()));  // a rank has not ended
+  EXPECT_FALSE(fs::exists(merged()));  // one rank has not ended
   first.reset();
   EXPECT_TRUE(fs::exists(merged()));
   const std::vector<RankRecord> records = ReadTrace(FindTrace(folder_).value()).value();
@@ -106,8 +107,8 @@ TEST_F(TraceTest, OfADeadRankIsWhatItWroteBefore) {
   EXPECT_GT(with_steps, 0);
 }
 
-// Of a damaged file what comes before the damage is read, and nothing ends a process: it may be a rank that merges the
-// files of others.
+// Everything before the damage is read, and no damage ends a process, because it may be a rank that merges the files of
+// others.
 TEST_F(TraceTest, AnyDamageIsReadOver) {
   {
     std::unique_ptr<Recorder> recorder = Make(0);
@@ -143,7 +144,7 @@ TEST_F(TraceTest, AnyDamageIsReadOver) {
   EXPECT_GT(read, bytes.size());
   std::string endless = bytes;
   endless.replace(1, sizeof(uint64_t), sizeof(uint64_t),
-                  '\x7f');  // of the first block, more bytes than there is memory
+                  '\x7f');  // in the first block: more bytes than there is memory
   std::ofstream(job + "/rank.events", std::ios::binary | std::ios::trunc) << endless;
   EXPECT_FALSE(ReadTrace(job).ok());
 }
@@ -202,7 +203,7 @@ TEST(TraceJsonTest, IsInTheOrderOfTheClockOfRank0) {
     records[r].transfers.push_back(transfer);
   }
   const std::string json = TraceJson(records);
-  // Rank 1's call begins 100 ns after rank 0's, though its clock says a second.
+  // Rank 1's call begins 100 ns after rank 0's, although its clock is ahead by a second.
   const size_t of_0 = json.find(R"("ts":0.000,"dur":3.500,"pid":0,"tid":1,"name":"@step")");
   const size_t of_1 = json.find(R"("ts":0.100,"dur":3.500,"pid":1,"tid":1,"name":"@step")");
   const size_t kernel_of_0 = json.find(

@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-// Elements of one index of dimension 0.
+// Returns the number of elements for one index of dimension 0.
 int64_t RowElements(const TensorType& type) {
   const std::vector<int64_t>& dims = type.shape.dims();
   return dims.empty() || type.num_elements() == 0 ? 1 : type.num_elements() / dims[0];

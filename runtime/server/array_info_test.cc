@@ -35,7 +35,7 @@ TEST(PlaceArray, SpreadsByBytes) {
   EXPECT_EQ(server(100), 1);
   EXPECT_EQ(server(100), 1);
   EXPECT_EQ(server(800), 1);
-  EXPECT_EQ(server(1000), 0);  // not more than the bound
+  EXPECT_EQ(server(1000), 0);  // not larger than the bound
 }
 
 TEST(PlaceArray, CutsLargeArraysEvenly) {

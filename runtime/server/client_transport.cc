@@ -1,4 +1,4 @@
-// Connections of a worker's client to the servers, and how it waits.
+// Connections of a worker's client to the servers, and its waits.
 
 #include <poll.h>
 #include <unistd.h>
@@ -17,11 +17,11 @@
 namespace lockstep {
 namespace {
 
-// For a server that is asked what a request waits for, and for what was pushed at the end.
+// The time for a server to answer what a request waits for, and for pushes at the end.
 constexpr absl::Duration kAnswerTime = absl::Seconds(2);
-// Between looks, in a wait, at whether who is waited for can still come.
+// Between calls of a ScopedCheck during a wait.
 constexpr absl::Duration kNap = absl::Milliseconds(50);
-// Below this a value travels in its message: two copies of it take less than what sharing takes.
+// Smaller values travel in their message, because two copies take less time than sharing.
 constexpr size_t kSmall = 4096;
 
 int Milliseconds(absl::Duration duration) {
@@ -29,10 +29,10 @@ int Milliseconds(absl::Duration duration) {
       std::clamp<int64_t>(absl::ToInt64Milliseconds(absl::Ceil(duration, absl::Milliseconds(1))), 0, 60'000));
 }
 
-absl::StatusOr<Descriptor> ConnectTo(const ServerAddress& server, const SocketPlace& here, int rank,
+absl::StatusOr<Descriptor> ConnectTo(const ServerAddress& server, const ListenerInfo& here, int rank,
                                      absl::Duration end) {
-  Connecting connecting(WaysTo(here, server.place), server.place,
-                        Greeting{.nonce = server.place.nonce, .channel = 0, .from = rank});
+  Connecting connecting(WaysTo(here, server.listener), server.listener,
+                        Greeting{.nonce = server.listener.nonce, .channel = 0, .from = rank});
   for (;;) {
     ASSIGN_OR_RETURN(const bool is_there, connecting.Step());
     if (is_there) return connecting.Release();
@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<ServerClient>> ServerClient::Connect(const std::v
   ASSIGN_OR_RETURN(const std::shared_ptr<SocketListener> own, SocketListener::Create(options.interfaces));
   const absl::Duration end = SteadyNow() + options.timeout;
   for (size_t server = 0; server < servers.size(); ++server) {
-    absl::StatusOr<Descriptor> connection = ConnectTo(servers[server], own->place(), options.rank, end);
+    absl::StatusOr<Descriptor> connection = ConnectTo(servers[server], own->info(), options.rank, end);
     if (!connection.ok()) {
       return Annotate(connection.status(), "server " + std::to_string(server) + " on host " + servers[server].host);
     }
@@ -84,8 +84,8 @@ void ServerClient::Leave() {
   AwaitFarewells(SteadyNow() + options_.timeout);
 }
 
-// A server that has taken the farewell closes the connection. One that does not in time is stopped, and what ends this
-// process must not wait for it.
+// A server that has received the goodbye closes the connection. If it does not in time, it is stopped, and the end of
+// this process must not wait for it.
 void ServerClient::AwaitFarewells(absl::Duration end) {
   for (size_t server = 0; server < links_.size() && failure_.ok(); ++server) {
     MessageConnection& connection = links_[server]->connection;
@@ -118,7 +118,7 @@ std::string ServerClient::Name(size_t server) const {
          " of the job, process " + std::to_string(address.process) + " on host " + address.host + ")";
 }
 
-// Finds out what memory can be shared with each server.
+// Determines which memory can be shared with each server.
 absl::Status ServerClient::Greet() {
   ASSIGN_OR_RETURN(const std::shared_ptr<Segment> probe, Segment::CreateShared(1));
   std::vector<std::pair<size_t, Message>> hellos;
@@ -148,7 +148,7 @@ absl::Status ServerClient::CheckUsable() {
   return std::exchange(push_error_, absl::OkStatus());
 }
 
-// Puts a value into the message, or says there where it lies.
+// Puts a value, or its location, into the message.
 absl::Status ServerClient::Attach(Message& message, Request& request, const std::byte* data, size_t bytes) {
   if (bytes >= kSmall && links_[request.server]->takes_memory) {
     ASSIGN_OR_RETURN(PeerMemory::Located staged, memory_.Stage(bytes));
@@ -178,7 +178,7 @@ absl::StatusOr<uint64_t> ServerClient::Send(size_t server, Message message, Requ
   return id;
 }
 
-// Sends all, and returns their replies in order; the first error, if one has any.
+// Sends all messages. Returns their replies in order, or the first error.
 absl::StatusOr<std::vector<Message>> ServerClient::Call(std::vector<std::pair<size_t, Message>> messages) {
   std::vector<uint64_t> sent;
   for (auto& [server, message] : messages) {
@@ -197,7 +197,7 @@ absl::StatusOr<std::vector<Message>> ServerClient::Call(std::vector<std::pair<si
   return replies;
 }
 
-// Returns when all have their replies. A push that is done is no request any more.
+// Returns when all requests have their replies. A completed push is no longer a request.
 absl::Status ServerClient::Await(std::span<const uint64_t> requests) {
   const absl::Duration begin = SteadyNow(), end = begin + options_.timeout;
   absl::Duration look = check_ ? begin + kNap : end;
@@ -208,7 +208,7 @@ absl::Status ServerClient::Await(std::span<const uint64_t> requests) {
       const absl::Duration now = SteadyNow();
       if (now >= end) return Late(id);
       if (now >= look) {
-        RETURN_IF_ERROR(AskWatch());
+        RETURN_IF_ERROR(RunCheck());
         look = now + kNap;
       }
       Progress(std::min(look, end) - now);
@@ -217,7 +217,7 @@ absl::Status ServerClient::Await(std::span<const uint64_t> requests) {
   return absl::OkStatus();
 }
 
-absl::Status ServerClient::AskWatch() {
+absl::Status ServerClient::RunCheck() {
   const absl::Status status = check_();
   return status.ok() ? status : Fail(status);
 }
@@ -241,7 +241,7 @@ void ServerClient::Progress(absl::Duration limit) {
   for (size_t server = 0; server < links_.size() && failure_.ok(); ++server) {
     MessageConnection& connection = links_[server]->connection;
     absl::Status status = connection.Write();
-    // Also what came before the connection was lost.
+    // Also reads messages that arrived before the connection was lost.
     for (bool more = events[server].revents != 0; more && failure_.ok();) {
       absl::StatusOr<std::optional<Message>> message = connection.Read();
       more = message.ok() && message->has_value();
@@ -259,7 +259,7 @@ void ServerClient::Take(size_t server, Message message) {
     return;
   }
   const auto found = requests_.find(message.request);
-  if (found == requests_.end()) return;  // given up
+  if (found == requests_.end()) return;  // abandoned
   Request& request = found->second;
   if (request.kind == MessageKind::kPush) {
     if (push_error_.ok()) push_error_ = StatusOf(message);
@@ -279,11 +279,11 @@ void ServerClient::Take(size_t server, Message message) {
   request.is_done = true;
 }
 
-// The value of a pull.
+// Copies the value of a pull.
 absl::Status ServerClient::Receive(size_t server, uint64_t id, Request& request, const Message& reply) {
   const size_t bytes = reply.memory_bytes > 0 ? reply.memory_bytes : reply.bytes.size();
   if (bytes != request.bytes)
-    return Internal() << "key " << request.key << ": " << bytes << " bytes came, expected " << request.bytes;
+    return Internal() << "key " << request.key << ": " << bytes << " bytes received, expected " << request.bytes;
   if (reply.memory_bytes == 0) {
     if (bytes > 0) std::memcpy(request.to, reply.bytes.data(), bytes);
     return absl::OkStatus();
@@ -296,7 +296,7 @@ absl::Status ServerClient::Receive(size_t server, uint64_t id, Request& request,
   return value.status();
 }
 
-// The server may write again where a pull has shown the value.
+// Lets the server reuse the memory in the reply to a pull.
 absl::Status ServerClient::Release(size_t server, uint64_t id, const std::string& key) {
   Message release;
   release.kind = MessageKind::kRelease;
@@ -306,7 +306,7 @@ absl::Status ServerClient::Release(size_t server, uint64_t id, const std::string
   return links_[server]->connection.Write();
 }
 
-// The time is up: asks the server what the request waits for, and fails with the answer, or without one.
+// Handles a timeout: asks the server what the request waits for, and fails with or without its answer.
 absl::Status ServerClient::Late(uint64_t id) {
   const Request& request = requests_.at(id);
   const size_t server = request.server;
@@ -326,7 +326,7 @@ absl::Status ServerClient::Late(uint64_t id) {
   return Fail(Annotate(DescribeSilence(server), "waited for " + limit));
 }
 
-// Of a server that does not answer.
+// Returns the error for a server that does not answer.
 absl::Status ServerClient::DescribeSilence(size_t server) const {
   const ServerAddress& address = links_[server]->address;
   const std::optional<ProcessFacts> facts =

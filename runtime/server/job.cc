@@ -32,14 +32,15 @@ absl::StatusOr<bool> ToleratesLoss() {
   return InvalidArgument() << "the environment's " << kTolerate << " is '" << value << "', expected 0 or 1";
 }
 
-// A fact of the process, as its place in the job is.
+// A state of the process, like its role in the job.
 struct OwnClient {
   std::mutex mutex;
-  int process = 0;  // a forked one has none
+  int process = 0;  // a forked process has no client
   std::unique_ptr<ServerClient> client;
 };
 OwnClient& ThisClient() {
-  static OwnClient* const own = new OwnClient;  // used by what runs when the process exits
+  // never destroyed, because code that runs at the exit of the process uses it
+  static OwnClient* const own = new OwnClient;
   return *own;
 }
 
@@ -59,11 +60,11 @@ absl::Status ServeJob(MakeUpdate make_update, absl::Duration timeout) {
                                             .timeout = timeout,
                                             .interfaces = Interfaces(),
                                             .make_update = std::move(make_update)}));
-  ServerFacts facts{.place = server->place(), .process = getpid()};
+  ServerFacts facts{.listener = server->info(), .process = getpid()};
   CopyText(HostName(), facts.host, sizeof(facts.host));
   RETURN_IF_ERROR(JoinMpiAsServer(facts, timeout).status());
   const absl::Status status = server->Run();
-  // Ranks may be gone, which MPI_Finalize would wait for.
+  // Ranks may be gone, for which MPI_Finalize would wait.
   if (!status.ok() || tolerates_loss) MarkMpiFailed();
   return status;
 }
@@ -76,7 +77,7 @@ absl::StatusOr<ServerClient*> ConnectToServersOfJob(absl::Duration timeout) {
   if (own.process == getpid()) return own.client.get();
   ASSIGN_OR_RETURN(const bool tolerates_loss, ToleratesLoss());
   std::vector<ServerAddress> addresses;
-  for (const ServerFacts& server : job->servers) addresses.push_back({server.place, server.host, server.process});
+  for (const ServerFacts& server : job->servers) addresses.push_back({server.listener, server.host, server.process});
   ASSIGN_OR_RETURN(own.client, ServerClient::Connect(addresses, {.rank = job->worker,
                                                                  .workers = job->workers,
                                                                  .timeout = timeout,
@@ -84,7 +85,7 @@ absl::StatusOr<ServerClient*> ConnectToServersOfJob(absl::Duration timeout) {
                                                                  .interfaces = Interfaces(),
                                                                  .on_failure = MarkMpiFailed}));
   own.process = getpid();
-  if (tolerates_loss) MarkMpiFailed();  // so that the end of this process waits for nobody
+  if (tolerates_loss) MarkMpiFailed();  // so that the end of this process does not wait for others
   AtProcessEnd(Leave);
   return own.client.get();
 }

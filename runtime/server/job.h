@@ -1,4 +1,5 @@
-// The parameter servers of an MPI job (runtime/comm/mpi/mpi_roles.h): how a rank serves, and how a worker finds them.
+// The parameter servers of an MPI job (runtime/comm/mpi/mpi_roles.h): how a rank becomes a server, and how a worker
+// connects to servers.
 
 #pragma once
 
@@ -10,13 +11,14 @@
 
 namespace lockstep {
 
-// The whole life of a server: joins the job, and serves until all its workers have left. `timeout`: for all ranks to
-// come. With LOCKSTEP_TOLERATE_WORKERS=1 in the environment a worker that dies is left out; else the job then fails,
-// and so does this. Network interfaces are those of LOCKSTEP_INTERFACE, as in CreateMpi.
+// Runs a server: joins the job, and serves until all its workers have left. `timeout` limits the wait for all ranks to
+// arrive. With LOCKSTEP_TOLERATE_WORKERS=1 in the environment, a worker that dies is excluded; otherwise the job then
+// fails, and this returns an error. The network interfaces are those of LOCKSTEP_INTERFACE, as in CreateMpi.
 absl::Status ServeJob(MakeUpdate make_update, absl::Duration timeout);
 
-// This worker's end of its job's servers, after CreateMpi, which makes the process a worker; null if the job has none.
-// One for the process, which lives until its exit and says farewell there. The first call connects, with this timeout.
+// Returns this worker's client of its job's servers, or null if the job has none. Call it after CreateMpi, which makes
+// the process a worker. There is one client for the process. It lives until the process exits and then says goodbye.
+// The first call connects, with this timeout.
 absl::StatusOr<ServerClient*> ConnectToServersOfJob(absl::Duration timeout);
 
 }  // namespace lockstep

@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// More than any message has: a header that says more is damaged.
+// Larger than any message: a header with more is damaged.
 constexpr uint64_t kMostText = uint64_t{1} << 28, kMostBytes = uint64_t{1} << 40;
 
 bool WouldWait() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -39,7 +39,7 @@ absl::Status StatusOf(const Message& reply) {
   return absl::Status(reply.code, reply.text);
 }
 
-// Of each worker its rank, how many bytes it says, and these.
+// For each worker: its rank, the number of bytes, and the bytes.
 std::string EncodeTexts(const std::map<int, std::string>& texts) {
   std::string encoded;
   for (const auto& [rank, text] : texts)
@@ -55,7 +55,7 @@ absl::StatusOr<std::map<int, std::string>> DecodeTexts(std::string_view encoded)
     int rank = 0;
     size_t bytes = 0;
     if (line == encoded.npos || !(numbers >> rank >> bytes) || bytes > encoded.size() - line - 1)
-      return Internal() << "what workers say to each other is damaged";
+      return Internal() << "the texts of the workers are damaged";
     texts[rank] = std::string(encoded.substr(line + 1, bytes));
     encoded.remove_prefix(line + 1 + bytes);
   }
@@ -104,7 +104,7 @@ absl::Status MessageConnection::Write() {
   return absl::OkStatus();
 }
 
-// Whether `to` has all of its bytes.
+// Returns true if `to` is complete.
 absl::StatusOr<bool> MessageConnection::Receive(std::byte* to, size_t bytes, size_t* got, size_t& budget) {
   while (*got < bytes) {
     if (budget == 0) return false;
@@ -123,8 +123,8 @@ absl::StatusOr<std::optional<Message>> MessageConnection::Read(size_t& budget) {
                      Receive(reinterpret_cast<std::byte*>(&header_), sizeof(header_), &header_got_, budget));
     if (!whole) return std::nullopt;
     if (header_.name_bytes > kMostText || header_.text_bytes > kMostText || header_.bytes > kMostBytes) {
-      return Internal() << "a message says that it has a name of " << header_.name_bytes << " bytes, a text of "
-                        << header_.text_bytes << " and " << header_.bytes << " bytes more, which none has";
+      return Internal() << "a damaged message: a name of " << header_.name_bytes << " bytes, a text of "
+                        << header_.text_bytes << " and a value of " << header_.bytes;
     }
     body_.emplace(header_.name_bytes + header_.text_bytes + header_.bytes);
     body_got_ = 0;

@@ -1,6 +1,6 @@
-// What workers and parameter servers say to each other: messages over one TCP connection for each worker and server.
-// Large values travel beside them where both are on one host: the message says where in its sender's memory they lie.
-// A MessageConnection is used by one thread, and never waits.
+// The messages between workers and parameter servers, over one TCP connection for each worker and server. On one host,
+// large values are passed by shared memory: the message contains their location in the sender's process. One thread
+// uses a MessageConnection, which never waits.
 
 #pragma once
 
@@ -19,52 +19,53 @@
 
 namespace lockstep {
 
-// What the keys of compiled programs begin with, and those of stores do not.
+// The prefix of the keys of compiled programs. Keys of stores do not have it.
 inline constexpr std::string_view kProgramKeys = "@";
 
 enum class MessageKind : uint32_t {
-  // Of workers. Each but kRelease and kGoodbye has a reply of the same request.
-  kHello,       // number: its process; name: its host; memory: a segment to try
+  // From workers. Each except kRelease and kGoodbye has a reply with the same request number.
+  kHello,       // number: the worker's process; name: its host; memory: a segment to try
   kInit,        // name: a key; text: its ArrayInfo; the value
   kFind,        // name: a key. Reply: number 1 and text, its ArrayInfo, or number 0
   kPush,        // name: a key; the gradient
-  kPull,        // name: a key; version: that it must have; number 1: the reply may say where the value lies
-  kPullRanges,  // name: a key; version; bytes: pairs of i64, the first element and how many. Reply: these
-  kAssign,      // name: a key; the value that it has from now on
-  kRelease,     // request: of a pull, whose memory the worker has read
-  kSetUpdate,   // name: a key; text: of the update (update.h)
-  kSet,         // name: a setting; number: the bits of its value; text: how keys begin that get it. Reply: number: of
-                // keys that have it
-  kStates,      // name: a key. Reply: text: what its update keeps, a line each: name, type
+  kPull,        // name: a key; version: the required version; number 1: the reply may contain the value's location
+  kPullRanges,  // name: a key; version; bytes: pairs of i64, the first element and their number. Reply: these elements
+  kAssign,      // name: a key; its new value
+  kRelease,     // request: that of a pull whose memory the worker has read
+  kSetUpdate,   // name: a key; text: that of the update (update.h)
+  // name: a setting; number: the bits of its value; text: the prefix of the keys. Reply: number: of keys with this
+  // setting
+  kSet,
+  kStates,      // name: a key. Reply: text: the states of its update, two lines each: name, type
   kReadState,   // name: a key; text: the state. Reply: bytes
   kWriteState,  // name: a key; text: the state; bytes
-  kExchange,    // text: what the worker says. Reply, when all workers have sent it: text: what each said (EncodeTexts)
-  kStaleness,   // reply: text: a line for each staleness: it, how many updates had it
-  kPing,        // number: a request that has no reply. Reply: text: what it waits for
-  kGoodbye,     // the worker is done; code and text: why, if it gives up
-  // Of servers.
+  kExchange,    // text: that of the worker. Reply, after all workers have sent it: text: those of all (EncodeTexts)
+  kStaleness,   // reply: text: a line for each staleness, with the number of updates that had it
+  kPing,        // number: a request without a reply so far. Reply: text: what the request waits for
+  kGoodbye,     // the worker is done; code and text: the reason if it gives up
+  // From servers.
   kReply,
-  kLost,  // text: why the job has failed
+  kLost,  // text: the reason for which the job has failed
 };
 
 struct Message {
   MessageKind kind = MessageKind::kReply;
   absl::StatusCode code = absl::StatusCode::kOk;  // of a reply; `text` is then its message
-  uint64_t request = 0;                           // of one worker; of a reply that which it is of
+  uint64_t request = 0;                           // the number of the worker's request; a reply has the same
   int64_t version = 0;
   int64_t number = 0;
   std::string name, text;
   MessageBytes bytes{0};
-  // Or, instead of `bytes`, where they lie in the sender's process.
+  // Instead of `bytes`, the location of the value in the sender's process.
   MemoryRef memory = {};
   uint64_t memory_bytes = 0;
 };
 
 Message ErrorReply(const absl::Status& status);
-// The status of a reply.
+// Returns the status of a reply.
 absl::Status StatusOf(const Message& reply);
 
-// What workers say, by worker, as one text, and back.
+// Encode the texts of workers, by worker, as one text; and decode them.
 std::string EncodeTexts(const std::map<int, std::string>& texts);
 absl::StatusOr<std::map<int, std::string>> DecodeTexts(std::string_view encoded);
 
@@ -74,13 +75,13 @@ class MessageConnection {
 
   int descriptor() const { return connection_.get(); }
 
-  // Puts it behind what is to be sent. It leaves with the next Write.
+  // Queues a message. It leaves with the next Write.
   void Post(Message message);
-  // Sends what the kernel takes at once. An error, here as below: the peer is gone.
+  // Sends as much as the kernel accepts. An error, here and below, means that the peer is gone.
   absl::Status Write();
   bool has_more_to_write() const { return !outgoing_.empty(); }
-  // The next message that has come, if it has come as a whole. Of what has come no more than `budget` bytes are taken
-  // from the kernel, and it is less by those: who has many connections is kept by none.
+  // Returns the next message if it has arrived completely. Reads at most `budget` bytes from the kernel and subtracts
+  // them from it, so that one connection cannot delay the others of a server.
   absl::StatusOr<std::optional<Message>> Read(size_t& budget);
   absl::StatusOr<std::optional<Message>> Read() {
     size_t all = std::numeric_limits<size_t>::max();
@@ -88,7 +89,7 @@ class MessageConnection {
   }
 
  private:
-  // What each message begins with; its texts and bytes follow.
+  // The header of a message. Its texts and bytes follow.
   struct Header {
     MessageKind kind = {};
     int32_t code = 0;
@@ -101,7 +102,7 @@ class MessageConnection {
   struct Outgoing {
     Header header;
     Message message;
-    size_t sent = 0;  // of the header and all that follows
+    size_t sent = 0;  // of the header and everything after it
   };
   absl::StatusOr<bool> Receive(std::byte* to, size_t bytes, size_t* got, size_t& budget);
 

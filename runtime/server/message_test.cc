@@ -1,4 +1,4 @@
-// Messages as they come over a connection: one by one, in pieces, and damaged.
+// Tests messages over a connection: one by one, in pieces, and damaged.
 
 #include "runtime/server/message.h"
 
@@ -15,14 +15,14 @@
 namespace lockstep {
 namespace {
 
-// Two ends that do not wait.
+// Returns two nonblocking ends of a connection.
 std::pair<Descriptor, Descriptor> Ends() {
   int ends[2];
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-// All bytes that a message is sent as.
+// Returns all bytes of a message on the wire.
 std::string Sent(Message message) {
   auto [from, to] = Ends();
   MessageConnection connection(std::move(from));
@@ -66,12 +66,12 @@ TEST(Message, ComesInPiecesOfAnySize) {
   EXPECT_EQ((*message)->bytes.size(), 3u);
 }
 
-// Lengths that are huge, or whose sum is small because it does not fit 64 bits: neither memory is asked for, nor bytes
-// are read that are not there.
+// Lengths that are huge, or whose sum overflows 64 bits: no memory is allocated for them, and no missing bytes are
+// read.
 TEST(Message, DamagedLengthsAreErrors) {
   const std::string bytes = Sent(Example());
   int refused = 0;
-  for (size_t at = 0; at + 8 <= bytes.size() - 12; at += 8) {  // the header's words
+  for (size_t at = 0; at + 8 <= bytes.size() - 12; at += 8) {  // the words of the header
     std::string damaged = bytes;
     damaged.replace(at, 8, 8, '\xff');
     auto [from, to] = Ends();
@@ -80,7 +80,7 @@ TEST(Message, DamagedLengthsAreErrors) {
     const auto message = connection.Read();
     if (message.ok()) continue;
     ++refused;
-    EXPECT_NE(std::string(message.status().message()).find("which none has"), std::string::npos) << message.status();
+    EXPECT_NE(std::string(message.status().message()).find("a damaged message"), std::string::npos) << message.status();
   }
   EXPECT_EQ(refused, 3);  // of name, text and bytes
 }

@@ -1,4 +1,4 @@
-// Connections of a parameter server, and the life of its workers. What they ask for is in server_requests.cc.
+// Connections of a parameter server, and the states of its workers. Their requests are in server_requests.cc.
 
 #include "runtime/server/parameter_server.h"
 
@@ -19,9 +19,9 @@ namespace lockstep {
 namespace {
 
 constexpr uint32_t kChannel = 0;
-// What is taken from one worker before the others have their turns: requests of a few milliseconds, or one array.
+// The bytes that are read from one worker before the others are served: requests of a few milliseconds, or one array.
 constexpr size_t kTurnBytes = size_t{256} << 10;
-// Of a job that has failed, until its workers, which know, have gone.
+// The time after a failure of the job in which its workers, which know of it, can leave.
 constexpr absl::Duration kGrace = absl::Seconds(10);
 
 absl::Status Watch(int poll, int descriptor, uint32_t events, int operation = EPOLL_CTL_ADD) {
@@ -81,7 +81,7 @@ absl::Status ParameterServer::Run() {
   return failure_;
 }
 
-// All have gone, or those that have not had time to.
+// Returns true if all workers have left, or had enough time to.
 bool ParameterServer::IsOver() const {
   if (stopped_ || (!failure_.ok() && SteadyNow() - failed_at_ > kGrace)) return true;
   if (!failure_.ok()) return clients_.empty();
@@ -99,7 +99,7 @@ absl::StatusOr<int> ParameterServer::Patience() const {
     const absl::Duration left = began_ + options_.timeout - SteadyNow();
     if (left > absl::ZeroDuration()) return milliseconds(std::min(left, absl::Minutes(1)));
     return ErrorStream(absl::StatusCode::kDeadlineExceeded)
-           << "worker " << rank << " has not come within " << absl::FormatDuration(options_.timeout);
+           << "worker " << rank << " has not arrived within " << absl::FormatDuration(options_.timeout);
   }
   return kFor_ever;
 }
@@ -116,8 +116,8 @@ void ParameterServer::Welcome() {
   }
 }
 
-// What has come, as far as a turn goes: what is left wakes the next epoll_wait, behind what others have sent. The
-// client may be gone afterwards.
+// Reads at most `kTurnBytes`. Remaining bytes wake the next epoll_wait, after the messages of other workers. `client`
+// may be destroyed afterwards.
 void ParameterServer::Read(Client& client) {
   const int rank = client.rank;
   for (size_t budget = kTurnBytes; budget > 0;) {
@@ -130,7 +130,7 @@ void ParameterServer::Read(Client& client) {
   }
 }
 
-// Sends what is to be sent. Who cannot be reached is lost, which may give others more to be told.
+// Sends queued messages. An unreachable worker is lost, which may queue messages for others.
 void ParameterServer::Flush() {
   for (bool again = true; std::exchange(again, false);) {
     for (auto& [rank, client] : clients_) {
@@ -149,7 +149,7 @@ void ParameterServer::Flush() {
   }
 }
 
-// Its connection is gone.
+// Handles a closed connection.
 void ParameterServer::Lose(int rank, const absl::Status& why) {
   const auto client = clients_.find(rank);
   const absl::Status gives_up = client->second->gives_up;

@@ -1,11 +1,11 @@
-// A parameter server: keeps arrays under keys, and updates them by what workers push (decisions/0039). One thread is in
-// Run, which sleeps in the kernel while there is nothing to do; it takes connections, requests and gradients, and runs
-// the updates. Workers use runtime/server/server_client.h. A server knows no graph: the update of a key is made by
-// Options::make_update from a text that a worker sends.
+// A parameter server: keeps arrays under keys, and updates them by the gradients that workers push (decisions/0039).
+// One thread is in Run, which sleeps in the kernel when idle. It accepts connections, requests and gradients, and runs
+// the updates. Workers use runtime/server/server_client.h. A server knows no graph: Options::make_update makes the
+// update of a key from a text that a worker sends.
 //
-// A worker whose connection closes without a farewell has died. Then the job has failed: all others are told, with its
-// name, by the next reply or at once where they wait; or, where Options::tolerates_loss, the others go on, and nothing
-// waits for it any more.
+// A worker whose connection closes without a goodbye has died. Then the job has failed: all other workers get an error
+// with its name, by the next reply or at once during a wait. With Options::tolerates_loss, the others continue, and
+// nothing waits for that worker any more.
 
 #pragma once
 
@@ -33,24 +33,24 @@ class ParameterServer {
   struct Options {
     int workers = 1;
     bool tolerates_loss = false;
-    absl::Duration timeout = absl::Minutes(10);  // for all workers to come
+    absl::Duration timeout = absl::Minutes(10);  // for all workers to arrive
     std::string interfaces = {};                 // as in SocketListener::Create
-    MakeUpdate make_update = {};                 // of texts other than `add`; null: there are no others
+    MakeUpdate make_update = {};                 // for texts other than `add`; null: there are none
   };
   static absl::StatusOr<std::unique_ptr<ParameterServer>> Create(const Options& options);
 
-  // Where workers find it.
-  const SocketPlace& place() const { return listener_->place(); }
+  // The port and the addresses to which workers connect.
+  const ListenerInfo& info() const { return listener_->info(); }
 
-  // Serves until all workers have left: OK, or the failure of the job.
+  // Serves until all workers have left. Returns OK, or the failure of the job.
   absl::Status Run();
 
   // Makes Run return. Any thread.
   void Stop();
 
  private:
-  // Of a worker that waits for what all say.
-  struct Said {
+  // The message of a worker that waits for those of all workers.
+  struct ExchangeEntry {
     uint64_t request = 0;
     std::string text;
   };
@@ -61,12 +61,12 @@ class ParameterServer {
     PeerMemory memory{/*one_process=*/false};
     bool is_watched_for_writing = false;
     bool says_farewell = false;
-    absl::Status gives_up;  // why
+    absl::Status gives_up;  // the reason, if it gives up
   };
 
   explicit ParameterServer(const Options& options);
   absl::Status Open();
-  // How long Run may sleep, in milliseconds, and the failure if it has slept too long.
+  // Returns the milliseconds for which Run may sleep, or a failure if it has slept too long.
   absl::StatusOr<int> Patience() const;
   void Welcome();
   void Read(Client& client);
@@ -78,7 +78,7 @@ class ParameterServer {
   void Take(Client& client, Message message);
   void TakeHello(Client& client, const Message& message);
   absl::StatusOr<const std::byte*> Bytes(Client& client, const Message& message, size_t* bytes);
-  // The reply to what can be answered at once.
+  // Returns the reply to a message that can be answered at once.
   absl::StatusOr<Message> Answer(Client& client, const Message& message);
   absl::StatusOr<Message> Init(Client& client, const Message& message);
   absl::StatusOr<Message> Find(const Message& message);
@@ -104,9 +104,9 @@ class ParameterServer {
   std::map<int, std::unique_ptr<Client>> clients_;  // by rank
   std::map<int, int> ranks_;                        // by descriptor
   std::map<std::string, std::unique_ptr<ServedArray>, std::less<>> arrays_;
-  std::vector<PeerMemory> memory_of_gone_;  // in which gradients may lie that have not been used yet
-  std::map<int, Said> at_exchange_;         // by rank
-  std::shared_ptr<Segment> probe_;          // which workers try to open
+  std::vector<PeerMemory> memory_of_gone_;    // may contain gradients that have not been used yet
+  std::map<int, ExchangeEntry> at_exchange_;  // by rank
+  std::shared_ptr<Segment> probe_;            // workers try to open it
   absl::Status failure_;
   absl::Duration began_, failed_at_;
   bool stopped_ = false;

@@ -49,7 +49,7 @@ void ServedArray::Release(int worker, uint64_t request) {
 void ServedArray::Forget(int worker) {
   for (Memory& memory : memory_)
     std::erase_if(memory.readers, [&](const Reader& reader) { return reader.worker == worker; });
-  // What it has pushed before it left counts; of one that died what is not part of an update yet does not.
+  // Its pushes before it left count. If it died, gradients that are not part of an update yet do not count.
   const bool has_died = workers_[worker].life == Worker::Life::kDied;
   std::erase_if(waiting_, [&](const Request& request) {
     return request.worker == worker && (has_died || request.message.kind != MessageKind::kPush);
@@ -58,7 +58,7 @@ void ServedArray::Forget(int worker) {
   Advance();
 }
 
-// Serves what need not wait, until all waits.
+// Serves all requests that need not wait.
 void ServedArray::Advance() {
   bool goes_on = true;
   while (goes_on) {
@@ -79,7 +79,7 @@ void ServedArray::Advance() {
   Refuse();
 }
 
-// Whether it is done with.
+// Returns true if the request is finished.
 bool ServedArray::Serve(Request& request) {
   if (const absl::Status status = Check(request); !status.ok()) {
     reply_(request.worker, request.message.request, ErrorReply(status));
@@ -87,7 +87,7 @@ bool ServedArray::Serve(Request& request) {
   }
   if (MustWait(request)) return false;
   if (request.message.kind == MessageKind::kPush) Push(request);
-  else Show(request);
+  else ReplyWithValue(request);
   return true;
 }
 
@@ -99,9 +99,9 @@ absl::Status ServedArray::Check(const Request& request) const {
     if (given != bytes)
       return InvalidArgument() << "key " << key_ << ": a gradient of " << given << " bytes, expected " << bytes;
     if (!info_.synchronous && update_ == nullptr) {
-      return FailedPrecondition() << "key " << key_
-                                  << ": servers that update at once need to know how: set an optimizer before the "
-                                     "first push";
+      return FailedPrecondition()
+             << "key " << key_
+             << ": asynchronous servers need to know the update: set an optimizer before the first push";
     }
   }
   if (request.message.kind == MessageKind::kPullRanges && request.message.bytes.size() % (2 * sizeof(int64_t)) != 0)
@@ -141,7 +141,7 @@ void ServedArray::Push(Request& request) {
   reply_(request.worker, request.message.request, std::move(reply));
 }
 
-// Updates when the gradients of all workers are there.
+// Runs the update if the gradients of all workers are present.
 void ServedArray::CompleteRound() {
   int there = 0;
   for (int rank = 0; rank < workers_.size(); ++rank) {
@@ -165,7 +165,7 @@ void ServedArray::CompleteRound() {
   }
 }
 
-// The gradients of a round, in the order of workers.
+// Adds the gradients of a round in worker order.
 void ServedArray::Sum(std::byte* sum) const {
   std::vector<const std::byte*> inputs;
   for (const PerWorker& each : per_worker_) {
@@ -175,9 +175,9 @@ void ServedArray::Sum(std::byte* sum) const {
   Reduce({.dtype = info_.type.dtype, .count = info_.count, .inputs = inputs, .outputs = outputs});
 }
 
-// Synchronous, and a worker will never push again: who waits for it waits in vain.
+// Synchronous: refuses all waiting requests if a worker will never push again.
 void ServedArray::Refuse() {
-  const int missed = workers_.MissedForGood();
+  const int missed = workers_.MissingForever();
   if (!info_.synchronous || missed < 0 || !per_worker_[static_cast<size_t>(missed)].round.empty()) return;
   const absl::Status status = FailedPrecondition()
                               << "key " << key_ << " waits for the gradient of " << workers_.Describe(missed);
@@ -190,7 +190,7 @@ void ServedArray::Refuse() {
 }
 
 // Replies to a pull.
-void ServedArray::Show(const Request& request) {
+void ServedArray::ReplyWithValue(const Request& request) {
   Memory& memory = memory_[current_];
   Message reply;
   reply.version = version_;
@@ -230,7 +230,7 @@ void ServedArray::Show(const Request& request) {
   reply_(request.worker, request.message.request, std::move(reply));
 }
 
-// The value after an update goes to other memory, which becomes the value's.
+// Writes the updated value to other memory, which then holds the value.
 absl::Status ServedArray::Apply(const std::byte* gradient) {
   ASSIGN_OR_RETURN(const size_t next, FreeMemory());
   std::byte* const to = memory_[next].segment->data();

@@ -1,14 +1,14 @@
-// One array of a parameter server: its value, what its update keeps, and the requests of workers that wait. What may go
-// on does so, in the order in which it came; of one worker nothing overtakes what it sent before.
+// One array of a parameter server: its value, the states of its update, and the waiting requests of workers. Requests
+// that need not wait are served in the order of arrival. The requests of one worker never overtake each other.
 //
-// Asynchronous: each gradient is an update at once. With a bound on staleness what a worker asks for waits while it has
-// pushed more than so many gradients more than the slowest worker (Ho et al., More Effective Distributed ML via a Stale
-// Synchronous Parallel Parameter Server, NeurIPS 2013). Synchronous: the gradients of all workers are one update, their
-// sum in the order of workers; without an update the sum is the value.
+// Asynchronous: each gradient is an update at once. With a bound on staleness, a worker's request waits while the
+// worker has pushed more gradients than the slowest worker plus the bound (Ho et al., More Effective Distributed ML via
+// a Stale Synchronous Parallel Parameter Server, NeurIPS 2013). Synchronous: the gradients of all workers are one
+// update, their sum in worker order. Without an update function, the sum is the value.
 //
-// The value lies in memory that workers of this host can open. While one reads it (between the reply to a pull and its
-// release) it is not written: an update goes to other memory, so at most one piece more than there are readers. Used by
-// the server's thread.
+// The value lies in memory that workers of this host can open. It is not written while a worker reads it (between the
+// reply to a pull and its release): an update writes to other memory, so there is at most one piece more than readers.
+// Used by the server's thread.
 
 #pragma once
 
@@ -30,10 +30,10 @@ namespace lockstep {
 
 class ServedArray {
  public:
-  // Sends a reply to a worker's request; one who is gone gets none.
+  // Sends a reply to a worker's request. A worker that is gone gets none.
   using Reply = std::function<void(int worker, uint64_t request, Message reply)>;
 
-  // `value` is copied. `workers` is borrowed.
+  // Copies `value`. `workers` is borrowed.
   static absl::StatusOr<std::unique_ptr<ServedArray>> Create(std::string key, const ArrayInfo& info,
                                                              const std::byte* value, const Workers* workers,
                                                              Reply reply);
@@ -42,18 +42,18 @@ class ServedArray {
   Update* update() { return update_.get(); }
   void set_update(std::unique_ptr<Update> update) { update_ = std::move(update); }
 
-  // Gives it another value, which is copied. Requests that wait see that one.
+  // Assigns a new value, which is copied. Waiting requests see it.
   absl::Status Assign(const std::byte* value);
-  // Takes a push, a pull or a pull of ranges. `gradient`: of a push, which lives until the reply.
+  // Takes a push, a pull or a pull of ranges. `gradient` is that of a push, and must live until the reply.
   void Take(int worker, Message message, const std::byte* gradient);
-  // The worker has read what the reply to this request of its showed.
+  // Notes that the worker has read the memory in the reply to this request.
   void Release(int worker, uint64_t request);
-  // A worker is there no more: what it waits for is dropped, and others go on, or fail if they need it.
+  // Call it when a worker is gone: its waiting requests are dropped, and others continue, or fail if they need it.
   void Forget(int worker);
 
-  // What the request waits for; empty if it is none that waits here.
+  // Returns what the request waits for; empty if it does not wait here.
   std::string Describe(int worker, uint64_t request) const;
-  // How many updates had each staleness: updates by other workers between the worker's last pull and its push.
+  // The number of updates with each staleness: updates by other workers between the worker's last pull and its push.
   const std::map<int64_t, int64_t>& staleness() const { return staleness_; }
 
  private:
@@ -67,13 +67,13 @@ class ServedArray {
     uint64_t request = 0;
   };
   struct Memory {
-    std::shared_ptr<Segment> segment;  // opened by workers, too
+    std::shared_ptr<Segment> segment;  // workers also open it
     std::vector<Reader> readers;
   };
   struct PerWorker {
     int64_t pushed = 0;
     int64_t pulled_version = 0, pushed_since = 0;
-    std::deque<Request> round;  // synchronous: its gradient of the next update, one at most
+    std::deque<Request> round;  // synchronous: its gradient for the next update, at most one
   };
 
   ServedArray(std::string key, const ArrayInfo& info, const Workers* workers, Reply reply);
@@ -84,7 +84,7 @@ class ServedArray {
   void Push(Request& request);
   void CompleteRound();
   void Refuse();
-  void Show(const Request& request);
+  void ReplyWithValue(const Request& request);
   absl::Status Apply(const std::byte* gradient);
   absl::StatusOr<size_t> FreeMemory();
   void Sum(std::byte* sum) const;
@@ -95,9 +95,9 @@ class ServedArray {
   const Reply reply_;
   std::unique_ptr<Update> update_;
   std::vector<Memory> memory_;
-  size_t current_ = 0;   // where the value is
-  int64_t version_ = 0;  // updates
-  int64_t rounds_ = 0;   // synchronous: sums, also those whose update failed
+  size_t current_ = 0;   // the position of the value
+  int64_t version_ = 0;  // the number of updates
+  int64_t rounds_ = 0;   // synchronous: the number of sums, including those whose update failed
   std::vector<PerWorker> per_worker_;
   std::deque<Request> waiting_;
   std::unique_ptr<std::byte[]> sum_;

@@ -1,4 +1,4 @@
-// The calls of a worker's client. Connections and waiting are in client_transport.cc.
+// The calls of a worker's client. Connections and waits are in client_transport.cc.
 
 #include "runtime/server/server_client.h"
 
@@ -64,7 +64,7 @@ absl::StatusOr<ServerClient::Array*> ServerClient::Find(const std::string& key) 
   }
   if (array.pieces.empty()) return NotFound() << "servers have no key " << key << "; init it first";
   if (elements != array.type.num_elements())
-    return FailedPrecondition() << "key " << key << " is not there as a whole; is its init complete?";
+    return FailedPrecondition() << "key " << key << " is incomplete; has its init finished?";
   return &(arrays_[key] = std::move(array));
 }
 
@@ -161,8 +161,8 @@ absl::Status ServerClient::PullRows(const std::string& key, std::span<const int6
   const int64_t per_row = extent == 0 ? 0 : array->type.num_elements() / extent;
   const size_t element = SizeOf(array->type.dtype);
   struct Part {
-    std::vector<int64_t> ranges;      // as the server takes them
-    std::vector<std::byte*> targets;  // of each
+    std::vector<int64_t> ranges;      // in the server's format
+    std::vector<std::byte*> targets;  // for each range
   };
   std::vector<Part> parts(array->pieces.size());
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -284,7 +284,7 @@ absl::StatusOr<Tensor> ServerClient::ReadState(const std::string& key, const std
   Tensor value(type->second);
   std::byte* to = value.mutable_bytes();
   size_t left = value.num_bytes();
-  for (const Message& reply : replies) {  // of what each piece has, the first is as good as any
+  for (const Message& reply : replies) {  // for a state that each piece has, takes the first
     const size_t bytes = std::min(left, reply.bytes.size());
     if (bytes > 0) std::memcpy(to, reply.bytes.data(), bytes);
     to += bytes;

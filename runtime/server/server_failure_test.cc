@@ -1,4 +1,4 @@
-// Workers and servers that go, and who is named.
+// Tests workers and servers that die or leave, and the names in errors.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -42,10 +42,10 @@ TEST(ServerFailure, AServerThatDiesIsNamed) {
   const absl::Time begin = absl::Now();
   for (const auto& client : clients) {
     ExpectError(client->Staleness().status(), "server 1 (rank 3 of the job, process ");
-    ExpectError(client->Flush(), "on host here) died: its connection is");  // and it stays so
+    ExpectError(client->Flush(), "on host here) died: its connection is");  // and the error stays
   }
   EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
-  clients.clear();  // the other server hears why, and that the job has failed
+  clients.clear();  // the other server gets the reason, and knows that the job has failed
   ExpectError(servers.Outcome(0), "gave up: server 1 (rank 3 of the job, process ");
 }
 
@@ -107,7 +107,7 @@ TEST(ServerFailure, AWorkerThatLeavesIsMissedWhereItIsNeeded) {
   ServersInProcess servers({.servers = 1, .workers = 2});
   auto clients = ConnectAll(servers, 2);
   MakeFailing(*clients[0], true);
-  clients[1].reset();  // with a farewell
+  clients[1].reset();  // with a goodbye
   const float gradient[4] = {1, 2, 3, 4};
   float got[4];
   ExpectError(clients[0]->PushPull("w", gradient, got), "key w waits for the gradient of worker 1");
@@ -134,10 +134,10 @@ TEST(ServerFailure, WhatAWatchFindsEndsTheWaitForGood) {
   auto clients = ConnectAll(servers, 2);
   {
     int asked = 0;
-    const ServerClient::Watch watch(
+    const ServerClient::ScopedCheck watch(
         *clients[0], [&] { return ++asked < 3 ? absl::OkStatus() : absl::AbortedError("rank 1 has other troubles"); });
     {
-      const ServerClient::Watch inner(*clients[0], [] { return absl::AbortedError("of an inner one"); });
+      const ServerClient::ScopedCheck inner(*clients[0], [] { return absl::AbortedError("of an inner one"); });
     }
     ExpectError(clients[0]->Barrier(), "rank 1 has other troubles");
     EXPECT_EQ(asked, 3);
@@ -151,9 +151,9 @@ TEST(ServerFailure, AWorkerThatNeverComesIsNamed) {
   ServersInProcess servers({.servers = 1, .workers = 2, .timeout = absl::Milliseconds(300)});
   auto client = servers.Connect(0);
   absl::SleepFor(absl::Milliseconds(600));
-  ExpectError(client->Barrier(), "worker 1 has not come");
+  ExpectError(client->Barrier(), "worker 1 has not arrived");
   client.reset();
-  ExpectError(servers.Outcome(0), "worker 1 has not come within 300ms");
+  ExpectError(servers.Outcome(0), "worker 1 has not arrived within 300ms");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a parameter server does for its workers.
+// The requests of workers to a parameter server.
 
 #include <unistd.h>
 
@@ -61,7 +61,8 @@ absl::StatusOr<Message> ParameterServer::Answer(Client& client, const Message& m
   }
 }
 
-// Whether the two can open each other's memory: the reply says whether it is so this way, and shows a segment to try.
+// Determines if worker and server can open each other's memory: the reply contains the result for the worker's memory,
+// and a segment of the server to try.
 void ParameterServer::TakeHello(Client& client, const Message& message) {
   Worker& worker = workers_[client.rank];
   worker.process = static_cast<int>(message.number);
@@ -75,7 +76,7 @@ void ParameterServer::TakeHello(Client& client, const Message& message) {
   Reply(client.rank, message.request, std::move(reply));
 }
 
-// Of a message with a value.
+// Returns the value of a message.
 absl::StatusOr<const std::byte*> ParameterServer::Bytes(Client& client, const Message& message, size_t* bytes) {
   *bytes = message.memory_bytes > 0 ? message.memory_bytes : message.bytes.size();
   if (message.memory_bytes == 0) return message.bytes.data();
@@ -215,14 +216,14 @@ void ParameterServer::TakeExchange(int rank, const Message& message) {
 
 void ParameterServer::AdvanceExchange() {
   absl::Status status;
-  if (const int missed = workers_.MissedForGood(); missed >= 0) {
+  if (const int missed = workers_.MissingForever(); missed >= 0) {
     status = FailedPrecondition() << "a barrier waits for " << workers_.Describe(missed);
   } else {
     for (int rank = 0; rank < workers_.size(); ++rank) {
       if (workers_[rank].counts() && !at_exchange_.contains(rank)) return;
     }
   }
-  const std::map<int, Said> said = std::exchange(at_exchange_, {});
+  const std::map<int, ExchangeEntry> said = std::exchange(at_exchange_, {});
   std::map<int, std::string> texts;
   for (const auto& [rank, each] : said) texts[rank] = each.text;
   const std::string all = EncodeTexts(texts);

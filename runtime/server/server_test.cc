@@ -22,7 +22,7 @@ TensorType F32(std::vector<int64_t> dims) { return {DType::kF32, Shape(std::move
 
 void Expect(const absl::Status& status) { ASSERT_TRUE(status.ok()) << status; }
 
-// Rank 0 makes the key; then all have it.
+// Rank 0 creates the key. Afterwards all ranks can use it.
 void Make(ServerClient& client, const std::string& key, const std::vector<float>& value,
           const ServerClient::ArrayOptions& options, bool adds = true) {
   if (client.rank() == 0) {
@@ -32,7 +32,7 @@ void Make(ServerClient& client, const std::string& key, const std::vector<float>
   Expect(client.Barrier());
 }
 
-// w - rate * g, with a count of updates as its state.
+// w - rate * g, with the number of updates as its state.
 class Descend final : public Update {
  public:
   explicit Descend(TensorType type) : type_(std::move(type)) {}
@@ -95,7 +95,7 @@ class Told final : public Update {
   const std::function<void()> run_;
 };
 
-// By shared memory, and by TCP alone; and arrays that are cut or small.
+// With shared memory, and only with TCP; arrays that are split or small.
 class Server : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Transports, Server, ::testing::Values(true, false),
                          [](const auto& info) { return info.param ? "SharedMemory" : "Tcp"; });
@@ -144,7 +144,7 @@ TEST_P(Server, APullSeesWhatTheWorkerPushedBefore) {
   });
 }
 
-// Its memory may be another's by then; and what the server has shown it may write again.
+// The caller may have reused its memory, and the server may write again to the memory that it showed.
 TEST_P(Server, WhatIsForgottenIsNotWritten) {
   ServersInProcess servers({.servers = 2, .workers = 2, .shares_memory = GetParam()});
   std::atomic<int> ran{0};
@@ -170,7 +170,7 @@ TEST_P(Server, WhatIsForgottenIsNotWritten) {
 TEST_P(Server, SynchronousGradientsAreAddedInTheOrderOfWorkers) {
   constexpr int kWorkers = 3;
   ServersInProcess servers({.servers = 2, .workers = kWorkers, .shares_memory = GetParam()});
-  // In another order these give other bits.
+  // Another order would give other bits.
   const float parts[kWorkers] = {1e8f, 1.0f, -1e8f};
   RunWorkers(servers, kWorkers, [&](ServerClient& client) {
     Make(client, "w", std::vector<float>(3000), {.synchronous = true, .bigarray_bound = 100});
@@ -243,7 +243,7 @@ TEST_P(Server, StatesAndSettings) {
   });
 }
 
-// Of the keys that begin so; and what one has beside its value stays.
+// Applies only to keys with the prefix, and the states beside the value remain.
 TEST_P(Server, SettingsOfSomeKeysAndAssignedValues) {
   ServersInProcess servers({.servers = 2, .workers = 1, .shares_memory = GetParam(), .make_update = MakeDescend});
   RunWorkers(servers, 1, [&](ServerClient& client) {
@@ -251,7 +251,7 @@ TEST_P(Server, SettingsOfSomeKeysAndAssignedValues) {
       Make(client, key, std::vector<float>(3000), {.bigarray_bound = 100}, false);
       Expect(client.SetUpdate(key, [](const TensorType&) { return std::string("descend"); }));
     }
-    EXPECT_EQ(*client.Set("rate", 0.5), 4);  // none of a program's
+    EXPECT_EQ(*client.Set("rate", 0.5), 4);  // not the keys of programs
     EXPECT_EQ(*client.Set("rate", 2, "a/"), 2);
     const std::vector<float> gradient(3000, 1);
     std::vector<float> a(3000), b(3000), assigned(3000);
@@ -275,7 +275,7 @@ size_t OpenDescriptors() {
   return static_cast<size_t>(std::distance(begin(all), end(all)));
 }
 
-// One process of two workers: what the first has been shown, and has not read yet, is another one's value by then.
+// One process with two workers: the memory shown to the first, and not read yet, must not change when another writes.
 TEST(Server, WhatAPullHasShownStaysUntilItIsRead) {
   ServersInProcess servers({.workers = 2});
   const auto first = servers.Connect(0), second = servers.Connect(1);
@@ -301,7 +301,7 @@ TEST(Server, WhatAPullHasShownStaysUntilItIsRead) {
   EXPECT_EQ(got, twos);
 }
 
-// Each piece of memory of a server is a descriptor.
+// Each piece of memory of a server needs a descriptor.
 TEST(Server, WhatWasReadOrForgottenIsWrittenAgain) {
   ServersInProcess servers({});
   const auto client = servers.Connect(0);
@@ -334,7 +334,7 @@ TEST(Server, StalenessIsCountedAndBounded) {
       if (own == 1) absl::SleepFor(absl::Milliseconds(1));  // the slow one
       Expect(client.PushPull("w", &one, &got));
       clock[own] = step + 1;
-      // The slow one may have pushed what it does not know of yet: one more.
+      // The slow one may have pushed once more without having recorded it.
       if (own == 0) {
         ASSERT_LE(step + 1 - clock[1], 3);
       }
@@ -359,7 +359,7 @@ TEST(Server, OneWorkersUpdatesAreNeverStale) {
     const std::vector<float> gradient(100);
     std::vector<float> got(100);
     for (int step = 0; step < 5; ++step) {
-      Expect(client.Push("w", gradient.data()));  // and again, without a pull
+      Expect(client.Push("w", gradient.data()));  // and once more, without a pull
       Expect(client.PushPull("w", gradient.data(), got.data()));
     }
     EXPECT_EQ(*client.Staleness(), (std::map<int64_t, int64_t>{{0, 20}}));
@@ -382,11 +382,11 @@ TEST(Server, AnExchangeTellsAllWhatEachSays) {
   EXPECT_EQ(ran, 3);
 }
 
-// The first update holds the server's thread until both workers have sent what they have.
+// The first update holds the server's thread until both workers have sent all their messages.
 TEST(Server, AWorkerThatSendsWithoutPauseDoesNotKeepTheServer) {
   constexpr int kKeys = 400;
   std::atomic<bool> may_go{false}, has_begun{false};
-  std::vector<int64_t> order;  // of updates, by the type's first extent; the server's thread alone
+  std::vector<int64_t> order;  // of updates, by the type's first extent; used only by the server's thread
   const MakeUpdate make = [&](const std::string&, const TensorType& type) -> absl::StatusOr<std::unique_ptr<Update>> {
     return std::make_unique<Told>(type, [&, extent = type.shape.dims()[0]] {
       order.push_back(extent);
@@ -408,7 +408,7 @@ TEST(Server, AWorkerThatSendsWithoutPauseDoesNotKeepTheServer) {
       Expect(client.SetUpdate("other", text));
     }
     Expect(client.Barrier());
-    // Nothing is asked while the server is held.
+    // No questions while the server is held.
     for (int i = 0; i < kKeys; ++i) Expect(client.TypeOf(key(i)).status());
     Expect(client.TypeOf("other").status());
     Expect(client.Barrier());
@@ -417,7 +417,7 @@ TEST(Server, AWorkerThatSendsWithoutPauseDoesNotKeepTheServer) {
     } else {
       while (!has_begun) absl::SleepFor(absl::Milliseconds(1));
       Expect(client.Push("other", value.data()));
-      absl::SleepFor(absl::Milliseconds(100));  // for what is under way
+      absl::SleepFor(absl::Milliseconds(100));  // for messages in flight
       may_go = true;
     }
     Expect(client.Barrier());

@@ -14,7 +14,7 @@ ServersInProcess::ServersInProcess(const JobOptions& options)
                                            .timeout = options.timeout,
                                            .make_update = options.make_update});
     EXPECT_TRUE(server.ok()) << server.status();
-    addresses_.push_back({(*server)->place(), "here", getpid()});
+    addresses_.push_back({(*server)->info(), "here", getpid()});
     servers_.push_back(*std::move(server));
     threads_.emplace_back(
         [run = servers_.back().get(), outcome = &outcomes_[static_cast<size_t>(i)]] { *outcome = run->Run(); });

@@ -20,16 +20,16 @@ struct JobOptions {
   MakeUpdate make_update = {};
 };
 
-// Servers that run until all workers have left, or the object goes.
+// Servers that run until all workers have left, or this object is destroyed.
 class ServersInProcess {
  public:
   explicit ServersInProcess(const JobOptions& options);
   ~ServersInProcess();
 
   std::unique_ptr<ServerClient> Connect(int rank);
-  // Stops a server where it is: its connections close.
+  // Stops a server at once: its connections close.
   void Kill(int server);
-  // What the server's Run has returned. Waits for that.
+  // Returns the result of the server's Run. Waits for it.
   absl::Status Outcome(int server);
 
  private:

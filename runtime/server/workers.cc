@@ -16,7 +16,7 @@ std::string Workers::Name(int rank) const {
 std::string Workers::Describe(int rank) const {
   const Worker& worker = (*this)[rank];
   switch (worker.life) {
-    case Worker::Life::kExpected: return Name(rank) + ", which has not come";
+    case Worker::Life::kExpected: return Name(rank) + ", which has not arrived";
     case Worker::Life::kLeft: return Name(rank) + ", which has left";
     case Worker::Life::kDied: return Name(rank) + ", which died";
     case Worker::Life::kHere: break;
@@ -27,7 +27,7 @@ std::string Workers::Describe(int rank) const {
   return Name(rank) + ", which is connected and has not sent it";
 }
 
-int Workers::MissedForGood() const {
+int Workers::MissingForever() const {
   if (tolerates_loss) return -1;
   for (int rank = 0; rank < size(); ++rank) {
     if (!(*this)[rank].counts()) return rank;

@@ -1,4 +1,4 @@
-// The workers of a job as a server knows them: who is there, who has left, who died. Used by the server's thread.
+// The state of a job's workers, as a server knows it: who is present, has left, or died. Used by the server's thread.
 
 #pragma once
 
@@ -14,7 +14,7 @@ struct Worker {
   int process = 0;
   bool is_on_this_host = false;
 
-  // Whether it may still push.
+  // Returns true if it may still push.
   bool counts() const { return life == Life::kExpected || life == Life::kHere; }
 };
 
@@ -26,10 +26,11 @@ struct Workers {
   const Worker& operator[](int rank) const { return all[static_cast<size_t>(rank)]; }
   Worker& operator[](int rank) { return all[static_cast<size_t>(rank)]; }
   std::string Name(int rank) const;  // "worker 1 (process 4711 on host b)"
-  // What somebody who waits for it should know: its name, and "stopped by a signal", "has left", …
+  // Returns the description of a worker for a rank that waits for it: its name, and "stopped by a signal", "has left",
+  // …
   std::string Describe(int rank) const;
-  // A worker that those who wait for all wait for in vain: it has left, and is not left out. -1: there is none.
-  int MissedForGood() const;
+  // A worker that left without being excluded. Workers that wait for all workers fail with its name. -1: there is none.
+  int MissingForever() const;
 };
 
 }  // namespace lockstep

@@ -314,7 +314,7 @@ TEST(CompiledStages, SayWhereAStateIs) {
       if (state.is_here()) continue;
       EXPECT_THAT(std::string(read.message()),
                   HasSubstr("state " + state.name + " is not on this rank, " + here + ", which is stage " + here +
-                            ": it is on those of stage " + there + " alone"));
+                            ": only the ranks of stage " + there + " have it"));
       EXPECT_EQ(executor->BindState(state.name, {value.type(), value.mutable_bytes()}, true).message(), read.message());
     }
     return absl::OkStatus();

@@ -2,7 +2,7 @@
 
 #include "core/check.h"
 #include "runtime/cuda/library.h"
-#include "runtime/cuda/search.h"
+#include "runtime/cuda/library_search.h"
 
 namespace lockstep::cuda {
 

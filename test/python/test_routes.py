@@ -41,7 +41,7 @@ def test_three_hosts_are_measured_once(tmp_path: Path) -> None:
         assert file.read_text() == text, "a known network is not measured again"
         file.write_text(text.replace("latency = ", "latency = 1"))
         done = run(hosts, *MEET)
-        assert f"the network is measured anew: {file}: its check does not fit" in done.stderr
+        assert f"the network is measured again: {file}: its check does not match" in done.stderr
         assert file.read_text() != text
         shown = run(hosts, *COMMAND, "doctor", "--measure", tmp_path / "machine.toml").stdout
         assert f"routes between {cluster}\nlatency " in shown

@@ -191,7 +191,7 @@ def _lanes(report: JobReport, of: Report, number: int) -> list[tuple[str, list[t
         for i in range(begin, end):
             what = "inputs, results"
             if events["kind"][i] == record.COMPARE:
-                what = "comparing what ranks have in common"
+                what = "comparing ranks"
             elif events["kind"][i] == record.STEP:
                 index = int(events["step"][i])
                 what = f"step {index} {of.steps[index][0]}" if 0 <= index < len(of.steps) else "all steps at once"

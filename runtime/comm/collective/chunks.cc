@@ -75,7 +75,7 @@ int TargetRank(const Operands& o, const Chunk& chunk) {
 
 namespace {
 
-// In bytes from the begin of any rank's operand.
+// In bytes from the beginning of any rank's operand.
 size_t InputOffset(const Operands& o, const Chunk& chunk) {
   const Piece& piece = o.pieces[static_cast<size_t>(chunk.piece)];
   const int64_t share = TraitsOf(o.collective->op).scatters ? TargetRank(o, chunk) : 0;

@@ -1,5 +1,5 @@
-// How a collective falls into pieces that any rank can do, each rank reading and writing its peers' operands directly.
-// A piece never depends on another, and its result never on who does it. Pure functions over addresses; any thread.
+// Splits a collective into chunks that any rank can do, reading and writing its peers' operands directly. Chunks are
+// independent, and a result does not depend on the rank that computes it. Pure functions over addresses; any thread.
 
 #pragma once
 
@@ -11,22 +11,22 @@
 
 namespace lockstep {
 
-// A range of elements in one piece, of what lies together in the operands of all ranks.
+// A range of elements within one piece that is contiguous in the operands of all ranks.
 struct Chunk {
   int piece = 0;
-  // The rank whose share of the whole it is part of, of what gathers or scatters; the target of a permute. An
-  // all_to_all has a share for each pair of ranks, s + n * k of n ranks being from s to s + k, so that in turn each
-  // rank sends to another one. 0 for other collectives.
+  // For ops that gather or scatter: the rank whose share of the whole contains the chunk. For a permute: the target. An
+  // all_to_all has a share for each pair of ranks: share s + n * k, with n ranks, goes from s to s + k, so that each
+  // rank sends to another one in turn. 0 for other collectives.
   int share = 0;
-  int64_t begin = 0;  // in elements from the share's begin
+  int64_t begin = 0;  // in elements from the beginning of the share
   int64_t count = 0;
 };
 
-// A collective cut into chunks, the same on all ranks.
+// A collective split into chunks, the same on all ranks.
 class Chunks {
  public:
   Chunks() = default;
-  // Chunks have at most `max_bytes`, less when that keeps `workers` busy, but then at least `min_bytes`.
+  // Chunks have at most `max_bytes`, and less if this keeps `workers` busy, but then at least `min_bytes`.
   Chunks(const Collective& collective, int world_size, int workers, size_t max_bytes, size_t min_bytes = 4 * 1024);
 
   uint32_t size() const { return size_; }
@@ -37,41 +37,41 @@ class Chunks {
   struct Cut {
     int piece = 0;
     int64_t count = 0;       // elements of a share
-    uint32_t first = 0;      // chunk
-    uint32_t per_share = 0;  // chunks
+    uint32_t first = 0;      // the index of the first chunk
+    uint32_t per_share = 0;  // the number of chunks
   };
-  int64_t elements_ = 0;   // of a chunk, at most
-  std::vector<Cut> cuts_;  // of the pieces that are not empty
+  int64_t elements_ = 0;   // the largest number of elements of a chunk
+  std::vector<Cut> cuts_;  // for the pieces that are not empty
   uint32_t size_ = 0;
 };
 
-// The operands of a group's ranks, as this process reaches them, and what is to be done with them.
+// The operands of a group's ranks, at their addresses in this process, and the collective.
 struct Operands {
-  // Those of the group with this first rank, without its inputs and outputs. `collective` is borrowed.
+  // Returns the operands of the group with this first rank, without inputs and outputs. `collective` is borrowed.
   static Operands Of(const Collective& collective, int world_size, int first_rank);
 
   const Collective* collective = nullptr;
   int world_size = 0;
   int first_rank = 0;                         // of the group
-  std::vector<Piece> pieces;                  // one at least
-  std::vector<int> sources = {};              // of a permute: by target, -1 if it gets nothing
-  std::vector<const std::byte*> inputs = {};  // what is not read or not written may be null
+  std::vector<Piece> pieces;                  // at least one
+  std::vector<int> sources = {};              // for a permute: the source by target, -1 if the target receives nothing
+  std::vector<const std::byte*> inputs = {};  // null is allowed for operands that are not read or written
   std::vector<std::byte*> outputs = {};
 };
 
-// The addresses of a chunk: in the inputs of the group's ranks, in rank order; in the outputs of those of them that get
-// the result.
+// Set `addresses` to those of a chunk: in the inputs of the group's ranks, in rank order; in the outputs of the ranks
+// of the group that receive the result.
 void ChunkInputs(const Operands& operands, const Chunk& chunk, std::vector<const std::byte*>* addresses);
 void ChunkOutputs(const Operands& operands, const Chunk& chunk, std::vector<std::byte*>* addresses);
 
-// Of what is copied: the rank whose input the chunk is in, -1 if it is in none, and its address in there (which
-// requires that the rank is of this group).
+// For collectives that copy: the rank whose input contains the chunk, -1 if there is none; and the address of the chunk
+// there, which requires that the rank is in this group.
 int SourceRank(const Operands& operands, const Chunk& chunk);
 const std::byte* SourceAddress(const Operands& operands, const Chunk& chunk);
-// The rank that alone gets the chunk, or its result; -1 if all do.
+// The only rank that receives the chunk or its result; -1 if all ranks do.
 int TargetRank(const Operands& operands, const Chunk& chunk);
 
-// Copies `bytes` to each address but `from` itself.
+// Copies `bytes` to each address except `from`.
 void CopyToAll(const std::byte* from, const std::vector<std::byte*>& to, size_t bytes);
 
 }  // namespace lockstep

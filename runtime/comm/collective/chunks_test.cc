@@ -1,4 +1,4 @@
-// How collectives fall into pieces, and what they are called.
+// Tests the chunks of collectives and the descriptions in messages.
 
 #include "runtime/comm/collective/chunks.h"
 
@@ -30,7 +30,7 @@ TEST(Chunks, EachElementIsInOne) {
       for (int64_t count : {1, 63, 4096, 5000, 300001}) {
         for (int workers : {1, 3}) {
           const Chunks chunks(Call(op, count, dtype), 3, workers, 128 * 1024);
-          std::vector<int64_t> next(shares, 0);  // of each share: the first element that no chunk has yet
+          std::vector<int64_t> next(shares, 0);  // for each share: the first element that is in no chunk so far
           for (uint32_t i = 0; i < chunks.size(); ++i) {
             const Chunk chunk = chunks.at(i);
             ASSERT_EQ(chunk.piece, 0);
@@ -68,7 +68,7 @@ TEST(Chunks, PiecesAreCutOneAfterTheOther) {
 TEST(Chunks, HaveAtMostSoManyBytesAndBeginAtCacheLines) {
   const Chunks chunks(Call(CollectiveOp::kAllReduce, 10'000'000), 4, 4, 100'000);
   EXPECT_EQ(chunks.max_count(), 100'000 / 64 * 64 / 4);
-  // 4 chunks for each worker, where they are not too small for that.
+  // 4 chunks for each worker, unless they become too small.
   EXPECT_EQ(Chunks(Call(CollectiveOp::kAllReduce, 1 << 20), 4, 4, 1 << 30).size(), 16u);
   EXPECT_EQ(Chunks(Call(CollectiveOp::kReduceScatter, 1 << 18), 4, 4, 1 << 30).size(), 16u);
   EXPECT_EQ(Chunks(Call(CollectiveOp::kAllReduce, 4096), 4, 4, 1 << 30).max_count(), 1024);
@@ -104,7 +104,7 @@ TEST(Chunks, PiecesBeginAtMultiplesOfTheirAlignment) {
 
 TEST(Chunks, AddressesAreOfTheRanksThatHaveThem) {
   std::byte memory[8000];
-  // Ranks 1 and 2 of a world of 4.
+  // The operands of ranks 1 and 2 in a world of 4.
   const auto operands_of = [&](const Collective& call) {
     Operands operands = Operands::Of(call, 4, 1);
     operands.inputs = {memory, memory + 1600};
@@ -143,7 +143,7 @@ TEST(Chunks, GoFromOneRankToAnother) {
     return operands;
   };
   std::vector<std::byte*> outputs;
-  // Each pair of ranks once, and in turn another source.
+  // Each pair of ranks occurs once, and the sources alternate.
   const Collective all_to_all = Call(CollectiveOp::kAllToAll, 100);
   Operands operands = operands_of(all_to_all);
   const int pairs[4][2] = {{0, 0}, {1, 1}, {0, 1}, {1, 0}};

@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-uint64_t Mix(uint64_t hash, int64_t number) {  // FNV-1a, of eight bytes
+uint64_t Mix(uint64_t hash, int64_t number) {  // FNV-1a over eight bytes
   for (int i = 0; i < 8; ++i) hash = (hash ^ (static_cast<uint64_t>(number) >> (8 * i) & 0xff)) * 0x100000001b3;
   return hash;
 }
@@ -49,7 +49,7 @@ std::string Describe(const OpDescription& d, const std::string& label) {
   if (traits.has_root() && !d.is_transfer) text << (traits.from_root ? " from rank " : " to rank ") << d.root;
   if (traits.moves_data) text << " " << DTypeName(static_cast<DType>(d.dtype)) << "[" << d.count << "]";
   if (d.pieces != 1) text << " in " << d.pieces << " pieces";
-  // All that is known of a peer's lists.
+  // Nothing more is known about a peer's lists.
   if (d.lists != 0) text << absl::StrFormat(" (%s 0x%016x)", traits.permutes ? "pairs" : "counts", d.lists);
   text << " `" << label << "`";
   return text.str();

@@ -1,5 +1,4 @@
-// The part of a collective call that must be the same on all ranks, and the texts about it in messages. Pure functions;
-// any thread.
+// The part of a collective call that must be equal on all ranks, and its texts in messages. Pure functions; any thread.
 
 #pragma once
 
@@ -11,7 +10,7 @@
 
 namespace lockstep {
 
-// Everything that must be equal besides the label. Ranks exchange it as plain bytes.
+// The fields that must be equal, besides the label. Ranks exchange them as plain bytes.
 struct OpDescription {
   CollectiveOp op = CollectiveOp::kBarrier;
   uint8_t kind = 0;   // ReduceKind
@@ -19,7 +18,7 @@ struct OpDescription {
   int32_t root = 0;
   int32_t pieces = 1;
   int64_t count = 0;   // elements of all pieces
-  uint64_t lists = 0;  // a hash of the pieces' counts if there are several, and of the pairs
+  uint64_t lists = 0;  // a hash of the pairs, and of the pieces' counts if there are several
   Communicator::Evidence evidence = {};
   bool compared_only = false;  // (Communicator::Call)
   bool is_transfer = false;    // (Communicator::Call)
@@ -27,10 +26,10 @@ struct OpDescription {
 };
 OpDescription DescriptionOf(const Collective& collective, const Communicator::Call& call);
 
-// "all_reduce sum f32[10] `bucket 0`".
+// Returns a text like "all_reduce sum f32[10] `bucket 0`".
 std::string Describe(const OpDescription& description, const std::string& label);
 
-// The meaning of the first field in which the evidence of two ranks, of these numbers, differs; "" if none does.
+// Returns the meaning of the first field in which the evidence of the two ranks differs; "" if none does.
 std::string DifferenceOf(int rank_a, const Communicator::Evidence& a, int rank_b, const Communicator::Evidence& b);
 
 }  // namespace lockstep

@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// What is wrong with the pairs, or "".
+// Returns the error in the pairs, or "".
 std::string WrongWith(const std::vector<RankPair>& pairs, int size) {
   std::vector<bool> sends(static_cast<size_t>(size), false), gets = sends;
   const auto take = [&](std::vector<bool>& taken, int rank, const char* as) {

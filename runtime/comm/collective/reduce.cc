@@ -7,8 +7,8 @@
 
 #include "core/check.h"
 
-// One version of a loop for each of these instruction sets; the loader picks. Sanitizers instrument what the loader
-// calls before they are ready, so they get the plain loop.
+// Compiles a loop once for each of these instruction sets, among which the loader chooses. Sanitizers instrument
+// functions that the loader calls before the sanitizers are ready, so they get the plain loop.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
     !defined(LOCKSTEP_NO_CLONES)
 #define LOCKSTEP_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kBlock = 2048;  // elements accumulated at a time: at most 16 KiB, which stay in the first-level cache
 
-// What a buffer's elements are read as. A bool is its byte, so that the loops work on plain integers.
+// The type as which a buffer's elements are read. A bool is read as its byte, so that the loops work on plain integers.
 template <typename T>
 using Stored = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
 
@@ -32,7 +32,7 @@ using Sum =
                        std::conditional_t<kKind == ReduceKind::kMean && !std::is_floating_point_v<T>,
                                           std::conditional_t<std::is_unsigned_v<T>, uint64_t, int64_t>, Stored<T>>>;
 
-// The conversions of core/dtype.h without branches or calls, so that loops over them become vector code; reduce_test.cc
+// The conversions of core/dtype.h without branches or calls, so that loops over them are vectorised. reduce_test.cc
 // compares them for every bit pattern.
 LOCKSTEP_INLINE float ToFloat(Float16 value) {
   const uint32_t magnitude = value.bits & 0x7fffu;
@@ -40,7 +40,7 @@ LOCKSTEP_INLINE float ToFloat(Float16 value) {
   const uint32_t shifted = magnitude << 13;
   const uint32_t normal = shifted + (112u << 23);
   const uint32_t special = shifted | 0x7f800000u;
-  // A subnormal is its mantissa over 2^24; the integer is small, so the conversion is exact.
+  // A subnormal is its mantissa over 2^24. The integer is small, so the conversion is exact.
   const uint32_t subnormal = std::bit_cast<uint32_t>(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24f);
   const uint32_t finite = magnitude < 0x400u ? subnormal : normal;
   return std::bit_cast<float>(sign | (magnitude >= 0x7c00u ? special : finite));
@@ -99,7 +99,7 @@ LOCKSTEP_INLINE A Combine(A a, A b) {
   else return static_cast<A>(static_cast<Wrapping<A>>(a) + static_cast<Wrapping<A>>(b));
 }
 
-// One block. first and second may be null or not: a block starts from the prefix or from the first input.
+// The functions for one block. A block starts from the prefix, from one input, or from two inputs.
 template <ReduceKind kKind, typename T, typename A>
 LOCKSTEP_CLONES void LoadBlock(const Stored<T>* input, A* sums, int64_t count) {
   for (int64_t i = 0; i < count; ++i) sums[i] = Load<A>(input[i]);

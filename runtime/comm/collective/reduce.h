@@ -1,5 +1,5 @@
-// The arithmetic of reductions: elements of several ranks' buffers combined in rank order. Pure functions, any thread;
-// vectorised for the machine they run on, with the same bits on every machine.
+// The arithmetic of reductions: combines elements of several ranks' buffers in rank order. Pure functions, any thread.
+// Vectorised for the machine on which they run, with the same bits on every machine.
 
 #pragma once
 
@@ -12,15 +12,15 @@
 
 namespace lockstep {
 
-// Reductions are accumulated in f32 for f16 and bf16, in 64 bits for means of integers and bool, else in the dtype
-// itself. This is the size of one such accumulator.
+// The size in bytes of one accumulator. Reductions of f16 and bf16 accumulate in f32, means of integers and bool in 64
+// bits, and all others in the dtype itself.
 size_t AccumulatorSize(DType dtype, ReduceKind kind);
 
-// One reduction of `count` elements. The ranks' buffers are those of neighbouring ranks, lowest rank first; `prefix`,
-// if not null, holds the accumulators of the ranks before them. Either the accumulators go to `partial`, for the ranks
-// that follow, or, if that is null, the results (divided by `world_size` for a mean) go to each of `outputs`. Outputs
-// may be inputs. Or there are no inputs and no prefix, but `partials`: accumulators of neighbouring ranks each, which
-// are combined in their order.
+// One reduction of `count` elements. `inputs` are the buffers of consecutive ranks, lowest rank first. `prefix`, if not
+// null, holds the accumulators of the ranks before them. The accumulators are written to `partial`, for the ranks that
+// follow. If it is null, the results (divided by `world_size` for a mean) are written to each of `outputs`. Outputs may
+// be inputs. Instead of inputs and a prefix, `partials` may be given: accumulators of consecutive ranks, which are
+// combined in their order.
 struct Reduction {
   ReduceKind kind = ReduceKind::kSum;
   DType dtype = DType::kF32;
@@ -33,7 +33,7 @@ struct Reduction {
   std::span<const std::byte* const> partials = {};
 };
 
-// Requires at least one input, or partial.
+// Requires at least one input or an element of `partials`.
 void Reduce(const Reduction& reduction);
 
 }  // namespace lockstep

@@ -26,7 +26,7 @@ std::vector<T> Reduced(ReduceKind kind, std::vector<std::vector<T>> inputs, int 
   return result;
 }
 
-// The vectorisable conversions equal those of core/dtype.h: a maximum of one rank converts to float and back.
+// The vectorised conversions equal those of core/dtype.h: a maximum of one rank converts to float and back.
 template <typename Half>
 void EveryBitPatternSurvives() {
   std::vector<Half> all(65536);
@@ -38,7 +38,7 @@ void EveryBitPatternSurvives() {
 TEST(Reduce, EveryFloat16) { EveryBitPatternSurvives<Float16>(); }
 TEST(Reduce, EveryBFloat16) { EveryBitPatternSurvives<BFloat16>(); }
 
-// Sums of all pairs of interesting values round as core/dtype.h does, subnormals, infinities and ties included.
+// Sums of all pairs of special values round as in core/dtype.h, including subnormals, infinities and ties.
 template <typename Half>
 void SumsRoundLikeCore() {
   std::vector<Half> a, b;
@@ -78,7 +78,7 @@ TEST(Reduce, IntegersWrapAndMeansTruncate) {
             std::numeric_limits<int64_t>::min());
 }
 
-// Splitting the ranks where hosts meet changes nothing.
+// Splitting the ranks at host boundaries changes nothing.
 TEST(Reduce, PartialSumsContinueInRankOrder) {
   constexpr int64_t kCount = 5000;
   std::vector<std::vector<Float16>> x(3, std::vector<Float16>(kCount));

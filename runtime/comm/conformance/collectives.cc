@@ -1,5 +1,4 @@
-// Collectives give what their contract says: against a plain loop, with every dtype and kind, many in flight, in any
-// memory.
+// Tests the results of collectives against a plain loop, with every dtype and kind, many in flight, in any memory.
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +22,8 @@ namespace {
 constexpr ReduceKind kKinds[] = {ReduceKind::kSum, ReduceKind::kMin, ReduceKind::kMax, ReduceKind::kProd,
                                  ReduceKind::kMean};
 
-// Element i of rank r's input: values that show a wrong order of additions, overflow, and mixed up ranks or elements.
+// Returns element i of rank r's input. The values reveal a wrong order of additions, overflow, and exchanged ranks or
+// elements.
 template <typename T>
 T Input(int r, int64_t i) {
   const uint64_t hash = (i * 7 + r * 1000003 + 12345) * 0x9e3779b97f4a7c15u;
@@ -32,7 +32,7 @@ T Input(int r, int64_t i) {
   else return static_cast<T>((static_cast<float>(hash >> 40) / (1 << 23) - 0.7f) * ((hash >> 8) % 5 == 0 ? 3.f : 1.f));
 }
 
-// The reduction as the header of Communicator defines it, one element at a time.
+// Computes the reduction as the header of Communicator defines it, one element at a time.
 template <typename T>
 T Expected(ReduceKind kind, int size, int64_t i) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -68,7 +68,7 @@ T Expected(ReduceKind kind, int size, int64_t i) {
   }
 }
 
-// The same bits; or, of floats from a communicator that adds in an order of its own, as near as that can be.
+// Compares bits; or, for floats from a communicator with its own order of additions, allows the error of reordering.
 template <typename T>
 bool AsExpected(const Communicator& c, const T& found, const T& expected) {
   if constexpr (!std::is_integral_v<T>) {
@@ -84,7 +84,7 @@ bool AsExpected(const Communicator& c, const T& found, const T& expected) {
   return std::memcmp(&found, &expected, sizeof(T)) == 0;
 }
 
-// What NCCL lacks, and so its communicator.
+// Returns true for the combinations that NCCL, and so its communicator, does not support.
 bool IsMissing(const Communicator& c, DType dtype, ReduceKind kind) {
   if (c.transport() != "nccl" || !IsInteger(dtype)) return false;
   return SizeOf(dtype) == 2 || (kind == ReduceKind::kMean && SizeOf(dtype) < 8);
@@ -122,7 +122,7 @@ std::string Title(Op op, DType dtype, ReduceKind kind, int64_t count, bool regis
   return text.str();
 }
 
-// Who sends to whom depends on the count: no one, neighbours in a ring, a part of the ranks, or each to itself.
+// Returns pairs that depend on the count: none, neighbours in a ring, some of the ranks, or each rank with itself.
 std::vector<RankPair> PairsOf(int ranks, int64_t count) {
   std::vector<RankPair> pairs;
   for (int source = 0; source < ranks; ++source) {
@@ -138,7 +138,7 @@ std::vector<RankPair> PairsOf(int ranks, int64_t count) {
   return pairs;
 }
 
-// One collective with operands of at most `memory` bytes, checked against what this rank computes alone.
+// Runs one collective with operands of at most `memory` bytes and compares the result with this rank's own computation.
 template <typename T>
 absl::Status RunAndCheck(Communicator& c, Op op, ReduceKind kind, int64_t count, bool in_place, Operand& a, Operand& b,
                          const std::string& title) {
@@ -156,12 +156,12 @@ absl::Status RunAndCheck(Communicator& c, Op op, ReduceKind kind, int64_t count,
   for (int64_t i = 0; i < in_count; ++i) input[i] = Input<T>(c.rank(), i);
   const DType dtype = DTypeOf<T>();
   const Communicator::Call call{.label = title};
-  // Of a long all_reduce each rank checks its own part, and that all ranks have the same everywhere.
+  // For a long all_reduce, each rank checks its own part, and all ranks check that their results are equal.
   const bool divided = op == Op::kAllReduce && count > 1000;
   const int64_t check_begin = divided ? out_count * c.rank() / n : 0;
   const int64_t check_end = divided ? out_count * (c.rank() + 1) / n : out_count;
-  const std::unique_ptr<T[]> expected(new T[out_count]());  // zeros, which ranks have to which nobody sends
-  // What was there before: a result that is not written shows.
+  const std::unique_ptr<T[]> expected(new T[out_count]());  // zeros, the result of a rank that receives nothing
+  // Fills the output, so that a result that is not written is detected.
   if (!in_place) std::fill_n(reinterpret_cast<unsigned char*>(output), out_count * sizeof(T), 1);
   if ((op == Op::kAllReduce || op == Op::kReduceScatter) && IsMissing(c, dtype, kind)) {
     const absl::Status status = op == Op::kAllReduce
@@ -219,21 +219,21 @@ absl::Status RunAndCheck(Communicator& c, Op op, ReduceKind kind, int64_t count,
   return absl::OkStatus();
 }
 
-// Every dtype and kind, in place or not, registered or not, up to 1000 elements, and of more elements every so many
-// variants. Outside of `make test-everything` every so many variants of all counts; which ones, depends on the number
-// of ranks.
+// Tests every dtype and kind, in place or not, registered or not, with up to 1000 elements; with more elements, only
+// every n-th variant. Without `make test-everything`, only every n-th variant of all counts. The number of ranks
+// determines the variants.
 absl::Status Sweep(Communicator& c, Op op) {
   const bool reduces = TraitsOf(op).reduces, shares = TraitsOf(op).counts_slices();
   const bool may_be_in_place =
       op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kAllGather || op == Op::kReduceScatter;
-  // They divide neither the number of dtypes nor those of kinds and places: else they would meet the same ones again
-  // and again. What is large takes nearly all of the time under sanitizers.
+  // The strides do not divide the numbers of dtypes, kinds and places, so that all combinations occur. Large counts
+  // take nearly all of the time under sanitizers.
   const int stride = reduces ? 11 : 3, large_stride = !kIsSanitized ? stride : reduces ? 37 : 7;
   const int small_stride = TestsEverything() ? 1 : stride;
   int variant = c.size();
   for (int64_t count : {int64_t{0}, int64_t{1}, int64_t{10}, int64_t{11}, int64_t{1000}, Most()}) {
     const bool is_large = count > 1000;
-    if (is_large && shares) count /= c.size();  // so many in all
+    if (is_large && shares) count /= c.size();  // the total number of elements
     for (bool registered : {false, true}) {
       const size_t bytes = count * sizeof(double) * (shares ? c.size() : 1);
       ASSIGN_OR_RETURN(Operand a, Operand::Make(c, registered, bytes));
@@ -256,14 +256,14 @@ absl::Status Sweep(Communicator& c, Op op) {
   return absl::OkStatus();
 }
 
-// Buckets: a rank's share of each piece lies where the header of Communicator says.
+// Tests buckets: each rank's share of each piece has the position that the header of Communicator defines.
 absl::Status Pieces(Communicator& c) {
   const auto align = [](size_t bytes) { return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment; };
   const int n = c.size();
   for (const std::vector<int64_t>& counts :
        {std::vector<int64_t>{5}, {1, 0, 17, 3}, {30000, 1, 2, 16}, {0, 0}, {Most() / (4 * n), 7, Most() / (8 * n)}}) {
     const auto num_pieces = static_cast<int>(counts.size());
-    std::vector<size_t> small = {0}, large = {0};  // where pieces begin, and the end
+    std::vector<size_t> small = {0}, large = {0};  // the beginnings of pieces, and the end
     for (const int64_t count : counts) {
       small.push_back(align(small.back() + count * sizeof(float)));
       large.push_back(align(large.back() + n * count * sizeof(float)));
@@ -303,7 +303,7 @@ absl::Status Roster(Communicator& c) {
   EXPECT_THAT_OR_RETURN(!c.transport().empty() && !c.host(c.rank()).empty(), "roster");
   EXPECT_THAT_OR_RETURN(c.ranks_on_this_host() >= 1 && c.ranks_on_this_host() <= c.size(), "roster");
   for (int length : {0, 1, 7, 100000}) {
-    // Of different lengths: rank r says r times `length` letters.
+    // Lengths differ: rank r sends r times `length` letters.
     ASSIGN_OR_RETURN(std::vector<std::string> all,
                      c.AllGatherBytes(std::string(c.rank() * length, 'a' + c.rank()), "roster"));
     EXPECT_THAT_OR_RETURN(static_cast<int>(all.size()) == c.size(), "roster");
@@ -325,8 +325,8 @@ absl::Status BarrierWaits(Communicator& c) {
   return absl::OkStatus();
 }
 
-// Several buckets in flight, waited for in another order; more than the communicator has room for; some registered on
-// some ranks.
+// Several buckets in flight, waited for in another order; more than the communicator can hold; some registered on some
+// ranks only.
 absl::Status ManyInFlight(Communicator& c) {
   for (int buckets : {3, 10, 200}) {
     std::vector<Operand> operands;
@@ -360,7 +360,7 @@ absl::Status ManyInFlight(Communicator& c) {
   return absl::OkStatus();
 }
 
-// A rank may use registered memory where another does not, and an operand may lie anywhere in it.
+// One rank may use registered memory while another does not, and an operand may lie anywhere in it.
 absl::Status MixedMemory(Communicator& c) {
   constexpr int64_t kCount = 70000;
   ASSIGN_OR_RETURN(Operand shared, Operand::Make(c, true, (kCount + 100) * sizeof(double)));
@@ -377,8 +377,8 @@ absl::Status MixedMemory(Communicator& c) {
   return absl::OkStatus();
 }
 
-// One piece for all ranks, which stays until the last of them has let it go; or, where there is none, an error alike on
-// all, which disturbs nothing.
+// AllocateShared returns one piece of memory for all ranks, which lives until the last rank frees it; or the same error
+// on all ranks, which has no other effect.
 absl::Status SharedMemoryIsOnePiece(Communicator& c) {
   const auto bytes = static_cast<size_t>(c.size());
   auto memory = c.AllocateShared(bytes, "shared");
@@ -402,7 +402,7 @@ absl::Status SharedMemoryIsOnePiece(Communicator& c) {
 
 absl::Status MemoryComesAndGoes(Communicator& c) {
   for (int round = 0; round < 20; ++round) {
-    const size_t count = (round * 37 + c.rank() * 11) % 100;  // every rank its own size
+    const size_t count = (round * 37 + c.rank() * 11) % 100;  // each rank has its own size
     ASSIGN_OR_RETURN(Operand memory, Operand::Make(c, true, count * sizeof(int32_t)));
     int32_t* x = reinterpret_cast<int32_t*>(memory.data());
     for (size_t i = 0; i < count; ++i) EXPECT_THAT_OR_RETURN(x[i] == 0, "fresh memory");
@@ -443,14 +443,14 @@ absl::Status BadArguments(Communicator& c) {
   EXPECT_THAT_OR_RETURN(refused(c.Run(Collective::AllGather(negative, DType::kF32), x.data(), y.data(), call)),
                         "negative piece");
   EXPECT_THAT_OR_RETURN(!c.Wait({12345678}).ok(), "unknown ticket");
-  // Nothing was started by any of these.
+  // None of these calls started anything.
   x.assign(100, 1.f);
   RETURN_IF_ERROR(c.Run(Collective::AllReduce(100, DType::kF32, ReduceKind::kSum), x.data(), y.data(), call));
   EXPECT_THAT_OR_RETURN(y[99] == static_cast<float>(c.size()), "after bad arguments");
   return absl::OkStatus();
 }
 
-// Nothing is moved, and operands may be null.
+// No data is moved, and operands may be null.
 absl::Status ComparedOnly(Communicator& c) {
   const auto compare = [&](int64_t count) {
     return c.Run(Collective::AllReduce(count, DType::kF32, ReduceKind::kSum), nullptr, nullptr,

@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// Bytes of the host, with memory of the device that stands for them.
+// A range of host bytes and the device memory that represents it.
 struct Mirror {
   std::byte* host = nullptr;
   size_t bytes = 0;
@@ -27,7 +27,7 @@ struct Mirror {
   std::byte* Of(const void* address) const { return device + (static_cast<const std::byte*>(address) - host); }
 };
 
-// What the suite takes for registered memory.
+// The registered memory that the suite sees.
 class MirroredMemory final : public RegisteredMemory {
  public:
   MirroredMemory(std::unique_ptr<RegisteredMemory> device, std::byte* host, std::map<std::byte*, Mirror>& all)
@@ -66,16 +66,17 @@ class HostCommunicator final : public Communicator {
   }
 
   absl::StatusOr<Ticket> Start(const Collective& collective, const void* from, void* to, const Call& call) override {
-    // A call with a negative count is refused before anything is touched, and one that is compared touches nothing.
+    // A call with a negative count is refused before anything is touched, and a call that is only compared touches
+    // nothing.
     const bool is_valid = !call.compared_only && std::all_of(collective.counts.begin(), collective.counts.end(),
                                                              [](int64_t count) { return count >= 0; });
     const size_t in_bytes = is_valid ? InputBytes(collective, size()) : 0;
     const Range input = ReadsInput(collective, rank()) ? Range{from, in_bytes} : Range{nullptr, 0};
     const Range output{to, is_valid ? OutputBytes(collective, size()) : 0};
-    Flight flight;
-    ASSIGN_OR_RETURN(std::byte* const in, Place(input, output, flight.memory[0], nullptr));
-    ASSIGN_OR_RETURN(std::byte* const out, Place(output, input, flight.memory[1], flight.memory[0]));
-    // What the output held before, too: a result that is not written shows.
+    StartedCollective entry;
+    ASSIGN_OR_RETURN(std::byte* const in, Place(input, output, entry.memory[0], nullptr));
+    ASSIGN_OR_RETURN(std::byte* const out, Place(output, input, entry.memory[1], entry.memory[0]));
+    // Also copies the old contents of the output, so that an output that is not written is detected.
     for (const auto& [at, range] : {std::pair(out, output), std::pair(in, input)}) {
       if (at == nullptr) continue;
       RETURN_IF_ERROR(device_.CopyToDevice(at, static_cast<const std::byte*>(range.address), range.bytes));
@@ -84,21 +85,21 @@ class HostCommunicator final : public Communicator {
     on_device.stream = device_.stream();
     ASSIGN_OR_RETURN(const Ticket ticket, communicator_->Start(collective, in, out, on_device));
     if (out != nullptr) {
-      flight.host = static_cast<std::byte*>(const_cast<void*>(output.address));
-      flight.device = out;
-      flight.bytes = output.bytes;
+      entry.host = static_cast<std::byte*>(const_cast<void*>(output.address));
+      entry.device = out;
+      entry.bytes = output.bytes;
     }
-    flying_[ticket.id] = std::move(flight);
+    started_[ticket.id] = std::move(entry);
     return ticket;
   }
 
   absl::Status Wait(Ticket ticket, Stream*) override {
     RETURN_IF_ERROR(communicator_->Wait(ticket, device_.stream()));
-    const auto flying = flying_.find(ticket.id);
-    LOCKSTEP_CHECK(flying != flying_.end()) << ticket.id;
-    const Flight flight = std::move(flying->second);
-    flying_.erase(flying);
-    if (flight.bytes > 0) RETURN_IF_ERROR(device_.CopyToHost(flight.host, flight.device, flight.bytes));
+    const auto started = started_.find(ticket.id);
+    LOCKSTEP_CHECK(started != started_.end()) << ticket.id;
+    const StartedCollective entry = std::move(started->second);
+    started_.erase(started);
+    if (entry.bytes > 0) RETURN_IF_ERROR(device_.CopyToHost(entry.host, entry.device, entry.bytes));
     return device_.Synchronize();
   }
 
@@ -120,14 +121,14 @@ class HostCommunicator final : public Communicator {
     uintptr_t begin() const { return reinterpret_cast<uintptr_t>(address); }
     uintptr_t end() const { return begin() + bytes; }
   };
-  struct Flight {
+  struct StartedCollective {
     std::byte* host = nullptr;  // the output
     std::byte* device = nullptr;
     size_t bytes = 0;
-    std::shared_ptr<DeviceMemory> memory[2];  // of operands that are not registered; perhaps one for both
+    std::shared_ptr<DeviceMemory> memory[2];  // for operands that are not registered; perhaps one for both
   };
 
-  // Where the device has a range. Operands that overlap do so there, too.
+  // Returns the device address of a range. Operands that overlap on the host also overlap on the device.
   absl::StatusOr<std::byte*> Place(const Range& range, const Range& other, std::shared_ptr<DeviceMemory>& memory,
                                    const std::shared_ptr<DeviceMemory>& memory_of_other) {
     if (range.address == nullptr || range.bytes == 0) return static_cast<std::byte*>(nullptr);
@@ -146,7 +147,7 @@ class HostCommunicator final : public Communicator {
 
   Device& device_;
   std::map<std::byte*, Mirror> registered_;
-  std::map<uint64_t, Flight> flying_;
+  std::map<uint64_t, StartedCollective> started_;
   const std::unique_ptr<Communicator> communicator_;
 };
 
@@ -158,7 +159,7 @@ std::unique_ptr<Communicator> AsHostCommunicator(std::unique_ptr<Communicator> c
 
 std::vector<std::vector<WaitingWorld>> LotsOfWaitingWorlds() {
   std::vector<std::vector<WaitingWorld>> lots;
-  int used = kDevicesOfLot;  // of the last lot
+  int used = kDevicesOfLot;  // devices of the last lot
   for (const ConformanceCase& test : WaitingCases()) {
     for (int ranks : {2, 3}) {
       if (ranks < test.min_ranks) continue;

@@ -1,5 +1,5 @@
-// A communicator of a device as one of the host's memory, so that the conformance suite runs over it as over all
-// others: operands are copied to the device and back, and an error of the stream is one of the wait.
+// Adapts a communicator of a device to one of host memory, so that the conformance suite can run over it: operands are
+// copied to the device and back, and an error of the stream is returned by the wait.
 
 #pragma once
 
@@ -12,18 +12,18 @@
 
 namespace lockstep {
 
-// Of the same rank. `device` is that of `communicator`, and outlives the result.
+// Returns an adapter with the same rank. `device` is that of `communicator`, and must outlive the result.
 std::unique_ptr<Communicator> AsHostCommunicator(std::unique_ptr<Communicator> communicator, Device& device);
 
-// A world of a case that waits. Its ranks have the devices from `first_device` on.
+// A world for a case that waits. Its ranks use the devices from `first_device` on.
 struct WaitingWorld {
   ConformanceCase test;
   int ranks = 0;
   int first_device = 0;
 };
 
-// Of each case that waits worlds of 2 and of 3 ranks, as far as it has so many. Those of a lot run at once, and have at
-// most kDevicesOfLot devices: under the thread sanitizer there are no addresses for many more fake GPUs.
+// Returns worlds of 2 and 3 ranks for each case that waits, unless it needs more ranks. The worlds of a lot run at once
+// and have at most kDevicesOfLot devices, because the thread sanitizer leaves no addresses for many more fake GPUs.
 inline constexpr int kDevicesOfLot = 30;
 std::vector<std::vector<WaitingWorld>> LotsOfWaitingWorlds();
 

@@ -1,4 +1,4 @@
-// Ranks that disagree, give up, come late or leave: everybody is told, and told who.
+// Ranks that disagree, abort, come late or leave: all ranks get an error that names the rank.
 
 #include <algorithm>
 #include <cstring>
@@ -16,12 +16,12 @@
 namespace lockstep {
 namespace {
 
-// Whether a later call returns the error of an earlier one, perhaps with the words that it is that one's.
+// Returns true if a later call returns the error of an earlier one, perhaps marked as the error of an earlier call.
 bool Stays(const absl::Status& first, const absl::Status& later) {
   return later.code() == first.code() && absl::EndsWith(later.message(), first.message());
 }
 
-// The last rank does something else in its first collective; all ranks must be told of both sides, and stay told.
+// The last rank starts another first collective. All ranks must get an error with both calls, and keep it.
 absl::Status Disagree(Communicator& c, const std::function<absl::Status(Communicator&, bool odd)>& call,
                       const std::vector<std::string>& words) {
   const absl::Time begin = absl::Now();
@@ -86,7 +86,7 @@ absl::Status DifferentLabels(Communicator& c) {
                   {"disagree", "`left`", "`right`"});
 }
 
-// Calls that move nothing: nobody goes on before all have been compared, on however many hosts.
+// Calls that move no data: no rank continues before all calls have been compared, for any number of hosts.
 absl::Status DifferentCallsThatMoveNothing(Communicator& c, int64_t count, bool compared_only) {
   return Disagree(c,
                   [&](Communicator& world, bool odd) {
@@ -97,7 +97,7 @@ absl::Status DifferentCallsThatMoveNothing(Communicator& c, int64_t count, bool 
                   {"disagree", "all_reduce sum", "all_reduce max", "rank " + std::to_string(c.size() - 1)});
 }
 
-// All ranks make the same calls, but the last rank's second has other evidence.
+// All ranks make the same calls, but the evidence of the last rank's second call differs.
 absl::Status DifferentEvidence(Communicator& c, uint64_t Communicator::Evidence::* field,
                                const std::vector<std::string>& words) {
   Communicator::Evidence evidence{.program = 0x12,
@@ -116,7 +116,7 @@ absl::Status DifferentEvidence(Communicator& c, uint64_t Communicator::Evidence:
     evidence.*field = 0;
     evidence.assigned = evidence.set = {};
   }
-  // A slow rank may learn from the first what a quick one has met in the second: an error is everybody's.
+  // A slow rank may get the error of a quick rank's second call in its first, because an error reaches all ranks.
   if (status.ok()) {
     EXPECT_THAT_OR_RETURN(x == static_cast<float>(c.size()), "equal evidence");
     status = c.Run(Collective::AllReduce(1, DType::kF32, ReduceKind::kSum), &x, &x,
@@ -159,7 +159,7 @@ absl::Status AbortReachesPeers(Communicator& c) {
   return absl::OkStatus();
 }
 
-// Rank `late` does not come in time: all are told so, and nobody else is blamed.
+// Rank `late` does not arrive in time. All ranks get an error, and no other rank is blamed.
 absl::Status LateRankIsNamed(Communicator& c, int late) {
   RETURN_IF_ERROR(c.Barrier("before"));
   const absl::Time begin = absl::Now();
@@ -172,11 +172,11 @@ absl::Status LateRankIsNamed(Communicator& c, int late) {
       !absl::StrContains(message, "barrier `bucket 2`")) {
     return Wrong(c, "timeout") << status.ToString();
   }
-  absl::SleepFor(begin + Late() - absl::Now());  // all end this together
+  absl::SleepFor(begin + Late() - absl::Now());  // all ranks end this together
   return absl::OkStatus();
 }
 
-// Whoever has an error, or has called Abort, may use and free its operands: nobody writes into them any more.
+// A rank that got an error, or has called Abort, may use and free its operands: no rank writes to them any more.
 absl::Status OperandsAreFreeAfterAnAbort(Communicator& c) {
   constexpr int64_t kCount = 100000;
   std::vector<Operand> operands;
@@ -184,7 +184,7 @@ absl::Status OperandsAreFreeAfterAnAbort(Communicator& c) {
     ASSIGN_OR_RETURN(Operand operand, Operand::Make(c, b % 2 == 0, kCount * sizeof(float)));
     operands.push_back(std::move(operand));
   }
-  absl::Status status = c.Barrier("before");  // a slow rank may learn here what a quick one does next
+  absl::Status status = c.Barrier("before");  // a slow rank may get the error of a quick rank's next call here
   std::vector<Communicator::Ticket> tickets;
   for (Operand& operand : operands) {
     if (!status.ok()) break;
@@ -215,7 +215,7 @@ absl::Status RankThatLeavesIsNamed(Communicator& c) {
   absl::Status status = c.Barrier("before");
   if (c.rank() == gone) return status;  // and the driver destroys its communicator
   const absl::Time begin = absl::Now();
-  // A slow rank may learn from the first barrier what a quick one has met in the second: an error is everybody's.
+  // A slow rank may get the error of a quick rank's second barrier in its first, because an error reaches all ranks.
   if (status.ok()) status = c.Barrier("bucket 3");
   EXPECT_THAT_OR_RETURN(absl::Now() - begin < kSoon, "leave");
   if (status.ok() || !absl::StrContains(status.message(), "rank " + std::to_string(gone) + " on host") ||
@@ -225,7 +225,7 @@ absl::Status RankThatLeavesIsNamed(Communicator& c) {
   return absl::OkStatus();
 }
 
-// Not waiting for what one has started is an abort.
+// Destroying a communicator without waiting for a started collective is an abort.
 absl::Status LeavingInFlightIsAnAbort(Communicator& c) {
   thread_local std::vector<float> x;  // peers may use it until the driver destroys the communicator
   x.assign(10, 1.f);
@@ -233,7 +233,7 @@ absl::Status LeavingInFlightIsAnAbort(Communicator& c) {
     return c.Start(Collective::AllReduce(10, DType::kF32, ReduceKind::kSum), x.data(), x.data(), {.label = "x"})
         .status();
   }
-  // Which of these meets the abort is a matter of timing.
+  // Timing decides which of these gets the abort.
   absl::Status status =
       c.Run(Collective::AllReduce(10, DType::kF32, ReduceKind::kSum), x.data(), x.data(), {.label = "x"});
   if (status.ok()) status = c.Barrier("y");

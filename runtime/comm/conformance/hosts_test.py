@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The conformance suite, and what goes wrong, on several hosts: test/hosts/hosts.py. Skips, saying so, where this machine has none.
+"""The conformance suite and its failures on several hosts: test/hosts/hosts.py. Skips if there are none.
 
 hosts_test.py CONFORMANCE_MPI_MAIN HOSTS.PY
 """
@@ -18,8 +18,8 @@ from pathlib import Path
 
 PROGRAM = Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(Path(sys.argv[2]).parent))
-os.environ["PATH"] += ":/usr/sbin:/sbin"  # where ip and tc are
-# Open MPI unloads its plugins at the end, so the leak checker cannot tell what they kept from what we did.
+os.environ["PATH"] += ":/usr/sbin:/sbin"  # the directories of ip and tc
+# Open MPI unloads its plugins at the end, so the leak checker cannot distinguish their memory from ours.
 os.environ["ASAN_OPTIONS"] = "detect_leaks=0"
 
 from hosts import Hosts, skipped, why_not
@@ -61,19 +61,19 @@ def suite(ranks: list[int], *arguments: str) -> str:
 
 
 def stopped() -> str:
-    """A rank on the other host, not its group's first, is stopped in the midst of a collective: the others blame it alone."""
+    """Stops a rank on the other host, not its first, during a collective: the others blame only this rank."""
     with Hosts(2, "1gbit") as hosts:
         _, output = run(hosts, [2, 2], "stop=3", "after=60")
         told = [message for _, message in LEARNS.findall(output)]
         blame = rf"waited 4s in all_reduce max [^;]* for rank 3 on host {hosts.names[1]}: [a-z, ]+$"
         named = [message for message in told if re.search(blame, message)]
-        # With the stopped rank's end mpirun ends the job, perhaps before all have spoken.
+        # mpirun ends the job when the stopped rank ends, perhaps before all ranks have printed.
         check(len(named) >= 2 and len(named) == len(told), f"{len(named)} of {len(told)} blamed it alone", output)
         return named[0]
 
 
 def died() -> str:
-    """The job ends within 5 s of it, and somebody says which rank it was."""
+    """The job ends within 5 s after the fault, and a message names the rank."""
     with Hosts(2, "1gbit") as hosts:
         status, output = run(hosts, [2, 2], "die=3")
         ended = time.time()
@@ -88,7 +88,7 @@ def died() -> str:
 
 
 def cut() -> str:
-    """The link of a host that computes is cut, which nobody is told: each side names the other within 20 s."""
+    """Cuts the link of a host that computes, without notice: each side names the other within 20 s."""
     with Hosts(2, "1gbit") as hosts, tempfile.TemporaryDirectory() as folder:
         command = hosts.command([1, 1], PROGRAM, "2", f"loop={folder}/rank")
         job = subprocess.Popen(command, env=hosts.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -150,7 +150,7 @@ def main() -> int:
         return skipped("hosts_test", reason)
     with ThreadPoolExecutor(3) as pool:  # ranks wait most of their time
         held = list(pool.map(holds, SUITES.items()))
-    held += [holds(fault) for fault in FAULTS.items()]  # these look at the clock
+    held += [holds(fault) for fault in FAULTS.items()]  # these depend on time
     return held.count(False)
 
 

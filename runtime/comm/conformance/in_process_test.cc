@@ -1,4 +1,4 @@
-// The conformance suite over ranks that are threads: alone, with a progress thread, and in groups that exchange
+// Runs the conformance suite over ranks that are threads: alone, with a progress thread, and in groups that exchange
 // messages. (Ranks that are processes: shared_memory_test.cc and mpi_test.sh.)
 
 #include "runtime/comm/in_process.h"
@@ -50,7 +50,7 @@ std::string Name(World kind, int ranks) {
   return worlds[static_cast<int>(kind)] + std::to_string(ranks);
 }
 
-// Without `make test-everything` those in which something differs from all others.
+// Returns the worlds to test. Without `make test-everything`, only those that differ from all others.
 std::vector<std::pair<World, int>> Worlds() {
   if (!TestsEverything()) {
     return {{World::kInProcess, 1},    {World::kInProcess, 3},      {World::kInProcessWithThread, 2},
@@ -63,7 +63,7 @@ std::vector<std::pair<World, int>> Worlds() {
     for (int ranks : {1, 2, 3, 4, 7}) {
       if (kind == World::kGroups && ranks == 1) continue;
       if (kind == World::kGroupsInRankOrder && ranks != 3 && ranks != 7) continue;  // groups of several ranks
-      // Three groups each.
+      // Each of these has three groups.
       if ((kind == World::kGroupsByRing || kind == World::kGroupsByHalving) && ranks < 4) continue;
       if (kind == World::kInProcessWithThread && ranks != 2 && ranks != 3) continue;
       worlds.emplace_back(kind, ranks);
@@ -72,7 +72,7 @@ std::vector<std::pair<World, int>> Worlds() {
   return worlds;
 }
 
-// Runs a case on all ranks of a world, a thread each, and counts them.
+// Runs a case on all ranks of a world, one thread each, and counts them.
 void RunAllRanks(World kind, int ranks, const ConformanceCase& test) {
   SCOPED_TRACE(Name(kind, ranks));
   auto world = MakeWorld(kind, ranks, test.options);
@@ -119,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(All, Conformance, ::testing::ValuesIn(Table()), [](cons
   return Name(std::get<0>(info.param), std::get<1>(info.param)) + std::get<2>(info.param).name;
 });
 
-// A case that waits, in all worlds at once.
+// Runs a case that waits, in all worlds at once.
 class ConformanceOfWaiting : public ::testing::TestWithParam<ConformanceCase> {};
 
 TEST_P(ConformanceOfWaiting, AllRanksOfAllWorldsSucceed) {
@@ -135,13 +135,13 @@ TEST_P(ConformanceOfWaiting, AllRanksOfAllWorldsSucceed) {
 INSTANTIATE_TEST_SUITE_P(All, ConformanceOfWaiting, ::testing::ValuesIn(WaitingCases()),
                          [](const auto& info) { return info.param.name; });
 
-// An abort while the rank's own thread is in the midst of a chunk: some of many meet that moment.
+// An abort while the rank's own thread works on a chunk. Some of many rounds hit that moment.
 TEST(InProcessWithThread, AbortReleasesOperands) {
   const std::vector<ConformanceCase> cases = ConformanceCases();
   const auto test = std::find_if(cases.begin(), cases.end(),
                                  [](const auto& each) { return each.name == "OperandsAreFreeAfterAnAbort"; });
   ASSERT_NE(test, cases.end());
-  // A sanitizer sees a race in each, whichever moment it meets.
+  // The thread sanitizer detects the race in each round, whatever its timing.
   const int rounds = TestsEverything() ? 150 : 50;
   for (int round = 0; round < rounds; ++round) {
     auto world = MakeWorld(World::kInProcessWithThread, 2, test->options);
@@ -163,7 +163,7 @@ TEST(InProcess, MemoryOutlivesItsCommunicator) {
   (*memory)->data()[999] = std::byte{1};
 }
 
-// A part works on when the communicator that it comes from is gone.
+// A communicator made by Split works on after its parent is destroyed.
 TEST(InProcess, PartsOutliveTheirWorld) {
   for (World kind : {World::kInProcess, World::kGroups}) {
     auto world = MakeWorld(kind, 4, {.timeout = absl::Seconds(20)});

@@ -1,13 +1,13 @@
-// One rank of the conformance suite over MPI; mpi_test.sh starts it under mpirun and counts the ranks.
-//   conformance_mpi_main RANKS [only=CASE] [max_group=N] [in_rank_order] [by_mpi=R|all] [route=NAME] [measured=R]
+// Runs one rank of the conformance suite over MPI. mpi_test.sh starts it under mpirun and counts the ranks.
+//   mpi_main RANKS [only=CASE] [max_group=N] [in_rank_order] [by_mpi=R|all] [route=NAME] [measured=R]
 //   [die=R] [stop=R [after=MS]] [late_Init=R] [late_Finalize=R] [by=S] [single=R]
-// Prints "rank R of N on HOST: K cases passed" and exits with 0, or says what failed. With die=R rank R kills itself in
-// the midst of a collective, and the others print what they learn. With stop=R rank R is stopped (SIGSTOP) before a
-// collective, or `after` so many milliseconds of large ones. With late_Init=R and late_Finalize=R rank R comes and goes
-// S seconds late. With by_mpi=all MPI carries what goes between groups of ranks, and with by_mpi=R rank R alone wants
-// that. With route=NAME collectives go that way where they can; else by the default costs, and with measured=R rank R
-// alone wants measured ones. With single=R rank R has initialised MPI itself, for one thread, and all print what they
-// learn.
+// Prints "rank R of N on HOST: K cases passed" and exits with 0, or prints the failure. With die=R, rank R kills itself
+// during a collective, and the others print their errors. With stop=R, rank R is stopped (SIGSTOP) before a collective,
+// or `after` so many milliseconds of large collectives. With late_Init=R and late_Finalize=R, rank R arrives or leaves
+// S seconds late. With by_mpi=all, MPI carries the messages between groups of ranks; with by_mpi=R, only rank R
+// requests this. With route=NAME, collectives take that route if they can; otherwise the default costs decide, and with
+// measured=R only rank R requests measured costs. With single=R, rank R has initialised MPI itself, for one thread, and
+// all print their errors.
 
 #include <mpi.h>
 #include <signal.h>
@@ -30,7 +30,7 @@
 namespace lockstep {
 namespace {
 
-// What mpirun calls this rank; empty without it.
+// Returns the number that mpirun gave to this rank; empty without mpirun.
 std::string RankText() {
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
   return rank == nullptr ? "" : rank;
@@ -56,9 +56,9 @@ absl::Status DieInACollective(const MpiOptions& options, int victim) {
   return status;
 }
 
-// All ranks reduce until they learn something; rank `victim` is stopped after `milliseconds`, and killed at the end.
+// All ranks reduce until an error. Rank `victim` is stopped after `milliseconds`, and killed at the end.
 absl::Status StopInACollective(MpiOptions options, int victim, int milliseconds) {
-  options.communicator.timeout = absl::Seconds(4);  // in which all have to start, too, beside whatever else runs
+  options.communicator.timeout = absl::Seconds(4);  // also limits the start of all ranks, despite other load
   absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
   if (!world.ok()) return world.status();
   Communicator& c = **world;
@@ -82,12 +82,12 @@ absl::Status StopInACollective(MpiOptions options, int victim, int milliseconds)
   }
   std::printf("rank %d learns: %s\n", c.rank(), status.ToString().c_str());
   std::fflush(stdout);
-  absl::SleepFor(absl::Seconds(2));  // until all others have spoken
+  absl::SleepFor(absl::Seconds(2));  // until all others have printed
   kill(std::stoi((*processes)[victim]), SIGKILL);
   return status;
 }
 
-// All ranks reduce until they learn something, which each writes to a file.
+// All ranks reduce until an error, which each writes to a file.
 absl::Status ReduceForever(const MpiOptions& options, const std::string& file) {
   absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
   if (!world.ok()) return world.status();
@@ -105,7 +105,8 @@ absl::Status ReduceForever(const MpiOptions& options, const std::string& file) {
   return status;
 }
 
-// All ranks create a communicator and end; rank `late_init` comes late by `by`, rank `late_finalize` goes late by it.
+// All ranks create a communicator and end. Rank `late_init` arrives late by `by`, rank `late_finalize` leaves late by
+// it.
 absl::Status ComeAndGo(const MpiOptions& options, int late_init, int late_finalize, absl::Duration by) {
   const std::string rank = RankText();
   if (rank.empty()) return absl::FailedPreconditionError("not under mpirun");
@@ -117,7 +118,7 @@ absl::Status ComeAndGo(const MpiOptions& options, int late_init, int late_finali
   return absl::OkStatus();
 }
 
-// Rank `single` initialises MPI itself, for one thread; all try to create a communicator.
+// Rank `single` initialises MPI itself, for one thread. All ranks try to create a communicator.
 absl::Status InitializeForOneThread(const MpiOptions& options, int single) {
   const std::string rank = RankText();
   if (rank.empty()) return absl::FailedPreconditionError("not under mpirun");
@@ -129,7 +130,8 @@ absl::Status InitializeForOneThread(const MpiOptions& options, int single) {
   return absl::OkStatus();
 }
 
-// A world for a case, which all ranks make at about the same time: a hurried one cannot be made otherwise.
+// Makes a world for a case. All ranks arrive at about the same time, because a world with a short timeout would fail
+// otherwise.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeWorld(MpiOptions options, const ConformanceCase& test,
                                                         bool in_rank_order) {
   MpiOptions patient = options;
@@ -164,7 +166,7 @@ int RunCases(const MpiOptions& options, int ranks, bool in_rank_order, const std
   std::atomic<int> passed{0}, failed{0};
   int rank = -1;
   std::string host;
-  // Those that wait run at once, and first: what they say of time is then not about what the others compute.
+  // Cases that wait run at once and first, so that the computations of others do not influence their timing.
   std::vector<ConformanceCase> cases = ConformanceCases();
   std::stable_partition(cases.begin(), cases.end(), [](const ConformanceCase& test) { return test.waits; });
   std::vector<std::thread> waiting;

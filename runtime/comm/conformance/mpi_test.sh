@@ -1,9 +1,9 @@
 #!/bin/bash
-# Runs the conformance suite under mpirun and counts the ranks; kills a rank and looks who is blamed.
-#   mpi_test.sh conformance_mpi_main
+# Runs the conformance suite under mpirun and counts the ranks; kills a rank and checks which rank is blamed.
+#   mpi_test.sh mpi_main
 set -u
 program=$1
-# Open MPI unloads its plugins at the end, so the leak checker cannot tell what they kept from what we did.
+# Open MPI unloads its plugins at the end, so the leak checker cannot distinguish their memory from ours.
 export ASAN_OPTIONS=detect_leaks=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 out=$(mktemp)
@@ -16,7 +16,7 @@ fail() {
   failures=$((failures + 1))
 }
 
-# ranks, further arguments: the suite passes on so many ranks.
+# ranks, further arguments: the suite passes with this number of ranks.
 suite() {
   local ranks=$1 failures=0 out
   shift
@@ -33,14 +33,14 @@ suite() {
   [ "$failures" -eq 0 ]
 }
 
-# Awaits what was started in the background, each of which says what is wrong, and has then a status other than 0.
+# Awaits the background jobs. A failed one prints its reason and has a status other than 0.
 await_all() {
   local job
   for job in $(jobs -p); do wait "$job" || failures=$((failures + 1)); done
 }
 
-# Several at a time, as ranks wait most of theirs. With max_group there are groups of ranks that share no memory, as on
-# several hosts.
+# Runs several at a time, because ranks wait most of the time. With max_group, there are groups of ranks without shared
+# memory, as on several hosts.
 suite 3 &
 suite 4 max_group=2 &
 moments=40
@@ -60,7 +60,7 @@ if [ -n "${LOCKSTEP_TEST_EVERYTHING:-}" ]; then
   moments="0 40 90"
 fi
 
-# A rank dies. The survivors are told who, if mpirun lets them live (it is asked to), and within 5 s.
+# A rank dies. The survivors get its name within 5 s, if mpirun lets them live (it is asked to).
 timeout 60 mpirun --oversubscribe --enable-recovery -np 3 "$program" 3 die=1 >"$out" 2>&1
 took=$(($(date +%s%3N) - $(sed -n 's/^the victim dies at \([0-9]*\) ms$/\1/p' "$out")))
 named=$(grep -cE '^rank [02] learns: .*rank 1 on host .* died while rank [02] on host .* waited in all_reduce sum f32\[1000\] `bucket 1`' "$out")
@@ -68,11 +68,11 @@ named=$(grep -cE '^rank [02] learns: .*rank 1 on host .* died while rank [02] on
 [ "$took" -lt 5000 ] || fail "rank 1 died: it took $took ms to end"
 echo "a dead rank is named by $named survivors, all over after $took ms"
 
-# Without being asked mpirun ends the job itself, and names the rank.
+# Without this option, mpirun ends the job itself and names the rank.
 timeout 60 mpirun --oversubscribe -np 3 "$program" 3 die=1 >"$out" 2>&1 && fail "rank 1 died: exit status 0"
 grep -qE 'rank 1 |died while rank' "$out" || fail "rank 1 died: nobody says so"
 
-# stopped rank, ranks, further arguments: a stopped rank, and it alone, is named by all others.
+# stopped rank, ranks, further arguments: all others name the stopped rank and no other rank.
 stop() {
   local victim=$1 ranks=$2 failures=0 named out
   shift 2
@@ -84,8 +84,8 @@ stop() {
   rm -f "$out"
   [ "$failures" -eq 0 ]
 }
-# Ranks of one host that cannot open each other's memory talk as if they were on two hosts, and say so once. Arguments:
-# how rank 1 is started.
+# Ranks of one host that cannot open each other's memory communicate as if they were on two hosts, and print this once.
+# Arguments: the command that starts rank 1.
 apart() {
   local failures=0 out ran only=only=AllReduce
   [ -z "${LOCKSTEP_TEST_EVERYTHING:-}" ] || only=
@@ -100,8 +100,8 @@ apart() {
   [ "$failures" -eq 0 ]
 }
 
-# MPI's call, by how many seconds rank 1 is late for it, how many say so, and after how many seconds: ranks that are late
-# for MPI_Init, or that MPI_Finalize waits for, are named meanwhile.
+# MPI's call, the seconds by which rank 1 is late for it, the number of messages, and the seconds until then: ranks that
+# are late for MPI_Init, or for which MPI_Finalize waits, are named meanwhile.
 late() {
   local call=$1 by=$2 expected=$3 after=${4:-} failures=0 named out
   out=$(mktemp)
@@ -113,7 +113,7 @@ late() {
   [ "$failures" -eq 0 ]
 }
 
-# what, whether the job succeeds, a pattern of lines, mpirun's arguments: both ranks say so.
+# name, expected success of the job, a pattern of lines, mpirun's arguments: both ranks print such a line.
 both_say() {
   local what=$1 succeeds=$2 pattern=$3 failures=0 named out status
   shift 3
@@ -128,8 +128,8 @@ both_say() {
   [ "$failures" -eq 0 ]
 }
 
-# All that follows waits for the most part, so it runs at once. A rank is stopped before its collective and in the midst
-# of large ones; with and without groups, of which it is the first or not.
+# The following tests mostly wait, so they run at once. A rank is stopped before its collective and during large ones,
+# with and without groups, as the first rank of a group or not.
 for after in $moments; do
   stop 1 3 after=$after &
   stop 3 4 max_group=2 after=$after &
@@ -147,13 +147,13 @@ if [ "$(id -u)" = 0 ] && setpriv --bounding-set=-sys_ptrace true && unshare --us
 else
   echo "SKIPPED: namespaces and capabilities, which this machine or user may not change"
 fi
-# One rank cannot be in a group of its own, as MPI was initialised for one thread: all are told, and whose fault it is.
-# By TCP it can be.
+# One rank cannot be in a group of its own, because MPI was initialised for one thread: all ranks get an error that
+# names it. With TCP it can.
 both_say "MPI for one thread" 1 \
-  "^rank [01] learns: FAILED_PRECONDITION: rank 1: MPI can carry messages between hosts with MPI_THREAD_MULTIPLE alone, .* thread level 0;" \
+  "^rank [01] learns: FAILED_PRECONDITION: rank 1: MPI can carry messages between hosts only with MPI_THREAD_MULTIPLE, .* thread level 0;" \
   -np 2 "$program" 2 max_group=1 by_mpi=all single=1 &
 both_say "MPI for one thread, which TCP does not need" 1 "^rank [01] learns: OK$" -np 2 "$program" 2 max_group=1 single=1 &
-# Ranks that want different things are told so.
+# Ranks with different options get an error.
 both_say "other transports" 0 "between_hosts is tcp on rank 0, and mpi on rank 1 on host" -np 2 "$program" 2 only=Roster max_group=1 by_mpi=1 &
 both_say "other orders" 0 "order is any on rank 0, and rank on rank 1 on host" -np 1 "$program" 2 only=Roster : -np 1 "$program" 2 only=Roster in_rank_order &
 both_say "other routes" 0 "routes is default on rank 0, and measured on rank 1 on host" -np 2 "$program" 2 only=Roster measured=1 &

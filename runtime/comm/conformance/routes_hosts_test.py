@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every route on several hosts (test/hosts/hosts.py): right results, messages one after the other, bytes on each wire.
+"""Every route on several hosts (test/hosts/hosts.py): correct results, consecutive messages, bytes on each wire.
 
 routes_hosts_test.py TRAVEL_MAIN HOSTS.PY [--all]
 
@@ -16,19 +16,19 @@ from pathlib import Path
 
 PROGRAM = Path(sys.argv[1]).resolve()
 sys.path.insert(0, str(Path(sys.argv[2]).parent))
-os.environ["PATH"] += ":/usr/sbin:/sbin"  # where ip and tc are
-# Open MPI unloads its plugins at the end, so the leak checker cannot tell what they kept from what we did.
+os.environ["PATH"] += ":/usr/sbin:/sbin"  # the directories of ip and tc
+# Open MPI unloads its plugins at the end, so the leak checker cannot distinguish their memory from ours.
 os.environ["ASAN_OPTIONS"] = "detect_leaks=0"
 
 from hosts import Hosts, skipped, why_not
 
-# Hosts, ranks on each, bytes of the operand or of the result.
+# Hosts, ranks on each host, bytes of the operand or of the result.
 FEW = [(4, 4, 1 << 20), (16, 1, 1 << 20)]
 MANY = [(2, 1, 8 << 20), (3, 1, 8 << 20), (4, 1, 64 << 20), (5, 1, 8 << 20), (4, 4, 16 << 20), (16, 1, 16 << 20)]
 
 
 def travels(hosts: int, ranks: int, size: int) -> str:
-    """What is wrong, or nothing."""
+    """Returns the failure, or nothing."""
     with Hosts(hosts) as these:
         arguments = [str(hosts * ranks), str(ranks), str(size), "eth0"]
         done = these.mpirun(

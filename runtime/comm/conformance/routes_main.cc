@@ -1,8 +1,8 @@
-// One rank of a job that goes all routes on hosts, and compares with TravelOf how many messages there were one after
-// the other, what the ranks sent, and what each host's network card counts; routes_hosts_test.py starts it.
-//   travel_main RANKS RANKS_A_HOST BYTES INTERFACE
-// Rank 0 prints a line for each collective, and at the end "N collectives as expected"; or what was not, and exits
-// with 1.
+// One rank of a job that takes all routes between hosts. It compares with TrafficOf the number of consecutive messages,
+// the bytes that the ranks sent, and the bytes that each host's network card counts. routes_hosts_test.py starts it.
+//   routes_main RANKS RANKS_A_HOST BYTES INTERFACE
+// Rank 0 prints a line for each collective, and at the end "N collectives as expected"; or it prints the difference and
+// exits with 1.
 
 #include <algorithm>
 #include <cstdio>
@@ -24,7 +24,7 @@ namespace {
 struct Job {
   int ranks_a_host = 1;
   int64_t bytes = 0;
-  std::string card;  // the file with what it has sent
+  std::string card;  // the file with the number of bytes sent
 };
 
 uint64_t SentByCard(const Job& job) {
@@ -33,7 +33,7 @@ uint64_t SentByCard(const Job& job) {
   return sent;
 }
 
-// Element i of rank r: sums of such numbers are exact in f32, in any order.
+// Returns element i of rank r. Sums of such numbers are exact in f32, in any order.
 float Input(int r, int64_t i) { return static_cast<float>((i * 31 + r * 7) % 1000); }
 
 absl::Status ExpectSums(const std::vector<float>& found, int64_t count, int64_t first, int ranks) {
@@ -52,7 +52,7 @@ absl::Status ExpectCopies(const std::vector<float>& found, int64_t count, int64_
   return absl::OkStatus();
 }
 
-// One collective, whose result is right.
+// Runs one collective and checks its result.
 absl::Status Call(Communicator& c, CollectiveOp op, int64_t bytes) {
   const int64_t count = bytes / 4, share = count / c.size();
   std::vector<float> input(count), output(count);
@@ -75,7 +75,8 @@ absl::Status Call(Communicator& c, CollectiveOp op, int64_t bytes) {
   }
 }
 
-// The collective goes as the table says: OK on rank 0, or what is different; on other ranks OK.
+// Returns OK on rank 0 if the traffic of the collective agrees with the table, otherwise the difference. OK on other
+// ranks.
 absl::Status GoesAsTheTableSays(RankCommunicator& c, const Job& job, Route route, CollectiveOp op, Watched& watched) {
   RETURN_IF_ERROR(c.Barrier("before"));
   watched.Reset();
@@ -99,16 +100,16 @@ absl::Status GoesAsTheTableSays(RankCommunicator& c, const Job& job, Route route
     }
     most = std::max(most, sent);
   }
-  const Travel travel = TravelOf(route, op, static_cast<uint64_t>(job.bytes), c.groups(), job.ranks_a_host);
-  const auto bytes = static_cast<double>(travel.bytes);
+  const Traffic traffic = TrafficOf(route, op, static_cast<uint64_t>(job.bytes), c.groups(), job.ranks_a_host);
+  const auto bytes = static_cast<double>(traffic.bytes);
   const std::string name = absl::StrFormat("%s by %s", TraitsOf(op).name, RouteName(route));
   std::printf("%-24s %3d messages, %9d bytes sent of %9d, %9d on the wire\n", name.c_str(), static_cast<int>(messages),
-              static_cast<int>(most), static_cast<int>(travel.bytes), static_cast<int>(wire));
+              static_cast<int>(most), static_cast<int>(traffic.bytes), static_cast<int>(wire));
   std::fflush(stdout);
-  // On the wire there are headers of packets, and acknowledgements of what came.
-  const bool is_right = messages == static_cast<uint64_t>(travel.messages) && most >= 0.98 * bytes &&
+  // The wire also carries packet headers and acknowledgements.
+  const bool is_right = messages == static_cast<uint64_t>(traffic.messages) && most >= 0.98 * bytes &&
                         most <= 1.02 * bytes && wire >= most && wire <= 1.12 * bytes + 32768;
-  if (!is_right) return Internal() << name << " differs: expected " << travel.messages << " messages";
+  if (!is_right) return Internal() << name << " differs: expected " << traffic.messages << " messages";
   return absl::OkStatus();
 }
 
@@ -127,7 +128,7 @@ absl::Status Run(const Job& job, int ranks) {
     for (const CollectiveOp op :
          {CollectiveOp::kAllReduce, CollectiveOp::kReduceScatter, CollectiveOp::kAllGather, CollectiveOp::kBroadcast}) {
       if (!CanGo(route, TraitsOf(op))) continue;
-      // Of slices along the chain fewer go each way than the table's most.
+      // Slices along the chain travel fewer times in each direction than the maximum in the table.
       if (route == Route::kChain && (op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllGather)) continue;
       c.SetRoutes({.preferred = route});
       const absl::Status status = GoesAsTheTableSays(c, job, route, op, watched);

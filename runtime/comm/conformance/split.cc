@@ -1,4 +1,4 @@
-// Parts of a communicator: they compute, and a failure of one is a failure of all.
+// Split communicators: they compute, and a failure of one is a failure of all.
 
 #include <algorithm>
 #include <cstring>
@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-// All_reduces `value` of the ranks of `c`, in memory that is registered with it.
+// All_reduces `value` over the ranks of `c`, in memory registered with it.
 absl::Status ExpectSum(Communicator& c, int64_t value, int64_t expected, const std::string& label) {
   constexpr int64_t kCount = 3000;
   ASSIGN_OR_RETURN(Operand operand, Operand::Make(c, true, kCount * sizeof(int64_t)));
@@ -29,7 +29,7 @@ absl::Status ExpectSum(Communicator& c, int64_t value, int64_t expected, const s
   return absl::OkStatus();
 }
 
-// Splits by `color_of`, and checks who is in this rank's part and that it computes.
+// Splits by `color_of`, and checks the members of this rank's part and that it computes.
 absl::StatusOr<std::unique_ptr<Communicator>> SplitAndCheck(Communicator& c, const std::function<int(int)>& color_of,
                                                             const std::string& label) {
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> part, c.Split(color_of(c.rank()), label));
@@ -52,8 +52,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> SplitAndCheck(Communicator& c, con
   return part;
 }
 
-// Rows and columns of a grid with two columns; collectives on both and on all ranks are in flight at once, and waited
-// for in an order that differs from rank to rank.
+// Rows and columns of a grid with two columns. Collectives on both and on all ranks are in flight at once, and ranks
+// wait for them in different orders.
 absl::Status SplitIntoRowsAndColumns(Communicator& c) {
   ASSIGN_OR_RETURN(auto row, SplitAndCheck(c, [](int r) { return r / 2; }, "rows"));
   ASSIGN_OR_RETURN(auto column, SplitAndCheck(c, [](int r) { return r % 2; }, "columns"));
@@ -74,7 +74,7 @@ absl::Status SplitIntoRowsAndColumns(Communicator& c) {
       }
     }
   }
-  // One of them goes, the other stays; and can be split again.
+  // One of them is destroyed. The other works on and can be split again.
   column.reset();
   RETURN_IF_ERROR(row->Barrier("row"));
   ASSIGN_OR_RETURN(auto alone, row->Split(row->rank(), "alone"));
@@ -83,7 +83,7 @@ absl::Status SplitIntoRowsAndColumns(Communicator& c) {
   return c.Barrier("all");
 }
 
-// Into parts of different sizes that are no runs of ranks, and into one part with all ranks; many times.
+// Splits into parts of different sizes with non-consecutive ranks, and into one part with all ranks; many times.
 absl::Status SplitUnevenly(Communicator& c) {
   auto uneven = [](int r) { return r == 0 || r == 5 ? -7 : r < 3 ? 1 : 1000000; };
   for (int round = 0; round < 5; ++round) {
@@ -95,8 +95,8 @@ absl::Status SplitUnevenly(Communicator& c) {
   return c.Barrier("all");
 }
 
-// What happens to one communicator happens to all: the last rank does `fail` to all ranks' communicator or to its part;
-// all others, in whatever they wait, are told, and told the rank's number in the world.
+// A failure of one communicator is a failure of all. The last rank does `fail` to the communicator of all ranks or to
+// its part. All others get an error with its number in the world, in whichever communicator they wait.
 absl::Status FailureReachesAll(Communicator& c,
                                const std::function<void(Communicator& world, Communicator& part)>& fail,
                                const std::string& reason) {
@@ -108,7 +108,7 @@ absl::Status FailureReachesAll(Communicator& c,
     absl::SleepFor(absl::Milliseconds(50));
     fail(c, *part);
   }
-  // Some wait in their part, some for all.
+  // Some ranks wait in their part, some in the communicator of all ranks.
   Communicator& waits_in = c.rank() % 3 == 0 ? c : *part;
   while (status.ok() && absl::Now() - begin < 2 * kSoon) status = waits_in.Barrier("waiting");
   EXPECT_THAT_OR_RETURN(absl::Now() - begin < kSoon, "failure of a part");

@@ -1,4 +1,4 @@
-// What the cases of the conformance suite share. For conformance_*.cc alone.
+// Declarations that the cases of the conformance suite share. Only for the sources of the suite.
 
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-// Part of the table each.
+// Each returns a part of the table.
 std::vector<ConformanceCase> CollectiveCases();
 std::vector<ConformanceCase> FailureCases();
 std::vector<ConformanceCase> SplitCases();
@@ -27,17 +27,17 @@ inline constexpr bool kIsSanitized = true;
 #else
 inline constexpr bool kIsSanitized = false;
 #endif
-// The largest number of elements. In a tenth there are many chunks, too.
+// The largest number of elements. A tenth of it also gives many chunks.
 inline int64_t Most() { return TestsEverything() ? 1000000 : 100000; }
 
 #ifdef __SANITIZE_THREAD__
 inline constexpr absl::Duration kHurry = absl::Seconds(2);
 inline constexpr absl::Duration kSoon = absl::Seconds(20);
 #else
-inline constexpr absl::Duration kHurry = absl::Milliseconds(300);  // a timeout
-inline constexpr absl::Duration kSoon = absl::Seconds(5);          // in which failures are noticed
+inline constexpr absl::Duration kHurry = absl::Milliseconds(300);  // a short timeout
+inline constexpr absl::Duration kSoon = absl::Seconds(5);          // the time within which failures must be noticed
 #endif
-inline absl::Duration Late() { return kHurry * 3 + absl::Seconds(1); }  // when a late rank comes
+inline absl::Duration Late() { return kHurry * 3 + absl::Seconds(1); }  // the time at which a late rank arrives
 
 inline ErrorStream Wrong(const Communicator& c, const std::string& what) {
   return Internal() << "rank " << c.rank() << ": " << what << ": ";

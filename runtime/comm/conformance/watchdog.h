@@ -1,5 +1,5 @@
-// Ends a test program in which a rank hangs, and says which rank and in what case: else only Bazel would, after minutes
-// and without names. Ranks may be threads of the process, or the process itself.
+// Ends a test program in which a rank hangs, and names the rank and the case. Bazel would only end it after minutes,
+// without names. Ranks may be threads of the process, or the process itself.
 
 #pragma once
 
@@ -15,7 +15,7 @@ namespace lockstep {
 
 class Watchdog {
  public:
-  // How long one rank's part of a case may take.
+  // Returns the time limit of one rank's part of a case.
   static absl::Duration DefaultLimit();
 
   explicit Watchdog(absl::Duration limit = DefaultLimit());
@@ -23,7 +23,7 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Between these the rank is in a case. If that takes longer than the limit, the program ends with exit code
+  // The rank is in a case between these calls. If it takes longer than the limit, the program ends with exit code
   // kExitCode.
   void Begin(int rank, const std::string& test);
   void End(int rank);
@@ -38,7 +38,7 @@ class Watchdog {
   void Watch();
 
   const absl::Duration limit_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following members
   std::condition_variable changed_;
   std::map<int, Running> running_;  // by rank
   bool stop_ = false;

@@ -79,7 +79,7 @@ class WatchedLinks final : public Links {
     const MessageBuffer message_, buffer_;
   };
 
-  // Of the chunk that has the tag. Reset with what is watched, as nothing is in flight then.
+  // Returns the clock of the chunk with this tag. Reset together with `watched`, while nothing is in flight.
   Clock& ClockOf(int tag) {
     if (watched_->messages == 0) clocks_.clear();
     return clocks_[tag / 2];

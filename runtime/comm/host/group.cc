@@ -23,21 +23,21 @@ int AvailableCores() {
 
 }  // namespace
 
-Group::Group(GroupPlace place, absl::Duration timeout)
-    : place_(std::move(place)),
-      memory_(place_.one_process),
+Group::Group(GroupConfig config, absl::Duration timeout)
+    : config_(std::move(config)),
+      memory_(config_.one_process),
       timeout_(timeout),
       crowded_(size() > AvailableCores()),
       next_pulse_(absl::ToInt64Nanoseconds(SteadyNow())),
       beats_asked_(size()) {}
 
-void Group::OnIdle(std::function<void()> callback, Search::Ask ask_other_groups) {
+void Group::OnIdle(std::function<void()> callback, BlameSearch::Ask ask_other_groups) {
   on_idle_ = std::move(callback);
   ask_other_groups_ = std::move(ask_other_groups);
 }
 
 void Group::Join() {
-  RankState& state = place_.block.rank(index());
+  RankState& state = config_.block.rank(index());
   if (!one_process()) {
     state.process = getpid();
     state.process_start = FactsOfProcess(state.process).value_or(ProcessFacts{}).start;
@@ -50,7 +50,7 @@ absl::Status Group::AwaitJoined() {
   auto missing = [this] {
     std::vector<int> absent;
     for (int i = 0; i < size(); ++i) {
-      if (place_.block.rank(i).presence.load() == Presence::kAbsent) absent.push_back(i);
+      if (config_.block.rank(i).presence.load() == Presence::kAbsent) absent.push_back(i);
     }
     return absent;
   };
@@ -58,11 +58,11 @@ absl::Status Group::AwaitJoined() {
 }
 
 bool Group::Leave() {
-  if (place_.on_leave) place_.on_leave(failure());
-  place_.block.rank(index()).presence.store(Presence::kLeft);
+  if (config_.on_leave) config_.on_leave(failure());
+  config_.block.rank(index()).presence.store(Presence::kLeft);
   Notify();
   for (int i = 0; i < size(); ++i) {
-    if (place_.block.rank(i).presence.load() != Presence::kLeft) return false;
+    if (config_.block.rank(i).presence.load() != Presence::kLeft) return false;
   }
   return true;
 }
@@ -73,7 +73,7 @@ absl::Status Group::Publish(uint64_t sequence, const OpDescription& description,
     auto missing = [&] {
       std::vector<int> late;
       for (int i = 0; i < size(); ++i) {
-        if (place_.block.rank(i).retired.load(std::memory_order_acquire) <= sequence - kSlots) late.push_back(i);
+        if (config_.block.rank(i).retired.load(std::memory_order_acquire) <= sequence - kSlots) late.push_back(i);
       }
       return late;
     };
@@ -139,17 +139,17 @@ absl::Status Group::Disagreement(uint64_t sequence, int rank_a, const OpDescript
 }
 
 void Group::BeginShare(uint64_t sequence) {
-  place_.block.rank(index()).share.store(2 * sequence + 1, std::memory_order_release);
+  config_.block.rank(index()).share.store(2 * sequence + 1, std::memory_order_release);
 }
 
 void Group::EndShare(uint64_t sequence) {
-  place_.block.rank(index()).share.store(2 * sequence + 2, std::memory_order_release);
+  config_.block.rank(index()).share.store(2 * sequence + 2, std::memory_order_release);
 }
 
 std::vector<int> Group::Unfinished(uint64_t sequence, bool given) const {
   std::vector<int> unfinished;
   for (int i = 0; i < size(); ++i) {
-    const RankState& state = place_.block.rank(i);
+    const RankState& state = config_.block.rank(i);
     if (i == index() || state.presence.load() != Presence::kHere) continue;
     const uint64_t share = state.share.load(std::memory_order_acquire);
     if (given ? share < 2 * sequence + 2 : share == 2 * sequence + 1) unfinished.push_back(i);
@@ -158,15 +158,15 @@ std::vector<int> Group::Unfinished(uint64_t sequence, bool given) const {
 }
 
 void Group::Retire(uint64_t sequence) {
-  place_.block.rank(index()).retired.store(sequence + 1, std::memory_order_release);
+  config_.block.rank(index()).retired.store(sequence + 1, std::memory_order_release);
 }
 
 std::string Group::Name(int world_rank) const {
   const int rank = NumberInWorld(world_rank);
-  const Recorder* const recorder = place_.family == nullptr ? nullptr : place_.family->recorder();
+  const Recorder* const recorder = config_.world_groups == nullptr ? nullptr : config_.world_groups->recorder();
   const std::string role = recorder == nullptr ? "" : recorder->RoleOf(rank);
   return "rank " + std::to_string(rank) + (role.empty() ? "" : " (" + role + ")") + " on host " +
-         place_.hosts[world_rank];
+         config_.hosts[world_rank];
 }
 
 }  // namespace lockstep

@@ -1,5 +1,4 @@
-// What a group does when something goes wrong at an inconvenient moment: states that the conformance suite meets too
-// rarely.
+// Tests a group in failures at inconvenient moments: states that the conformance suite hits too rarely.
 
 #include "runtime/comm/host/group.h"
 
@@ -23,13 +22,13 @@ class GroupTest : public ::testing::Test {
     for (int i = 0; i < 2; ++i) block_.rank(i).presence.store(Presence::kHere);
   }
   std::unique_ptr<Group> Rank(int index, absl::Duration timeout) {
-    return std::make_unique<Group>(GroupPlace{.keep = memory_,
-                                              .block = block_,
-                                              .index = index,
-                                              .first_rank = 0,
-                                              .one_process = true,
-                                              .hosts = {"a", "a"},
-                                              .on_leave = {}},
+    return std::make_unique<Group>(GroupConfig{.keep = memory_,
+                                               .block = block_,
+                                               .index = index,
+                                               .first_rank = 0,
+                                               .one_process = true,
+                                               .hosts = {"a", "a"},
+                                               .on_leave = {}},
                                    timeout);
   }
 
@@ -37,8 +36,7 @@ class GroupTest : public ::testing::Test {
   ControlBlock block_;
 };
 
-// Work that is refused because a peer has failed is never taken for work that is done, even before the peer has said
-// why.
+// Work that is refused because a peer failed is never taken for done, even before the peer has written the reason.
 TEST_F(GroupTest, WorkIsRefusedWithAnErrorWhileAFailureIsBeingWritten) {
   auto group = Rank(0, absl::Seconds(10));
   Failure& failure = block_.header().failure;
@@ -60,7 +58,7 @@ TEST_F(GroupTest, WorkIsRefusedWithAnErrorIfNobodySaysWhy) {
   EXPECT_FALSE(group->BeginWork().ok());
 }
 
-// After an abort the operands may be freed: not before the rank's other threads are done with them, too.
+// After an abort, the operands may be freed only when the rank's other threads no longer use them.
 TEST_F(GroupTest, UntouchedMeansByThisRankToo) {
   auto group = Rank(0, absl::Seconds(10));
   ASSERT_TRUE(group->BeginWork().ok());
@@ -76,7 +74,7 @@ TEST_F(GroupTest, UntouchedMeansByThisRankToo) {
   worker.join();
 }
 
-// A wait for which nobody is known to be late ends all the same.
+// A wait without a known late rank also ends.
 TEST_F(GroupTest, AWaitForNobodyIsBounded) {
   auto group = Rank(0, absl::Milliseconds(50));
   const absl::Status status =
@@ -85,7 +83,7 @@ TEST_F(GroupTest, AWaitForNobodyIsBounded) {
   EXPECT_TRUE(absl::StrContains(status.message(), "rank 0 on host a waited 50ms in something")) << status;
 }
 
-// What others learn who ask for whom it waits.
+// Tests the answer to ranks that ask for whom this rank waits.
 TEST_F(GroupTest, ARankSaysForWhomItWaits) {
   auto group = Rank(0, absl::Seconds(10));
   std::vector<int> said;
@@ -103,11 +101,11 @@ TEST_F(GroupTest, ARankSaysForWhomItWaits) {
   }
 }
 
-// A share that was done for one collective is not done for a later one.
+// A share that is done for one collective is not done for a later one.
 TEST_F(GroupTest, UnfinishedAreThoseWhoWorkOnThisCollective) {
   auto first = Rank(0, absl::Seconds(10)), second = Rank(1, absl::Seconds(10));
   const std::vector<int> nobody, other = {1};
-  first->BeginShare(7);  // its own is not asked for
+  first->BeginShare(7);  // its own share is not included
   EXPECT_EQ(first->Unfinished(7, /*given=*/true), other);
   EXPECT_EQ(first->Unfinished(7, /*given=*/false), nobody);
   for (uint64_t sequence : {7, 8, 9, 12}) {

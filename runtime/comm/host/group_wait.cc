@@ -1,5 +1,5 @@
-// Waiting for peers: looking meanwhile for failures, for processes that are gone, and for who is to blame when it takes
-// too long.
+// Waiting for peers. Meanwhile the rank checks for failures and dead processes, and searches for the culprit if the
+// wait takes too long.
 
 #include <algorithm>
 #include <cstdio>
@@ -9,39 +9,39 @@
 #include "runtime/comm/host/group.h"
 #include "runtime/process/clock.h"
 #include "runtime/record/clock.h"
+#include "runtime/record/job_status.h"
 #include "runtime/record/recorder.h"
-#include "runtime/record/status.h"
 
 namespace lockstep {
 namespace {
 
-constexpr absl::Duration kFailureNap = absl::Milliseconds(20);  // between looks at failures
-constexpr absl::Duration kPulse = absl::Milliseconds(200);      // between looks at processes
+constexpr absl::Duration kFailureNap = absl::Milliseconds(20);  // between checks for failures
+constexpr absl::Duration kPulse = absl::Milliseconds(200);      // between checks of processes
 constexpr absl::Duration kMaxGrace = absl::Seconds(1);
 
 }  // namespace
 
 absl::Duration Group::grace() const { return std::min(kMaxGrace, timeout_); }
 
-void Group::SayWaiting(int rank) {
-  RankState& state = place_.block.rank(index());
+void Group::AnnounceWaiting(int rank) {
+  RankState& state = config_.block.rank(index());
   if (rank >= 0) slept_for_ = rank;
   state.waits_for.store(rank, std::memory_order_relaxed);
   state.beats.fetch_add(1, std::memory_order_release);
 }
 
-void Group::SayGoingOn() { place_.block.rank(index()).waits_for.store(-1, std::memory_order_release); }
+void Group::AnnounceRunning() { config_.block.rank(index()).waits_for.store(-1, std::memory_order_release); }
 
-Search::Reply Group::Ask(int rank, bool first) {
+BlameSearch::Reply Group::Ask(int rank, bool first) {
   const int i = rank - first_rank();
-  if (i < 0 || i >= size()) return ask_other_groups_ ? ask_other_groups_(rank, first) : Search::Reply{};
-  const RankState& state = place_.block.rank(i);
+  if (i < 0 || i >= size()) return ask_other_groups_ ? ask_other_groups_(rank, first) : BlameSearch::Reply{};
+  const RankState& state = config_.block.rank(i);
   const uint32_t beats = state.beats.load(std::memory_order_acquire);
   if (first) beats_asked_[i] = beats;
   const int waits_for = state.waits_for.load(std::memory_order_acquire);
-  if (waits_for < 0) return {Search::Reply::Kind::kBusy, -1};
-  if (beats == beats_asked_[i]) return {Search::Reply::Kind::kNone, -1};
-  return {Search::Reply::Kind::kWaits, waits_for};
+  if (waits_for < 0) return {BlameSearch::Reply::Kind::kBusy, -1};
+  if (beats == beats_asked_[i]) return {BlameSearch::Reply::Kind::kNone, -1};
+  return {BlameSearch::Reply::Kind::kWaits, waits_for};
 }
 
 absl::Status Group::Await(absl::FunctionRef<bool()> ready, absl::FunctionRef<std::vector<int>()> missing,
@@ -51,66 +51,67 @@ absl::Status Group::Await(absl::FunctionRef<bool()> ready, absl::FunctionRef<std
     if (ready()) return absl::OkStatus();
   } while (spinner.Again());
   absl::Status status = SleepUntil(ready, missing, what());
-  SayGoingOn();
+  AnnounceRunning();
   return status;
 }
 
 absl::Status Group::SleepUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<std::vector<int>()> missing,
                                const std::string& what) {
-  Event& changed = place_.block.header().changed;
+  Event& changed = config_.block.header().changed;
   const absl::Duration begin = SteadyNow();
-  std::optional<Search> search;
+  std::optional<BlameSearch> search;
   for (;;) {
     const uint32_t seen = changed.count();
     if (ready()) return absl::OkStatus();
     const std::vector<int> late = missing();
-    SayWaiting(late.empty() ? -1 : first_rank() + late[0]);
+    AnnounceWaiting(late.empty() ? -1 : first_rank() + late[0]);
     on_idle_();
     RETURN_IF_ERROR(failure());
     RETURN_IF_ERROR(CheckAlive(what));
     absl::Status left = CheckLeft(late, ready, what);
     if (!left.ok()) return left;
     const absl::Duration waited = SteadyNow() - begin;
-    LookForStall(waited, what);
-    // A wait for nobody is a moment between two steps of a peer, unless it lasts.
+    CheckStall(waited, what);
+    // A wait without a late rank is a moment between two steps of a peer, unless it lasts.
     if (!search.has_value() && waited >= timeout_ + (late.empty() ? grace() : absl::ZeroDuration())) {
       std::vector<int> ranks;
       for (int i : late) ranks.push_back(first_rank() + i);
       search.emplace(world_rank(), ranks, grace(), [this](int rank, bool first) { return Ask(rank, first); });
     }
     if (search.has_value()) {
-      const std::optional<std::vector<Search::Culprit>> culprits = search->Poll();
+      const std::optional<std::vector<BlameSearch::Culprit>> culprits = search->Poll();
       if (culprits.has_value()) return ready() ? absl::OkStatus() : TimedOut(*culprits, what);
     }
     changed.Sleep(seen, kFailureNap);
   }
 }
 
-void Group::LookForStall(absl::Duration waited, const std::string& what) {
-  const Recorder* const recorder = place_.family == nullptr ? nullptr : place_.family->recorder();
+void Group::CheckStall(absl::Duration waited, const std::string& what) {
+  const Recorder* const recorder = config_.world_groups == nullptr ? nullptr : config_.world_groups->recorder();
   if (recorder == nullptr || waited < recorder->stall()) {
-    looked_at_stall_ = tells_stall_ = false;
+    checked_stall_ = reports_stall_ = false;
     return;
   }
-  // Whoever has told of it renews the time for as long as it waits, and so the others know that it has been told.
-  std::atomic<int64_t>& told = place_.family->root()->place_.block.header().stall_told;
+  // A rank that reports a stall renews the time while it waits. So the others know that it has been reported.
+  std::atomic<int64_t>& reported_at = config_.world_groups->world()->config_.block.header().stall_reported_at;
   const int64_t now = RecordNow();
-  int64_t before = told.load();
-  if (tells_stall_) {
-    told.store(now);
-  } else if (!looked_at_stall_) {
-    looked_at_stall_ = true;
-    tells_stall_ = now - before > absl::ToInt64Nanoseconds(kMaxGrace) && told.compare_exchange_strong(before, now);
-    if (!tells_stall_) return;
+  int64_t before = reported_at.load();
+  if (reports_stall_) {
+    reported_at.store(now);
+  } else if (!checked_stall_) {
+    checked_stall_ = true;
+    reports_stall_ =
+        now - before > absl::ToInt64Nanoseconds(kMaxGrace) && reported_at.compare_exchange_strong(before, now);
+    if (!reports_stall_) return;
     const std::string text =
         Name(world_rank()) + " has waited " + absl::FormatDuration(recorder->stall()) + " in " + what;
     std::fprintf(stderr, "lockstep: %s\n%s", text.c_str(), StallText(*recorder).c_str());
   }
 }
 
-absl::Status Group::TimedOut(const std::vector<Search::Culprit>& culprits, const std::string& what) {
+absl::Status Group::TimedOut(const std::vector<BlameSearch::Culprit>& culprits, const std::string& what) {
   std::string names;
-  for (const Search::Culprit& culprit : culprits) {
+  for (const BlameSearch::Culprit& culprit : culprits) {
     const int i = culprit.rank - first_rank();
     const bool is_peer = !one_process() && i >= 0 && i < size();
     const bool stopped = is_peer && FactsOfProcess(process(i)).value_or(ProcessFacts{}).stopped;
@@ -122,13 +123,13 @@ absl::Status Group::TimedOut(const std::vector<Search::Culprit>& culprits, const
   return Fail(culprits.empty() ? world_rank() : culprits[0].rank,
               ErrorStream(absl::StatusCode::kDeadlineExceeded)
                   << Name(world_rank()) << " waited " << absl::FormatDuration(timeout_) << " in " << what << " for "
-                  << (names.empty() ? "a peer that cannot be told" : names));
+                  << (names.empty() ? "an unknown peer" : names));
 }
 
 absl::Status Group::CheckLeft(const std::vector<int>& late, absl::FunctionRef<bool()> ready, const std::string& what) {
   for (int i : late) {
-    if (i == index() || place_.block.rank(i).presence.load() != Presence::kLeft) continue;
-    if (ready()) break;  // it did what we wait for, and left then
+    if (i == index() || config_.block.rank(i).presence.load() != Presence::kLeft) continue;
+    if (ready()) break;  // it finished the awaited step before it left
     return Fail(first_rank() + i, ErrorStream(absl::StatusCode::kUnavailable)
                                       << Name(first_rank() + i) << " has left (its communicator is destroyed) while "
                                       << Name(world_rank()) << " waits in " << what);
@@ -145,9 +146,9 @@ absl::Status Group::CheckAlive(const std::string& what) {
 }
 
 absl::Status Group::CheckAlive(int i, const std::string& what) {
-  const auto is_here = [&] { return place_.block.rank(i).presence.load() == Presence::kHere; };
+  const auto is_here = [&] { return config_.block.rank(i).presence.load() == Presence::kHere; };
   if (one_process() || i == index() || !is_here() || Alive(i)) return absl::OkStatus();
-  if (!is_here()) return absl::OkStatus();  // it left while we looked
+  if (!is_here()) return absl::OkStatus();  // it left during the check
   return Fail(first_rank() + i, ErrorStream(absl::StatusCode::kUnavailable)
                                     << Name(first_rank() + i) << " (process " << process(i) << ") died while "
                                     << Name(world_rank()) << " waited in " << what);

@@ -28,10 +28,10 @@ ErrorStream Exhausted(size_t bytes) {
   return ErrorStream(absl::StatusCode::kResourceExhausted) << "no memory for " << bytes << " bytes of a communicator";
 }
 
-// The name of a segment's file.
+// Returns the name of a segment's file.
 std::string NameOf(uint64_t nonce) { return absl::StrFormat("lockstep-%016x", nonce); }
 
-// Whether a descriptor of this process is of the segment with this nonce.
+// Returns true if a descriptor of this process belongs to the segment with this nonce.
 bool IsNamed(int descriptor, uint64_t nonce) {
   char name[128];
   const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
@@ -73,7 +73,7 @@ absl::StatusOr<std::shared_ptr<Segment>> Segment::Open(int process, int descript
   struct stat facts;
   if (!IsNamed(opened, nonce) || fstat(opened, &facts) != 0) {
     close(opened);
-    return FailedPrecondition() << path << " is not the shared memory that process " << process << " means";
+    return FailedPrecondition() << path << " is not the shared memory of process " << process;
   }
   return Map(opened, static_cast<size_t>(facts.st_size), nonce, false);
 }
@@ -108,8 +108,8 @@ absl::StatusOr<std::shared_ptr<Segment>> PeerMemory::Allocate(size_t bytes, uint
   return segment;
 }
 
-// Allocations are made and freed by all ranks alike: when ours is gone, we need the peers' parts no more. (Should one
-// of them use its part still, Resolve maps it again.)
+// All ranks allocate and free alike: when this rank's segment is freed, it no longer needs the peers' segments. (If a
+// peer still uses its own, Resolve maps it again.)
 void PeerMemory::Prune() {
   std::erase_if(own_, [this](const Own& own) {
     if (!own.segment.expired()) return false;

@@ -1,7 +1,7 @@
-// The memory of collectives: segments that the ranks of a group can all reach, and where operands lie in them.
-// Ranks that are threads of one process reach everything; ranks that are processes map each other's segments, which are
-// anonymous files (memfd): nothing is left behind when a process dies, and no limit of /dev/shm applies. One rank's
-// PeerMemory is used by one thread at a time; segments may be freed by any thread.
+// The memory of collectives: segments that all ranks of a group can reach, and the positions of operands in them. Ranks
+// that are threads of one process reach all memory. Ranks that are processes map each other's segments, which are
+// anonymous files (memfd): nothing remains when a process dies, and no limit of /dev/shm applies. One thread at a time
+// uses a rank's PeerMemory. Any thread may free segments.
 
 #pragma once
 
@@ -19,15 +19,16 @@
 
 namespace lockstep {
 
-// Zeroed memory, aligned to 64 bytes or more, freed with the object.
+// Zeroed memory, aligned to at least 64 bytes, freed with the object.
 class Segment {
  public:
-  // Memory of this process. Allocation failure is an error of code kResourceExhausted.
+  // Allocates memory of this process. Returns kResourceExhausted if there is not enough.
   static absl::StatusOr<std::shared_ptr<Segment>> CreatePrivate(size_t bytes);
-  // Memory that other processes can Open with this process's id, descriptor() and nonce() while the segment lives, and
-  // that processes forked from here share.
+  // Allocates memory that other processes can Open with this process's id, descriptor() and nonce() while the segment
+  // lives. Processes forked from this one share it.
   static absl::StatusOr<std::shared_ptr<Segment>> CreateShared(size_t bytes);
-  // An error if there is no such process, if this one may not see its descriptors, or if they mean something else.
+  // Returns an error if the process does not exist, if its descriptors are not accessible, or if they name another
+  // file.
   static absl::StatusOr<std::shared_ptr<Segment>> Open(int process, int descriptor, uint64_t nonce);
 
   ~Segment();
@@ -52,31 +53,30 @@ class Segment {
   bool mapped_;
 };
 
-// Memory for what n ranks know of each other (control_block.h), initialised, which other processes can open.
+// Allocates an initialised control block for n ranks (control_block.h), which other processes can open.
 absl::StatusOr<std::shared_ptr<Segment>> CreateSharedControlBlock(int n);
 
 class PeerMemory {
  public:
-  // An operand as peers can reach it, and what must live until the collective is over.
+  // An operand's location for peers, and the segment that must live until the collective is done.
   struct Located {
     MemoryRef ref;
-    std::shared_ptr<Segment> segment;  // null where all ranks are in one process
+    std::shared_ptr<Segment> segment;  // null if all ranks are in one process
   };
 
   explicit PeerMemory(bool one_process) : one_process_(one_process) {}
 
-  // A new segment of this rank that Find() knows as long as somebody holds it. `id` > 0, even, the same on all ranks.
-  // Shared ownership because the user's handle and a collective in flight both keep it.
+  // Allocates a new segment of this rank, which Find() knows as long as it lives. Requires that `id` is positive, even
+  // and equal on all ranks. Ownership is shared between the user's handle and collectives in flight.
   absl::StatusOr<std::shared_ptr<Segment>> Allocate(size_t bytes, uint64_t id);
 
-  // Where [data, data + bytes) of this rank lies, if peers can reach it.
+  // Returns the location of [data, data + bytes) of this rank, if peers can reach it.
   std::optional<Located> Find(const void* data, size_t bytes);
 
-  // Memory of at least `bytes` that peers can reach and that nobody else holds at the moment, for an operand that they
-  // cannot.
+  // Returns unused memory of at least `bytes` that peers can reach, for an operand that they cannot reach.
   absl::StatusOr<Located> Stage(size_t bytes);
 
-  // The address at which this process reaches `bytes` at `ref` of the peer, process number `process`.
+  // Returns the address in this process of `bytes` at `ref` of the peer, whose process is number `process`.
   absl::StatusOr<std::byte*> Resolve(int peer, int process, const MemoryRef& ref, size_t bytes);
 
  private:

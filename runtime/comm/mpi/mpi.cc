@@ -48,7 +48,7 @@ absl::StatusOr<MPI_Comm> Duplicate(MPI_Comm world, absl::Duration limit) {
 
 struct RankFacts {
   char host[kHostBytes] = {};
-  char machine[256] = {};  // equal where ranks can share memory
+  char machine[256] = {};  // equal on ranks that can share memory
   MpiOptions::BetweenHosts between_hosts = {};
   uint8_t in_rank_order = 0;
   MpiOptions::Routes routes = {};
@@ -57,8 +57,8 @@ struct RankFacts {
   }
 };
 
-// A host is a booted kernel with a name, seen from one space of process numbers (containers of one machine may differ
-// there).
+// A host is a booted kernel with a name and a namespace of process numbers (containers of one machine may have
+// different ones).
 RankFacts FactsOfThisRank(const MpiOptions& options) {
   RankFacts facts;
   facts.between_hosts = options.between_hosts;
@@ -74,7 +74,7 @@ RankFacts FactsOfThisRank(const MpiOptions& options) {
   return facts;
 }
 
-// Where a rank's shared memory is.
+// The location of a rank's shared memory.
 struct MemoryFacts {
   int32_t process = 0;
   int32_t descriptor = -1;
@@ -86,8 +86,8 @@ MemoryFacts FactsOf(const absl::StatusOr<std::shared_ptr<Segment>>& segment) {
   return {.process = getpid(), .descriptor = (*segment)->descriptor(), .nonce = (*segment)->nonce()};
 }
 
-// The first ranks of the runs of ranks that share a host, of at most `max_group` ranks. Where `apart`, a rank is by
-// itself.
+// Returns the first rank of each run of ranks that share a host, with at most `max_group` ranks. A rank that is `apart`
+// forms its own group.
 std::vector<int> GroupBegins(const std::vector<RankFacts>& facts, const std::vector<uint8_t>& apart, int max_group) {
   std::vector<int> begins;
   for (int r = 0; r < static_cast<int>(facts.size()); ++r) {
@@ -107,8 +107,8 @@ Range GroupOf(int rank, const std::vector<int>& begins, int size) {
   return {begins[group], group + 1 < begins.size() ? begins[group + 1] : size};
 }
 
-// The ranks, 1 for each, that do not share memory with those next to them though they are on one host, because one of
-// them cannot open another's: other users, user namespaces or process namespaces, or a /proc that hides processes.
+// Returns 1 for each rank of a host that shares no memory with its neighbours, because one of them cannot open
+// another's memory: different users, user namespaces or process namespaces, or a /proc that hides processes.
 absl::StatusOr<std::vector<uint8_t>> RanksApart(MPI_Comm comm, int rank, const std::vector<RankFacts>& facts,
                                                 int max_group, absl::Duration limit) {
   const int size = static_cast<int>(facts.size());
@@ -143,7 +143,7 @@ struct Outcome {
   char message[512] = {};
 };
 
-// OK if every rank's `mine` is, else the first error, the same on all ranks.
+// Returns OK if `mine` is OK on every rank, otherwise the first error, the same on all ranks.
 absl::Status AgreeOnOutcome(MPI_Comm comm, int size, const absl::Status& mine, absl::Duration limit) {
   Outcome outcome{.code = static_cast<int32_t>(mine.code())};
   CopyText(std::string_view(mine.message().data(), mine.message().size()), outcome.message, sizeof(outcome.message));
@@ -183,7 +183,7 @@ absl::Status CheckThreadLevel() {
   MPI_Query_thread(&level);
   if (level == MPI_THREAD_MULTIPLE) return absl::OkStatus();
   return FailedPrecondition()
-         << "MPI can carry messages between hosts with MPI_THREAD_MULTIPLE alone, and was initialised by somebody else "
+         << "MPI can carry messages between hosts only with MPI_THREAD_MULTIPLE, but another library initialised it "
          << "with thread level " << level << "; create the communicator first, or initialise MPI with that level";
 }
 
@@ -204,7 +204,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
   const auto [first, end] = GroupOf(rank, begins, size);
   const int ranks = end - first;
 
-  // The first rank of each group makes the shared state, and says where it is.
+  // The first rank of each group creates the shared state and publishes its location.
   absl::StatusOr<std::shared_ptr<Segment>> control(nullptr);
   MemoryFacts where;
   if (rank == first) {
@@ -224,30 +224,30 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
     listener = SocketListener::Create(interfaces);
     if (mine.ok()) mine = listener.status();
   }
-  RETURN_IF_ERROR(AgreeOnOutcome(comm, size, mine, limit));  // and nobody opens anything after this
+  RETURN_IF_ERROR(AgreeOnOutcome(comm, size, mine, limit));  // no rank opens anything after this
 
-  static std::atomic<uint32_t> worlds{0};  // of this process
-  GroupPlace place{.keep = *control,
-                   .block = ControlBlock((*control)->data(), ranks),
-                   .index = rank - first,
-                   .first_rank = first,
-                   .one_process = false,
-                   .hosts = {},
-                   .world = worlds.fetch_add(1),
-                   .on_leave = [](const absl::Status& failure) {
-                     if (!failure.ok()) MarkMpiFailed();
-                   }};
-  for (const RankFacts& fact : facts) place.hosts.push_back(fact.host);
+  static std::atomic<uint32_t> worlds{0};  // the number of worlds in this process
+  GroupConfig config{.keep = *control,
+                     .block = ControlBlock((*control)->data(), ranks),
+                     .index = rank - first,
+                     .first_rank = first,
+                     .one_process = false,
+                     .hosts = {},
+                     .world = worlds.fetch_add(1),
+                     .on_leave = [](const absl::Status& failure) {
+                       if (!failure.ok()) MarkMpiFailed();
+                     }};
+  for (const RankFacts& fact : facts) config.hosts.push_back(fact.host);
   std::unique_ptr<Links> links;
   if (by_mpi) links = CreateMpiLinks(comm, begins);
   if (by_sockets) {
-    ASSIGN_OR_RETURN(std::vector<SocketPlace> places, GatherFacts(comm, size, (*listener)->place(), limit));
+    ASSIGN_OR_RETURN(std::vector<ListenerInfo> places, GatherFacts(comm, size, (*listener)->info(), limit));
     ASSIGN_OR_RETURN(links, CreateSocketLinks(*std::move(listener), rank, std::move(places), begins));
   }
   if (links != nullptr && options.around_links) links = options.around_links(std::move(links));
   absl::StatusOr<std::unique_ptr<RankCommunicator>> communicator = RankCommunicator::Create(
-      std::move(place), std::move(links), "mpi", options.communicator, {.preferred = options.preferred_route});
-  // Nobody goes on, and possibly fails, before all are there: creation succeeds on all ranks or on none.
+      std::move(config), std::move(links), "mpi", options.communicator, {.preferred = options.preferred_route});
+  // No rank continues, and possibly fails, before all ranks are ready: creation succeeds on all ranks or on none.
   RETURN_IF_ERROR(AgreeOnOutcome(comm, size, communicator.status(), limit));
   if (begins.size() > 1) {
     ASSIGN_OR_RETURN(const ClockOffset clock, AlignClocks(**communicator, RecordNow));
@@ -257,8 +257,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
           ChooseRoutes(**communicator, by_mpi ? "mpi" : "tcp", by_mpi ? "" : interfaces, options.cache_folder));
     }
   }
-  // Where MPI carries data its communicator stays until MPI ends: freeing it is a collective, which a failed world
-  // cannot do.
+  // If MPI carries data, its communicator lives until MPI ends: freeing it is a collective, which a failed world cannot
+  // run.
   if (!by_mpi) MPI_Comm_free(&comm);
   return communicator;
 }
@@ -266,7 +266,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
 std::string MpiLibraryVersion() {
   std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
   int length = 0;
-  if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS) return "an MPI that does not say its version";
+  if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS) return "an MPI library of unknown version";
   text.resize(static_cast<size_t>(length));
   return text;
 }

@@ -17,23 +17,23 @@ namespace {
 
 constexpr absl::Duration kLastBarrier = absl::Seconds(2);
 constexpr std::chrono::seconds kInitPatience(3);
-// A rank that evaluates or writes files when the others are done keeps them waiting in a job that is all right.
+// In a healthy job, a rank that evaluates or writes files after the others are done keeps them waiting.
 constexpr std::chrono::seconds kFinalizePatience(30);
 
-// Whether a communicator has failed: then peers may be gone, and MPI_Finalize, which waits for all, may never return. A
-// fact of the process, as MPI itself is.
+// True if a communicator has failed. Then peers may be gone, and MPI_Finalize, which waits for all ranks, may never
+// return. A state of the process, like MPI itself.
 std::atomic<bool>& WorldFailed() {
   static std::atomic<bool> failed{false};
   return failed;
 }
 
-// The process that has initialised MPI, and finalises it. One forked from it does not.
+// The process that initialised MPI, and finalises it. A forked process does not.
 std::atomic<int>& OwnerOfMpi() {
   static std::atomic<int> process{0};
   return process;
 }
 
-// Of a world that has failed: whether all ranks have come to the end of it, and so to MPI_Finalize.
+// Returns true if all ranks of a failed world have reached their end, and so MPI_Finalize.
 bool AllAreThere() {
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -67,7 +67,7 @@ absl::Status AwaitRequest(MPI_Request* request, std::shared_ptr<void> memory, ab
     if (SteadyNow() >= end) {
       KeepUntilDone(*request, std::move(memory));
       return ErrorStream(absl::StatusCode::kDeadlineExceeded)
-             << call << ": not all ranks have come to create their communicator within " << absl::FormatDuration(limit);
+             << call << ": not all ranks have created their communicator within " << absl::FormatDuration(limit);
     }
     absl::SleepFor(absl::Microseconds(100));
   }
@@ -82,7 +82,7 @@ absl::Status InitializeMpi() {
   if (finalized) return FailedPrecondition() << "MPI is finalised already";
   if (OwnerOfMpi() != 0 && OwnerOfMpi() != getpid()) {
     return FailedPrecondition() << "this process (" << getpid() << ") was forked from process " << OwnerOfMpi()
-                                << ", which is a rank of MPI; a forked process is none";
+                                << ", which is an MPI rank; a forked process is not";
   }
   MPI_Initialized(&initialized);
   if (initialized) return absl::OkStatus();

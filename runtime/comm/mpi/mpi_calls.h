@@ -1,5 +1,5 @@
-// What all that use MPI share: its beginning and end in this process, and collectives that do not wait for ever. The
-// process' facts, as MPI itself is; any thread.
+// The start and the end of MPI in this process, and collectives with a time limit, for all users of MPI. The state
+// belongs to the process, like MPI itself. Any thread.
 
 #pragma once
 
@@ -18,13 +18,13 @@
 
 namespace lockstep {
 
-// Initialises MPI if nobody has, and then finalises it when the process exits.
+// Initialises MPI if it is not initialised, and then finalises it when the process exits.
 absl::Status InitializeMpi();
 
-// Waits for a nonblocking collective. `memory`, which it uses, lives on for as long as it is under way.
+// Waits for a nonblocking collective. `memory`, which it uses, is kept alive until the collective is complete.
 absl::Status AwaitRequest(MPI_Request* request, std::shared_ptr<void> memory, absl::Duration limit, const char* call);
 
-// Every rank's T, by rank.
+// Returns the T of all ranks, by rank.
 template <typename T>
 absl::StatusOr<std::vector<T>> GatherFacts(MPI_Comm comm, int size, const T& mine, absl::Duration limit) {
   struct Facts {

@@ -1,11 +1,11 @@
-// What others than MPI's users know of MPI: that the job has failed. Any thread.
+// Tells the MPI code that the job has failed, for callers that do not use MPI themselves. Any thread.
 
 #pragma once
 
 namespace lockstep {
 
-// From now on peers may be gone, and MPI_Finalize, which waits for all, may never return: the end of the process gives
-// it a moment, and does without it then.
+// Marks the job as failed. Then peers may be gone, and MPI_Finalize, which waits for all ranks, may never return. At
+// the end of the process, other ranks get a moment to arrive; otherwise MPI_Finalize is not called.
 void MarkMpiFailed();
 
 }  // namespace lockstep

@@ -34,9 +34,9 @@ TEST(MpiFiles, RemovesWhatIsMappedAndHasTheName) {
   EXPECT_FALSE(IsThere(mine));
   EXPECT_TRUE(IsThere(other)) << "somebody else's";
   EXPECT_TRUE(IsThere(named_otherwise));
-  *static_cast<char*>(memory) = 1;  // it stays mapped
+  *static_cast<char*>(memory) = 1;  // the file stays mapped
 
-  RemoveMpiFiles(prefix);  // nothing is left to be removed
+  RemoveMpiFiles(prefix);  // no file is left to remove
   munmap(memory, 4096);
   munmap(kept, 4096);
   unlink(other.c_str());

@@ -19,14 +19,14 @@ constexpr int kTags = 1 << 15;  // of one channel
 constexpr absl::Duration kShortestNap = absl::Microseconds(50);
 constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
 
-// Of the process, as MPI itself is.
+// A state of the process, like MPI itself.
 std::atomic<int>& LiveLinks() {
   static std::atomic<int> count{0};
   return count;
 }
 
-// Transfers that were given up before MPI was done with them, and the memory that it may still read or write. Of the
-// process, as MPI itself is, and never destroyed: at the end of a failed job MPI may never be done.
+// Transfers that were abandoned before MPI completed them, and the memory that MPI may still read or write. A state of
+// the process, like MPI itself, and never destroyed: at the end of a failed job, MPI may never complete them.
 class GivenUp {
  public:
   static GivenUp& Get() {
@@ -37,7 +37,7 @@ class GivenUp {
     std::lock_guard<std::mutex> lock(mutex_);
     transfers_.emplace_back(request, std::move(memory));
   }
-  // Frees what MPI is done with. While MPI is there.
+  // Frees completed transfers. Requires that MPI is not finalised.
   void Sweep() {
     std::lock_guard<std::mutex> lock(mutex_);
     std::erase_if(transfers_, [](auto& transfer) {
@@ -77,7 +77,7 @@ class MpiRequest final : public LinkRequest {
  private:
   ErrorStream WrongSize() const {
     return ErrorStream(absl::StatusCode::kOutOfRange)
-           << "a message of " << buffer_->size() << " bytes was expected, and what has come is ";
+           << "expected a message of " << buffer_->size() << " bytes, received ";
   }
 
   MPI_Request request_;
@@ -87,7 +87,7 @@ class MpiRequest final : public LinkRequest {
 
 class MpiLinks final : public Links {
  public:
-  // `ranks`: the numbers in `comm` of the ranks.
+  // `ranks`: the ranks' numbers in `comm`.
   MpiLinks(MPI_Comm comm, std::vector<int> ranks, uint32_t channel, std::vector<int> group_begins)
       : comm_(comm), ranks_(std::move(ranks)), channel_(channel), group_begins_(std::move(group_begins)) {
     ++LiveLinks();
@@ -113,7 +113,7 @@ class MpiLinks final : public Links {
     return std::make_unique<MpiRequest>(request, std::move(buffer), true);
   }
 
-  // MPI moves data when it is asked whether it has, and cannot say when to ask again.
+  // MPI moves data only when it is asked for completion, and cannot say when to ask again.
   void Progress(absl::Duration limit) override {
     if (limit <= absl::ZeroDuration()) {
       nap_ = kShortestNap;
@@ -125,7 +125,8 @@ class MpiLinks final : public Links {
   absl::Status Lost(int) const override { return absl::OkStatus(); }
 
   void SendNotice(int to_rank, const Notice& notice) override {
-    (void)Send(to_rank, kMpiNoticeTag, NoticeMessage::Of(notice));  // and given up: nobody waits for it
+    // the request is destroyed at once: no one waits for it
+    (void)Send(to_rank, kMpiNoticeTag, NoticeMessage::Of(notice));
   }
 
   std::optional<Notice> PollNotice() override {
@@ -143,7 +144,7 @@ class MpiLinks final : public Links {
 
   absl::StatusOr<std::unique_ptr<Links>> Among(const std::vector<int>& ranks, uint32_t channel,
                                                std::vector<int> group_begins) const override {
-    int* largest = nullptr;  // the largest tag that MPI takes
+    int* largest = nullptr;  // the largest tag that MPI accepts
     int known = 0;
     RETURN_IF_ERROR(MpiStatus(MPI_Comm_get_attr(comm_, MPI_TAG_UB, &largest, &known), "MPI_Comm_get_attr"));
     if (!known || channel > static_cast<uint32_t>(*largest - kTags) / kTags) {
@@ -165,7 +166,7 @@ class MpiLinks final : public Links {
   const std::vector<int> ranks_;
   const uint32_t channel_;
   const std::vector<int> group_begins_;
-  absl::Duration nap_ = kShortestNap;  // grows, or many ranks on few cores would only wake up and look
+  absl::Duration nap_ = kShortestNap;  // grows, because many ranks on few cores would otherwise mostly wake up and poll
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Links over an MPI communicator. See links.h for who may call what; every call here returns at once.
+// Links over an MPI communicator. The rules for callers are those of links.h. Every call here returns at once.
 
 #pragma once
 
@@ -12,17 +12,17 @@
 
 namespace lockstep {
 
-// The Status of an MPI return code; `call` is the function's name.
+// Returns the Status of an MPI return code. `call` is the function's name.
 absl::Status MpiStatus(int code, const char* call);
 
-// Keeps what a transfer or a collective uses that was given up before MPI was done with it, until MPI is.
+// Keeps the memory of an abandoned transfer or collective until MPI has completed it.
 void KeepUntilDone(MPI_Request request, std::shared_ptr<void> memory);
 
-// `comm` is borrowed by these links and all that come of them, returns errors, and is used by nobody else. Requires
-// MPI_THREAD_MULTIPLE.
+// `comm` is borrowed by these links and all links made from them. It must return errors and have no other users.
+// Requires MPI_THREAD_MULTIPLE.
 std::unique_ptr<Links> CreateMpiLinks(MPI_Comm comm, std::vector<int> group_begins);
 
-// How many MPI links exist in this process: while there are any, MPI must not be finalised.
+// Returns the number of MPI links in this process. MPI must not be finalised while there are any.
 int LiveMpiLinks();
 
 }  // namespace lockstep

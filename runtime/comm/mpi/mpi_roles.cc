@@ -19,7 +19,7 @@ namespace {
 
 constexpr char kWorkers[] = "LOCKSTEP_WORKERS", kServers[] = "LOCKSTEP_SERVERS";
 
-// What this process knows of its job, once it has joined. Facts of the process, as MPI itself is.
+// The facts of this process's job, once it has joined. A state of the process, like MPI itself.
 struct Job {
   std::mutex mutex;
   bool has_joined = false;
@@ -27,7 +27,7 @@ struct Job {
   std::unique_ptr<ServersOfJob> servers;
 };
 Job& ThisJob() {
-  static Job* const job = new Job;  // used by what runs when the process exits
+  static Job* const job = new Job;  // never destroyed, because code that runs at the exit of the process uses it
   return *job;
 }
 
@@ -42,13 +42,13 @@ absl::StatusOr<std::optional<int>> Count(const char* variable) {
   return count;
 }
 
-// A rank as the others see it.
+// The facts that a rank sends to the others.
 struct RankInJob {
   uint8_t is_server = 0;
   ServerFacts facts;
 };
 
-// Joins the ranks of the job; returns this one's number among all.
+// Joins the ranks of the job. Returns this one's number among all.
 absl::StatusOr<int> Join(Job& job, const RoleCounts& roles, const RankInJob& mine, absl::Duration limit) {
   int rank = 0, size = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -87,7 +87,7 @@ absl::StatusOr<std::optional<RoleCounts>> RolesOfEnvironment() {
   if (!workers || *workers == 0) {
     return InvalidArgument() << "the environment has " << kServers << "=" << *servers << " and "
                              << (workers ? std::string(kWorkers) + "=0" : std::string("no ") + kWorkers)
-                             << ", expected the number of workers there";
+                             << ", expected the number of workers";
   }
   return RoleCounts{*workers, *servers};
 }

@@ -1,7 +1,7 @@
-// The roles of an MPI job with parameter servers (decisions/0039): of N + S ranks the first N are workers, the others
-// servers. The environment says so on all ranks, LOCKSTEP_WORKERS=N and LOCKSTEP_SERVERS=S; without the latter, or
-// where that is 0, all ranks are workers, and nothing here does anything. Workers then have a world of their own:
-// CreateMpi (mpi.h) gives them that of the N. MPI introduces workers and servers to each other, once in a process.
+// The roles in an MPI job with parameter servers (decisions/0039): the first N of N + S ranks are workers, the others
+// servers. The environment of all ranks contains LOCKSTEP_WORKERS=N and LOCKSTEP_SERVERS=S. If the latter is missing or
+// 0, all ranks are workers and nothing here has an effect. Otherwise workers have a world of their own: CreateMpi
+// (mpi.h) returns the world of the N workers. MPI introduces workers and servers to each other, once in a process.
 
 #pragma once
 
@@ -20,12 +20,12 @@ struct RoleCounts {
   int workers = 0, servers = 0;
 };
 
-// Of the environment; nothing if there are no servers. An error names the variable.
+// Reads the environment. Returns nothing if there are no servers. An error names the variable.
 absl::StatusOr<std::optional<RoleCounts>> RolesOfEnvironment();
 
-// What a server tells the workers of itself. Plain data, which travels as it is.
+// The facts that a server sends to the workers. Plain data, sent as bytes.
 struct ServerFacts {
-  SocketPlace place;
+  ListenerInfo listener;
   char host[kHostBytes] = {};
   int32_t process = 0;
 };
@@ -34,11 +34,11 @@ struct ServerFacts {
 absl::StatusOr<int> JoinMpiAsServer(const ServerFacts& facts, absl::Duration limit);
 
 struct ServersOfJob {
-  int worker = 0, workers = 1;  // this process among the workers
+  int worker = 0, workers = 1;  // the number of this process among the workers, and their number
   std::vector<ServerFacts> servers;
 };
 
-// What this process, a worker that has called CreateMpi, knows of the servers; null if there are none.
+// Returns the servers of the job, for a worker that has called CreateMpi; null if there are none.
 const ServersOfJob* FindServersOfJob();
 
 }  // namespace lockstep

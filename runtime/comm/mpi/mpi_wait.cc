@@ -50,7 +50,7 @@ MpiWait::MpiWait(const char* call, std::chrono::seconds patience)
   socket_ = NewSocket();
   const bool shown =
       socket_ >= 0 && job != nullptr && WithAddress(::bind, socket_, job_, call_, rank_) && listen(socket_, size_) == 0;
-  if (!shown) local_size_ = -1;  // then nothing can be told of the others either
+  if (!shown) local_size_ = -1;  // then the state of the other ranks is unknown, too
   thread_ = std::thread([this] { Watch(); });
 }
 
@@ -92,7 +92,7 @@ std::string MpiWait::Missing() const {
     names += (i == 0 ? "rank " : ", rank ") + std::to_string(absent[i]);
   }
   if (absent.size() > kMostNames) names += " and " + std::to_string(absent.size() - kMostNames) + " others";
-  return names.empty() ? "MPI itself; all ranks have come" : names;
+  return names.empty() ? "MPI itself; all ranks have arrived" : names;
 }
 
 }  // namespace lockstep

@@ -1,7 +1,7 @@
-// MPI_Init and MPI_Finalize wait for all ranks, cannot be bounded, and say nothing. While one of these lives, it says
-// on stderr, once, for whom a call waits, if that takes longer than its caller finds normal. It knows the ranks of its
-// own host: each has a socket in the kernel's abstract namespace while it is in the call, so nothing is left behind. It
-// has a thread of its own.
+// Reports long waits in MPI_Init and MPI_Finalize, which wait for all ranks, without a limit and without messages. An
+// object of this class, while it lives, prints once on stderr for whom the call waits, if the wait is longer than its
+// caller expects. It knows the ranks of its own host: each has a socket in the kernel's abstract namespace during the
+// call, so no files remain. It has a thread of its own.
 
 #pragma once
 
@@ -15,8 +15,8 @@ namespace lockstep {
 
 class MpiWait {
  public:
-  // `call` is the MPI function's name; it may wait for `patience` in silence. Without mpirun there is nobody to wait
-  // for, and this does nothing.
+  // `call` is the MPI function's name; it may wait for `patience` without a message. Without mpirun, there are no other
+  // ranks, and this does nothing.
   MpiWait(const char* call, std::chrono::seconds patience);
   ~MpiWait();
   MpiWait(const MpiWait&) = delete;
@@ -24,13 +24,13 @@ class MpiWait {
 
  private:
   void Watch();
-  // "rank 1, rank 3", or how many are missing where they cannot be told.
+  // Returns "rank 1, rank 3", or the number of missing ranks if their names are unknown.
   std::string Missing() const;
 
   const std::string call_;
   const std::chrono::seconds patience_;
   std::string job_;
-  int rank_ = -1, size_ = 0, local_size_ = 0;  // as mpirun says
+  int rank_ = -1, size_ = 0, local_size_ = 0;  // from mpirun's environment
   int socket_ = -1;
   std::mutex mutex_;  // guards done_
   std::condition_variable changed_;

@@ -1,4 +1,4 @@
-// Which ranks MPI's world is for a worker. Used by CreateMpi.
+// The ranks of a worker's world in MPI. Used by CreateMpi.
 
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// MPI_COMM_WORLD, or the workers' part of it where the job has servers, which returns errors (mpi_roles.h). Requires an
-// initialised MPI. The first call is collective over all ranks of the job.
+// Returns MPI_COMM_WORLD or, in a job with servers, the communicator of the workers, which returns errors
+// (mpi_roles.h). Requires an initialised MPI. The first call is collective over all ranks of the job.
 absl::StatusOr<MPI_Comm> WorldOfWorkers(absl::Duration limit);
 
 }  // namespace lockstep

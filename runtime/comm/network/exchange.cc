@@ -13,30 +13,30 @@ absl::StatusOr<Exchange> Exchange::Begin(Links& links, const std::vector<int>& s
   for (int rank : receive_from) {
     exchange.received_.push_back(std::make_shared<MessageBytes>(mine->size()));
     ASSIGN_OR_RETURN(auto request, links.Receive(rank, tag, exchange.received_.back()));
-    exchange.flights_.push_back({rank, std::move(request)});
+    exchange.pending_.push_back({rank, std::move(request)});
   }
   for (int rank : send_to) {
     ASSIGN_OR_RETURN(auto request, links.Send(rank, tag, mine));
-    exchange.flights_.push_back({rank, std::move(request)});
+    exchange.pending_.push_back({rank, std::move(request)});
   }
   return exchange;
 }
 
 absl::StatusOr<bool> Exchange::Step() {
   bool progress = false;
-  for (Flight& flight : flights_) {
-    ASSIGN_OR_RETURN(const bool complete, flight.request->Test());
-    if (complete) flight.request.reset();
+  for (PendingRequest& pending : pending_) {
+    ASSIGN_OR_RETURN(const bool complete, pending.request->Test());
+    if (complete) pending.request.reset();
     progress = progress || complete;
   }
-  std::erase_if(flights_, [](const Flight& flight) { return flight.request == nullptr; });
+  std::erase_if(pending_, [](const PendingRequest& pending) { return pending.request == nullptr; });
   return progress;
 }
 
 std::vector<int> Exchange::Missing() const {
   std::vector<int> ranks;
-  for (const Flight& flight : flights_) {
-    if (std::find(ranks.begin(), ranks.end(), flight.with) == ranks.end()) ranks.push_back(flight.with);
+  for (const PendingRequest& pending : pending_) {
+    if (std::find(ranks.begin(), ranks.end(), pending.with) == ranks.end()) ranks.push_back(pending.with);
   }
   return ranks;
 }

@@ -1,4 +1,4 @@
-// Messages of one size that some ranks send each other, all at once. Used by the rank's progress thread.
+// Messages of equal size that some ranks send to each other at the same time. Used by the rank's progress thread.
 
 #pragma once
 
@@ -13,26 +13,26 @@ namespace lockstep {
 
 class Exchange {
  public:
-  // Nothing is exchanged.
+  // An empty exchange.
   Exchange() = default;
-  // Sends `mine` to some ranks, and asks for a message of its size from others. Does not wait.
+  // Sends `mine` to some ranks and starts receiving a message of the same size from others. Does not wait.
   static absl::StatusOr<Exchange> Begin(Links& links, const std::vector<int>& send_to,
                                         const std::vector<int>& receive_from, int tag, const MessageBuffer& mine);
 
-  // Looks at what is under way: true if something has come or gone.
+  // Tests the messages in flight. Returns true if one of them completed.
   absl::StatusOr<bool> Step();
-  bool done() const { return flights_.empty(); }
-  // With whom something is under way, each rank once.
+  bool done() const { return pending_.empty(); }
+  // Returns the ranks with messages in flight, each once.
   std::vector<int> Missing() const;
-  // In the order of `receive_from`; filled when it is done.
+  // In the order of `receive_from`. Filled when the exchange is done.
   const std::vector<MessageBuffer>& received() const { return received_; }
 
  private:
-  struct Flight {
+  struct PendingRequest {
     int with = -1;
     std::unique_ptr<LinkRequest> request;
   };
-  std::vector<Flight> flights_;
+  std::vector<PendingRequest> pending_;
   std::vector<MessageBuffer> received_;
 };
 

@@ -1,6 +1,5 @@
-// What carries data between groups of ranks that share no memory: messages from rank to rank, all of them nonblocking.
-// Each rank has its own Links, used by its progress thread alone. Implementations: TCP (socket_links.h) and MPI
-// (mpi_links.h).
+// Messages between ranks of groups that share no memory. All calls are nonblocking. Each rank has its own Links, which
+// only its progress thread uses. Implementations: TCP (socket_links.h) and MPI (mpi_links.h).
 
 #pragma once
 
@@ -17,7 +16,7 @@
 
 namespace lockstep {
 
-// The bytes of a message, which nobody clears first.
+// The bytes of a message, not initialised.
 class MessageBytes {
  public:
   explicit MessageBytes(size_t size) : bytes_(std::make_unique_for_overwrite<std::byte[]>(size)), size_(size) {}
@@ -30,17 +29,16 @@ class MessageBytes {
   size_t size_;
 };
 
-// What a message is sent from or received into. Shared because a transport may read or write it after everybody has
-// given up.
+// The buffer of a message. Shared because a transport may read or write it after the callers have given up.
 using MessageBuffer = std::shared_ptr<MessageBytes>;
 
-// A send or a receive in flight. Destroying one that is not complete gives it up; the transport keeps the buffer until
-// it is done with it.
+// A send or a receive in flight. Destroying an incomplete one abandons it. The transport keeps the buffer until it no
+// longer uses it.
 class LinkRequest {
  public:
   virtual ~LinkRequest() = default;
-  // Whether it is complete: the buffer may be used again, or has been filled. Not to be called again after that.
-  // kOutOfRange: what has come is not of the buffer's size.
+  // Returns true if the request is complete: the buffer may be reused, or has been filled. Do not call it again after
+  // that. kOutOfRange: the received message has another size than the buffer.
   virtual absl::StatusOr<bool> Test() = 0;
 };
 
@@ -48,44 +46,44 @@ class Links {
  public:
   virtual ~Links() = default;
 
-  // Messages from one rank to another with the same tag arrive in the order in which they were sent. They leave at the
-  // next Progress, those for one rank together. Tags are below 2^15.
+  // Sends a message. Messages from one rank to another with the same tag arrive in the order of sending. They leave at
+  // the next Progress; those for one rank leave together. Tags are below 2^15.
   virtual absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, MessageBuffer buffer) = 0;
-  // A message of the buffer's size; kOutOfRange if one of another size is there already.
+  // Receives a message of the buffer's size. kOutOfRange if a message of another size is present already.
   virtual absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, MessageBuffer buffer) = 0;
 
-  // What ranks of different groups tell each other besides data.
+  // Messages between ranks of different groups besides data.
   struct Notice {
     enum class Kind : int32_t {
       kFailed,    // the world has failed; `rank` is to blame
-      kLeft,      // all ranks of the sender's group are done and gone
+      kLeft,      // all ranks of the sender's group have left
       kQuestion,  // for whom do you wait?
-      kAnswer,    // for `rank`, or for nobody (-1)
+      kAnswer,    // for `rank`, or for no one (-1)
     };
     Kind kind = Kind::kFailed;
     int rank = -1;
     int from = -1;        // the sender; filled in by the links
-    absl::Status status;  // of kFailed
+    absl::Status status;  // for kFailed
   };
-  // Moves what can be moved. If that is nothing, returns when something can, after `limit`, or earlier for no reason;
-  // whoever has looked in vain for what it waits for calls this and looks again.
+  // Moves all data that can be moved. If there is none, returns when there is some, after `limit`, or earlier without a
+  // reason. A waiting caller checks its condition, calls this, and checks again.
   virtual void Progress(absl::Duration limit) = 0;
 
-  // Why nothing will come from or reach a rank any more, as its connection says; OK as long as nothing is known. Not
-  // all links know.
+  // Returns the reason for which a rank can no longer be reached, according to its connection; OK if none is known. Not
+  // all links know it.
   virtual absl::Status Lost(int rank) const = 0;
 
   // Does not wait.
   virtual void SendNotice(int to_rank, const Notice& notice) = 0;
-  // A notice that has come, if there is one.
+  // Returns a received notice, if there is one.
   virtual std::optional<Notice> PollNotice() = 0;
 
-  // Links between some of the ranks, which get new numbers: rank r of the new ones is `ranks[r]` of these. `channel`
-  // (below 2^16) keeps their messages from all others'. May be used by another thread, and outlive these.
+  // Returns links between some of the ranks, with new numbers: rank r is `ranks[r]` of these links. `channel` (below
+  // 2^16) separates their messages from all others. Another thread may use them, and they may outlive these links.
   virtual absl::StatusOr<std::unique_ptr<Links>> Among(const std::vector<int>& ranks, uint32_t channel,
                                                        std::vector<int> group_begins) const = 0;
 
-  // The first rank of each group, ascending; the first is 0.
+  // The first rank of each group, ascending from 0.
   virtual const std::vector<int>& group_begins() const = 0;
 };
 

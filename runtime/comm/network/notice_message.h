@@ -1,4 +1,4 @@
-// A notice as it travels between processes that one mpirun has started: the same bytes whoever carries them.
+// A notice as bytes, for processes that one mpirun has started. The bytes are the same for every transport.
 
 #pragma once
 

@@ -20,77 +20,77 @@
 namespace lockstep {
 namespace {
 
-constexpr uint32_t kNoticeTag = 1 << 15;                       // above those of messages
-constexpr size_t kReadAhead = 16 * 1024;                       // of a connection: several small messages in one call
-constexpr size_t kMostAtOnce = 1 << 20;                        // of a connection, before others have their turn
-constexpr int kMostParts = 32;                                 // that leave in one call
-constexpr uint32_t kWantsToWrite = EPOLLOUT | EPOLLRDHUP;      // of a connection whose peer reads too slowly
-constexpr absl::Duration kFarewell = absl::Milliseconds(200);  // for what is left to be sent at the end
+constexpr uint32_t kNoticeTag = 1 << 15;                       // above the tags of messages
+constexpr size_t kReadAhead = 16 * 1024;                       // for a connection: several small messages in one call
+constexpr size_t kMostAtOnce = 1 << 20;                        // from one connection, before others are read
+constexpr int kMostParts = 32;                                 // of one call that sends
+constexpr uint32_t kWantsToWrite = EPOLLOUT | EPOLLRDHUP;      // for a connection whose peer reads too slowly
+constexpr absl::Duration kFarewell = absl::Milliseconds(200);  // for unsent messages at destruction
 
-// What each message begins with.
+// The header of each message.
 struct Frame {
   uint32_t tag = 0;
   uint32_t unused = 0;
   uint64_t bytes = 0;
 };
 
-// A send or a receive, which the links and the caller's request share.
-struct Flight {
+// A send or a receive, shared by the links and the caller's request.
+struct PendingMessage {
   MessageBuffer buffer;
   bool done = false;
-  absl::Status status;  // of one that came otherwise than it was asked for
+  absl::Status status;  // the error of a message with an unexpected size
 };
 
 class SocketRequest final : public LinkRequest {
  public:
-  explicit SocketRequest(std::shared_ptr<Flight> flight) : flight_(std::move(flight)) {}
+  explicit SocketRequest(std::shared_ptr<PendingMessage> pending) : pending_(std::move(pending)) {}
   absl::StatusOr<bool> Test() override {
-    RETURN_IF_ERROR(flight_->status);
-    return flight_->done;
+    RETURN_IF_ERROR(pending_->status);
+    return pending_->done;
   }
 
  private:
-  const std::shared_ptr<Flight> flight_;
+  const std::shared_ptr<PendingMessage> pending_;
 };
 
-// What is on its way to a rank.
+// The messages to one rank.
 struct Outgoing {
   int to = -1;
-  std::unique_ptr<Connecting> connecting;  // until there is a connection
+  std::unique_ptr<Connecting> connecting;  // until the connection is established
   Descriptor connection;
   struct Message {
     Frame frame;
-    std::shared_ptr<Flight> flight;
-    size_t sent = 0;  // bytes, of the frame too
+    std::shared_ptr<PendingMessage> pending;
+    size_t sent = 0;  // bytes, including the frame
   };
   std::deque<Message> queue;
-  bool is_fresh = false;     // something was queued since it was last written
-  int watched = -1;          // the descriptor that is looked at,
-  uint32_t watched_for = 0;  // and for what
+  bool is_fresh = false;     // a message was queued since the last write
+  int watched = -1;          // the descriptor in the epoll set
+  uint32_t watched_for = 0;  // the events for which it is watched
 };
 
-// What comes from a rank by one connection.
+// The messages from one rank over one connection.
 struct Incoming {
   int from = -1;
   Descriptor connection;
   std::vector<std::byte> ahead = std::vector<std::byte>(kReadAhead);
-  size_t ahead_begin = 0, ahead_end = 0;  // bytes that are read and not looked at
+  size_t ahead_begin = 0, ahead_end = 0;  // bytes that are read and not yet processed
   Frame frame;
   size_t frame_got = 0;
-  std::shared_ptr<Flight> flight;  // of the message that is being read
-  bool is_awaited = false;         // by somebody, when it began
-  size_t got = 0;                  // of its bytes
+  std::shared_ptr<PendingMessage> pending;  // for the message that is being read
+  bool is_awaited = false;                  // a receive was waiting when the message began
+  size_t got = 0;                           // of its bytes
 };
 
 class SocketLinks final : public Links {
  public:
-  // `ranks`: the numbers in the world of the ranks, of which `here` is this one's; `places` are by number in the world.
+  // `ranks`: the ranks' numbers in the world; `here` is this one's index in it. `listeners` are by number in the world.
   SocketLinks(std::shared_ptr<SocketListener> listener, int here,
-              std::shared_ptr<const std::vector<SocketPlace>> places, std::vector<int> ranks, uint32_t channel,
+              std::shared_ptr<const std::vector<ListenerInfo>> listeners, std::vector<int> ranks, uint32_t channel,
               std::vector<int> group_begins)
       : listener_(std::move(listener)),
         here_(here),
-        places_(std::move(places)),
+        listeners_(std::move(listeners)),
         ranks_(std::move(ranks)),
         channel_(channel),
         group_begins_(std::move(group_begins)),
@@ -115,7 +115,7 @@ class SocketLinks final : public Links {
   ~SocketLinks() override {
     const absl::Duration end = SteadyNow() + kFarewell;
     const auto has_more = [this](const Outgoing& out) { return !out.queue.empty() && lost_[out.to].ok(); };
-    Progress(absl::ZeroDuration());  // most of it goes at once, and then there is nothing to wait for
+    Progress(absl::ZeroDuration());  // sends most messages at once; then there is no wait
     while (std::any_of(outgoing_.begin(), outgoing_.end(), has_more) && SteadyNow() < end) Progress(end - SteadyNow());
     listener_->Close(channel_);
   }
@@ -125,21 +125,21 @@ class SocketLinks final : public Links {
   }
 
   absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, MessageBuffer buffer) override {
-    auto flight = std::make_shared<Flight>();
-    flight->buffer = std::move(buffer);
+    auto pending = std::make_shared<PendingMessage>();
+    pending->buffer = std::move(buffer);
     const auto key = std::pair(from_rank, static_cast<uint32_t>(tag));
     const auto unexpected = unexpected_.find(key);
     if (unexpected == unexpected_.end()) {
-      awaited_[key].push_back(flight);
-      return std::make_unique<SocketRequest>(std::move(flight));
+      awaited_[key].push_back(pending);
+      return std::make_unique<SocketRequest>(std::move(pending));
     }
     const MessageBuffer message = std::move(unexpected->second.front());
     unexpected->second.pop_front();
     if (unexpected->second.empty()) unexpected_.erase(unexpected);
-    RETURN_IF_ERROR(CheckSize(message->size(), flight->buffer->size()));
-    *flight->buffer = std::move(*message);
-    flight->done = true;
-    return std::make_unique<SocketRequest>(std::move(flight));
+    RETURN_IF_ERROR(CheckSize(message->size(), pending->buffer->size()));
+    *pending->buffer = std::move(*message);
+    pending->done = true;
+    return std::make_unique<SocketRequest>(std::move(pending));
   }
 
   void Progress(absl::Duration limit) override {
@@ -147,7 +147,7 @@ class SocketLinks final : public Links {
       if (std::exchange(out.is_fresh, false)) Write(out);
     }
     epoll_event events[32];
-    // A time that is over by now is none; of less than zero epoll_wait would wait for ever.
+    // A time in the past counts as 0: with a negative time, epoll_wait would wait for ever.
     int milliseconds = static_cast<int>(absl::ToInt64Milliseconds(std::max(limit, absl::ZeroDuration())));
     for (const Outgoing& out : outgoing_) {
       if (out.connecting == nullptr) continue;
@@ -173,7 +173,7 @@ class SocketLinks final : public Links {
   absl::Status Lost(int rank) const override { return lost_[rank]; }
 
   void SendNotice(int to_rank, const Notice& notice) override {
-    (void)Post(to_rank, kNoticeTag, NoticeMessage::Of(notice));  // nobody waits for it
+    (void)Post(to_rank, kNoticeTag, NoticeMessage::Of(notice));  // no one waits for it
   }
 
   std::optional<Notice> PollNotice() override {
@@ -189,8 +189,8 @@ class SocketLinks final : public Links {
     const int here = static_cast<int>(std::find(ranks.begin(), ranks.end(), here_) - ranks.begin());
     std::vector<int> in_world;
     for (int each : ranks) in_world.push_back(ranks_[each]);
-    auto links =
-        std::make_unique<SocketLinks>(listener_, here, places_, std::move(in_world), channel, std::move(group_begins));
+    auto links = std::make_unique<SocketLinks>(listener_, here, listeners_, std::move(in_world), channel,
+                                               std::move(group_begins));
     RETURN_IF_ERROR(links->Open());
     return links;
   }
@@ -204,25 +204,25 @@ class SocketLinks final : public Links {
            << "a message of " << found << " bytes where " << expected << " were expected";
   }
 
-  // Of an error that the kernel gives; 0: the peer has closed it, on purpose or as its process ended.
+  // Returns the Status of a kernel error. 0: the peer closed the connection, on purpose or because its process ended.
   static absl::Status ConnectionError(int error) {
     return absl::UnavailableError(error == 0 ? "its connection is closed"
                                              : std::string("its connection is lost: ") + std::strerror(error));
   }
 
   std::unique_ptr<LinkRequest> Post(int to_rank, uint32_t tag, MessageBuffer buffer) {
-    auto flight = std::make_shared<Flight>();
-    flight->buffer = std::move(buffer);
+    auto pending = std::make_shared<PendingMessage>();
+    pending->buffer = std::move(buffer);
     Outgoing& out = outgoing_[to_rank];
     if (lost_[to_rank].ok()) {
-      out.queue.push_back({.frame = {.tag = tag, .bytes = flight->buffer->size()}, .flight = flight});
-      // Not if the kernel's buffer is full: it will say when it is not.
+      out.queue.push_back({.frame = {.tag = tag, .bytes = pending->buffer->size()}, .pending = pending});
+      // Not while the kernel's buffer is full: epoll reports when it has space.
       out.is_fresh = out.watched_for != kWantsToWrite;
     }
-    return std::make_unique<SocketRequest>(std::move(flight));
+    return std::make_unique<SocketRequest>(std::move(pending));
   }
 
-  // What the kernel says of a connection that is there or is being made.
+  // Handles events of a connection, established or not.
   void Attend(Outgoing& out, uint32_t events) {
     if (out.connection && (events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) != 0) {
       int error = 0;
@@ -233,14 +233,14 @@ class SocketLinks final : public Links {
     Write(out);
   }
 
-  // Connects if need be, and sends what the kernel takes.
+  // Connects if necessary, and sends as much as the kernel accepts.
   void Write(Outgoing& out) {
     if (!lost_[out.to].ok()) return;
     if (!out.connection) {
       if (out.connecting == nullptr) {
-        const SocketPlace& peer = (*places_)[ranks_[out.to]];
+        const ListenerInfo& peer = (*listeners_)[ranks_[out.to]];
         out.connecting =
-            std::make_unique<Connecting>(WaysTo((*places_)[ranks_[here_]], peer), peer,
+            std::make_unique<Connecting>(WaysTo((*listeners_)[ranks_[here_]], peer), peer,
                                          Greeting{.nonce = peer.nonce, .channel = channel_, .from = ranks_[here_]});
       }
       const absl::StatusOr<bool> is_there = out.connecting->Step();
@@ -261,14 +261,14 @@ class SocketLinks final : public Links {
       if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
         return Watch(out, out.connection.get(), kWantsToWrite);
       if (sent < 0) return Lose(out, ConnectionError(errno));
-      HaveGone(out, static_cast<size_t>(sent));
+      MarkSent(out, static_cast<size_t>(sent));
     }
     Watch(out, out.connection.get(), EPOLLRDHUP);
   }
 
-  // What of the message is still to be sent, in one part or two. Returns how many.
+  // Sets `parts` to the unsent bytes of the message, in at most two parts. Returns their number.
   static size_t PartsOf(Outgoing::Message& message, iovec* parts) {
-    MessageBytes& payload = *message.flight->buffer;
+    MessageBytes& payload = *message.pending->buffer;
     size_t count = 0;
     if (message.sent < sizeof(Frame)) {
       parts[count++] = {reinterpret_cast<std::byte*>(&message.frame) + message.sent, sizeof(Frame) - message.sent};
@@ -278,26 +278,26 @@ class SocketLinks final : public Links {
     return count;
   }
 
-  // So many bytes of the queue have been sent.
-  static void HaveGone(Outgoing& out, size_t bytes) {
+  // Records that `bytes` of the queue have been sent.
+  static void MarkSent(Outgoing& out, size_t bytes) {
     while (bytes > 0) {
       Outgoing::Message& message = out.queue.front();
-      const size_t whole = sizeof(Frame) + message.flight->buffer->size();
+      const size_t whole = sizeof(Frame) + message.pending->buffer->size();
       const size_t gone = std::min(bytes, whole - message.sent);
       message.sent += gone;
       bytes -= gone;
       if (message.sent < whole) return;
-      message.flight->done = true;
+      message.pending->done = true;
       out.queue.pop_front();
     }
   }
 
-  // Looks at the descriptor for `events`, and for errors.
+  // Watches the descriptor for `events`, and for errors.
   void Watch(Outgoing& out, int descriptor, uint32_t events) {
     if (out.watched == descriptor && out.watched_for == events) return;
     epoll_event event{.events = events, .data = {.fd = descriptor}};
     if (out.watched != descriptor && out.watched >= 0) by_descriptor_.erase(out.watched);
-    // A closed descriptor is looked at no more, and another may have its number.
+    // A closed descriptor is no longer watched, and another may have its number.
     if (epoll_ctl(poll_.get(), EPOLL_CTL_MOD, descriptor, &event) != 0)
       (void)epoll_ctl(poll_.get(), EPOLL_CTL_ADD, descriptor, &event);
     by_descriptor_[descriptor] = out.to;
@@ -314,7 +314,7 @@ class SocketLinks final : public Links {
     out.queue.clear();
   }
 
-  // Takes the connections that have been made to this rank.
+  // Adds the connections that peers have made to this rank.
   void Welcome() {
     for (SocketListener::Arrival& arrival : listener_->Take(channel_)) {
       const auto from = std::find(ranks_.begin(), ranks_.end(), arrival.from);
@@ -329,17 +329,17 @@ class SocketLinks final : public Links {
     }
   }
 
-  // Reads what has come. `in` may be gone afterwards.
+  // Reads the available bytes. `in` may be destroyed afterwards.
   void Read(Incoming& in) {
     size_t read = 0;
     while (read < kMostAtOnce) {
-      const bool is_direct = in.flight != nullptr && in.ahead_begin == in.ahead_end &&
-                             in.flight->buffer->size() - in.got >= in.ahead.size();
+      const bool is_direct = in.pending != nullptr && in.ahead_begin == in.ahead_end &&
+                             in.pending->buffer->size() - in.got >= in.ahead.size();
       std::byte* to = in.ahead.data();
       size_t room = in.ahead.size();
       if (is_direct) {
-        to = in.flight->buffer->data() + in.got;
-        room = in.flight->buffer->size() - in.got;
+        to = in.pending->buffer->data() + in.got;
+        room = in.pending->buffer->size() - in.got;
       }
       const ssize_t got = recv(in.connection.get(), to, room, 0);
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
@@ -361,20 +361,20 @@ class SocketLinks final : public Links {
     }
   }
 
-  // Gives what was read ahead to the messages that it belongs to.
+  // Copies the bytes that were read ahead to their messages.
   void Sort(Incoming& in) {
     while (in.ahead_begin < in.ahead_end) {
       const std::byte* from = in.ahead.data() + in.ahead_begin;
       const size_t there = in.ahead_end - in.ahead_begin;
-      if (in.flight == nullptr) {
+      if (in.pending == nullptr) {
         const size_t taken = std::min(there, sizeof(Frame) - in.frame_got);
         std::memcpy(reinterpret_cast<std::byte*>(&in.frame) + in.frame_got, from, taken);
         in.frame_got += taken;
         in.ahead_begin += taken;
         if (in.frame_got == sizeof(Frame)) BeginMessage(in);
       } else {
-        const size_t taken = std::min(there, in.flight->buffer->size() - in.got);
-        std::memcpy(in.flight->buffer->data() + in.got, from, taken);
+        const size_t taken = std::min(there, in.pending->buffer->size() - in.got);
+        std::memcpy(in.pending->buffer->data() + in.got, from, taken);
         in.got += taken;
         in.ahead_begin += taken;
         FinishIfWhole(in);
@@ -384,43 +384,43 @@ class SocketLinks final : public Links {
 
   void BeginMessage(Incoming& in) {
     in.frame_got = in.got = 0;
-    in.flight = Awaiting(in.from, in.frame.tag);
-    in.is_awaited = in.flight != nullptr;
+    in.pending = Awaiting(in.from, in.frame.tag);
+    in.is_awaited = in.pending != nullptr;
     if (in.is_awaited) {
-      in.flight->status = CheckSize(in.frame.bytes, in.flight->buffer->size());
-      if (!in.flight->status.ok()) in.is_awaited = false;
+      in.pending->status = CheckSize(in.frame.bytes, in.pending->buffer->size());
+      if (!in.pending->status.ok()) in.is_awaited = false;
     }
     if (!in.is_awaited) {
-      in.flight = std::make_shared<Flight>();
-      in.flight->buffer = std::make_shared<MessageBytes>(in.frame.bytes);
+      in.pending = std::make_shared<PendingMessage>();
+      in.pending->buffer = std::make_shared<MessageBytes>(in.frame.bytes);
     }
     FinishIfWhole(in);
   }
 
-  // The receive that was asked for first, which is then no more in awaited_; null: none was.
-  std::shared_ptr<Flight> Awaiting(int from, uint32_t tag) {
+  // Removes the oldest matching receive from awaited_ and returns it; null if there is none.
+  std::shared_ptr<PendingMessage> Awaiting(int from, uint32_t tag) {
     const auto awaited = awaited_.find({from, tag});
     if (awaited == awaited_.end()) return nullptr;
-    std::shared_ptr<Flight> first = std::move(awaited->second.front());
+    std::shared_ptr<PendingMessage> first = std::move(awaited->second.front());
     awaited->second.pop_front();
     if (awaited->second.empty()) awaited_.erase(awaited);
     return first;
   }
 
   void FinishIfWhole(Incoming& in) {
-    if (in.got < in.flight->buffer->size()) return;
-    const std::shared_ptr<Flight> flight = std::exchange(in.flight, nullptr);
-    flight->done = true;
+    if (in.got < in.pending->buffer->size()) return;
+    const std::shared_ptr<PendingMessage> pending = std::exchange(in.pending, nullptr);
+    pending->done = true;
     if (in.is_awaited) return;
-    if (in.frame.tag == kNoticeTag) return TakeNotice(in.from, *flight->buffer);
-    // Somebody may have asked for it while it came.
-    const std::shared_ptr<Flight> asked = Awaiting(in.from, in.frame.tag);
+    if (in.frame.tag == kNoticeTag) return TakeNotice(in.from, *pending->buffer);
+    // A receive may have been started while the message arrived.
+    const std::shared_ptr<PendingMessage> asked = Awaiting(in.from, in.frame.tag);
     if (asked == nullptr) {
-      unexpected_[{in.from, in.frame.tag}].push_back(flight->buffer);
+      unexpected_[{in.from, in.frame.tag}].push_back(pending->buffer);
       return;
     }
-    asked->status = CheckSize(flight->buffer->size(), asked->buffer->size());
-    if (asked->status.ok()) *asked->buffer = std::move(*flight->buffer);
+    asked->status = CheckSize(pending->buffer->size(), asked->buffer->size());
+    if (asked->status.ok()) *asked->buffer = std::move(*pending->buffer);
     asked->done = true;
   }
 
@@ -433,30 +433,31 @@ class SocketLinks final : public Links {
 
   const std::shared_ptr<SocketListener> listener_;  // shared by the links of this rank's communicators
   const int here_;
-  const std::shared_ptr<const std::vector<SocketPlace>> places_;  // likewise
+  const std::shared_ptr<const std::vector<ListenerInfo>>
+      listeners_;  // shared by the links of this rank's communicators
   const std::vector<int> ranks_;
   const uint32_t channel_;
   const std::vector<int> group_begins_;
   Descriptor poll_;
-  int event_ = -1;                    // of the listener, for this channel
+  int event_ = -1;                    // the listener's event of this channel
   std::vector<Outgoing> outgoing_;    // by rank
-  std::map<int, int> by_descriptor_;  // to the place in it
+  std::map<int, int> by_descriptor_;  // to the index in outgoing_
   std::map<int, Incoming> incoming_;  // by descriptor
   std::vector<absl::Status> lost_;    // by rank
-  std::map<std::pair<int, uint32_t>, std::deque<std::shared_ptr<Flight>>> awaited_;  // by sender and tag
-  std::map<std::pair<int, uint32_t>, std::deque<MessageBuffer>> unexpected_;         // likewise
+  std::map<std::pair<int, uint32_t>, std::deque<std::shared_ptr<PendingMessage>>> awaited_;  // by sender and tag
+  std::map<std::pair<int, uint32_t>, std::deque<MessageBuffer>> unexpected_;                 // by sender and tag
   std::deque<Notice> notices_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Links>> CreateSocketLinks(std::shared_ptr<SocketListener> listener, int rank,
-                                                         std::vector<SocketPlace> places,
+                                                         std::vector<ListenerInfo> listeners,
                                                          std::vector<int> group_begins) {
-  std::vector<int> ranks(places.size());
+  std::vector<int> ranks(listeners.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   auto links = std::make_unique<SocketLinks>(std::move(listener), rank,
-                                             std::make_shared<const std::vector<SocketPlace>>(std::move(places)),
+                                             std::make_shared<const std::vector<ListenerInfo>>(std::move(listeners)),
                                              std::move(ranks), 0, std::move(group_begins));
   RETURN_IF_ERROR(links->Open());
   return links;

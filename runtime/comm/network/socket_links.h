@@ -1,7 +1,6 @@
-// Links over TCP, beside what introduced the ranks to each other (mpi.h). A rank connects to a peer when it first sends
-// to it; each connection carries data one way, so that what travels up and what travels down do not wait for each
-// other. Bytes go from the sender's buffer to the kernel and from there to the receiver's, and a rank that has nothing
-// to do sleeps in the kernel.
+// Links over TCP. Another transport introduces the ranks to each other (mpi.h). A rank connects to a peer at its first
+// send. Each connection carries data in one direction, so that the directions do not wait for each other. Data goes
+// from the sender's buffer through the kernel to the receiver's buffer. An idle rank sleeps in the kernel.
 
 #pragma once
 
@@ -13,9 +12,9 @@
 
 namespace lockstep {
 
-// The links of `rank`, whose own listener it is. `places`: of all ranks, by rank.
+// Returns the links of `rank`. `listener` is its own; `listeners` are those of all ranks, by rank.
 absl::StatusOr<std::unique_ptr<Links>> CreateSocketLinks(std::shared_ptr<SocketListener> listener, int rank,
-                                                         std::vector<SocketPlace> places,
+                                                         std::vector<ListenerInfo> listeners,
                                                          std::vector<int> group_begins);
 
 }  // namespace lockstep

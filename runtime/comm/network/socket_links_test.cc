@@ -1,4 +1,4 @@
-// Messages between ranks that are threads of this process, by its loopback interface.
+// Messages between ranks that are threads of this process, over its loopback interface.
 
 #include "runtime/comm/network/socket_links.h"
 
@@ -24,11 +24,11 @@ using ::testing::HasSubstr;
 
 std::vector<std::unique_ptr<Links>> LinksOf(int ranks) {
   std::vector<std::shared_ptr<SocketListener>> listeners;
-  std::vector<SocketPlace> places;
+  std::vector<ListenerInfo> places;
   std::vector<int> groups;
   for (int rank = 0; rank < ranks; ++rank) {
     listeners.push_back(SocketListener::Create("lo").value());
-    places.push_back(listeners.back()->place());
+    places.push_back(listeners.back()->info());
     groups.push_back(rank);
   }
   std::vector<std::unique_ptr<Links>> links;
@@ -53,7 +53,7 @@ absl::Duration ProcessorTime() {
   return absl::DurationFromTimeval(usage.ru_utime) + absl::DurationFromTimeval(usage.ru_stime);
 }
 
-// Lets all of `links` make progress until `done`; false if that takes 20 s.
+// Lets all of `links` make progress until `done`. Returns false after 20 s.
 bool Until(const std::function<bool()>& done, std::vector<Links*> links) {
   const absl::Duration end = SteadyNow() + absl::Seconds(20);
   while (!done()) {
@@ -71,7 +71,7 @@ bool IsDone(LinkRequest& request) {
 
 TEST(SocketLinks, MessagesWithOneTagArriveInOrderAndTagsApart) {
   auto links = LinksOf(2);
-  // Sent before anybody asks, of several sizes, of which some are read ahead together and some are not.
+  // Sent before any receive, with several sizes. Some are read ahead together, some are not.
   const std::vector<size_t> sizes = {0, 1, 5, 40'000, 0, 3'000'000, 7};
   std::vector<std::unique_ptr<LinkRequest>> sends;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -85,7 +85,7 @@ TEST(SocketLinks, MessagesWithOneTagArriveInOrderAndTagsApart) {
     receives.push_back(links[1]->Receive(0, 6, sixes.back()).value());
   }
   ASSERT_TRUE(Until([&] { return IsDone(*receives.back()); }, {links[0].get(), links[1].get()}));
-  for (size_t i = 0; i < sizes.size(); ++i) {  // those are there, unexpected
+  for (size_t i = 0; i < sizes.size(); ++i) {  // these have arrived unexpectedly
     fives.push_back(Message(sizes[i]));
     receives.push_back(links[1]->Receive(0, 5, fives.back()).value());
   }
@@ -99,7 +99,7 @@ TEST(SocketLinks, MessagesWithOneTagArriveInOrderAndTagsApart) {
 
 TEST(SocketLinks, BothWaysAtOnce) {
   auto links = LinksOf(2);
-  constexpr size_t kBytes = 8 << 20;  // more than the kernel holds
+  constexpr size_t kBytes = 8 << 20;  // larger than the kernel's buffers
   std::vector<MessageBuffer> received = {Message(kBytes), Message(kBytes)};
   std::vector<std::unique_ptr<LinkRequest>> requests;
   for (int rank : {0, 1}) {
@@ -131,7 +131,7 @@ TEST(SocketLinks, AMessageOfAnotherSizeIsAnError) {
   }
 }
 
-// A message that is larger than what is read at once is half there when somebody asks for it.
+// A message that is larger than one read is partly received when the receive starts.
 TEST(SocketLinks, AMessageMayBeAskedForWhileItComes) {
   constexpr size_t kBytes = 32 << 20;
   for (const size_t asked : {kBytes, kBytes - 1}) {
@@ -139,7 +139,7 @@ TEST(SocketLinks, AMessageMayBeAskedForWhileItComes) {
     auto before = links[1]->Receive(0, 1, Message(1)).value();
     auto sent_before = links[0]->Send(1, 1, Message(1)).value();
     auto sent = links[0]->Send(1, 0, Message(kBytes, 7)).value();
-    // Both leave together: behind the small one what has come of the large one is read.
+    // Both leave together: the first bytes of the large one are read behind the small one.
     ASSERT_TRUE(Until([&] { return IsDone(*before); }, {links[0].get(), links[1].get()}));
     ASSERT_FALSE(IsDone(*sent)) << "it was all there, and this test none";
     const MessageBuffer received = Message(asked);
@@ -183,7 +183,7 @@ TEST(SocketLinks, OfSomeRanksHaveMessagesOfTheirOwn) {
   EXPECT_EQ(of_world->data()[0], std::byte{1});
 }
 
-// Ranks have other numbers in each part, and those of a part of a part come from the part.
+// Ranks have other numbers in each part, and the ranks of a part of a part are numbers in the part.
 TEST(SocketLinks, OfSomeOfSomeRanksReachTheRightOnes) {
   auto links = LinksOf(4);
   std::vector<std::unique_ptr<Links>> parts, pair;
@@ -207,7 +207,7 @@ TEST(SocketLinks, APeerThatIsGoneIsLost) {
   ASSERT_TRUE(Until([&] { return !links[0]->Lost(1).ok(); }, {links[0].get()}));
   EXPECT_THAT(std::string(links[0]->Lost(1).message()), HasSubstr("its connection is closed"));
   EXPECT_TRUE(links[0]->Lost(2).ok());
-  // Who sends to one that has never been met, and is no more, learns it from its ways.
+  // A sender to a rank that it never connected to, and that is gone, gets the error of its addresses.
   links[2].reset();
   auto in_vain = links[0]->Send(2, 0, Message(1)).value();
   ASSERT_TRUE(Until([&] { return !links[0]->Lost(2).ok(); }, {links[0].get()}));
@@ -215,10 +215,10 @@ TEST(SocketLinks, APeerThatIsGoneIsLost) {
   EXPECT_FALSE(IsDone(*in_vain));
 }
 
-// Who waits for messages gives up a way that does not answer in time, however long it would wait.
+// A rank that waits for messages gives up an address that does not answer in time, even during a longer wait.
 TEST(SocketLinks, APeerThatDoesNotAnswerIsLostThoughNothingHappens) {
   const auto here = SocketListener::Create("lo").value(), there = SocketListener::Create("lo").value();
-  auto links = CreateSocketLinks(here, 0, {here->place(), there->place()}, {0, 1}).value();  // and none of rank 1
+  auto links = CreateSocketLinks(here, 0, {here->info(), there->info()}, {0, 1}).value();  // without links of rank 1
   const absl::Duration begin = SteadyNow();
   auto in_vain = links->Send(1, 0, Message(1)).value();
   while (links->Lost(1).ok() && SteadyNow() - begin < absl::Seconds(30)) links->Progress(absl::Seconds(30));
@@ -240,10 +240,10 @@ TEST(SocketLinks, WhatWasSentArrivesThoughTheSenderLeaves) {
   EXPECT_TRUE(AreEqual(received, Message(kBytes, 7)));
 }
 
-// Leaving takes no time when all messages have gone, nor when the peer, to which they are, has left before.
+// Destruction takes no time if all messages have been sent, or if their receiver has left before.
 TEST(SocketLinks, LeavingWaitsForNothingInVain) {
   auto listeners = std::vector{SocketListener::Create("lo").value(), SocketListener::Create("lo").value()};
-  const std::vector<SocketPlace> places = {listeners[0]->place(), listeners[1]->place()};
+  const std::vector<ListenerInfo> places = {listeners[0]->info(), listeners[1]->info()};
   for (const bool peer_leaves_first : {false, true}) {
     std::vector<std::unique_ptr<Links>> links;
     for (int rank : {0, 1}) links.push_back(CreateSocketLinks(listeners[rank], rank, places, {0, 1}).value());

@@ -25,7 +25,7 @@ namespace {
 
 constexpr absl::Duration kWayTime = absl::Seconds(3);  // for one address
 constexpr absl::Duration kGreetingTime = absl::Seconds(5);
-// A peer that does not answer is lost after so long, though nobody waits for it.
+// A peer that does not answer counts as lost after this time, even if no one waits for it.
 constexpr int kSilenceSeconds = 15;
 
 bool WouldWait() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -39,7 +39,7 @@ struct Endpoint {
   socklen_t length = 0;
 };
 
-Endpoint EndpointOf(const SocketPlace::Address& address, uint16_t port) {
+Endpoint EndpointOf(const ListenerInfo::Address& address, uint16_t port) {
   Endpoint endpoint;
   if (address.is_v6) {
     auto* v6 = reinterpret_cast<sockaddr_in6*>(&endpoint.address);
@@ -57,7 +57,7 @@ Endpoint EndpointOf(const SocketPlace::Address& address, uint16_t port) {
   return endpoint;
 }
 
-std::string TextOf(const SocketPlace::Address& address) {
+std::string TextOf(const ListenerInfo::Address& address) {
   char text[INET6_ADDRSTRLEN] = "?";
   inet_ntop(address.is_v6 ? AF_INET6 : AF_INET, address.bytes, text, sizeof(text));
   return text;
@@ -71,8 +71,8 @@ int BitsOf(const sockaddr* mask, size_t offset, size_t bytes) {
   return bits;
 }
 
-std::optional<SocketPlace::Address> AddressOf(const ifaddrs& entry) {
-  SocketPlace::Address address;
+std::optional<ListenerInfo::Address> AddressOf(const ifaddrs& entry) {
+  ListenerInfo::Address address;
   address.is_loopback = (entry.ifa_flags & IFF_LOOPBACK) != 0;
   if (entry.ifa_addr->sa_family == AF_INET) {
     const auto* v4 = reinterpret_cast<const sockaddr_in*>(entry.ifa_addr);
@@ -82,7 +82,7 @@ std::optional<SocketPlace::Address> AddressOf(const ifaddrs& entry) {
   }
   if (entry.ifa_addr->sa_family != AF_INET6) return std::nullopt;
   const auto* v6 = reinterpret_cast<const sockaddr_in6*>(entry.ifa_addr);
-  if (IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) return std::nullopt;  // means something on one machine alone
+  if (IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) return std::nullopt;  // valid only on one machine
   std::memcpy(address.bytes, &v6->sin6_addr, 16);
   address.is_v6 = 1;
   address.prefix_bits = static_cast<uint8_t>(BitsOf(entry.ifa_netmask, offsetof(sockaddr_in6, sin6_addr), 16));
@@ -99,14 +99,14 @@ bool IsSocketNamed(std::string_view interface, std::string_view names) {
   return false;
 }
 
-absl::Status FindAddresses(const std::string& interfaces, SocketPlace* place) {
+absl::Status FindAddresses(const std::string& interfaces, ListenerInfo* info) {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return SystemError("getifaddrs");
-  std::vector<SocketPlace::Address> found;
+  std::vector<ListenerInfo::Address> found;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
     if (!interfaces.empty() && !IsSocketNamed(entry->ifa_name, interfaces)) continue;
-    if (const std::optional<SocketPlace::Address> address = AddressOf(*entry)) found.push_back(*address);
+    if (const std::optional<ListenerInfo::Address> address = AddressOf(*entry)) found.push_back(*address);
   }
   freeifaddrs(list);
   if (found.empty()) {
@@ -118,12 +118,12 @@ absl::Status FindAddresses(const std::string& interfaces, SocketPlace* place) {
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
     return std::pair(a.is_loopback, a.is_v6) < std::pair(b.is_loopback, b.is_v6);
   });
-  place->count = static_cast<uint16_t>(std::min<size_t>(found.size(), SocketPlace::kMostAddresses));
-  std::copy_n(found.begin(), place->count, place->addresses);
+  info->count = static_cast<uint16_t>(std::min<size_t>(found.size(), ListenerInfo::kMostAddresses));
+  std::copy_n(found.begin(), info->count, info->addresses);
   return absl::OkStatus();
 }
 
-bool AreNeighbours(const SocketPlace::Address& a, const SocketPlace::Address& b) {
+bool AreNeighbours(const ListenerInfo::Address& a, const ListenerInfo::Address& b) {
   if (a.is_v6 != b.is_v6 || a.prefix_bits != b.prefix_bits) return false;
   for (int bit = 0; bit < a.prefix_bits; bit += 8) {
     const int left = std::min(8, a.prefix_bits - bit);
@@ -151,9 +151,9 @@ Descriptor::~Descriptor() {
   if (number_ >= 0) close(number_);
 }
 
-std::vector<SocketPlace::Address> WaysTo(const SocketPlace& here, const SocketPlace& peer) {
-  std::vector<SocketPlace::Address> ways(peer.addresses, peer.addresses + peer.count);
-  const auto distance = [&](const SocketPlace::Address& way) {
+std::vector<ListenerInfo::Address> WaysTo(const ListenerInfo& here, const ListenerInfo& peer) {
+  std::vector<ListenerInfo::Address> ways(peer.addresses, peer.addresses + peer.count);
+  const auto distance = [&](const ListenerInfo::Address& way) {
     if (way.is_loopback) return 2;
     const auto* end = here.addresses + here.count;
     return std::any_of(here.addresses, end, [&](const auto& own) { return AreNeighbours(own, way); }) ? 0 : 1;
@@ -164,15 +164,15 @@ std::vector<SocketPlace::Address> WaysTo(const SocketPlace& here, const SocketPl
 
 absl::StatusOr<std::shared_ptr<SocketListener>> SocketListener::Create(const std::string& interfaces) {
   std::shared_ptr<SocketListener> made(new SocketListener);
-  RETURN_IF_ERROR(FindAddresses(interfaces, &made->place_));
-  if (getrandom(&made->place_.nonce, sizeof(made->place_.nonce), 0) != sizeof(made->place_.nonce))
+  RETURN_IF_ERROR(FindAddresses(interfaces, &made->info_));
+  if (getrandom(&made->info_.nonce, sizeof(made->info_.nonce), 0) != sizeof(made->info_.nonce))
     return SystemError("getrandom");
   constexpr int kType = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
   Endpoint any;
   made->listener_ = Descriptor(socket(AF_INET6, kType, 0));
   const int off = 0;
   if (made->listener_ && setsockopt(made->listener_.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) == 0) {
-    SocketPlace::Address all;  // of both families
+    ListenerInfo::Address all;  // of both address families
     all.is_v6 = 1;
     any = EndpointOf(all, 0);
   } else {  // a machine without IPv6
@@ -185,7 +185,7 @@ absl::StatusOr<std::shared_ptr<SocketListener>> SocketListener::Create(const std
   if (listen(listener, SOMAXCONN) != 0) return SystemError("listen");
   if (getsockname(listener, reinterpret_cast<sockaddr*>(&any.address), &any.length) != 0)
     return SystemError("getsockname");
-  made->place_.port =
+  made->info_.port =
       ntohs(any.address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&any.address)->sin6_port
                                               : reinterpret_cast<const sockaddr_in*>(&any.address)->sin_port);
   made->poll_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
@@ -219,7 +219,7 @@ void SocketListener::Accept() {
   std::erase_if(newcomers_, [](const auto& each) { return SteadyNow() - each.second.since > kGreetingTime; });
 }
 
-// Reads its greeting, and answers when that is whole and right.
+// Reads the greeting, and answers when it is complete and correct.
 void SocketListener::Listen(Newcomer& newcomer, bool* done) {
   auto* bytes = reinterpret_cast<std::byte*>(&newcomer.greeting);
   const int number = newcomer.connection.get();
@@ -230,8 +230,9 @@ void SocketListener::Listen(Newcomer& newcomer, bool* done) {
   newcomer.got += static_cast<size_t>(got);
   if (newcomer.got < sizeof(Greeting)) return;
   *done = true;
-  if (newcomer.greeting.nonce != place_.nonce) return;  // it looks for another, or is nobody of ours
-  if (send(number, &place_.nonce, sizeof(place_.nonce), MSG_NOSIGNAL) != sizeof(place_.nonce)) return;
+  // it is meant for another listener, or not from one of our ranks
+  if (newcomer.greeting.nonce != info_.nonce) return;
+  if (send(number, &info_.nonce, sizeof(info_.nonce), MSG_NOSIGNAL) != sizeof(info_.nonce)) return;
   epoll_ctl(poll_.get(), EPOLL_CTL_DEL, number, nullptr);
   Channel& channel = channels_[newcomer.greeting.channel];
   channel.arrivals.push_back({newcomer.greeting.from, std::move(newcomer.connection)});
@@ -259,10 +260,10 @@ void SocketListener::Close(uint32_t channel) {
   channels_.erase(channel);
 }
 
-Connecting::Connecting(std::vector<SocketPlace::Address> ways, const SocketPlace& peer, Greeting greeting)
+Connecting::Connecting(std::vector<ListenerInfo::Address> ways, const ListenerInfo& peer, Greeting greeting)
     : ways_(std::move(ways)), port_(peer.port), greeting_(greeting) {}
 
-// Whether a connection to this way is under way.
+// Starts a connection to the present address. Returns true if it is in progress.
 bool Connecting::Begin() {
   const Endpoint endpoint = EndpointOf(ways_[way_], port_);
   connection_ = Descriptor(socket(endpoint.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -332,13 +333,13 @@ absl::StatusOr<bool> Connecting::Step() {
         const ssize_t got = recv(connection_.get(), bytes + moved_, sizeof(answer_) - moved_, 0);
         if (got < 0 && WouldWait()) return false;
         if (got <= 0) {
-          GiveUp(got == 0 ? "somebody else listens there" : std::strerror(errno));
+          GiveUp(got == 0 ? "another process listens there" : std::strerror(errno));
           continue;
         }
         moved_ += static_cast<size_t>(got);
         if (moved_ < sizeof(answer_)) continue;
         if (answer_ == greeting_.nonce) return true;
-        GiveUp("somebody else answers there");
+        GiveUp("another process answers there");
         continue;
       }
     }

@@ -1,9 +1,9 @@
-// TCP connections between ranks: where a rank listens, how others find the way to it, and how both make sure that they
-// have found each other. A connection carries bytes one way. Nothing here waits.
+// TCP connections between ranks: the addresses at which a rank listens, the order in which others try its addresses,
+// and a handshake that verifies the peer. A connection carries bytes in one direction. No call waits.
 //
-// A machine has several addresses, of which some lead nowhere and some, such as that of a container's bridge, to
-// another machine than is meant. So whoever connects tries one after the other, says whom it looks for by a number that
-// nobody else has, and goes on only when it is answered by the same.
+// A machine has several addresses. Some are unreachable, and some, such as that of a container's bridge, lead to
+// another machine. So a connecting rank tries one after the other, sends a number that identifies its peer, and
+// continues only if the answer has the same number.
 
 #pragma once
 
@@ -24,7 +24,7 @@
 
 namespace lockstep {
 
-// A file descriptor, closed at the end.
+// A file descriptor, closed by the destructor.
 class Descriptor {
  public:
   explicit Descriptor(int number = -1) : number_(number) {}
@@ -41,8 +41,8 @@ class Descriptor {
   int number_;
 };
 
-// Where a rank listens, as it tells the others. Plain data, which travels as it is.
-struct SocketPlace {
+// The port and the addresses at which a rank listens, which it sends to the others. Plain data, sent as bytes.
+struct ListenerInfo {
   static constexpr int kMostAddresses = 8;
   struct Address {
     uint8_t bytes[16] = {};
@@ -50,44 +50,43 @@ struct SocketPlace {
     uint8_t is_loopback = 0;
     uint8_t prefix_bits = 0;  // of its network
     uint8_t unused = 0;
-    uint32_t scope = 0;  // of IPv6, in its own machine
+    uint32_t scope = 0;  // for IPv6, valid on its own machine
   };
-  uint64_t nonce = 0;  // tells it from all others
+  uint64_t nonce = 0;  // identifies the listener
   uint16_t port = 0;
   uint16_t count = 0;
   Address addresses[kMostAddresses] = {};
 };
 
-// The peer's addresses in the order in which to try them: those of networks that this machine has, too, come first, and
-// loopback comes last.
-std::vector<SocketPlace::Address> WaysTo(const SocketPlace& here, const SocketPlace& peer);
+// Returns the peer's addresses in the order of trying: first those in networks that this machine has, too; loopback
+// last.
+std::vector<ListenerInfo::Address> WaysTo(const ListenerInfo& here, const ListenerInfo& peer);
 
-// What a connection begins with.
+// The first bytes of a connection.
 struct Greeting {
-  uint64_t nonce = 0;  // of the place that it looks for
+  uint64_t nonce = 0;  // of the listener
   uint32_t channel = 0;
   int32_t from = -1;  // the rank that connects, and sends
 };
 
-// Takes connections for all channels of a rank. Any thread.
+// Accepts connections for all channels of a rank. Any thread.
 class SocketListener {
  public:
-  // `interfaces`: names of those to listen on, separated by commas, each perhaps without its last letters ("ib" for ib0
-  // and ib1); empty: all.
+  // Listens on `interfaces`: prefixes of interface names, separated by commas ("ib" for ib0 and ib1); empty: all.
   static absl::StatusOr<std::shared_ptr<SocketListener>> Create(const std::string& interfaces);
 
-  const SocketPlace& place() const { return place_; }
+  const ListenerInfo& info() const { return info_; }
 
-  // Becomes readable when Accept has something to do.
+  // Becomes readable when Accept has work.
   int descriptor() const { return poll_.get(); }
-  // Takes connections that have come, and answers those that are right.
+  // Accepts new connections, and answers those with a correct greeting.
   void Accept();
 
   struct Arrival {
     int from = -1;
     Descriptor connection;
   };
-  // From now on connections of the channel are for somebody, who reads `descriptor()` of it when one has come.
+  // Opens the channel. The returned descriptor becomes readable when a connection of the channel has arrived.
   int Open(uint32_t channel);
   std::vector<Arrival> Take(uint32_t channel);
   void Close(uint32_t channel);
@@ -100,7 +99,7 @@ class SocketListener {
     absl::Duration since;
   };
   struct Channel {
-    Descriptor event;  // none while nobody has opened it
+    Descriptor event;  // none until the channel is opened
     std::vector<Arrival> arrivals;
   };
 
@@ -108,23 +107,24 @@ class SocketListener {
   void Listen(Newcomer& newcomer, bool* done);
 
   Descriptor listener_, poll_;
-  SocketPlace place_;
-  std::mutex mutex_;                   // guards what follows
+  ListenerInfo info_;
+  std::mutex mutex_;                   // guards the following members
   std::map<int, Newcomer> newcomers_;  // by descriptor
   std::map<uint32_t, Channel> channels_;
 };
 
-// A connection that is being made, to one of the ways. To be asked whenever its descriptor is ready, and at the times
-// that it says.
+// A connection that is being made, to one of the addresses. Call Step whenever its descriptor is ready, and at the
+// deadline.
 class Connecting {
  public:
-  Connecting(std::vector<SocketPlace::Address> ways, const SocketPlace& peer, Greeting greeting);
+  Connecting(std::vector<ListenerInfo::Address> ways, const ListenerInfo& peer, Greeting greeting);
 
-  // Goes on. True when it is there, false while it is under way; an error that names all ways when none is left.
+  // Continues. Returns true when the connection is established, and false while it is in progress. Returns an error
+  // with all addresses when none is left.
   absl::StatusOr<bool> Step();
   int descriptor() const { return connection_.get(); }
   bool wants_to_write() const { return state_ == State::kConnects || state_ == State::kGreets; }
-  absl::Duration deadline() const { return deadline_; }  // when to ask again at the latest
+  absl::Duration deadline() const { return deadline_; }  // the latest time of the next Step
   Descriptor Release() { return std::move(connection_); }
 
  private:
@@ -132,7 +132,7 @@ class Connecting {
   bool Begin();
   void GiveUp(const std::string& why);
 
-  const std::vector<SocketPlace::Address> ways_;
+  const std::vector<ListenerInfo::Address> ways_;
   const uint16_t port_;
   const Greeting greeting_;
   size_t way_ = 0;

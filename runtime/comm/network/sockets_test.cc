@@ -1,4 +1,4 @@
-// Connections between ranks that are threads of this process, by its loopback interface.
+// Connections between ranks that are threads of this process, over its loopback interface.
 
 #include "runtime/comm/network/sockets.h"
 
@@ -20,22 +20,22 @@ namespace {
 
 using ::testing::HasSubstr;
 
-SocketPlace::Address V4(const char* text, int prefix = 24, bool is_loopback = false) {
-  SocketPlace::Address address;
+ListenerInfo::Address V4(const char* text, int prefix = 24, bool is_loopback = false) {
+  ListenerInfo::Address address;
   inet_pton(AF_INET, text, address.bytes);
   address.prefix_bits = static_cast<uint8_t>(prefix);
   address.is_loopback = is_loopback;
   return address;
 }
 
-SocketPlace PlaceOf(std::vector<SocketPlace::Address> addresses) {
-  SocketPlace place;
-  place.count = static_cast<uint16_t>(addresses.size());
-  std::copy(addresses.begin(), addresses.end(), place.addresses);
-  return place;
+ListenerInfo InfoOf(std::vector<ListenerInfo::Address> addresses) {
+  ListenerInfo info;
+  info.count = static_cast<uint16_t>(addresses.size());
+  std::copy(addresses.begin(), addresses.end(), info.addresses);
+  return info;
 }
 
-std::string BytesText(const SocketPlace::Address& address) {
+std::string BytesText(const ListenerInfo::Address& address) {
   char text[INET6_ADDRSTRLEN];
   return inet_ntop(address.is_v6 ? AF_INET6 : AF_INET, address.bytes, text, sizeof(text));
 }
@@ -46,7 +46,7 @@ std::shared_ptr<SocketListener> Listener() {
   return *std::move(listener);
 }
 
-// Lets `connecting` go on, and the listener answer, until it is there or has failed.
+// Lets `connecting` continue, and the listener answer, until it is established or has failed.
 absl::Status Finish(Connecting& connecting, SocketListener* listener) {
   const absl::Duration end = SteadyNow() + absl::Seconds(10);
   while (SteadyNow() < end) {
@@ -59,10 +59,10 @@ absl::Status Finish(Connecting& connecting, SocketListener* listener) {
   return absl::DeadlineExceededError("the connection is neither there nor refused");
 }
 
-// A connection of `channel` from rank 7 to the listener.
+// Returns a connection of `channel` from rank 7 to the listener.
 absl::StatusOr<Descriptor> ConnectTo(SocketListener& listener, uint32_t channel = 0) {
-  const SocketPlace& place = listener.place();
-  Connecting connecting(WaysTo(place, place), place, {.nonce = place.nonce, .channel = channel, .from = 7});
+  const ListenerInfo& info = listener.info();
+  Connecting connecting(WaysTo(info, info), info, {.nonce = info.nonce, .channel = channel, .from = 7});
   if (const absl::Status status = Finish(connecting, &listener); !status.ok()) return status;
   return connecting.Release();
 }
@@ -73,20 +73,20 @@ bool IsReadable(int descriptor, int milliseconds = 2000) {
 }
 
 TEST(WaysTo, NetworksThatBothHaveComeFirstAndLoopbackLast) {
-  const SocketPlace here = PlaceOf({V4("192.168.3.4"), V4("10.1.2.3", 16), V4("127.0.0.1", 8, true)});
-  const SocketPlace peer = PlaceOf({V4("127.0.0.1", 8, true), V4("172.17.0.1"), V4("10.1.9.9", 16), V4("192.168.4.4")});
+  const ListenerInfo here = InfoOf({V4("192.168.3.4"), V4("10.1.2.3", 16), V4("127.0.0.1", 8, true)});
+  const ListenerInfo peer = InfoOf({V4("127.0.0.1", 8, true), V4("172.17.0.1"), V4("10.1.9.9", 16), V4("192.168.4.4")});
   std::vector<std::string> ways;
-  for (const SocketPlace::Address& way : WaysTo(here, peer)) ways.push_back(BytesText(way));
+  for (const ListenerInfo::Address& way : WaysTo(here, peer)) ways.push_back(BytesText(way));
   EXPECT_EQ(ways, (std::vector<std::string>{"10.1.9.9", "172.17.0.1", "192.168.4.4", "127.0.0.1"}));
 }
 
-// Of 20 bits the last four are of the third byte; and the same bits of the other family are another network.
+// Of 20 bits, the last four are in the third byte. Equal bits of the other address family are another network.
 TEST(WaysTo, NetworksMayEndWithinAByte) {
-  const SocketPlace here = PlaceOf({V4("10.1.17.3", 20)});
-  SocketPlace::Address v6 = V4("10.1.17.9", 20);
+  const ListenerInfo here = InfoOf({V4("10.1.17.3", 20)});
+  ListenerInfo::Address v6 = V4("10.1.17.9", 20);
   v6.is_v6 = 1;
-  const SocketPlace peer = PlaceOf({v6, V4("10.1.32.1", 20), V4("10.1.30.1", 20)});
-  const std::vector<SocketPlace::Address> ways = WaysTo(here, peer);
+  const ListenerInfo peer = InfoOf({v6, V4("10.1.32.1", 20), V4("10.1.30.1", 20)});
+  const std::vector<ListenerInfo::Address> ways = WaysTo(here, peer);
   ASSERT_EQ(ways.size(), 3u);
   EXPECT_EQ(BytesText(ways[0]), "10.1.30.1");
   EXPECT_TRUE(ways[1].is_v6);
@@ -94,9 +94,9 @@ TEST(WaysTo, NetworksMayEndWithinAByte) {
 }
 
 TEST(SocketListener, NamesTheInterfacesItMayUse) {
-  const SocketPlace place = Listener()->place();
-  ASSERT_GE(place.count, 1);
-  for (int i = 0; i < place.count; ++i) EXPECT_TRUE(place.addresses[i].is_loopback);
+  const ListenerInfo info = Listener()->info();
+  ASSERT_GE(info.count, 1);
+  for (int i = 0; i < info.count; ++i) EXPECT_TRUE(info.addresses[i].is_loopback);
   EXPECT_TRUE(SocketListener::Create("nothing,l").ok()) << "the begin of a name is enough";
   const absl::Status none = SocketListener::Create("nothing").status();
   EXPECT_THAT(std::string(none.message()), HasSubstr("no network interface that LOCKSTEP_INTERFACE=nothing names"));
@@ -127,40 +127,40 @@ TEST(SocketListener, GivesEachChannelItsConnections) {
 
 TEST(Connecting, RefusesAnswersOfSomebodyElse) {
   const auto other = Listener();
-  SocketPlace wanted = other->place();
+  ListenerInfo wanted = other->info();
   wanted.nonce += 1;  // of a rank that is gone, or on another machine with that address
   Connecting connecting(WaysTo(wanted, wanted), wanted, {.nonce = wanted.nonce, .channel = 0, .from = 0});
   const std::string message(Finish(connecting, other.get()).message());
   EXPECT_THAT(message, HasSubstr("cannot be reached: 127.0.0.1 port " + std::to_string(wanted.port)));
-  EXPECT_THAT(message, HasSubstr("somebody else"));
+  EXPECT_THAT(message, HasSubstr("another process"));
   EXPECT_TRUE(other->Take(0).empty());
 }
 
 TEST(Connecting, TriesOneWayAfterTheOther) {
   const auto listener = Listener();
-  SocketPlace place = listener->place();
-  const SocketPlace::Address good = place.addresses[0];
-  // Nobody has the second: the documentation's network (RFC 5737).
-  const std::vector<SocketPlace::Address> ways = {V4("127.1.2.3"), good};
-  place.port = listener->place().port;
-  const SocketPlace refused = [&] {
-    SocketPlace none = place;
+  ListenerInfo info = listener->info();
+  const ListenerInfo::Address good = info.addresses[0];
+  // The second address is unused: the network for documentation (RFC 5737).
+  const std::vector<ListenerInfo::Address> ways = {V4("127.1.2.3"), good};
+  info.port = listener->info().port;
+  const ListenerInfo refused = [&] {
+    ListenerInfo none = info;
     none.port = 1;
     return none;
   }();
-  Connecting lost(ways, refused, {.nonce = place.nonce, .channel = 0, .from = 0});
+  Connecting lost(ways, refused, {.nonce = info.nonce, .channel = 0, .from = 0});
   const std::string message(Finish(lost, nullptr).message());
   EXPECT_THAT(message, HasSubstr("127.1.2.3 port 1: Connection refused; " + BytesText(good) + " port 1: "));
-  Connecting found(ways, place, {.nonce = place.nonce, .channel = 0, .from = 0});
+  Connecting found(ways, info, {.nonce = info.nonce, .channel = 0, .from = 0});
   EXPECT_TRUE(Finish(found, listener.get()).ok());
 }
 
 TEST(Connecting, GivesUpAWayThatDoesNotAnswer) {
   const auto listener = Listener();
-  const SocketPlace place = listener->place();
-  Connecting connecting(WaysTo(place, place), place, {.nonce = place.nonce, .channel = 0, .from = 0});
+  const ListenerInfo info = listener->info();
+  Connecting connecting(WaysTo(info, info), info, {.nonce = info.nonce, .channel = 0, .from = 0});
   const absl::Duration begin = SteadyNow();
-  const std::string message(Finish(connecting, nullptr).message());  // the kernel connects, nobody accepts
+  const std::string message(Finish(connecting, nullptr).message());  // the kernel connects, but Accept is not called
   EXPECT_THAT(message, HasSubstr("no answer"));
   EXPECT_LT(SteadyNow() - begin, absl::Seconds(9));
 }
@@ -170,7 +170,7 @@ TEST(SocketListener, IgnoresWhoSaysSomethingElseOrNothing) {
   listener->Open(0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_port = htons(listener->place().port);
+  address.sin_port = htons(listener->info().port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   std::vector<Descriptor> strangers;
   for (const char* greeting : {"GET / HTTP/1.1\r\n\r\n", "", "x"}) {
@@ -182,7 +182,7 @@ TEST(SocketListener, IgnoresWhoSaysSomethingElseOrNothing) {
   EXPECT_TRUE(ConnectTo(*listener).ok());
   EXPECT_EQ(listener->Take(0).size(), 1u);
   EXPECT_TRUE(IsReadable(strangers[0].get())) << "it is told by a closed connection";
-  // Who has said nothing or not all of it after some seconds, says it no more.
+  // A connection without a complete greeting after some seconds is closed.
   for (const size_t silent : {1, 2}) {
     for (int i = 0; i < 200 && !IsReadable(strangers[silent].get(), 50); ++i) listener->Accept();
     EXPECT_TRUE(IsReadable(strangers[silent].get(), 0)) << silent;

@@ -16,7 +16,7 @@ constexpr int64_t kEnough = 50'000'000, kTooLong = 250'000'000;                 
 constexpr int64_t kFewestCalls = 3, kMostCalls = 100;
 constexpr int64_t kMostRanks = 1 << 20;
 
-// The largest of all ranks' numbers.
+// Returns the largest number of all ranks.
 absl::StatusOr<int64_t> LargestOf(Communicator& world, int64_t mine) {
   const std::string_view bytes(reinterpret_cast<const char*>(&mine), sizeof(mine));
   ASSIGN_OR_RETURN(const std::vector<std::string> all, world.AllGatherBytes(bytes, "what collectives take"));
@@ -34,8 +34,8 @@ int64_t MedianNanoseconds(std::vector<double> seconds) {
   return static_cast<int64_t>(*middle * 1e9);
 }
 
-// The communicator of a rank and those that differ from it along the axis alone; kept by `part` if it is not the
-// world's.
+// Returns the communicator of this rank and those that differ from it only along the axis. `part` owns it if it is not
+// the world's.
 absl::StatusOr<Communicator*> Along(const MeshAxis& axis, const Mesh& mesh, Communicator& world,
                                     std::unique_ptr<Communicator>& part) {
   if (axis.size == world.size()) return &world;
@@ -67,7 +67,7 @@ absl::StatusOr<std::vector<double>> TimeAllReduce(Communicator& world, int64_t b
 absl::StatusOr<std::vector<SizeCost>> MeasureCosts(Communicator& along, Communicator& world) {
   std::vector<SizeCost> costs;
   int64_t last = kEnough / kMostCalls;
-  for (const int64_t bytes : kSizes) {  // until a call takes too long: from there on time grows with the bytes
+  for (const int64_t bytes : kSizes) {  // until a call takes too long: beyond that, time grows with the bytes
     const int64_t calls = std::clamp(kEnough / std::max<int64_t>(last, 1), kFewestCalls, kMostCalls);
     ASSIGN_OR_RETURN(std::vector<double> seconds, TimeAllReduce(along, bytes, static_cast<int>(calls)));
     ASSIGN_OR_RETURN(const int64_t slowest, LargestOf(world, MedianNanoseconds(std::move(seconds))));
@@ -96,20 +96,20 @@ absl::StatusOr<std::vector<std::vector<SizeCost>>> MeasureCosts(Communicator& wo
   return of_axes;
 }
 
-absl::StatusOr<Travel> TravelBetweenHosts(std::string_view name, int64_t bytes, int64_t hosts, int64_t ranks_a_host,
-                                          const NetworkCosts& costs) {
+absl::StatusOr<Traffic> TrafficBetweenHosts(std::string_view name, int64_t bytes, int64_t hosts, int64_t ranks_a_host,
+                                            const NetworkCosts& costs) {
   const std::optional<CollectiveOp> op = CollectiveOpFromName(name);
-  if (!op) return InvalidArgument() << "no collective is called " << name;
+  if (!op) return InvalidArgument() << "there is no collective " << name;
   if (hosts < 1 || ranks_a_host < 1 || hosts > kMostRanks / ranks_a_host) {
-    return InvalidArgument() << hosts << " hosts of " << ranks_a_host << " ranks, expected 1 rank at least and "
-                             << kMostRanks << " at most";
+    return InvalidArgument() << hosts << " hosts of " << ranks_a_host << " ranks, expected 1 to " << kMostRanks
+                             << " ranks in total";
   }
   const RouteOptions options{
       .groups = static_cast<int>(hosts), .largest_group = static_cast<int>(ranks_a_host), .policy = {.costs = costs}};
   const int ranks = options.groups * options.largest_group;
   const int64_t count = TraitsOf(*op).counts_slices() ? bytes / ranks : bytes;
   const Route route = RouteOf({.op = *op, .dtype = DType::kU8, .counts = {count}}, ranks, options);
-  return TravelOf(route, *op, static_cast<uint64_t>(bytes), options.groups, options.largest_group);
+  return TrafficOf(route, *op, static_cast<uint64_t>(bytes), options.groups, options.largest_group);
 }
 
 }  // namespace lockstep

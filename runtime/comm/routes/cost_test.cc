@@ -15,7 +15,7 @@ namespace {
 using CostWorld = std::vector<std::unique_ptr<Communicator>>;
 using Costs = std::vector<SizeCost>;
 
-// What each rank comes to.
+// The result of each rank.
 template <typename T>
 std::vector<absl::StatusOr<T>> OnRanks(const CostWorld& world,
                                        const std::function<absl::StatusOr<T>(Communicator&)>& body) {

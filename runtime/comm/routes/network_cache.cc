@@ -17,8 +17,8 @@ namespace lockstep {
 namespace {
 
 constexpr char kHead[] =
-    "# What the network between these hosts takes, in seconds, as Lockstep measured it to choose the routes of\n"
-    "# collectives. Without this file it is measured anew.\n";
+    "# The costs of the network between these hosts, in seconds, as Lockstep measured them to choose the routes of\n"
+    "# collectives. Without this file they are measured again.\n";
 constexpr char kFolder[] = "/networks/", kEnding[] = ".toml";
 constexpr std::pair<const char*, double NetworkCosts::*> kCosts[] = {
     {"latency", &NetworkCosts::latency},
@@ -37,7 +37,7 @@ std::string HashOf(std::string_view text) {  // FNV-1a
 
 std::string CheckOf(const std::string& text) { return "check = \"" + HashOf(text) + "\"\n"; }
 
-// Key to value, without quotes. Lines that are none of an assignment are left out.
+// Returns values by key, without quotes. Skips lines that are not assignments.
 std::map<std::string, std::string> Assignments(const std::string& text) {
   std::map<std::string, std::string> values;
   std::istringstream lines(text);
@@ -71,7 +71,7 @@ std::string ClusterName(const std::vector<std::string>& hosts_of_ranks, const st
     r = end;
   }
   name += "by " + transport + (interfaces.empty() ? "" : " through " + interfaces);
-  // What a line of the file cannot have.
+  // Characters that cannot be in a line of the file.
   std::erase_if(name, [](unsigned char c) { return c < ' ' || c == '"' || c == '\\'; });
   return name;
 }
@@ -91,13 +91,13 @@ std::string ToText(const Network& network) {
 absl::StatusOr<Network> NetworkOf(const std::string& text) {
   const size_t end = text.rfind("check = ");
   if (end == std::string::npos || text.substr(end) != CheckOf(text.substr(0, end)))
-    return InvalidArgument() << "its check does not fit what it says";
+    return InvalidArgument() << "its check does not match its contents";
   std::map<std::string, std::string> values = Assignments(text.substr(0, end));
   if (values["format"] != "1") return InvalidArgument() << "its format is `" << values["format"] << "`, expected 1";
   Network network{.cluster = values["cluster"]};
   if (!absl::SimpleAtoi(values["hosts"], &network.hosts) || !absl::SimpleAtoi(values["ranks"], &network.ranks) ||
       network.hosts < 1 || network.ranks < 1)
-    return InvalidArgument() << "hosts or ranks is no number of them";
+    return InvalidArgument() << "hosts or ranks is not a positive number";
   for (const auto& [key, member] : kCosts) {
     double& cost = network.costs.*member;
     if (!absl::SimpleAtod(values[key], &cost) || !std::isfinite(cost) || cost < 0)

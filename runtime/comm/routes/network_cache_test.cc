@@ -1,4 +1,4 @@
-// The file of a network's costs, and how ranks agree on it.
+// The file of a network's costs, and the agreement of ranks on it.
 
 #include "runtime/comm/routes/network_cache.h"
 
@@ -78,7 +78,7 @@ TEST(NetworkCache, EveryTruncationAndChangedByteIsAnError) {
   }
 }
 
-// As another version may have written it, or somebody who knows how the check is computed.
+// Written by another version, or by someone who knows the computation of the check.
 TEST(NetworkCache, WhatHasARightCheckMayStillBeWrong) {
   const auto changed = [](const std::function<void(Network&)>& change) {
     Network network = Example();
@@ -88,9 +88,9 @@ TEST(NetworkCache, WhatHasARightCheckMayStillBeWrong) {
   EXPECT_THAT(changed([](Network& n) { n.costs.latency = -1; }), HasSubstr("latency is `-1`, expected seconds"));
   EXPECT_THAT(changed([](Network& n) { n.costs.byte_to_all = std::numeric_limits<double>::infinity(); }),
               HasSubstr("byte_to_all is `inf`, expected seconds"));
-  EXPECT_THAT(changed([](Network& n) { n.hosts = 0; }), HasSubstr("hosts or ranks is no number of them"));
-  EXPECT_THAT(changed([](Network& n) { n.ranks = 0; }), HasSubstr("hosts or ranks is no number of them"));
-  // A name that makes a line more.
+  EXPECT_THAT(changed([](Network& n) { n.hosts = 0; }), HasSubstr("hosts or ranks is not a positive number"));
+  EXPECT_THAT(changed([](Network& n) { n.ranks = 0; }), HasSubstr("hosts or ranks is not a positive number"));
+  // A name that adds a line.
   EXPECT_THAT(changed([](Network& n) { n.cluster += "\"\nformat = \"2"; }), HasSubstr("its format is `2`, expected 1"));
 }
 
@@ -101,7 +101,7 @@ TEST(NetworkCache, OfAnotherClusterIsAnErrorThatNamesTheFile) {
   EXPECT_THAT(std::string(ReadNetwork(folder, "x*1 by tcp").status().message()), HasSubstr(path));
 }
 
-// The costs by which the ranks of a world choose, told from outside: one folder each.
+// Returns the costs that the ranks of a world use for the choice, observed from outside. Each rank has one folder.
 std::vector<NetworkCosts> Chosen(int ranks, const std::vector<std::string>& folders) {
   std::vector<int> begins;
   for (int r = 0; r < ranks; ++r) begins.push_back(r);
@@ -143,7 +143,7 @@ TEST(ChooseRoutes, MeasuresOnceAndRanksAgreeWhoeverSeesTheFile) {
   EXPECT_EQ(KnownNetworks(empty)[0].ranks, 1);
 }
 
-// Messages one after the other while a world of three hosts measures.
+// Returns the number of consecutive messages while a world of three hosts measures.
 uint32_t MessagesOfMeasuring(const std::vector<int>& begins, bool in_rank_order) {
   constexpr int kRanks = 4;
   std::vector<Watched> watched(kRanks);
@@ -164,7 +164,7 @@ uint32_t MessagesOfMeasuring(const std::vector<int>& begins, bool in_rank_order)
   return most;
 }
 
-// Jobs of both orders share the file: what goes around the ring is measured in a world that never takes it, too.
+// Jobs with both orders share the file, so the ring is also measured in a world that never takes it.
 TEST(ChooseRoutes, MeasuresTheSameRoutesInAnyOrderOfAdditions) {
   for (const std::vector<int>& begins : {std::vector<int>{0, 1, 2, 3}, std::vector<int>{0, 1, 3}}) {
     const uint32_t in_any = MessagesOfMeasuring(begins, false);
@@ -182,12 +182,12 @@ TEST(ChooseRoutes, MeasuresAnewWhereTheFileIsDamagedAndSaysSo) {
   const std::vector<NetworkCosts> anew = Chosen(3, {folder, folder, folder});
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(said, HasSubstr(path));
-  EXPECT_THAT(said, HasSubstr("measured anew"));
+  EXPECT_THAT(said, HasSubstr("measured again"));
   ExpectAllAre(anew, anew[0]);
   EXPECT_TRUE(NetworkOf(Contents(path)).ok()) << "it is whole again";
 }
 
-// As one is that a writer left who was killed, or somebody's copy.
+// A file of a writer that was killed, or a copy made by a user.
 TEST(NetworkCache, FilesOfOtherNamesAreNoNetworks) {
   const std::string folder = NewFolder();
   ASSERT_TRUE(WriteNetwork(folder, Example()).ok());
@@ -199,7 +199,7 @@ TEST(NetworkCache, FilesOfOtherNamesAreNoNetworks) {
 TEST(ChooseRoutes, IsSaidWhereNothingCanBeKept) {
   ::testing::internal::CaptureStderr();
   const std::vector<NetworkCosts> costs = Chosen(3, {"/dev/null", "/dev/null", "/dev/null"});
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("is not kept"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("are not saved"));
   ExpectAllAre(costs, costs[0]);
 }
 
@@ -209,7 +209,7 @@ TEST(ChooseRoutes, MeasuresNothingWhereCostsDecideNothing) {
   EXPECT_TRUE(KnownNetworks(folder).empty());
 }
 
-// Of four ranks: what goes to the one that is no neighbour is slow.
+// Links of four ranks on which messages to ranks that are not neighbours are slow.
 class SlowAcross final : public Links {
  public:
   SlowAcross(int here, std::unique_ptr<Links> links) : here_(here), links_(std::move(links)) {}
@@ -235,7 +235,7 @@ class SlowAcross final : public Links {
   const std::unique_ptr<Links> links_;
 };
 
-// What each of four ranks measures, whose routes are as they were afterwards.
+// Returns the costs that each of four ranks measures. Their routes are unchanged afterwards.
 std::vector<NetworkCosts> CostsOfFour() {
   const auto around = [](int rank, std::unique_ptr<Links> links) {
     return std::make_unique<SlowAcross>(rank, std::move(links));
@@ -259,7 +259,7 @@ std::vector<NetworkCosts> CostsOfFour() {
   return measured;
 }
 
-// The machine may be busy, and all messages slow: one time is enough, as without a difference there is none at any.
+// The machine may be busy and all messages slow, so one success is enough: without a difference, no attempt succeeds.
 TEST(MeasureCosts, TellsBytesToAllFromBytesToNeighboursAndLeavesTheRoutesAsTheyWere) {
   bool tells = false;
   for (int attempt = 0; attempt < 10 && !tells && !HasFailure(); ++attempt) {

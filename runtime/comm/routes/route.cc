@@ -8,10 +8,10 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kMostBytes = 256 * 1024, kLeastBytes = 32 * 1024;  // of a chunk, as each message has a price
+constexpr size_t kMostBytes = 256 * 1024, kLeastBytes = 32 * 1024;  // of a chunk, because each message has a cost
 constexpr size_t kFewestBytes = 64;
 constexpr uint64_t kChunksInShare = 8;     // of a rank, so that they overlap
-constexpr size_t kPartBytes = 128 * 1024;  // of halving: of what a group swaps last, at most
+constexpr size_t kPartBytes = 128 * 1024;  // for halving: the largest part in the last exchange
 
 uint64_t DivideUp(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
@@ -50,7 +50,7 @@ bool CanGo(Route route, const CollectiveTraits& traits) {
   switch (route) {
     case Route::kChain: return true;
     case Route::kOwner: return traits.reduces;
-    case Route::kAll: return !traits.reduces || !traits.scatters;  // nobody else wants it
+    case Route::kAll: return !traits.reduces || !traits.scatters;  // no other rank needs it
     case Route::kRing: return traits.reduces || traits.gathers;
     case Route::kHalving: return traits.reduces && !traits.scatters;
     case Route::kPair: return false;
@@ -59,7 +59,7 @@ bool CanGo(Route route, const CollectiveTraits& traits) {
 }
 
 size_t PartialSize(Route route, DType dtype, ReduceKind kind) {
-  // So bf16 is half as heavy as f32 on its way; f16 might overflow, and where a group is one rank nothing is lost.
+  // This halves the size of bf16 on the wire. f16 might overflow. If each group is one rank, no precision is lost.
   const bool rounds = dtype == DType::kBF16 && (route == Route::kOwner || route == Route::kAll);
   return rounds ? SizeOf(dtype) : AccumulatorSize(dtype, kind);
 }
@@ -70,10 +70,10 @@ int PowerOfTwoBelow(int groups) {
   return power;
 }
 
-std::vector<int> PeersOf(Route route, int group, int groups) {
+std::vector<int> PeerGroups(Route route, int group, int groups) {
   std::vector<int> peers;
   const int power = PowerOfTwoBelow(groups), pairs = groups - power;
-  // Of halving: the number of those that take part, -1 of others.
+  // For halving: the number among the groups that take part, -1 for others.
   const auto place = [&](int g) { return g >= 2 * pairs ? g - pairs : g % 2 == 1 ? g / 2 : -1; };
   const auto swaps = [&](int a, int b) {
     if (a < 0 || b < 0) return false;
@@ -99,23 +99,23 @@ ChunkLimits ChunkLimitsOf(Route route, uint64_t bytes, int groups, int largest_g
     return {most, std::min<size_t>(most, RoundUpShare(share))};
   }
   if (route != Route::kOwner && route != Route::kRing) return {kMostBytes, kLeastBytes};
-  // As many for each rank.
+  // Equally many for each rank.
   const uint64_t share = std::max<uint64_t>(1, DivideUp(bytes, ranks));
   const uint64_t wanted = std::clamp<uint64_t>(share / kChunksInShare, kLeastBytes, kMostBytes);
   const size_t chunk = RoundUpShare(DivideUp(share, DivideUp(share, wanted)));
   return {chunk, chunk};
 }
 
-Travel TravelOf(Route route, CollectiveOp op, uint64_t bytes, int groups, int ranks_a_group, int widening) {
+Traffic TrafficOf(Route route, CollectiveOp op, uint64_t bytes, int groups, int ranks_a_group, int widening) {
   if (groups < 2) return {};
   const CollectiveTraits traits = TraitsOf(op);
   const auto others = static_cast<uint64_t>(groups - 1), wide = static_cast<uint64_t>(widening);
-  // Of what each group has a share, it sends its own to all, or to each the share of that.
+  // If each group has a share, it sends its own share to all others, or sends each of them their share.
   const uint64_t in_shares = DivideUp(bytes * others, static_cast<uint64_t>(groups));
   const auto ranks = static_cast<uint64_t>(groups) * static_cast<uint64_t>(ranks_a_group);
   const ChunkLimits limits = ChunkLimitsOf(route, bytes, groups, ranks_a_group);
   const uint64_t chunk = std::clamp<uint64_t>(bytes / (kChunksInShare * ranks), limits.least, limits.most);
-  // That a rank carries.
+  // The number of chunks that a rank carries.
   const double chunks = static_cast<double>(DivideUp(DivideUp(bytes, chunk), static_cast<uint64_t>(ranks_a_group)));
   const double share = static_cast<double>(others) / groups;
   const bool both_ways = traits.reduces && !traits.scatters;
@@ -150,11 +150,11 @@ Travel TravelOf(Route route, CollectiveOp op, uint64_t bytes, int groups, int ra
   return {};
 }
 
-double Seconds(const Travel& travel, Route route, int groups, const NetworkCosts& costs) {
+double Seconds(const Traffic& traffic, Route route, int groups, const NetworkCosts& costs) {
   const bool to_all = groups > 2 && (route == Route::kOwner || route == Route::kAll || route == Route::kPair);
   const double byte = to_all ? costs.byte_to_all : costs.byte_to_neighbour;
-  return travel.messages * costs.latency + travel.sent * costs.message +
-         static_cast<double>(travel.bytes + travel.filling) * byte;
+  return traffic.messages * costs.latency + traffic.sent * costs.message +
+         static_cast<double>(traffic.bytes + traffic.filling) * byte;
 }
 
 }  // namespace lockstep

@@ -1,22 +1,22 @@
-// By which routes the groups of a world can get the result of a collective, and what each takes. Which one is taken,
-// route_choice.h says. Pure functions; any thread.
+// The routes on which the groups of a world can get the result of a collective, and the traffic of each. route_choice.h
+// chooses among them. Pure functions; any thread.
 //
-//   route    messages, one after the other  bytes that a group sends, of S in all  order of additions
+//   route    consecutive messages           bytes that a group sends, S in total   order of additions
 //   chain    2 (groups - 1), pipelined      2 S at most                            ranks
 //   owner    2                              2 S (groups - 1) / groups              in each group, then groups
 //   all      1                              S (groups - 1)                         in each group, then groups
 //   ring     2 (groups - 1)                 2 S (groups - 1) / groups              ranks, around, from the first behind
 //                                                                                  the group that owns the chunk
 //   halving  2 log2(groups)                 2 S (groups - 1) / groups              in each group, then a tree of groups
-//   pair     1                              what its ranks have for other groups   -
+//   pair     1                              its ranks' data for other groups       -
 //
-// Where each group is one rank owner and all add in the order of ranks, too. They send bf16 as such, where the others
-// send f32: sums of groups of several ranks are rounded once more. In a ring and along a chain each group sends to its
-// neighbours alone. Halving, if the groups are no power of two, p the one below: the first groups stand together in
-// pairs, of which the second takes part for both, which is 2 messages and S bytes more.
+// If each group is one rank, owner and all also add in rank order. Owner and all send bf16 as bf16, where the others
+// send f32: sums of groups of several ranks are rounded once more. In a ring and along a chain, each group sends only
+// to its neighbours. Halving, if the number of groups is not a power of two: the first groups form pairs, whose second
+// group takes part for both, so that a power of two takes part. This costs 2 messages and S bytes more.
 //
 // Rabenseifner ("Optimization of collective reduction operations", 2004) and Thakur, Rabenseifner and Gropp
-// ("Optimization of collective communication operations in MPICH", 2005) compare such routes; owner is their
+// ("Optimization of collective communication operations in MPICH", 2005) compare such routes. Owner is their
 // reduce-scatter with direct exchange, halving their recursive halving and doubling.
 
 #pragma once
@@ -34,14 +34,14 @@
 
 namespace lockstep {
 
-// Of two groups all is the better: the same bytes, and one message less.
+// Between two groups, all is the best: the same bytes as owner, and one message less.
 enum class Route {
-  kChain,    // partial results go up the chain of groups, results down; copies from their source both ways
-  kOwner,    // each chunk has a group that gets all others' partial results, and sends them the result
-  kAll,      // every group gets all others' partial results; copies go from their source to all
-  kRing,     // partial results go around to the chunk's owner, results from there once more; copies from their source
-  kHalving,  // groups swap halves of what each has left to add, nearer ones each time; then results, the other way
-  kPair,     // a chunk that one rank has for another one goes from group to group; nothing else is sent
+  kChain,    // partial results go up the chain of groups, results down; copies go both ways from their source
+  kOwner,    // each chunk has a group that receives the partial results of all others and sends them the result
+  kAll,      // every group receives the partial results of all others; copies go from their source to all
+  kRing,     // partial results go around to the chunk's owner, then results go around; copies go from their source
+  kHalving,  // groups exchange halves of their data, with nearer groups in each round; then results in reverse
+  kPair,     // a chunk from one rank to another goes directly from group to group; nothing else is sent
 };
 inline constexpr Route kRoutes[] = {Route::kChain, Route::kOwner,   Route::kAll,
                                     Route::kRing,  Route::kHalving, Route::kPair};
@@ -49,48 +49,48 @@ inline constexpr Route kRoutes[] = {Route::kChain, Route::kOwner,   Route::kAll,
 std::string_view RouteName(Route route);
 std::optional<Route> RouteNamed(std::string_view name);
 
-// Whether a collective can go this way at all.
+// Returns true if the collective can take this route.
 bool CanGo(Route route, const CollectiveTraits& traits);
 
-// The bytes of an element of a partial result on its way.
+// Returns the size in bytes of an element of a partial result in a message.
 size_t PartialSize(Route route, DType dtype, ReduceKind kind);
 
-// The greatest power of two that is no more than `groups`, which is at least 1.
+// Returns the greatest power of two that is at most `groups`. Requires groups >= 1.
 int PowerOfTwoBelow(int groups);
 
-// The groups with which a group exchanges something, ascending. Those next to it in the order of groups are among them
-// whatever the route, so that of groups that do different things some two that exchange something do.
-std::vector<int> PeersOf(Route route, int group, int groups);
+// Returns the groups with which a group exchanges messages, ascending. The neighbours in the order of groups are always
+// among them. So if groups call different collectives, two that exchange messages differ.
+std::vector<int> PeerGroups(Route route, int group, int groups);
 
-// How a collective is cut into chunks: see Chunks.
+// The limits for splitting a collective into chunks (class Chunks).
 struct ChunkLimits {
   size_t most = 0, least = 0;  // bytes
 };
-// `bytes`: of the operand or of the result, whichever is larger. Owners and rings have as many chunks for each rank;
-// halving cuts its chunks itself, and has one for each rank of a group.
+// `bytes` is the size of the operand or the result, whichever is larger. Owner and ring have equally many chunks for
+// each rank. Halving splits its chunks itself and has one for each rank of a group.
 ChunkLimits ChunkLimitsOf(Route route, uint64_t bytes, int groups, int largest_group);
 
-// What the table above says of one collective.
-struct Travel {
-  int messages = 0;      // one after the other
-  uint64_t bytes = 0;    // that leave the group which sends most
-  double sent = 0;       // messages of one of that group's ranks
+// The traffic of one collective, as in the table above.
+struct Traffic {
+  int messages = 0;      // consecutive messages
+  uint64_t bytes = 0;    // sent by the group that sends most
+  double sent = 0;       // messages that one rank of that group sends
   uint64_t filling = 0;  // bytes that pass one after the other before all groups are busy
 };
 
-// `bytes`: of the operand or of the result, whichever is larger; `widening`: how many times as many a partial result
-// has. Of one group: nothing. Of a permute the most that pairs of ranks can make of it.
-Travel TravelOf(Route route, CollectiveOp op, uint64_t bytes, int groups, int ranks_a_group = 1, int widening = 1);
+// `bytes` is the size of the operand or the result, whichever is larger. `widening` is the ratio of a partial result's
+// size to it. Nothing for one group. For a permute, the maximum over all sets of pairs.
+Traffic TrafficOf(Route route, CollectiveOp op, uint64_t bytes, int groups, int ranks_a_group = 1, int widening = 1);
 
-// What the network between groups takes, in seconds. The defaults are of one of 10 Gb/s.
+// The costs of the network between groups, in seconds. The defaults are those of a network of 10 Gb/s.
 struct NetworkCosts {
-  double latency = 25e-6;             // of a message that somebody waits for
-  double message = 1e-6;              // of the sender's processor, for each
-  double byte_to_all = 0.8e-9;        // that leaves a group while each sends to all others
-  double byte_to_neighbour = 0.8e-9;  // that leaves a group while each sends to one
+  double latency = 25e-6;             // of a message that a rank waits for
+  double message = 1e-6;              // of the sender's processor, for each message
+  double byte_to_all = 0.8e-9;        // for each byte that leaves a group while each group sends to all others
+  double byte_to_neighbour = 0.8e-9;  // for each byte that leaves a group while each group sends to one
   bool operator==(const NetworkCosts&) const = default;
 };
 
-double Seconds(const Travel& travel, Route route, int groups, const NetworkCosts& costs);
+double Seconds(const Traffic& traffic, Route route, int groups, const NetworkCosts& costs);
 
 }  // namespace lockstep

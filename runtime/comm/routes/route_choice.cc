@@ -5,19 +5,19 @@
 namespace lockstep {
 namespace {
 
-// Messages that only say that a group is there go to up to so many.
+// Messages that only announce a group go to all groups if there are at most this many.
 constexpr int kFewGroups = 32;
 constexpr double kQuarterQuicker = 4.0 / 3;
 
 bool IsOneRankEach(const RouteOptions& options) { return options.largest_group == 1; }
 
-// Whether the additions of a reduction are in the order that is asked for.
+// Returns true if the additions of a reduction have the requested order.
 bool KeepsOrder(Route route, const RouteOptions& options) {
   if (!options.in_rank_order || route == Route::kChain) return true;
   return IsOneRankEach(options) && (route == Route::kAll || route == Route::kOwner);
 }
 
-// Whether the route is one of those that are compared.
+// Returns true if the route is one of those that are compared.
 bool IsCompared(Route route, const CollectiveTraits& traits, const RouteOptions& options) {
   const bool has_owner = route == Route::kOwner && !traits.scatters;
   if (options.groups == 2 && (has_owner || route == Route::kRing || route == Route::kHalving)) return false;
@@ -48,9 +48,9 @@ Route RouteOf(const Collective& collective, int world_size, const RouteOptions& 
     if (is_preferred) return route;
     if (!IsCompared(route, traits, options)) continue;
     const size_t widening = traits.reduces ? PartialSize(route, dtype, collective.kind) / SizeOf(dtype) : 1;
-    const Travel travel =
-        TravelOf(route, collective.op, bytes, options.groups, options.largest_group, static_cast<int>(widening));
-    double seconds = Seconds(travel, route, options.groups, options.policy.costs);
+    const Traffic traffic =
+        TrafficOf(route, collective.op, bytes, options.groups, options.largest_group, static_cast<int>(widening));
+    double seconds = Seconds(traffic, route, options.groups, options.policy.costs);
     if (AddsInOrderOfItsOwn(route, traits)) seconds *= kQuarterQuicker;
     if (seconds >= least) continue;
     least = seconds;
@@ -63,13 +63,13 @@ std::vector<RouteRange> RoutesBySize(CollectiveOp op, const RouteOptions& option
   constexpr uint64_t kMost = uint64_t{1} << 30;
   const CollectiveTraits traits = TraitsOf(op);
   const auto ranks = static_cast<uint64_t>(options.groups) * static_cast<uint64_t>(options.largest_group);
-  const uint64_t unit = 4 * (traits.gathers || traits.scatters ? ranks : 1);  // bytes of an element of each rank
+  const uint64_t unit = 4 * (traits.gathers || traits.scatters ? ranks : 1);  // the bytes of one element for each rank
   const auto route_of = [&](uint64_t units) {
     const Collective collective{.op = op, .dtype = DType::kF32, .counts = {static_cast<int64_t>(units)}};
     return RouteOf(collective, static_cast<int>(ranks), options);
   };
   std::vector<RouteRange> ranges = {{0, route_of(1)}};
-  uint64_t below = 1;  // of which the route is the last range's
+  uint64_t below = 1;  // a size with the route of the last range
   for (uint64_t units = 2; units * unit <= kMost; units *= 2) {
     if (route_of(units) == ranges.back().route) {
       below = units;

@@ -1,17 +1,17 @@
-// Which of the routes of route.h a collective takes: the one that takes least by the costs of the network. The choice
-// is the same on all ranks, as it depends on nothing that differs between them, and is part of what decides the bits of
-// a sum. Pure functions; any thread.
+// The choice of a route (route.h) for a collective: the one with the lowest cost on this network. The choice depends
+// only on values that are equal on all ranks, so it is equal on all ranks. It influences the bits of a sum. Pure
+// functions; any thread.
 //
-//   op               routes that are compared         in the order of ranks
-//   all_reduce       all, owner, ring, halving        all, owner where each group is one rank; else chain
-//   reduce_scatter   owner, ring                      owner where each group is one rank; else chain
+//   op               routes that are compared         in rank order
+//   all_reduce       all, owner, ring, halving        all, owner if each group is one rank; otherwise chain
+//   reduce_scatter   owner, ring                      owner if each group is one rank; otherwise chain
 //   all_gather       all, ring
 //   broadcast        all, chain
-//   all_to_all, permute, gather, scatter: pair. What moves no data is said to all, unless they are many: chain.
+//   all_to_all, permute, gather, scatter: pair. Collectives that move no data: all, or chain if there are many groups.
 //
-// Costs that were measured differ from one measurement to the next. So that bits seldom follow, a route that adds in
-// another order than all and owner, which add in the same, has to be a quarter quicker than the better of these. Of two
-// groups no costs decide: there is one route for each op.
+// Measured costs vary between measurements. So that this seldom changes bits, a route with another order of additions
+// than all and owner (which have the same) must be a quarter faster than the better of them. With two groups, costs
+// have no influence: there is one route for each op.
 
 #pragma once
 
@@ -28,30 +28,30 @@ namespace lockstep {
 // Equal on all ranks.
 struct RoutePolicy {
   NetworkCosts costs = {};
-  // Taken wherever it can go and keeps the order of additions that is asked for, whatever it costs: for tests and
-  // measurements.
+  // The route that is taken whenever it is possible and keeps the requested order of additions, whatever its cost. For
+  // tests and measurements.
   std::optional<Route> preferred = {};
-  // The preferred one is taken whatever order of additions is asked for: for measurements, whose sums nobody wants.
+  // If true, the preferred route may have any order of additions. For measurements, whose sums are not used.
   bool in_any_order = false;
 };
 
-// What decides it besides the collective.
+// The inputs of the choice besides the collective.
 struct RouteOptions {
   int groups = 1;
   int largest_group = 1;       // ranks
-  bool in_rank_order = false;  // additions have to be
+  bool in_rank_order = false;  // additions must be in rank order
   RoutePolicy policy = {};
 };
 
-// `world_size`: ranks.
+// Returns the route of the collective. `world_size` is the number of ranks.
 Route RouteOf(const Collective& collective, int world_size, const RouteOptions& options);
 
-// From so many bytes on, of the operand or of the result, whichever is larger, up to the next one's.
+// A range of sizes in bytes of the operand or the result, whichever is larger, up to the beginning of the next range.
 struct RouteRange {
   uint64_t from = 0;
   Route route = Route::kAll;
 };
-// What is taken for f32 of any size up to 1 GiB, ascending from 0.
+// Returns the routes of f32 for all sizes up to 1 GiB, ascending from 0.
 std::vector<RouteRange> RoutesBySize(CollectiveOp op, const RouteOptions& options);
 
 }  // namespace lockstep

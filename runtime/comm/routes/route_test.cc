@@ -50,7 +50,7 @@ TEST(RouteOf, ManyHostsSwapHalvesWhereMessagesCost) {
   EXPECT_EQ(Of(CollectiveOp::kAllReduce, 64 << 10, {.groups = 4}), Route::kOwner);
 }
 
-// A network on which many senders to one are slow.
+// A network on which many senders to one receiver are slow.
 TEST(RouteOf, GoesAroundTheRingWhereNeighboursAreQuicker) {
   const RoutePolicy policy{.costs = {.byte_to_all = 4e-9, .byte_to_neighbour = 1e-9}};
   for (const CollectiveOp op : kReducing) EXPECT_EQ(Of(op, kLarge, {.groups = 6, .policy = policy}), Route::kRing);
@@ -62,8 +62,8 @@ TEST(RouteOf, GoesAroundTheRingWhereNeighboursAreQuicker) {
       << "both are neighbours";
 }
 
-// Of what is reduced to slices each rank gives all of them, and of what is gathered it gets all: 15,000 bytes are worth
-// two messages more here.
+// Each rank contributes all slices of a reduce_scatter, and receives all slices of an all_gather: 15,000 bytes justify
+// two more messages here.
 TEST(RouteOf, CountsTheSlicesOfAllRanks) {
   const NetworkCosts costs{.latency = 1e-5, .message = 0, .byte_to_all = 4e-9, .byte_to_neighbour = 1e-9};
   const RouteOptions options{.groups = 4, .policy = {.costs = costs}};
@@ -74,7 +74,7 @@ TEST(RouteOf, CountsTheSlicesOfAllRanks) {
       << "nothing is added: 9,000 bytes are enough";
 }
 
-// So that what was measured a little differently seldom gives other bits.
+// So small differences between measurements seldom change bits.
 TEST(RouteOf, AnotherOrderOfAdditionsHasToBeAQuarterQuicker) {
   const auto with = [](double byte_to_all) {
     return RouteOptions{.groups = 6, .policy = {.costs = {.byte_to_all = byte_to_all, .byte_to_neighbour = 1e-9}}};
@@ -142,82 +142,82 @@ TEST(RoutesBySize, BeginWhereTheRouteChanges) {
   EXPECT_EQ(RoutesBySize(CollectiveOp::kAllReduce, {.groups = 2}).size(), 1u);
 }
 
-// Else groups of which each hears of others alone that do the same would wait instead of learning it.
-TEST(PeersOf, AreMutualAndHaveTheNextGroups) {
+// Otherwise groups whose peers all call the same collective would wait instead of detecting the difference.
+TEST(PeerGroups, AreMutualAndHaveTheNextGroups) {
   for (const Route route : kRoutes) {
     for (const int groups : {2, 3, 4, 6, 7, 16}) {
       for (int g = 0; g < groups; ++g) {
-        const std::vector<int> peers = PeersOf(route, g, groups);
+        const std::vector<int> peers = PeerGroups(route, g, groups);
         EXPECT_TRUE(std::is_sorted(peers.begin(), peers.end()));
         if (g > 0) {
           EXPECT_THAT(peers, Contains(g - 1));
         }
-        for (const int peer : peers) EXPECT_THAT(PeersOf(route, peer, groups), Contains(g));
+        for (const int peer : peers) EXPECT_THAT(PeerGroups(route, peer, groups), Contains(g));
       }
     }
   }
-  EXPECT_THAT(PeersOf(Route::kChain, 0, 8), ElementsAre(1));
-  EXPECT_THAT(PeersOf(Route::kRing, 0, 8), ElementsAre(1, 7));
-  EXPECT_THAT(PeersOf(Route::kHalving, 0, 8), ElementsAre(1, 2, 4));
-  // 0 and 1 stand together, and 2 and 3: 1, 3, 4 and 5 take part.
-  EXPECT_THAT(PeersOf(Route::kHalving, 1, 6), ElementsAre(0, 2, 3, 4));
+  EXPECT_THAT(PeerGroups(Route::kChain, 0, 8), ElementsAre(1));
+  EXPECT_THAT(PeerGroups(Route::kRing, 0, 8), ElementsAre(1, 7));
+  EXPECT_THAT(PeerGroups(Route::kHalving, 0, 8), ElementsAre(1, 2, 4));
+  // 0 and 1 form a pair, and so do 2 and 3: 1, 3, 4 and 5 take part.
+  EXPECT_THAT(PeerGroups(Route::kHalving, 1, 6), ElementsAre(0, 2, 3, 4));
 }
 
 MATCHER_P2(Takes, messages, bytes, "") { return arg.messages == messages && arg.bytes == static_cast<uint64_t>(bytes); }
 
-TEST(TravelOf, IsWhatTheTableSays) {
+TEST(TrafficOf, IsWhatTheTableSays) {
   constexpr uint64_t kBytes = 4000;
-  EXPECT_THAT(TravelOf(Route::kAll, CollectiveOp::kAllReduce, kBytes, 4), Takes(1, 3 * kBytes));
-  EXPECT_THAT(TravelOf(Route::kOwner, CollectiveOp::kAllReduce, kBytes, 4), Takes(2, 2 * kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kOwner, CollectiveOp::kReduceScatter, kBytes, 4), Takes(1, kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kChain, CollectiveOp::kAllReduce, kBytes, 4), Takes(6, 2 * kBytes));
-  EXPECT_THAT(TravelOf(Route::kChain, CollectiveOp::kAllReduce, kBytes, 2), Takes(2, kBytes))
+  EXPECT_THAT(TrafficOf(Route::kAll, CollectiveOp::kAllReduce, kBytes, 4), Takes(1, 3 * kBytes));
+  EXPECT_THAT(TrafficOf(Route::kOwner, CollectiveOp::kAllReduce, kBytes, 4), Takes(2, 2 * kBytes * 3 / 4));
+  EXPECT_THAT(TrafficOf(Route::kOwner, CollectiveOp::kReduceScatter, kBytes, 4), Takes(1, kBytes * 3 / 4));
+  EXPECT_THAT(TrafficOf(Route::kChain, CollectiveOp::kAllReduce, kBytes, 4), Takes(6, 2 * kBytes));
+  EXPECT_THAT(TrafficOf(Route::kChain, CollectiveOp::kAllReduce, kBytes, 2), Takes(2, kBytes))
       << "nobody is in the middle";
-  EXPECT_THAT(TravelOf(Route::kChain, CollectiveOp::kBroadcast, kBytes, 4), Takes(3, kBytes));
-  EXPECT_THAT(TravelOf(Route::kRing, CollectiveOp::kAllReduce, kBytes, 4), Takes(6, 2 * kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kRing, CollectiveOp::kReduceScatter, kBytes, 4), Takes(3, kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kRing, CollectiveOp::kAllGather, kBytes, 4), Takes(3, kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kHalving, CollectiveOp::kAllReduce, kBytes, 4), Takes(4, 2 * kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kHalving, CollectiveOp::kAllReduce, kBytes, 5), Takes(6, 2 * kBytes * 3 / 4 + kBytes));
-  EXPECT_THAT(TravelOf(Route::kAll, CollectiveOp::kAllGather, kBytes, 4), Takes(1, kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kAll, CollectiveOp::kBarrier, 0, 4), Takes(1, 0));
-  EXPECT_THAT(TravelOf(Route::kPair, CollectiveOp::kAllToAll, kBytes, 4, 2), Takes(1, 2 * kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kPair, CollectiveOp::kPermute, kBytes, 4, 2), Takes(1, 2 * kBytes));
-  EXPECT_THAT(TravelOf(Route::kPair, CollectiveOp::kGather, kBytes, 4, 2), Takes(1, kBytes / 4));
-  EXPECT_THAT(TravelOf(Route::kPair, CollectiveOp::kScatter, kBytes, 4, 2), Takes(1, kBytes * 3 / 4));
-  EXPECT_THAT(TravelOf(Route::kAll, CollectiveOp::kAllReduce, kBytes, 1), Takes(0, 0)) << "a host alone";
+  EXPECT_THAT(TrafficOf(Route::kChain, CollectiveOp::kBroadcast, kBytes, 4), Takes(3, kBytes));
+  EXPECT_THAT(TrafficOf(Route::kRing, CollectiveOp::kAllReduce, kBytes, 4), Takes(6, 2 * kBytes * 3 / 4));
+  EXPECT_THAT(TrafficOf(Route::kRing, CollectiveOp::kReduceScatter, kBytes, 4), Takes(3, kBytes * 3 / 4));
+  EXPECT_THAT(TrafficOf(Route::kRing, CollectiveOp::kAllGather, kBytes, 4), Takes(3, kBytes * 3 / 4));
+  EXPECT_THAT(TrafficOf(Route::kHalving, CollectiveOp::kAllReduce, kBytes, 4), Takes(4, 2 * kBytes * 3 / 4));
+  EXPECT_THAT(TrafficOf(Route::kHalving, CollectiveOp::kAllReduce, kBytes, 5), Takes(6, 2 * kBytes * 3 / 4 + kBytes));
+  EXPECT_THAT(TrafficOf(Route::kAll, CollectiveOp::kAllGather, kBytes, 4), Takes(1, kBytes * 3 / 4));
+  EXPECT_THAT(TrafficOf(Route::kAll, CollectiveOp::kBarrier, 0, 4), Takes(1, 0));
+  EXPECT_THAT(TrafficOf(Route::kPair, CollectiveOp::kAllToAll, kBytes, 4, 2), Takes(1, 2 * kBytes * 3 / 4));
+  EXPECT_THAT(TrafficOf(Route::kPair, CollectiveOp::kPermute, kBytes, 4, 2), Takes(1, 2 * kBytes));
+  EXPECT_THAT(TrafficOf(Route::kPair, CollectiveOp::kGather, kBytes, 4, 2), Takes(1, kBytes / 4));
+  EXPECT_THAT(TrafficOf(Route::kPair, CollectiveOp::kScatter, kBytes, 4, 2), Takes(1, kBytes * 3 / 4));
+  EXPECT_THAT(TrafficOf(Route::kAll, CollectiveOp::kAllReduce, kBytes, 1), Takes(0, 0)) << "a host alone";
 }
 
-// What a choice between routes goes by, beside the bytes: how many messages the busiest rank sends, and along a chain
-// how long the last group waits for the first chunk.
-TEST(TravelOf, CountsTheMessagesThatARankSendsAndTheFillingOfAChain) {
+// The inputs of the choice besides the bytes: the messages that the busiest rank sends, and the time until the last
+// group of a chain receives the first chunk.
+TEST(TrafficOf, CountsTheMessagesThatARankSendsAndTheFillingOfAChain) {
   constexpr uint64_t kBytes = 16 << 20;
   const double share = 3.0 / 4, chunks = static_cast<double>(kBytes) / ChunkLimitsOf(Route::kRing, kBytes, 4, 1).most;
-  EXPECT_DOUBLE_EQ(TravelOf(Route::kRing, CollectiveOp::kReduceScatter, kBytes, 4).sent, share * chunks);
-  EXPECT_DOUBLE_EQ(TravelOf(Route::kRing, CollectiveOp::kAllReduce, kBytes, 4).sent, 2 * share * chunks);
-  EXPECT_DOUBLE_EQ(TravelOf(Route::kOwner, CollectiveOp::kReduceScatter, kBytes, 4).sent, share * chunks);
-  EXPECT_DOUBLE_EQ(TravelOf(Route::kOwner, CollectiveOp::kAllReduce, kBytes, 4).sent, 2 * share * chunks);
-  EXPECT_DOUBLE_EQ(TravelOf(Route::kAll, CollectiveOp::kAllReduce, 4, 4).sent, 3);
+  EXPECT_DOUBLE_EQ(TrafficOf(Route::kRing, CollectiveOp::kReduceScatter, kBytes, 4).sent, share * chunks);
+  EXPECT_DOUBLE_EQ(TrafficOf(Route::kRing, CollectiveOp::kAllReduce, kBytes, 4).sent, 2 * share * chunks);
+  EXPECT_DOUBLE_EQ(TrafficOf(Route::kOwner, CollectiveOp::kReduceScatter, kBytes, 4).sent, share * chunks);
+  EXPECT_DOUBLE_EQ(TrafficOf(Route::kOwner, CollectiveOp::kAllReduce, kBytes, 4).sent, 2 * share * chunks);
+  EXPECT_DOUBLE_EQ(TrafficOf(Route::kAll, CollectiveOp::kAllReduce, 4, 4).sent, 3);
   const uint64_t chunk = ChunkLimitsOf(Route::kChain, kBytes, 4, 1).most;
-  EXPECT_EQ(TravelOf(Route::kChain, CollectiveOp::kBroadcast, kBytes, 2).filling, 0u) << "both have the chunk at once";
-  EXPECT_EQ(TravelOf(Route::kChain, CollectiveOp::kBroadcast, kBytes, 4).filling, 2 * chunk);
-  EXPECT_EQ(TravelOf(Route::kChain, CollectiveOp::kBroadcast, 100, 4).filling, 200u)
+  EXPECT_EQ(TrafficOf(Route::kChain, CollectiveOp::kBroadcast, kBytes, 2).filling, 0u) << "both have the chunk at once";
+  EXPECT_EQ(TrafficOf(Route::kChain, CollectiveOp::kBroadcast, kBytes, 4).filling, 2 * chunk);
+  EXPECT_EQ(TrafficOf(Route::kChain, CollectiveOp::kBroadcast, 100, 4).filling, 200u)
       << "which is no larger than all of it";
 }
 
 TEST(Seconds, OfThreeGroupsManySendToOne) {
-  const Travel travel{.messages = 2, .bytes = 100, .sent = 3, .filling = 10};
+  const Traffic traffic{.messages = 2, .bytes = 100, .sent = 3, .filling = 10};
   const NetworkCosts costs{.latency = 1000, .message = 10000, .byte_to_all = 2, .byte_to_neighbour = 1};
-  EXPECT_EQ(Seconds(travel, Route::kOwner, 2, costs), 32110) << "both are neighbours";
-  EXPECT_EQ(Seconds(travel, Route::kOwner, 3, costs), 32220);
-  EXPECT_EQ(Seconds(travel, Route::kRing, 3, costs), 32110);
+  EXPECT_EQ(Seconds(traffic, Route::kOwner, 2, costs), 32110) << "both are neighbours";
+  EXPECT_EQ(Seconds(traffic, Route::kOwner, 3, costs), 32220);
+  EXPECT_EQ(Seconds(traffic, Route::kRing, 3, costs), 32110);
 }
 
-TEST(TravelOf, PartialResultsAreWiderWhereTheyAreNotRounded) {
+TEST(TrafficOf, PartialResultsAreWiderWhereTheyAreNotRounded) {
   EXPECT_EQ(PartialSize(Route::kOwner, DType::kBF16, ReduceKind::kSum), 2u);
   EXPECT_EQ(PartialSize(Route::kRing, DType::kBF16, ReduceKind::kSum), 4u);
   EXPECT_EQ(PartialSize(Route::kOwner, DType::kF16, ReduceKind::kSum), 4u);
-  EXPECT_THAT(TravelOf(Route::kRing, CollectiveOp::kAllReduce, 4000, 4, 1, 2), Takes(6, 3 * 4000 * 3 / 4));
+  EXPECT_THAT(TrafficOf(Route::kRing, CollectiveOp::kAllReduce, 4000, 4, 1, 2), Takes(6, 3 * 4000 * 3 / 4));
 }
 
 }  // namespace

@@ -14,13 +14,13 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kChunksInFlight = 8, kHalvingChunksInFlight = 4;  // the latter are large
+constexpr size_t kChunksInFlight = 8, kHalvingChunksInFlight = 4;  // chunks of halving are large
 constexpr int kHeaderTag = 2 * kChunkTags;
 constexpr int kTokenTag = 2 * kChunkTags + 1;
-constexpr absl::Duration kNap = absl::Milliseconds(5);  // between looks at failures
+constexpr absl::Duration kNap = absl::Milliseconds(5);  // between checks for failures
 constexpr int kLooksBeforeNap = 200;
 
-// What neighbouring groups compare.
+// The values that neighbouring groups compare.
 struct Header {
   uint64_t sequence = 0;
   OpDescription description;
@@ -28,14 +28,14 @@ struct Header {
 };
 static_assert(std::is_trivially_copyable_v<Header>);
 
-RouteOptions OptionsOf(const Notices& notices, bool in_rank_order, const RoutePolicy& policy) {
-  RouteOptions options{.groups = notices.groups(), .in_rank_order = in_rank_order, .policy = policy};
-  for (int g = 0; g < notices.groups(); ++g)
-    options.largest_group = std::max(options.largest_group, notices.GroupSize(g));
+RouteOptions OptionsOf(const GroupNotices& group_notices, bool in_rank_order, const RoutePolicy& policy) {
+  RouteOptions options{.groups = group_notices.groups(), .in_rank_order = in_rank_order, .policy = policy};
+  for (int g = 0; g < group_notices.groups(); ++g)
+    options.largest_group = std::max(options.largest_group, group_notices.GroupSize(g));
   return options;
 }
 
-// What the first ranks of groups tell each other of a collective.
+// The exchange and comparison of headers between the first ranks of groups, for one collective.
 class Headers {
  public:
   // `others`: the first ranks of the groups with which this one compares.
@@ -57,7 +57,7 @@ class Headers {
     return absl::OkStatus();
   }
 
-  // True if something happened. That a group does something else is a failure.
+  // Returns true if there was progress. Fails if another group makes another call.
   absl::StatusOr<bool> Step() {
     if (done_) return false;
     ASSIGN_OR_RETURN(const bool progress, exchange_.Step());
@@ -86,21 +86,22 @@ class Headers {
 };
 
 // The chunks of a collective that this rank carries.
-class Carriage {
+class ChunkTransfers {
  public:
-  Carriage(const Transfer::Context& context, Route route, const Chunks& chunks, uint64_t sequence)
+  ChunkTransfers(const Transfer::Context& context, Route route, const Chunks& chunks, uint64_t sequence)
       : context_(context),
         route_(route),
         chunks_(chunks),
         sequence_(sequence),
         most_(route == Route::kHalving
                   ? kHalvingChunksInFlight
-                  : std::max<size_t>(kChunksInFlight, 2 * context.notices.groups())),  // each owner has some
+                  : std::max<size_t>(kChunksInFlight,
+                                     2 * context.group_notices.groups())),  // so that each owner has some
         next_(static_cast<uint32_t>(context.group.index())) {}
 
   bool done() const { return transfers_.empty() && next_ >= chunks_.size(); }
 
-  // Begins chunks, and looks at those that are under way: true if something happened.
+  // Starts chunks, and continues those in progress. Returns true if there was progress.
   absl::StatusOr<bool> Step() {
     bool progress = false;
     Group& group = context_.group;
@@ -121,7 +122,7 @@ class Carriage {
     return progress;
   }
 
-  // For whom it waits.
+  // Adds the ranks for which it waits.
   void AddMissing(std::vector<int>* ranks) const {
     for (const std::unique_ptr<Transfer>& transfer : transfers_) {
       for (int rank : transfer->Missing()) {
@@ -145,17 +146,17 @@ class Carriage {
 BetweenGroups::BetweenGroups(Group* group, Links* links, bool in_rank_order, const RoutePolicy& policy)
     : group_(*group),
       links_(*links),
-      notices_(group, links),
-      here_(notices_.GroupOf(group->world_rank())),
-      options_(OptionsOf(notices_, in_rank_order, policy)) {
-  group_.OnIdle([this] { (void)Poll(); }, [this](int rank, bool first) { return notices_.Ask(rank, first); });
+      group_notices_(group, links),
+      here_(group_notices_.GroupOf(group->world_rank())),
+      options_(OptionsOf(group_notices_, in_rank_order, policy)) {
+  group_.OnIdle([this] { (void)Poll(); }, [this](int rank, bool first) { return group_notices_.Ask(rank, first); });
 }
 
 absl::Status BetweenGroups::Pump(absl::FunctionRef<absl::StatusOr<bool>()> step, absl::FunctionRef<bool()> done,
                                  absl::FunctionRef<std::vector<int>()> missing, const std::string& what) {
   int idle = 0;
   absl::Duration last_progress = SteadyNow();
-  std::optional<Search> search;
+  std::optional<BlameSearch> search;
   while (!done()) {
     absl::StatusOr<bool> progress = step();
     if (!progress.ok()) return group_.Fail(group_.world_rank(), progress.status());
@@ -171,7 +172,7 @@ absl::Status BetweenGroups::Pump(absl::FunctionRef<absl::StatusOr<bool>()> step,
       continue;
     }
     const std::vector<int> late = missing();
-    group_.SayWaiting(late.empty() ? -1 : late[0]);
+    group_.AnnounceWaiting(late.empty() ? -1 : late[0]);
     RETURN_IF_ERROR(Poll());
     RETURN_IF_ERROR(group_.CheckAlive(what));
     RETURN_IF_ERROR(WaitedFor(late, SteadyNow() - last_progress, &search, what));
@@ -181,17 +182,17 @@ absl::Status BetweenGroups::Pump(absl::FunctionRef<absl::StatusOr<bool>()> step,
 }
 
 absl::Status BetweenGroups::WaitedFor(const std::vector<int>& late, absl::Duration waited,
-                                      std::optional<Search>* search, const std::string& what) {
-  group_.LookForStall(waited, what);
-  // A late rank's own group knows best: let it report first.
+                                      std::optional<BlameSearch>* search, const std::string& what) {
+  group_.CheckStall(waited, what);
+  // A late rank's own group has the best information, so it gets time to report first.
   if (waited < group_.grace()) return absl::OkStatus();
   for (int rank : late) {
-    if (const absl::Status lost = links_.Lost(rank); !notices_.HasLeft(rank) && !lost.ok()) {
+    if (const absl::Status lost = links_.Lost(rank); !group_notices_.HasLeft(rank) && !lost.ok()) {
       return group_.Fail(rank, ErrorStream(absl::StatusCode::kUnavailable)
                                    << group_.Name(rank) << ": " << lost.message() << ", while "
                                    << group_.Name(group_.world_rank()) << " waits in " << what);
     }
-    if (!notices_.HasLeft(rank)) continue;
+    if (!group_notices_.HasLeft(rank)) continue;
     return group_.Fail(rank, ErrorStream(absl::StatusCode::kUnavailable)
                                  << group_.Name(rank) << " has left (its communicator is destroyed) while "
                                  << group_.Name(group_.world_rank()) << " waits in " << what);
@@ -201,18 +202,19 @@ absl::Status BetweenGroups::WaitedFor(const std::vector<int>& late, absl::Durati
     search->emplace(group_.world_rank(), late, group_.grace(),
                     [this](int rank, bool first) { return group_.Ask(rank, first); });
   }
-  const std::optional<std::vector<Search::Culprit>> culprits = (*search)->Poll();
+  const std::optional<std::vector<BlameSearch::Culprit>> culprits = (*search)->Poll();
   return culprits.has_value() ? group_.TimedOut(*culprits, what) : absl::OkStatus();
 }
 
 std::vector<int> BetweenGroups::FirstRanks(Route route) const {
   std::vector<int> ranks;
-  for (const int peer : PeersOf(route, here_, notices_.groups())) ranks.push_back(notices_.begins()[peer]);
+  for (const int peer : PeerGroups(route, here_, group_notices_.groups()))
+    ranks.push_back(group_notices_.begins()[peer]);
   return ranks;
 }
 
 BetweenGroups::Plan BetweenGroups::PlanOf(const Collective& collective) const {
-  const int world_size = notices_.begins().back();
+  const int world_size = group_notices_.begins().back();
   const Route route = RouteOf(collective, world_size, options_);
   const uint64_t bytes = std::max(InputBytes(collective, world_size), OutputBytes(collective, world_size));
   const ChunkLimits limits = ChunkLimitsOf(route, bytes, options_.groups, options_.largest_group);
@@ -225,10 +227,10 @@ absl::Status BetweenGroups::Run(uint64_t sequence, const OpDescription& descript
   const bool compares = group_.index() == 0;
   Slot& slot = group_.slot(sequence);
   Headers headers(group_, FirstRanks(plan.route), sequence, description, label);
-  Carriage carriage({.group = group_, .links = links_, .notices = notices_, .operands = operands}, plan.route,
-                    plan.chunks, sequence);
+  ChunkTransfers transfers({.group = group_, .links = links_, .group_notices = group_notices_, .operands = operands},
+                           plan.route, plan.chunks, sequence);
   if (compares) RETURN_IF_ERROR(headers.Begin(links_));
-  // Data of another size than was expected: the headers say why, here or at the group's first rank.
+  // Received data of an unexpected size. The headers will explain it, here or at the group's first rank.
   absl::Status mismatch;
   bool met = false;
   auto look_who_came = [&] {
@@ -244,7 +246,7 @@ absl::Status BetweenGroups::Run(uint64_t sequence, const OpDescription& descript
     }
     look_who_came();
     if (!mismatch.ok()) return progress;
-    const absl::StatusOr<bool> moved = carriage.Step();
+    const absl::StatusOr<bool> moved = transfers.Step();
     if (absl::IsOutOfRange(moved.status())) {
       mismatch = moved.status();
       return true;
@@ -254,21 +256,21 @@ absl::Status BetweenGroups::Run(uint64_t sequence, const OpDescription& descript
   };
   auto done = [&] {
     if (compares && !headers.done()) return false;
-    return mismatch.ok() ? carriage.done() : compares || slot.linked.Get(sequence) == 1;
+    return mismatch.ok() ? transfers.done() : compares || slot.linked.Get(sequence) == 1;
   };
   auto missing = [&] {
     std::vector<int> ranks;
     if (compares) ranks = headers.Missing();
-    if (mismatch.ok()) carriage.AddMissing(&ranks);
+    if (mismatch.ok()) transfers.AddMissing(&ranks);
     return ranks;
   };
   absl::Status status = Pump(step, done, missing, what);
-  group_.SayGoingOn();
+  group_.AnnounceRunning();
   RETURN_IF_ERROR(status);
   if (!mismatch.ok()) return group_.Fail(group_.world_rank(), mismatch);
-  if (!met) on_met();  // the group's first rank looks later than the data came
+  if (!met) on_met();  // the data arrived before the group's first rank noticed the headers
   if (!compares) return absl::OkStatus();
-  // Data that comes from all groups says that they are there, and have found no difference.
+  // Data from all groups shows that they have arrived and found no difference.
   const bool moves_data = plan.chunks.size() > 0;
   if (plan.route == Route::kChain && !moves_data) RETURN_IF_ERROR(PassTokens(headers.message(), what));
   slot.linked.IncrementBelow(sequence, 1);
@@ -282,8 +284,8 @@ absl::Status BetweenGroups::PassTokens(const MessageBuffer& mine, const std::str
     above = {below.back()};
     below.pop_back();
   }
-  RETURN_IF_ERROR(ExchangeTokens({}, below, mine, what));     // all below are there
-  RETURN_IF_ERROR(ExchangeTokens(above, above, mine, what));  // all above are
+  RETURN_IF_ERROR(ExchangeTokens({}, below, mine, what));     // all groups below have arrived
+  RETURN_IF_ERROR(ExchangeTokens(above, above, mine, what));  // all groups above have arrived
   return ExchangeTokens(below, {}, mine, what);
 }
 
@@ -292,7 +294,7 @@ absl::Status BetweenGroups::ExchangeTokens(const std::vector<int>& send_to, cons
   ASSIGN_OR_RETURN(Exchange exchange, Exchange::Begin(links_, send_to, receive_from, kTokenTag, mine));
   absl::Status status =
       Pump([&] { return exchange.Step(); }, [&] { return exchange.done(); }, [&] { return exchange.Missing(); }, what);
-  group_.SayGoingOn();
+  group_.AnnounceRunning();
   return status;
 }
 

@@ -1,10 +1,10 @@
-// Collectives between groups of ranks that share no memory, by the routes of route.h, several chunks at once. Every
-// rank of a group carries the chunks whose number modulo the group's size is its index, so that each sends its own
-// slice. Used by the rank's progress thread.
+// Collectives between groups of ranks that share no memory, by the routes of route.h, several chunks at once. Each rank
+// of a group carries the chunks whose number modulo the group's size is its index, so each rank sends its own slice.
+// Used by the rank's progress thread.
 //
-// The first ranks of groups tell each other by a header what they do. Data does not wait for it: the two leave
-// together, and a collective is over when both are there. So where ranks disagree operands may have been written before
-// that is found.
+// The first ranks of groups compare their calls by exchanging a header. Data does not wait for it: header and data
+// leave together, and a collective is complete when both have arrived. So if ranks disagree, operands may have been
+// written before the difference is found.
 
 #pragma once
 
@@ -20,55 +20,54 @@
 #include "runtime/comm/network/exchange.h"
 #include "runtime/comm/network/links.h"
 #include "runtime/comm/routes/route_choice.h"
-#include "runtime/comm/transfer/notices.h"
+#include "runtime/comm/transfer/group_notices.h"
 
 namespace lockstep {
 
 class BetweenGroups {
  public:
-  // Both are borrowed and must outlive this. `in_rank_order`: reductions have to add in the order of ranks.
+  // Both are borrowed and must outlive this object. With `in_rank_order`, reductions must add in rank order.
   BetweenGroups(Group* group, Links* links, bool in_rank_order, const RoutePolicy& policy);
 
-  // By what routes are chosen from the next plan on.
+  // Sets the policy for choosing routes, from the next plan on.
   void SetPolicy(const RoutePolicy& policy) { options_.policy = policy; }
 
-  // The same on all ranks.
+  // The plan of a collective, equal on all ranks.
   struct Plan {
     Route route;
     Chunks chunks;
   };
   Plan PlanOf(const Collective& collective) const;
 
-  // Does this rank's share of collective `sequence`: its chunks, counted in the slot's `finished`; and if it is the
-  // first of its group, the comparison with the groups with which this one exchanges data, or, for what moves none,
-  // such as a barrier, with all, after which the slot's `linked` is 1. To be called after AwaitPosted. A rank that has
-  // no chunks needs no addresses in `operands`. Calls `on_met` once, when the other groups are known to have
-  // come.
+  // Does this rank's share of collective `sequence`: its chunks, counted in the slot's `finished`. The first rank of a
+  // group also compares the call with the groups with which this one exchanges data, or with all groups if no data is
+  // moved, as in a barrier. Then the slot's `linked` is 1. Call it after AwaitPosted. A rank without chunks needs no
+  // addresses in `operands`. Calls `on_met` once, when the other groups are known to have arrived.
   absl::Status Run(uint64_t sequence, const OpDescription& description, const Operands& operands, const Plan& plan,
                    const std::string& label, absl::FunctionRef<void()> on_met);
 
-  // See Notices.
-  absl::Status Poll() { return notices_.Poll(); }
-  void Leave(bool last_of_group) { notices_.Leave(last_of_group); }
+  // The same as in GroupNotices.
+  absl::Status Poll() { return group_notices_.Poll(); }
+  void Leave(bool last_of_group) { group_notices_.Leave(last_of_group); }
 
  private:
-  // Tests until `done` says so, or fails: on a failure anywhere, or when nothing has happened for the timeout.
+  // Calls `step` until `done`. Fails after a failure of any rank, or if there is no progress within the timeout.
   absl::Status Pump(absl::FunctionRef<absl::StatusOr<bool>()> step, absl::FunctionRef<bool()> done,
                     absl::FunctionRef<std::vector<int>()> missing, const std::string& what);
-  // What Pump does when nothing has happened for `waited`. `search` lasts until something happens.
-  absl::Status WaitedFor(const std::vector<int>& late, absl::Duration waited, std::optional<Search>* search,
+  // Handles a wait in Pump without progress for `waited`. `search` is reset when there is progress.
+  absl::Status WaitedFor(const std::vector<int>& late, absl::Duration waited, std::optional<BlameSearch>* search,
                          const std::string& what);
-  // The first ranks of the groups with which this one exchanges something.
+  // Returns the first ranks of the groups with which this one exchanges messages.
   std::vector<int> FirstRanks(Route route) const;
-  // Tokens up the chain of groups and down again: then all are there.
+  // Passes tokens up the chain of groups and down again. Then all groups have arrived.
   absl::Status PassTokens(const MessageBuffer& mine, const std::string& what);
   absl::Status ExchangeTokens(const std::vector<int>& send_to, const std::vector<int>& receive_from,
                               const MessageBuffer& mine, const std::string& what);
 
   Group& group_;
   Links& links_;
-  Notices notices_;
-  const int here_;  // this rank's group
+  GroupNotices group_notices_;
+  const int here_;  // the number of this rank's group
   RouteOptions options_;
 };
 

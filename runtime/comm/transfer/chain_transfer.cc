@@ -7,26 +7,26 @@
 namespace lockstep {
 
 absl::Status ChainTransfer::Begin() {
-  const int last_group = context_.notices.groups() - 1;
+  const int last_group = context_.group_notices.groups() - 1;
   result_ = std::make_shared<MessageBytes>(result_bytes());
   if (traits().reduces) {
     source_ = last_up_ = last_group;
-    last_down_ = traits().scatters ? context_.notices.GroupOf(chunk_.share) : 0;
+    last_down_ = traits().scatters ? context_.group_notices.GroupOf(chunk_.share) : 0;
     partial_ = std::make_shared<MessageBytes>(partial_bytes());
     if (here_ == 0) {
-      RETURN_IF_ERROR(HavePrefix());
+      RETURN_IF_ERROR(OnPrefix());
     } else {
       RETURN_IF_ERROR(AwaitPrefix(here_ - 1));
     }
   } else {
-    source_ = context_.notices.GroupOf(SourceRank(context_.operands, chunk_));
+    source_ = context_.group_notices.GroupOf(SourceRank(context_.operands, chunk_));
     last_up_ = last_group;
     last_down_ = 0;
     if (here_ == source_) {
       RETURN_IF_ERROR(context_.group.BeginWork());
       std::memcpy(result_->data(), SourceAddress(context_.operands, chunk_), result_->size());
       context_.group.EndWork();
-      return HaveResult();
+      return OnResult();
     }
   }
   if (here_ != source_ && here_ >= last_down_ && here_ <= last_up_) {
@@ -35,13 +35,13 @@ absl::Status ChainTransfer::Begin() {
   return absl::OkStatus();
 }
 
-absl::Status ChainTransfer::HavePrefix() {
+absl::Status ChainTransfer::OnPrefix() {
   const bool is_last = here_ == source_;
   RETURN_IF_ERROR(AddThisGroup(here_ == 0, is_last));
   return is_last ? SendResult() : Send(here_ + 1, Stage::kPartial, partial_);
 }
 
-absl::Status ChainTransfer::HaveResult() {
+absl::Status ChainTransfer::OnResult() {
   RETURN_IF_ERROR(CopyToOutputs(result_->data()));
   return SendResult();
 }

@@ -10,14 +10,14 @@ namespace lockstep {
 absl::Status DirectTransfer::Begin() { return traits().reduces ? BeginReduction() : BeginCopy(); }
 
 absl::Status DirectTransfer::BeginReduction() {
-  const int groups = context_.notices.groups();
+  const int groups = context_.group_notices.groups();
   const bool is_owner = owner_ < 0 || owner_ == here_;
   const size_t bytes = partial_bytes();
   partials_.resize(groups);
   partials_[here_] = std::make_shared<MessageBytes>(bytes);
   RETURN_IF_ERROR(ReduceGroup(partials_[here_]->data()));
   for (int i = 1; i < groups; ++i) {
-    const int other = (here_ + i) % groups;  // not all to the same first
+    const int other = (here_ + i) % groups;  // so that not all send to the same group first
     if (owner_ < 0 || owner_ == other) RETURN_IF_ERROR(Send(other, Stage::kPartial, partials_[here_]));
     if (!is_owner) continue;
     partials_[other] = std::make_shared<MessageBytes>(bytes);
@@ -40,7 +40,7 @@ absl::Status DirectTransfer::ReduceGroup(std::byte* partial) {
                       .world_size = context_.operands.world_size,
                       .inputs = inputs};
   if (RoundsPartials()) {
-    if (kind() == ReduceKind::kMean) reduction.kind = ReduceKind::kSum;  // it is divided once, at the end
+    if (kind() == ReduceKind::kMean) reduction.kind = ReduceKind::kSum;  // divided once, at the end
     reduction.outputs = {&partial, 1};
   } else {
     reduction.partial = partial;
@@ -52,8 +52,8 @@ absl::Status DirectTransfer::ReduceGroup(std::byte* partial) {
 }
 
 absl::Status DirectTransfer::BeginCopy() {
-  const int source = context_.notices.GroupOf(SourceRank(context_.operands, chunk_)),
-            groups = context_.notices.groups();
+  const int source = context_.group_notices.GroupOf(SourceRank(context_.operands, chunk_)),
+            groups = context_.group_notices.groups();
   result_ = std::make_shared<MessageBytes>(result_bytes());
   if (here_ != source) {
     ASSIGN_OR_RETURN(auto request, Receive(source, Stage::kResult, result_));
@@ -77,21 +77,21 @@ absl::StatusOr<bool> DirectTransfer::Step() {
     }
     std::erase_if(receives_, [](const Incoming& receive) { return receive.request == nullptr; });
     if (!receives_.empty()) return progress;
-    RETURN_IF_ERROR(HaveAll());
+    RETURN_IF_ERROR(OnAllReceived());
   }
   ASSIGN_OR_RETURN(done_, AllSent());
   return progress || done_;
 }
 
 std::vector<int> DirectTransfer::Missing() const {
-  if (receives_.empty()) return NotTaken();
+  if (receives_.empty()) return UnfinishedReceivers();
   std::vector<int> ranks;
   for (const Incoming& receive : receives_) ranks.push_back(Carrier(receive.group));
   return ranks;
 }
 
-// What this group waited for is there: the result, or the partial results of all groups.
-absl::Status DirectTransfer::HaveAll() {
+// Continues after all awaited data has arrived: the result, or the partial results of all groups.
+absl::Status DirectTransfer::OnAllReceived() {
   const bool is_owner = owner_ < 0 || owner_ == here_;
   if (!traits().reduces || !is_owner) return CopyToOutputs(result_->data());
   std::vector<std::byte*> outputs;
@@ -112,7 +112,7 @@ absl::Status DirectTransfer::HaveAll() {
   RETURN_IF_ERROR(context_.group.BeginWork());
   Reduce(reduction);
   context_.group.EndWork();
-  const int groups = context_.notices.groups();
+  const int groups = context_.group_notices.groups();
   for (int i = 1; has_readers && i < groups; ++i) RETURN_IF_ERROR(Send((here_ + i) % groups, Stage::kResult, result_));
   return absl::OkStatus();
 }

@@ -6,37 +6,37 @@
 
 namespace lockstep {
 
-// Of the first 2 (groups - p) groups the odd ones take part for the even ones before them, too.
-void HalvingTransfer::PlanTurns() {
-  const int groups = context_.notices.groups();
+// Of the first 2 (groups - p) groups, the odd ones also take part for the even ones before them.
+void HalvingTransfer::PlanRounds() {
+  const int groups = context_.group_notices.groups();
   power_ = PowerOfTwoBelow(groups);
   const int pairs = groups - power_;
   const Range all{0, chunk_.count};
   if (here_ < 2 * pairs && here_ % 2 == 0) {
-    turns_.push_back({.with = here_ + 1, .stage = Stage::kPartial, .send = all});
-    turns_.push_back({.with = here_ + 1, .stage = Stage::kResult, .receive = all});
+    rounds_.push_back({.with = here_ + 1, .stage = Stage::kPartial, .send = all});
+    rounds_.push_back({.with = here_ + 1, .stage = Stage::kResult, .receive = all});
     return;
   }
   const bool stands_in = here_ < 2 * pairs;
-  if (stands_in) turns_.push_back({.with = here_ - 1, .stage = Stage::kPartial, .receive = all});
+  if (stands_in) rounds_.push_back({.with = here_ - 1, .stage = Stage::kPartial, .receive = all});
   PlanSwaps(stands_in ? here_ / 2 : here_ - pairs, pairs);
-  if (stands_in) turns_.push_back({.with = here_ - 1, .stage = Stage::kResult, .send = all});
+  if (stands_in) rounds_.push_back({.with = here_ - 1, .stage = Stage::kResult, .send = all});
 }
 
-// `place`: this group's among those that take part, of which the first `pairs` stand in for another.
+// `place` is this group's index among those that take part. The first `pairs` of them represent another group.
 void HalvingTransfer::PlanSwaps(int place, int pairs) {
   const auto group_at = [&](int p) { return p < pairs ? 2 * p + 1 : p + pairs; };
   own_ = PartsOf(place, place + 1);
-  std::vector<Turn> results;  // in the other order
+  std::vector<Round> results;  // in reverse order
   for (int distance = power_ / 2; distance > 0; distance /= 2) {
     const int other = place ^ distance, with = group_at(other);
     const int mine = place / distance * distance,
               theirs = other / distance * distance;  // the first parts that are left
     const Range keep = PartsOf(mine, mine + distance), give = PartsOf(theirs, theirs + distance);
-    turns_.push_back({.with = with, .stage = Stage::kPartial, .send = give, .receive = keep});
+    rounds_.push_back({.with = with, .stage = Stage::kPartial, .send = give, .receive = keep});
     results.push_back({.with = with, .stage = Stage::kResult, .send = keep, .receive = give});
   }
-  for (auto turn = results.rbegin(); turn != results.rend(); ++turn) turns_.push_back(std::move(*turn));
+  for (auto round = results.rbegin(); round != results.rend(); ++round) rounds_.push_back(std::move(*round));
 }
 
 HalvingTransfer::Range HalvingTransfer::PartsOf(int begin, int end) const {
@@ -44,15 +44,15 @@ HalvingTransfer::Range HalvingTransfer::PartsOf(int begin, int end) const {
 }
 
 absl::Status HalvingTransfer::Begin() {
-  PlanTurns();
+  PlanRounds();
   partial_ = std::make_shared<MessageBytes>(partial_bytes());
   result_ = std::make_shared<MessageBytes>(result_bytes());
   const size_t partial_width = partial_bytes() / static_cast<size_t>(chunk_.count);
-  for (Turn& turn : turns_) {
-    if (turn.receive.count() == 0) continue;
-    const size_t width = turn.stage == Stage::kPartial ? partial_width : SizeOf(dtype());
-    turn.incoming = std::make_shared<MessageBytes>(static_cast<size_t>(turn.receive.count()) * width);
-    ASSIGN_OR_RETURN(turn.request, Receive(turn.with, turn.stage, turn.incoming));
+  for (Round& round : rounds_) {
+    if (round.receive.count() == 0) continue;
+    const size_t width = round.stage == Stage::kPartial ? partial_width : SizeOf(dtype());
+    round.incoming = std::make_shared<MessageBytes>(static_cast<size_t>(round.receive.count()) * width);
+    ASSIGN_OR_RETURN(round.request, Receive(round.with, round.stage, round.incoming));
   }
   RETURN_IF_ERROR(ReduceGroup());
   return Advance().status();
@@ -74,28 +74,28 @@ absl::Status HalvingTransfer::ReduceGroup() {
 
 absl::StatusOr<bool> HalvingTransfer::Step() {
   ASSIGN_OR_RETURN(bool progress, Advance());
-  if (turn_ < turns_.size()) return progress;
+  if (round_ < rounds_.size()) return progress;
   ASSIGN_OR_RETURN(done_, AllSent());
   return progress || done_;
 }
 
 absl::StatusOr<bool> HalvingTransfer::Advance() {
   bool progress = false;
-  while (turn_ < turns_.size()) {
-    Turn& turn = turns_[turn_];
+  while (round_ < rounds_.size()) {
+    Round& round = rounds_[round_];
     if (!has_begun_) {
-      if (turn.stage == Stage::kResult && !has_result_) RETURN_IF_ERROR(FinishOwnPart());
-      RETURN_IF_ERROR(SendOf(turn));
+      if (round.stage == Stage::kResult && !has_result_) RETURN_IF_ERROR(FinishOwnPart());
+      RETURN_IF_ERROR(SendOf(round));
       has_begun_ = true;
     }
-    if (turn.request != nullptr) {
-      ASSIGN_OR_RETURN(const bool here, turn.request->Test());
+    if (round.request != nullptr) {
+      ASSIGN_OR_RETURN(const bool here, round.request->Test());
       if (!here) return progress;
-      turn.request.reset();
-      RETURN_IF_ERROR(Take(turn));
-      turn.incoming.reset();
+      round.request.reset();
+      RETURN_IF_ERROR(Take(round));
+      round.incoming.reset();
     }
-    ++turn_;
+    ++round_;
     has_begun_ = false;
     progress = true;
   }
@@ -103,30 +103,30 @@ absl::StatusOr<bool> HalvingTransfer::Advance() {
   return progress;
 }
 
-absl::Status HalvingTransfer::SendOf(const Turn& turn) {
-  if (turn.send.count() == 0) return absl::OkStatus();
-  const MessageBytes& from = turn.stage == Stage::kPartial ? *partial_ : *result_;
+absl::Status HalvingTransfer::SendOf(const Round& round) {
+  if (round.send.count() == 0) return absl::OkStatus();
+  const MessageBytes& from = round.stage == Stage::kPartial ? *partial_ : *result_;
   const size_t width = from.size() / static_cast<size_t>(chunk_.count);
-  auto message = std::make_shared<MessageBytes>(static_cast<size_t>(turn.send.count()) * width);
-  std::memcpy(message->data(), from.data() + static_cast<size_t>(turn.send.begin) * width, message->size());
-  return Send(turn.with, turn.stage, std::move(message));
+  auto message = std::make_shared<MessageBytes>(static_cast<size_t>(round.send.count()) * width);
+  std::memcpy(message->data(), from.data() + static_cast<size_t>(round.send.begin) * width, message->size());
+  return Send(round.with, round.stage, std::move(message));
 }
 
-// What has come: partial results are added, the lower group's first; results are kept.
-absl::Status HalvingTransfer::Take(const Turn& turn) {
-  MessageBytes& to = turn.stage == Stage::kPartial ? *partial_ : *result_;
+// Adds received partial results, the lower group's first, or keeps received results.
+absl::Status HalvingTransfer::Take(const Round& round) {
+  MessageBytes& to = round.stage == Stage::kPartial ? *partial_ : *result_;
   const size_t width = to.size() / static_cast<size_t>(chunk_.count);
-  std::byte* const at = to.data() + static_cast<size_t>(turn.receive.begin) * width;
-  if (turn.stage == Stage::kResult) {
-    std::memcpy(at, turn.incoming->data(), turn.incoming->size());
+  std::byte* const at = to.data() + static_cast<size_t>(round.receive.begin) * width;
+  if (round.stage == Stage::kResult) {
+    std::memcpy(at, round.incoming->data(), round.incoming->size());
     return absl::OkStatus();
   }
   const std::byte* const mine = at;
-  const std::byte* const theirs = turn.incoming->data();
-  const std::byte* const partials[] = {turn.with < here_ ? theirs : mine, turn.with < here_ ? mine : theirs};
+  const std::byte* const theirs = round.incoming->data();
+  const std::byte* const partials[] = {round.with < here_ ? theirs : mine, round.with < here_ ? mine : theirs};
   Reduce({.kind = kind(),
           .dtype = dtype(),
-          .count = turn.receive.count(),
+          .count = round.receive.count(),
           .world_size = context_.operands.world_size,
           .partial = at,
           .partials = partials});
@@ -148,8 +148,8 @@ absl::Status HalvingTransfer::FinishOwnPart() {
 }
 
 std::vector<int> HalvingTransfer::Missing() const {
-  if (turn_ < turns_.size() && turns_[turn_].request != nullptr) return {Carrier(turns_[turn_].with)};
-  return NotTaken();
+  if (round_ < rounds_.size() && rounds_[round_].request != nullptr) return {Carrier(rounds_[round_].with)};
+  return UnfinishedReceivers();
 }
 
 }  // namespace lockstep

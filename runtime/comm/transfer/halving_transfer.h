@@ -1,7 +1,8 @@
-// One chunk by recursive halving and doubling: p groups, a power of two, take part. Each begins with all of the chunk,
-// and swaps with the group p/2 away: one keeps and adds up the lower half, the other the upper one; then with the group
-// p/4 away halves of that, until each has one part, whose sum is complete. Then groups swap results, in the other
-// order. Groups beyond p take part through the one behind them. See transfer.h for who uses it.
+// Transfers one chunk by recursive halving and doubling: p groups, a power of two, take part. Each begins with the
+// whole chunk and exchanges halves with the group at distance p/2: one keeps and adds the lower half, the other the
+// upper one. Then it exchanges halves of these with the group at distance p/4, until each has one part with its
+// complete sum. Then groups exchange results in reverse order. The remaining groups take part through the next group.
+// The users are those of transfer.h.
 
 #pragma once
 
@@ -21,36 +22,36 @@ class HalvingTransfer final : public Transfer {
   std::vector<int> Missing() const override;
 
  private:
-  // Elements of the chunk.
+  // A range of elements of the chunk.
   struct Range {
     int64_t begin = 0, end = 0;
     int64_t count() const { return end - begin; }
   };
-  // What this group does with another one, turn after turn. Empty ranges are not sent.
-  struct Turn {
+  // One exchange of this group with another. Rounds follow each other. Empty ranges are not sent.
+  struct Round {
     int with = -1;  // group
     Stage stage = Stage::kPartial;
     Range send = {}, receive = {};
     MessageBuffer incoming = {};
     std::unique_ptr<LinkRequest> request = {};
   };
-  void PlanTurns();
+  void PlanRounds();
   void PlanSwaps(int place, int pairs);
   Range PartsOf(int begin, int end) const;
   absl::Status ReduceGroup();
-  absl::Status SendOf(const Turn& turn);
-  absl::Status Take(const Turn& turn);
+  absl::Status SendOf(const Round& round);
+  absl::Status Take(const Round& round);
   absl::Status FinishOwnPart();
-  // Begins turns, and goes through those for which nothing is missing.
+  // Starts rounds, and continues until one lacks data.
   absl::StatusOr<bool> Advance();
 
-  int power_ = 1;  // groups that take part
-  std::vector<Turn> turns_;
-  size_t turn_ = 0;  // the one that is under way
+  int power_ = 1;  // the number of groups that take part
+  std::vector<Round> rounds_;
+  size_t round_ = 0;  // the present round
   bool has_begun_ = false;
   bool has_result_ = false;
-  Range own_;              // of which this group has the sum first; empty if it takes no part
-  MessageBuffer partial_;  // accumulators of the chunk
+  Range own_;              // the range of which this group has the sum first; empty if it does not take part
+  MessageBuffer partial_;  // the accumulators of the chunk
   MessageBuffer result_;
 };
 

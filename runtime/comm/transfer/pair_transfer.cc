@@ -10,9 +10,9 @@ namespace lockstep {
 absl::Status PairTransfer::Begin() {
   const Operands& o = context_.operands;
   const int source = SourceRank(o, chunk_);
-  if (source < 0) return absl::OkStatus();  // of a permute: the target has zeros
-  source_ = context_.notices.GroupOf(source);
-  const int target = context_.notices.GroupOf(TargetRank(o, chunk_));
+  if (source < 0) return absl::OkStatus();  // for a permute: the target gets zeros
+  source_ = context_.group_notices.GroupOf(source);
+  const int target = context_.group_notices.GroupOf(TargetRank(o, chunk_));
   if (here_ == source_ && here_ == target) {
     std::vector<std::byte*> outputs;
     ChunkOutputs(o, chunk_, &outputs);
@@ -48,7 +48,7 @@ absl::StatusOr<bool> PairTransfer::Step() {
 
 std::vector<int> PairTransfer::Missing() const {
   if (receive_ != nullptr) return {Carrier(source_)};
-  return NotTaken();
+  return UnfinishedReceivers();
 }
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// One chunk that a rank has for another rank alone. Where both are of one group it is copied there; else the source's
-// group sends it to the target's; the other groups have nothing to do. See transfer.h for who uses it.
+// Transfers one chunk from one rank to another. If both are in one group, it is copied there. Otherwise the source's
+// group sends it to the target's, and other groups do nothing. The users are those of transfer.h.
 
 #pragma once
 
@@ -19,7 +19,7 @@ class PairTransfer final : public Transfer {
   std::vector<int> Missing() const override;
 
  private:
-  int source_ = 0;  // group
+  int source_ = 0;  // the source's group
   MessageBuffer data_;
   std::unique_ptr<LinkRequest> receive_;
 };

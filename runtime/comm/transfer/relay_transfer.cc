@@ -13,7 +13,7 @@ absl::Status RelayTransfer::Await(int group, Stage stage, const MessageBuffer& b
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> RelayTransfer::HasCome(Awaited& awaited) {
+absl::StatusOr<bool> RelayTransfer::HasArrived(Awaited& awaited) {
   if (awaited.request == nullptr) return false;
   ASSIGN_OR_RETURN(const bool here, awaited.request->Test());
   if (here) awaited.request.reset();
@@ -21,11 +21,11 @@ absl::StatusOr<bool> RelayTransfer::HasCome(Awaited& awaited) {
 }
 
 absl::StatusOr<bool> RelayTransfer::Step() {
-  ASSIGN_OR_RETURN(const bool has_prefix, HasCome(prefix_));
-  if (has_prefix) RETURN_IF_ERROR(HavePrefix());
+  ASSIGN_OR_RETURN(const bool has_prefix, HasArrived(prefix_));
+  if (has_prefix) RETURN_IF_ERROR(OnPrefix());
   if (prefix_.request != nullptr) return false;
-  ASSIGN_OR_RETURN(const bool has_result, HasCome(awaited_result_));
-  if (has_result) RETURN_IF_ERROR(HaveResult());
+  ASSIGN_OR_RETURN(const bool has_result, HasArrived(awaited_result_));
+  if (has_result) RETURN_IF_ERROR(OnResult());
   const bool progress = has_prefix || has_result;
   if (awaited_result_.request != nullptr) return progress;
   ASSIGN_OR_RETURN(done_, AllSent());
@@ -36,7 +36,7 @@ std::vector<int> RelayTransfer::Missing() const {
   for (const Awaited* awaited : {&prefix_, &awaited_result_}) {
     if (awaited->request != nullptr) return {Carrier(awaited->group)};
   }
-  return NotTaken();
+  return UnfinishedReceivers();
 }
 
 absl::Status RelayTransfer::AddThisGroup(bool is_first, bool is_last) {

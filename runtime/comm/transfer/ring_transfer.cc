@@ -9,15 +9,15 @@ namespace lockstep {
 RingTransfer::RingTransfer(const Context& context, uint32_t index, const Chunk& chunk, int owner)
     : RelayTransfer(context, Route::kRing, index, chunk),
       owner_(owner),
-      next_((here_ + 1) % context.notices.groups()),
-      previous_((here_ + context.notices.groups() - 1) % context.notices.groups()) {}
+      next_((here_ + 1) % context.group_notices.groups()),
+      previous_((here_ + context.group_notices.groups() - 1) % context.group_notices.groups()) {}
 
 absl::Status RingTransfer::Begin() {
   const bool is_owner = here_ == owner_;
   if (traits().reduces) {
     partial_ = std::make_shared<MessageBytes>(partial_bytes());
     if (previous_ == owner_) {
-      RETURN_IF_ERROR(HavePrefix());
+      RETURN_IF_ERROR(OnPrefix());
     } else {
       RETURN_IF_ERROR(AwaitPrefix(previous_));
     }
@@ -28,10 +28,10 @@ absl::Status RingTransfer::Begin() {
   RETURN_IF_ERROR(context_.group.BeginWork());
   std::memcpy(result_->data(), SourceAddress(context_.operands, chunk_), result_->size());
   context_.group.EndWork();
-  return HaveResult();
+  return OnResult();
 }
 
-absl::Status RingTransfer::HavePrefix() {
+absl::Status RingTransfer::OnPrefix() {
   const bool is_owner = here_ == owner_, has_readers = !traits().scatters;
   if (is_owner && has_readers) result_ = std::make_shared<MessageBytes>(result_bytes());
   RETURN_IF_ERROR(AddThisGroup(previous_ == owner_, is_owner));
@@ -39,7 +39,7 @@ absl::Status RingTransfer::HavePrefix() {
   return has_readers ? PassResult() : absl::OkStatus();
 }
 
-absl::Status RingTransfer::HaveResult() {
+absl::Status RingTransfer::OnResult() {
   RETURN_IF_ERROR(CopyToOutputs(result_->data()));
   return PassResult();
 }

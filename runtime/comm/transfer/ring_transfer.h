@@ -1,6 +1,6 @@
-// One chunk that goes around the ring of groups: partial results from the group behind the chunk's owner to the owner,
-// results from there once more; what is only copied, from its source. Each group sends to the next alone, and the
-// chunks of all owners keep all of them busy. See transfer.h for who uses it.
+// Transfers one chunk around the ring of groups: partial results go from the group behind the chunk's owner to the
+// owner, then results go around; copies go around from their source. Each group sends only to the next one, and the
+// chunks of all owners keep all groups busy. The users are those of transfer.h.
 
 #pragma once
 
@@ -10,13 +10,13 @@ namespace lockstep {
 
 class RingTransfer final : public RelayTransfer {
  public:
-  // `owner`: the group that has the result first; of what is copied, that of the source.
+  // `owner` is the group that has the result first; for copies, the group of the source.
   RingTransfer(const Context& context, uint32_t index, const Chunk& chunk, int owner);
   absl::Status Begin() override;
 
  private:
-  absl::Status HavePrefix() override;
-  absl::Status HaveResult() override;
+  absl::Status OnPrefix() override;
+  absl::Status OnResult() override;
   absl::Status PassResult();
 
   const int owner_, next_, previous_;  // groups

@@ -1,5 +1,5 @@
-// What each route promises (route.h), over groups of ranks that exchange messages by TCP: the order of additions, to
-// the last bit, the messages one after the other, and the bytes that a group sends.
+// Tests the properties of each route (route.h), over groups of ranks that exchange messages by TCP: the order of
+// additions, to the last bit, the consecutive messages, and the bytes that a group sends.
 
 #include <algorithm>
 #include <atomic>
@@ -23,7 +23,7 @@
 namespace lockstep {
 namespace {
 
-using Sizes = std::vector<int>;  // of the groups
+using Sizes = std::vector<int>;  // the number of ranks of each group
 
 std::string NameOfRouteRow(const Sizes& sizes) {
   std::string name;
@@ -39,7 +39,7 @@ std::vector<int> Begins(const Sizes& sizes) {
 
 int Ranks(const Sizes& sizes) { return std::accumulate(sizes.begin(), sizes.end(), 0); }
 
-// Runs `rank` on all ranks of a world, a thread each.
+// Runs `rank` on all ranks of a world, one thread each.
 void RunWorld(const Sizes& sizes, const RoutePolicy& policy, const AroundLinks& around,
               const std::function<absl::Status(Communicator&)>& rank) {
   SCOPED_TRACE(NameOfRouteRow(sizes));
@@ -59,7 +59,7 @@ void RunWorld(const Sizes& sizes, const RoutePolicy& policy, const AroundLinks& 
   for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
 }
 
-// Numbers of which no two orders of additions have the same sum, but by chance.
+// Returns numbers for which different orders of additions almost never have the same sum.
 float RouteInput(int rank, int64_t i) {
   const uint64_t hash =
       (static_cast<uint64_t>(i) * 7 + static_cast<uint64_t>(rank) * 1000003 + 99) * 0x9e3779b97f4a7c15u;
@@ -80,7 +80,7 @@ std::vector<int> Count(int begin, int count) {
 
 float OfGroup(const Sizes& sizes, int g, int64_t i) { return InOrder(Count(Begins(sizes)[g], sizes[g]), i); }
 
-// By recursive halving: neighbours first where they stand together, then those that are farthest apart.
+// The sum by recursive halving: pairs of neighbours first, then groups at the largest distance.
 float ByTree(const Sizes& sizes, int64_t i) {
   const int groups = static_cast<int>(sizes.size()), power = static_cast<int>(std::bit_floor(sizes.size()));
   std::vector<float> sums;
@@ -95,7 +95,7 @@ float ByTree(const Sizes& sizes, int64_t i) {
   return sums[0];
 }
 
-// What the table in route.h lets the sum of element i be.
+// Returns the sums of element i that the table in route.h allows.
 std::vector<float> Allowed(Route route, const Sizes& sizes, int64_t i) {
   const int ranks = Ranks(sizes);
   switch (route) {
@@ -136,8 +136,8 @@ absl::Status ExpectAllowed(const std::vector<T>& found, int64_t first, Route rou
   return absl::OkStatus();
 }
 
-// A world of one rank's all_reduces and reduce_scatters, in place or not, twice: the bits are those that the route
-// promises, and the same on all ranks and each time.
+// Runs one rank's all_reduces and reduce_scatters, in place or not, twice. The bits must be those of the route, and
+// equal on all ranks and in each run.
 template <typename T>
 absl::Status Reduces(Communicator& c, Route route, const Sizes& sizes, int64_t count, DType dtype) {
   std::vector<T> input(count), output(count), again(count);
@@ -154,7 +154,7 @@ absl::Status Reduces(Communicator& c, Route route, const Sizes& sizes, int64_t c
   for (const std::string& each : all) {
     if (each != all[0]) return Internal() << "other bits on another rank";
   }
-  // A part each, as all have the same.
+  // Each rank checks a part, because all have the same result.
   const int64_t begin = count * c.rank() / c.size(), end = count * (c.rank() + 1) / c.size();
   const std::vector<T> part(output.begin() + begin, output.begin() + end);
   if (dtype == DType::kF32) RETURN_IF_ERROR(ExpectAllowed(part, begin, route, sizes));
@@ -183,14 +183,14 @@ TEST(Routes, AddInTheOrderThatTheyPromise) {
   }
 }
 
-// f32 are added and rounded once: what comes of bf16 is the rounded sum of what these are.
+// Values are added in f32 and rounded once: the result in bf16 is the rounded sum of the inputs.
 TEST(Routes, RoundBf16OnceWhereTheySendF32) {
   for (const Route route : {Route::kChain, Route::kRing, Route::kHalving}) {
     RunWorld({1, 2, 1}, {.preferred = route}, nullptr, [&](Communicator& c) -> absl::Status {
       constexpr int64_t kCount = 5000;
       std::vector<BFloat16> x(kCount);
       for (int64_t i = 0; i < kCount; ++i) x[i] = static_cast<BFloat16>(static_cast<float>((i * (c.rank() + 1)) % 256));
-      // Sums of whole numbers below 2^24 are exact in f32, in any order.
+      // Sums of integers below 2^24 are exact in f32, in any order.
       RETURN_IF_ERROR(
           c.Run(Collective::AllReduce(kCount, DType::kBF16, ReduceKind::kSum), x.data(), x.data(), {.label = "bf16"}));
       for (int64_t i = 0; i < kCount; ++i) {
@@ -222,7 +222,7 @@ TEST(Routes, KeepRankOrderWhereItIsAskedFor) {
   }
 }
 
-// One collective of `bytes`, of the operand or the result, whichever is larger.
+// Runs one collective. `bytes` is the size of the operand or the result, whichever is larger.
 absl::Status RouteCall(Communicator& c, CollectiveOp op, int64_t bytes) {
   const int64_t count = bytes / 4, share = count / c.size();
   std::vector<float> input(count, 1.f), output(count);
@@ -243,8 +243,8 @@ absl::Status RouteCall(Communicator& c, CollectiveOp op, int64_t bytes) {
   }
 }
 
-// The messages and bytes of a collective are those of TravelOf.
-void ExpectTravel(const Sizes& sizes, Route route, CollectiveOp op, int64_t bytes) {
+// Checks that the messages and bytes of a collective are those of TrafficOf.
+void ExpectTraffic(const Sizes& sizes, Route route, CollectiveOp op, int64_t bytes) {
   SCOPED_TRACE(NameOfRouteRow(sizes) + " " + std::string(RouteName(route)) + " " + std::string(TraitsOf(op).name) +
                " of " + std::to_string(bytes));
   std::vector<Watched> watched(Ranks(sizes));
@@ -266,10 +266,10 @@ void ExpectTravel(const Sizes& sizes, Route route, CollectiveOp op, int64_t byte
     }
     most = std::max(most, sent);
   }
-  const Travel travel = TravelOf(route, op, static_cast<uint64_t>(bytes), static_cast<int>(sizes.size()), sizes[0]);
-  EXPECT_EQ(messages, static_cast<uint64_t>(travel.messages));
-  EXPECT_LE(static_cast<double>(most), 1.01 * static_cast<double>(travel.bytes) + 64);
-  EXPECT_GE(static_cast<double>(most), 0.99 * static_cast<double>(travel.bytes));
+  const Traffic traffic = TrafficOf(route, op, static_cast<uint64_t>(bytes), static_cast<int>(sizes.size()), sizes[0]);
+  EXPECT_EQ(messages, static_cast<uint64_t>(traffic.messages));
+  EXPECT_LE(static_cast<double>(most), 1.01 * static_cast<double>(traffic.bytes) + 64);
+  EXPECT_GE(static_cast<double>(most), 0.99 * static_cast<double>(traffic.bytes));
 }
 
 TEST(Routes, TravelAsTheTableSays) {
@@ -279,9 +279,9 @@ TEST(Routes, TravelAsTheTableSays) {
       for (const CollectiveOp op : {CollectiveOp::kAllReduce, CollectiveOp::kReduceScatter, CollectiveOp::kAllGather,
                                     CollectiveOp::kBroadcast, CollectiveOp::kAllToAll}) {
         if (!CanGo(route, TraitsOf(op))) continue;
-        // Along the chain to the last group, and of slices that stop on their way, less goes down.
+        // Slices, and results for the last group of the chain, send fewer bytes downwards.
         if (route == Route::kChain && (op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllGather)) continue;
-        ExpectTravel(sizes, route, op, 1 << 18);
+        ExpectTraffic(sizes, route, op, 1 << 18);
       }
     }
   }
@@ -289,12 +289,12 @@ TEST(Routes, TravelAsTheTableSays) {
 
 TEST(Routes, OwnersShareSmallTensorsToo) {
   for (const Route route : {Route::kOwner, Route::kRing}) {
-    ExpectTravel(Sizes(16, 1), route, CollectiveOp::kAllReduce, 16 << 10);
-    ExpectTravel({4, 4, 4, 4}, route, CollectiveOp::kAllReduce, 16 << 10);
+    ExpectTraffic(Sizes(16, 1), route, CollectiveOp::kAllReduce, 16 << 10);
+    ExpectTraffic({4, 4, 4, 4}, route, CollectiveOp::kAllReduce, 16 << 10);
   }
 }
 
-// Of so many groups each hears of its neighbours alone that they are there.
+// With so many groups, each communicates only with its neighbours in a barrier.
 TEST(Routes, OfManyGroupsNobodyLeavesABarrierBeforeAllHaveCome) {
   constexpr int kGroups = 34;
   for (const int late : {0, kGroups / 2, kGroups - 1}) {
@@ -309,9 +309,9 @@ TEST(Routes, OfManyGroupsNobodyLeavesABarrierBeforeAllHaveCome) {
   }
 }
 
-// Ranks that call with other counts go by other routes, and still learn it.
+// Ranks that call with different counts take different routes and still detect the difference.
 TEST(Routes, OfRanksThatDisagreeAreOneError) {
-  // all, halving and ring, by size
+  // selects all, halving and ring, depending on the size
   const NetworkCosts costs{.latency = 1e-6, .message = 1e-5, .byte_to_all = 1e-8, .byte_to_neighbour = 1e-9};
   const RouteOptions options{.groups = 8, .policy = {.costs = costs}};
   const auto ranges = RoutesBySize(CollectiveOp::kAllReduce, options);

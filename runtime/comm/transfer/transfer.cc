@@ -12,13 +12,13 @@ namespace lockstep {
 
 namespace {
 
-// The group that has a chunk's result first, or from whose source it is copied.
+// Returns the group that has a chunk's result first, or the group of the source for copies.
 int OwnerOf(const Transfer::Context& context, uint32_t index, const Chunk& chunk) {
   const CollectiveTraits traits = TraitsOf(context.operands.collective->op);
-  if (!traits.reduces) return context.notices.GroupOf(SourceRank(context.operands, chunk));
-  if (traits.scatters) return context.notices.GroupOf(chunk.share);
-  // In turn, and so that each of a group's ranks carries chunks of all owners.
-  return static_cast<int>(index) / context.notices.GroupSize(0) % context.notices.groups();
+  if (!traits.reduces) return context.group_notices.GroupOf(SourceRank(context.operands, chunk));
+  if (traits.scatters) return context.group_notices.GroupOf(chunk.share);
+  // Owners alternate such that each rank of a group carries chunks of all owners.
+  return static_cast<int>(index) / context.group_notices.GroupSize(0) % context.group_notices.groups();
 }
 
 }  // namespace
@@ -40,10 +40,10 @@ Transfer::Transfer(const Context& context, Route route, uint32_t index, const Ch
       route_(route),
       index_(index),
       chunk_(chunk),
-      here_(context.notices.GroupOf(context.group.world_rank())) {}
+      here_(context.group_notices.GroupOf(context.group.world_rank())) {}
 
 int Transfer::Carrier(int group) const {
-  return context_.notices.begins()[group] + static_cast<int>(index_ % context_.notices.GroupSize(group));
+  return context_.group_notices.begins()[group] + static_cast<int>(index_ % context_.group_notices.GroupSize(group));
 }
 
 absl::Status Transfer::Send(int group, Stage stage, MessageBuffer buffer) {
@@ -76,7 +76,7 @@ absl::StatusOr<bool> Transfer::AllSent() {
   return sends_.empty();
 }
 
-std::vector<int> Transfer::NotTaken() const {
+std::vector<int> Transfer::UnfinishedReceivers() const {
   std::vector<int> ranks;
   for (const Outgoing& send : sends_) ranks.push_back(send.to);
   return ranks;

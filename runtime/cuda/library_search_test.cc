@@ -1,6 +1,6 @@
-// Where libraries are found, and what is said when one is not there, too old, or broken. The libraries are fakes.
+// Tests the search for libraries, and the messages about missing, old or broken ones. The libraries are fakes.
 
-#include "runtime/cuda/search.h"
+#include "runtime/cuda/library_search.h"
 
 #include <array>
 #include <cstdio>
@@ -25,7 +25,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-// Places without the system's folders, so that a machine with a GPU has the same tests.
+// Returns places without the system's folders, so that the tests are the same on a machine with a GPU.
 SearchPlaces Only(std::vector<std::string> python, std::optional<std::string> cuda_path = {}) {
   return {.system = false, .python_folders = std::move(python), .cuda_path = std::move(cuda_path)};
 }
@@ -34,7 +34,7 @@ std::string MessageOf(const absl::StatusOr<NcclApi>& api) {
   return api.ok() ? "found " + api->from.path : std::string(api.status().message());
 }
 
-// What find_main, a process of its own, prints of the driver and NCCL.
+// Returns the output of find_main, a separate process, for the driver and NCCL.
 std::string FindIn(const std::string& environment) {
   const std::string command = "env -u LOCKSTEP_CUDA_PATH " + environment + " runtime/cuda/find_main 2>&1";
   FILE* pipe = popen(command.c_str(), "r");
@@ -57,7 +57,7 @@ TEST(SearchTest, PythonComesBeforeThePath) {
   EXPECT_EQ(only_path->from.version.ToString(), "2.29.0");
 }
 
-// The dynamic linker looks into LD_LIBRARY_PATH, which it reads when a process begins.
+// The dynamic linker searches LD_LIBRARY_PATH, which it reads when a process starts.
 TEST(SearchTest, TheSystemComesFirst) {
   const std::string system = Install(NewFolder(), "libnccl.so.2", "libnccl.so.2", 22700);
   const std::string path = Install(NewFolder(), "libnccl.so.2", "libnccl.so.2", 22900);
@@ -81,7 +81,7 @@ TEST(SearchTest, WhatIsMissingIsSaidWithEachPlaceAndTheCommand) {
   const auto found = FindNccl(Only({empty}, "/nowhere"));
   EXPECT_EQ(found.status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(MessageOf(found),
-            "NCCL 2.27.0 or later is needed, and it was not found. Looked for libnccl.so.2 in\n"
+            "NCCL 2.27.0 or later is needed, but it was not found. Looked for libnccl.so.2 in\n"
             "  Python's nvidia-* packages: not in " +
                 empty +
                 "\n"
@@ -103,7 +103,7 @@ TEST(SearchTest, AnOldLibraryIsPassedOverAndSaid) {
   const auto refused = FindNccl(Only({old}));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(MessageOf(refused),
-              AllOf(HasSubstr("2.27.0 or later is needed, and what is there cannot be used"),
+              AllOf(HasSubstr("2.27.0 or later is needed, but the libraries found cannot be used"),
                     HasSubstr(old + "/libnccl.so.2: it is version 2.20.5, expected 2.27.0 or later")));
   const std::string ancient = Install(NewFolder(), "libnccl.so.2", "libnccl.so.2", 2804);
   EXPECT_THAT(MessageOf(FindNccl(Only({ancient}))), HasSubstr("it is version 2.8.4"));
@@ -117,7 +117,7 @@ TEST(SearchTest, AMissingFunctionIsNamed) {
   const std::string folder = Install(NewFolder(), "libnccl_without_register.so", "libnccl.so.2");
   EXPECT_THAT(MessageOf(FindNccl(Only({folder}))),
               HasSubstr(folder + "/libnccl.so.2: NCCL lacks the function ncclCommRegister"));
-  // An old one is called old, though it lacks the function as well.
+  // The error for an old one is its version, although it lacks the function, too.
   const std::string old = Install(NewFolder(), "libnccl_without_register.so", "libnccl.so.2", 22005);
   EXPECT_THAT(MessageOf(FindNccl(Only({old}))), AllOf(HasSubstr("version 2.20.5"), Not(HasSubstr("ncclCommRegister"))));
 }
@@ -136,11 +136,11 @@ TEST(SearchTest, ABrokenFileIsToldFromNone) {
   for (const std::string& folder : {text, cut, foreign, text + "/folder"}) {
     const auto found = FindNccl(Only({folder}));
     EXPECT_EQ(found.status().code(), absl::StatusCode::kFailedPrecondition) << folder;
-    EXPECT_THAT(MessageOf(found), HasSubstr(folder + "/libnccl.so.2 is there, but cannot be opened: ")) << folder;
-    // By name, as the system's: the same, or with a file for other processors as if there were none.
+    EXPECT_THAT(MessageOf(found), HasSubstr(folder + "/libnccl.so.2 exists, but cannot be opened: ")) << folder;
+    // By name, as in the system's folders: the same; a file for other processors counts as missing.
     const std::string by_name = FindIn("LD_LIBRARY_PATH=" + folder);
     if (folder == text || folder == cut) {
-      EXPECT_THAT(by_name, HasSubstr("libnccl.so.2 is there, but cannot be opened: "));
+      EXPECT_THAT(by_name, HasSubstr("libnccl.so.2 exists, but cannot be opened: "));
     }
   }
 }
@@ -174,7 +174,7 @@ TEST(SearchTest, ErrorsOfNcclSayWhatItSaysLast) {
             "NCCL: ncclCommInitRankConfig: unhandled system error (2): no socket interface found");
 }
 
-// One table, whichever thread comes first; and one that was not found may be found later.
+// All threads get one table, and a table that was not found may be found later.
 TEST(SearchTest, AProcessHasOneTable) {
   unsetenv("LOCKSTEP_CUDA_PATH");
   if (Nccl().ok()) GTEST_SKIP() << "this machine has an NCCL";

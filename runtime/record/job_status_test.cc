@@ -1,6 +1,6 @@
-// What is said of ranks that compute, wait, are outside of calls, stopped or dead.
+// Tests the texts about ranks that compute, wait, are outside of calls, stopped or dead.
 
-#include "runtime/record/status.h"
+#include "runtime/record/job_status.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,8 +46,8 @@ void Phase(RankRecord* record, int64_t time, TransferEvent::Phase phase, const c
   record->transfers.push_back(event);
 }
 
-// A push waits for the update of the one before, a pull for its own; what starts a pull waits for nobody. That a
-// collective is under way meanwhile says nothing.
+// A push waits for the update of the previous one, a pull for its own update. The start of a pull does not wait. A
+// collective in progress at the same time does not matter.
 TEST(ActivityTest, OfARankAtParameterServers) {
   RankRecord record = Rank(0);
   record.programs[0].steps = {{RecordedStep::Kind::kPush, "push", "", "w", 512},
@@ -78,7 +78,7 @@ TEST(ActivityTest, OfARankInEachPartOfACall) {
   EXPECT_EQ(ActivityOf(record).where, "call 57 of @step, step 0 onednn.matmul (onnx:/fc1/MatMul)");
   Begin(&record, 3, 1);
   Phase(&record, 4, TransferEvent::Phase::kPosted, "bucket 0");
-  Begin(&record, 5, 2);  // it computes, though a collective is under way
+  Begin(&record, 5, 2);  // it computes, although a collective is in progress
   EXPECT_EQ(ActivityOf(record).kind, Activity::Kind::kComputes);
   EXPECT_EQ(ActivityOf(record).since, 5);
   Begin(&record, 6, 3);

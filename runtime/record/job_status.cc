@@ -1,4 +1,4 @@
-#include "runtime/record/status.h"
+#include "runtime/record/job_status.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-// The oldest collective that is under way, at its latest phase, with its label and since when it is in that phase.
+// Returns the oldest collective in progress in its latest phase, with its label and the beginning of that phase.
 std::optional<TransferEvent> UnderWay(const std::vector<TransferEvent>& events) {
   std::map<std::pair<uint32_t, uint64_t>, TransferEvent> under_way;
   for (const TransferEvent& event : events) {
@@ -31,7 +31,7 @@ std::optional<TransferEvent> UnderWay(const std::vector<TransferEvent>& events) 
     }
   }
   if (under_way.empty()) return std::nullopt;
-  // The last communicator that was used is the one that the rank is in.
+  // The rank is in the communicator that it used last.
   const uint32_t communicator = events.back().communicator;
   const auto oldest = under_way.lower_bound({communicator, 0});
   return oldest == under_way.end() ? under_way.begin()->second : oldest->second;
@@ -41,21 +41,21 @@ bool IsInCall(const StepEvent& event) {
   return event.kind != StepEvent::Kind::kEnd && event.kind != StepEvent::Kind::kFailed;
 }
 
-// Null if it is no step whose name is known.
+// Returns null if this is not a step with a known name.
 const RecordedStep* StepOf(const StepEvent& event, const RecordedProgram* program) {
   if (event.kind != StepEvent::Kind::kStep || program == nullptr || event.step < 0) return nullptr;
   return static_cast<size_t>(event.step) < program->steps.size() ? &program->steps[static_cast<size_t>(event.step)]
                                                                  : nullptr;
 }
 
-// Whether the rank's own thread is where it may wait for other ranks.
+// Returns true if the rank's own thread is at a point where it may wait for other ranks.
 bool IsInCollective(const StepEvent& event, const RecordedProgram* program) {
   if (event.kind == StepEvent::Kind::kCompare) return true;
   const RecordedStep* const step = StepOf(event, program);
   return step != nullptr && (step->kind == RecordedStep::Kind::kStart || step->kind == RecordedStep::Kind::kWait);
 }
 
-// Likewise for parameter servers, and for those whom they wait for.
+// Returns true if it may wait for parameter servers, and the workers for which these wait.
 bool IsAtServers(const StepEvent& event, const RecordedProgram* program) {
   const RecordedStep* const step = StepOf(event, program);
   return step != nullptr && (step->kind == RecordedStep::Kind::kPush || step->kind == RecordedStep::Kind::kWaitPull);
@@ -70,7 +70,7 @@ std::string CallText(const StepEvent& event, const RecordedProgram* program) {
 
 Activity OutsideCalls(const RankRecord& record, const std::optional<TransferEvent>& transfer) {
   const StepEvent* const last = record.steps.empty() ? nullptr : &record.steps.back();
-  // One that was started in a call that failed is none that it waits for.
+  // A collective of a failed call is not one for which it waits.
   if (transfer.has_value() && (last == nullptr || transfer->time > last->time)) {
     const bool moves = transfer->phase == TransferEvent::Phase::kMet;
     return {moves ? Activity::Kind::kMoves : Activity::Kind::kWaits, transfer->time, transfer->label};
@@ -113,13 +113,13 @@ std::string Line(const RankRecord& record, Process process, const Activity& acti
   return head + activity.where + (record.failure.empty() ? "" : "; failed: " + record.failure) + "\n";
 }
 
-// Of one world.
+// For the ranks of one world.
 std::string DescribeWorld(const std::vector<const RankRecord*>& ranks, int64_t now, int64_t long_wait) {
   const RecordedRank& first = ranks[0]->facts;
   std::string text =
       std::string(first.transport) + ", " + std::to_string(first.size) + (first.size == 1 ? " rank\n" : " ranks\n");
   std::string late, gone;     // ranks that do not wait, and those of them that are stopped or dead
-  int64_t longest_wait = -1;  // nobody waits
+  int64_t longest_wait = -1;  // no rank waits
   int next = 0;
   const auto missing = [&](int end) {
     for (; next < end; ++next)
@@ -172,7 +172,7 @@ Activity ActivityOf(const RankRecord& record) {
   const StepEvent& event = record.steps.back();
   const RecordedProgram* const program = record.program(event.program);
   Activity activity{Activity::Kind::kComputes, event.time, CallText(event, program)};
-  if (event.kind == StepEvent::Kind::kCompare) activity.where += ", comparing what ranks have in common";
+  if (event.kind == StepEvent::Kind::kCompare) activity.where += ", comparing ranks";
   if (event.kind == StepEvent::Kind::kStep)
     activity.where +=
         ", " + (program == nullptr ? "step " + std::to_string(event.step) : program->Describe(event.step));
@@ -186,7 +186,7 @@ Activity ActivityOf(const RankRecord& record) {
 }
 
 std::string Describe(const std::vector<RankRecord>& records, int64_t now, int64_t long_wait) {
-  // A process may have worlds beside the one that it trains with, in which nothing happens.
+  // A process may have other worlds than the one for training, without activity.
   const auto is_used = [](const RankRecord& record) { return !record.steps.empty(); };
   const bool some_used = std::any_of(records.begin(), records.end(), is_used);
   std::string text;
@@ -222,7 +222,7 @@ absl::StatusOr<std::string> StatusText(const std::string& root, std::string_view
 
 std::string StallText(const Recorder& recorder) {
   if (recorder.folder().empty()) return "";
-  // Whoever asks has waited for as long as LOCKSTEP_STALL says.
+  // The caller has waited for the duration LOCKSTEP_STALL.
   return Describe(ReadRecords(recorder.folder()), RecordNow(), /*long_wait=*/0) +
          "  `lockstep status` shows this at any time\n";
 }

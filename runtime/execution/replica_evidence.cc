@@ -1,4 +1,4 @@
-#include "runtime/execution/witness.h"
+#include "runtime/execution/replica_evidence.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,7 +8,8 @@
 namespace lockstep {
 namespace {
 
-// As many of `parts` as fit into `bytes`, and how many more there are. Of the first at least its begin.
+// Returns as many of `parts` as fit into `bytes`, and the number of omitted ones. Contains at least the beginning of
+// the first.
 std::string Shortened(const std::vector<std::string>& parts, size_t bytes) {
   const auto more = [&](size_t shown) {
     return shown == parts.size() ? "" : " and " + std::to_string(parts.size() - shown) + " more";
@@ -45,7 +46,7 @@ std::string DescribeAssigned(const std::vector<ValueInfo>& states, const std::ve
   return Shortened(assigned, bytes);
 }
 
-Witness::Witness(const Executable& executable, int64_t check_every, const std::string& program)
+ReplicaEvidence::ReplicaEvidence(const Executable& executable, int64_t check_every, const std::string& program)
     : executable_(executable),
       check_every_(check_every),
       program_(HashText(program)),
@@ -55,7 +56,7 @@ Witness::Witness(const Executable& executable, int64_t check_every, const std::s
     for (int32_t buffer : BuffersWritten(step->info())) updated[static_cast<size_t>(buffer)] = true;
   }
   const auto& steps = executable.steps;
-  // The same on all ranks, also where their steps differ.
+  // Equal on all ranks, even if their steps differ.
   const bool communicates =
       !executable.lanes.empty() || std::any_of(steps.begin(), steps.end(), [](const std::unique_ptr<Step>& step) {
         return step->info().collective.has_value();
@@ -72,17 +73,17 @@ Witness::Witness(const Executable& executable, int64_t check_every, const std::s
     });
     if (axis.name == executable.parts_along) axis_of_lanes_ = compared_.size();
     compared_.push_back(axis.size > 1 && (communicates || updates_replicas));
-    quiet_.push_back(compared_.back() && !has_collectives);
+    without_collectives_.push_back(compared_.back() && !has_collectives);
   }
 }
 
-void Witness::StateAssigned(size_t state) {
+void ReplicaEvidence::StateAssigned(size_t state) {
   ++assigned_[state];
   states_due_ = true;
 }
 
-// Names those that have another value than the program gives them, which all ranks run.
-void Witness::SettingsChanged(std::span<const double> values) {
+// Names the settings that differ from their values in the program, which is equal on all ranks.
+void ReplicaEvidence::SettingsChanged(std::span<const double> values) {
   settings_ = {};
   std::vector<std::string> parts;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -93,8 +94,8 @@ void Witness::SettingsChanged(std::span<const double> values) {
   if (!parts.empty()) Shortened(parts, settings_.set.size() - 1).copy(settings_.set.data(), settings_.set.size() - 1);
 }
 
-void Witness::AddAssignments(std::string_view axis, Communicator::Evidence& evidence) const {
-  std::vector<ValueInfo> states;  // that the ranks along the axis have in common
+void ReplicaEvidence::AddAssignments(std::string_view axis, Communicator::Evidence& evidence) const {
+  std::vector<ValueInfo> states;  // common to the ranks along the axis
   std::vector<int64_t> times;
   for (size_t i = 0; i < assigned_.size(); ++i) {
     if (PlacementAlong(executable_.states[i].placements, axis).is_at()) continue;
@@ -107,7 +108,8 @@ void Witness::AddAssignments(std::string_view axis, Communicator::Evidence& evid
   names.copy(evidence.assigned.data(), evidence.assigned.size() - 1);
 }
 
-absl::Status Witness::Begin(std::span<std::byte* const> addresses, Device& device, std::span<AxisContext> axes) {
+absl::Status ReplicaEvidence::Begin(std::span<std::byte* const> addresses, Device& device,
+                                    std::span<AxisContext> axes) {
   for (size_t axis = 0; axis < compared_.size(); ++axis) {
     if (!compared_[axis]) continue;
     axes[axis].evidence = settings_;
@@ -130,12 +132,12 @@ absl::Status Witness::Begin(std::span<std::byte* const> addresses, Device& devic
   return absl::OkStatus();
 }
 
-absl::Status Witness::AddHashes(const std::vector<ValueInfo>& values, uint64_t Communicator::Evidence::* field,
-                                std::span<std::byte* const> addresses, Device& device,
-                                std::span<AxisContext> axes) const {
+absl::Status ReplicaEvidence::AddHashes(const std::vector<ValueInfo>& values, uint64_t Communicator::Evidence::* field,
+                                        std::span<std::byte* const> addresses, Device& device,
+                                        std::span<AxisContext> axes) const {
   const std::vector<MeshAxis>& of_mesh = executable_.mesh.axes();
   for (const ValueInfo& value : values) {
-    if (value.buffer < 0) continue;  // servers or other ranks have it
+    if (value.buffer < 0) continue;  // on servers or other ranks
     const auto counts = [&](size_t axis) {
       return compared_[axis] && PlacementAlong(value.placements, of_mesh[axis].name).is_replicated();
     };
@@ -150,8 +152,8 @@ absl::Status Witness::AddHashes(const std::vector<ValueInfo>& values, uint64_t C
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> Witness::HashOf(const ValueInfo& info, std::span<std::byte* const> addresses,
-                                         Device& device) const {
+absl::StatusOr<uint64_t> ReplicaEvidence::HashOf(const ValueInfo& info, std::span<std::byte* const> addresses,
+                                                 Device& device) const {
   const auto buffer = static_cast<size_t>(info.buffer);
   const size_t bytes = executable_.buffers[buffer].bytes;
   if (device.is_host()) return HashBytes(addresses[buffer], bytes);

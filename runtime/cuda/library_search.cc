@@ -1,4 +1,4 @@
-#include "runtime/cuda/search.h"
+#include "runtime/cuda/library_search.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -15,14 +15,14 @@ namespace fs = std::filesystem;
 
 constexpr char kPathVariable[] = "LOCKSTEP_CUDA_PATH";
 
-// One of the three places, and what was seen there.
+// One of the three places, and the result of the search there.
 struct Place {
   std::string name;
   std::vector<std::string> files;  // candidates, in order: paths, or names for the dynamic linker
   std::string looked_in;           // for the message
 };
 
-// The folders folder/*/below, in alphabetical order.
+// Returns the folders folder/*/below, in alphabetical order.
 std::vector<fs::path> FoldersBelow(const fs::path& folder, const char* below) {
   std::vector<fs::path> found;
   std::error_code error;
@@ -35,8 +35,8 @@ std::vector<fs::path> FoldersBelow(const fs::path& folder, const char* below) {
   return found;
 }
 
-// Where a folder of LOCKSTEP_CUDA_PATH may hold libraries: itself, as a toolkit (lib64), as Python's packages (*/lib)
-// or as what holds those (nvidia/*/lib).
+// Returns the folders of libraries for a folder of LOCKSTEP_CUDA_PATH: itself, those of a toolkit (lib64), of Python's
+// packages (*/lib), or of the parent of such packages (nvidia/*/lib).
 std::vector<std::string> Spread(const std::string& folder) {
   std::vector<fs::path> candidates = {folder, fs::path(folder) / "lib", fs::path(folder) / "lib64"};
   for (const fs::path& root : {fs::path(folder), fs::path(folder) / "nvidia"}) {
@@ -86,7 +86,7 @@ std::vector<Place> PlacesOf(const LibrarySpec& spec, const SearchPlaces& places)
   return all;
 }
 
-// Opens what `library` will open itself: from its folder, or where the dynamic linker finds it.
+// Opens the parts that `library` will open itself: from its folder, or from where the dynamic linker finds them.
 absl::Status OpenParts(const LibrarySpec& spec, const Library& library) {
   const fs::path folder = fs::path(library.path()).parent_path();
   for (const std::string& part : spec.parts) {
@@ -107,11 +107,11 @@ absl::Status TryFile(const LibrarySpec& spec, const std::string& file,
 }
 
 struct PythonFolders {
-  std::mutex mutex;  // of what follows
+  std::mutex mutex;  // guards the following member
   std::vector<std::string> folders;
 };
 
-// Process-wide, as what Python has installed is, and as libraries are; set once.
+// Process-wide, like Python's installed packages and loaded libraries. Set once.
 PythonFolders& FoldersOfPython() {
   static PythonFolders* const folders = new PythonFolders;
   return *folders;
@@ -149,8 +149,8 @@ absl::Status FindLibrary(const LibrarySpec& spec, const SearchPlaces& places,
     report += "\n  " + place.name + ": " + (refused.empty() ? place.looked_in : absl::StrJoin(refused, "; "));
   }
   ErrorStream error(any_there ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kNotFound);
-  error << spec.name << " " << spec.at_least.ToString() << " or later is needed, and "
-        << (any_there ? "what is there cannot be used" : "it was not found") << ". Looked for "
+  error << spec.name << " " << spec.at_least.ToString() << " or later is needed, but "
+        << (any_there ? "the libraries found cannot be used" : "it was not found") << ". Looked for "
         << absl::StrJoin(spec.files, " and ") << " in" << report << "\nTo install it: " << spec.install;
   return error;
 }

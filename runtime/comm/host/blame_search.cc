@@ -1,4 +1,4 @@
-#include "runtime/comm/host/search.h"
+#include "runtime/comm/host/blame_search.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,18 +7,18 @@
 
 namespace lockstep {
 
-Search::Search(int self, const std::vector<int>& late, absl::Duration grace, Ask ask)
+BlameSearch::BlameSearch(int self, const std::vector<int>& late, absl::Duration grace, Ask ask)
     : self_(self), grace_(grace), ask_(std::move(ask)) {
   for (int rank : late) trails_.push_back({.ranks = {rank}, .since = {}, .end = {}});
 }
 
-std::optional<std::vector<Search::Culprit>> Search::Poll() {
+std::optional<std::vector<BlameSearch::Culprit>> BlameSearch::Poll() {
   for (Trail& trail : trails_) {
     if (!trail.end.has_value()) Follow(trail);
   }
   const auto is_open = [](const Trail& trail) { return !trail.end.has_value(); };
   if (std::any_of(trails_.begin(), trails_.end(), is_open)) return std::nullopt;
-  // Ranks that wait for each other wait for the same third one, if there is one.
+  // Ranks that wait for each other wait for the same third rank, if there is one.
   const bool all_circle =
       std::all_of(trails_.begin(), trails_.end(), [](const Trail& trail) { return trail.is_circle; });
   std::vector<Culprit> culprits;
@@ -29,7 +29,7 @@ std::optional<std::vector<Search::Culprit>> Search::Poll() {
   return culprits;
 }
 
-void Search::Follow(Trail& trail) {
+void BlameSearch::Follow(Trail& trail) {
   const absl::Duration now = SteadyNow();
   const int rank = trail.ranks.back();
   const Reply reply = ask_(rank, !trail.asked);
@@ -42,7 +42,7 @@ void Search::Follow(Trail& trail) {
   const bool circle =
       reply.rank == self_ || std::find(trail.ranks.begin(), trail.ranks.end(), reply.rank) != trail.ranks.end();
   if (circle) {
-    // Not what waiting ranks say for long: one of them has just been served, or what was sent does not arrive.
+    // Waiting ranks do not answer so for long: one of them has just been served, or messages are lost.
     if (now - trail.since < grace_) return;
     trail.end = Culprit{trail.ranks.front(), false};
     trail.is_circle = true;
