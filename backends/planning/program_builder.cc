@@ -244,7 +244,7 @@ absl::Status ProgramBuilder::LowerCollective(const Node& node) {
   }
   for (auto& [dtype, operands] : by_dtype) {
     CollectiveInfo info = InfoOf(node, dtype);
-    if (!part_.is_whole() && any_layout) info.message_name = SaidOfReduction(node, positions.at(dtype));
+    if (!part_.is_whole() && any_layout) info.message_name = LabelOfReduction(node, positions.at(dtype));
     AddCollective(node, std::move(info), std::move(operands.first), std::move(operands.second));
   }
   return absl::OkStatus();
@@ -286,7 +286,7 @@ absl::Status ProgramBuilder::LowerPartialCollective(const Node& node) {
   }
   info.counts = {operand.type().num_elements()};
   info.label = "%" + operand.name();
-  info.message_name = SaidOfTransfer(node);
+  info.message_name = LabelOfTransfer(node);
   std::vector<int> reads, writes;
   if (part_.Has(operand)) {
     reads.push_back(Find(operand, ""));
