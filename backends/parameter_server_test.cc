@@ -648,12 +648,12 @@ TEST(ParameterServer, WhatServersDoNotDoIsRefused) {
   for (const char* const option : {"clipping=global_norm", "clipping=value", "accumulate=2"}) {
     EXPECT_THAT(error(StepOf(std::string("optimizer=SGD, learning_rate=0.1, ") + option), [](CompileOptions&) {}),
                 AllOf(HasSubstr("push"),
-                      HasSubstr("clipping (clip) and micro-batches (accumulate), needs strategy=\"all_reduce\"")))
+                      HasSubstr("clipping (clip) and micro-batches (accumulate), need strategy=\"all_reduce\"")))
         << option;
   }
   for (const char* const option : {"precision=f16", "uneven=true"}) {
     EXPECT_THAT(error(StepOf(std::string("optimizer=SGD, learning_rate=0.1, ") + option), [](CompileOptions&) {}),
-                HasSubstr("as where the scaling of an f16 loss leaves out steps, or uneven=True those without rows"))
+                HasSubstr("as with the scaling of an f16 loss or with uneven=True, which skip some updates"))
         << option;
   }
   const Graph model = *ParseGraph(WithAll(kModel, "ROWS", "12"));

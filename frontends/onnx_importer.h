@@ -22,52 +22,9 @@
 #include "core/graph.h"
 #include "core/status.h"
 #include "core/tensor.h"
-#include "frontends/onnx/import_options.h"
+#include "frontends/onnx/imported_model.h"
 
 namespace lockstep {
-
-// The parts of the imported file that ExportOnnx and ImportWithDims need.
-struct OnnxOrigin {
-  std::string file;   // for messages
-  std::string model;  // the serialized ModelProto, without the data of the parameters
-  ImportOptions options;
-};
-
-struct ImportedModel {
-  // Data inputs are split along the data axis as ImportOptions says: that dimension is the batch. States are the
-  // parameters. Results have the names of the model's outputs. The source of a node is "onnx:/fc1/MatMul" for a node of
-  // that name, "onnx:MatMul_3" for the fourth node of the file if it has no name, and
-  // "torch:encoder.0.fc1/node_MatMul_3" if PyTorch's exporter says that the node belongs to module encoder.0.fc1. A
-  // Dropout becomes a `dropout`, which is inactive until the pass training-mode enables it; a Dropout with ratio 0, or
-  // whose input training_mode is the constant false, becomes nothing. If the file draws at random, the graph has the
-  // states of core/random.h.
-  Graph graph;
-
-  // The initial value of each state except those of core/random.h, which start at 0. States are ImportOptions::states
-  // and the float initializers that the graph uses and that are parameters or running statistics. PyTorch's exporter
-  // marks parameters, buffers and constants in the file. Without such a mark, an initializer with at least one
-  // dimension is a parameter, except ImportOptions::constants and single elements that PyTorch's exporter computed
-  // ("val_67"). The other initializers, and all integer ones, are constants. An initializer that only sets an attribute
-  // (a shape, the bounds of Clip) is folded away.
-  std::map<std::string, Tensor> parameters;
-
-  // The parameters that neither the file nor an option marks as such. Tables and masks look the same.
-  std::vector<std::string> unmarked_parameters;
-
-  // The float initializers that the graph uses as constants, by the names of the constants. Most are epsilons and
-  // scales, but a scalar that should be trained looks the same (ConstantsToStates of passes/training/train_step.h).
-  std::vector<std::string> constants;
-
-  // The inputs in ImportOptions::values whose values became part of the graph. The graph is valid for these values
-  // only.
-  std::vector<std::string> fixed_inputs;
-
-  OnnxOrigin origin;
-
-  // Changes of the import that a user may want to know, one sentence each: Dropout drops nothing, batch normalisation
-  // is imported in inference form (passes/training/training_mode.h turns both to training form).
-  std::vector<std::string> notes;
-};
 
 // Imports the file `path`. Errors name the file, and the node, input, dimension or initializer in it.
 absl::StatusOr<ImportedModel> ImportOnnx(const std::string& path, const ImportOptions& options = {});

@@ -19,7 +19,7 @@
 #include "core/builder.h"
 #include "core/status.h"
 #include "core/tensor.h"
-#include "frontends/onnx/import_options.h"
+#include "frontends/onnx/imported_model.h"
 #include "frontends/onnx/schema_fwd.h"
 #include "frontends/onnx/subgraph.h"
 #include "frontends/onnx/values.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "frontends/onnx/import_options.h"
+#include "frontends/onnx/imported_model.h"
 #include "frontends/onnx/model_file.h"
 
 namespace lockstep {

@@ -22,7 +22,7 @@
 #include "core/builder.h"
 #include "core/ops/scan_parts.h"
 #include "core/status.h"
-#include "frontends/onnx/import_options.h"
+#include "frontends/onnx/imported_model.h"
 #include "frontends/onnx/schema_fwd.h"
 #include "frontends/onnx/values.h"
 

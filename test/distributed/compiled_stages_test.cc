@@ -458,7 +458,7 @@ TEST(CompiledStages, RefuseWhatTheyCannotRun) {
   EXPECT_EQ(CompileError(step, two), "");
   CompileOptions many;
   many.mesh = Mesh({{"stage", 40}});
-  EXPECT_THAT(CompileError(step, many), HasSubstr("is to be cut into 40 stages, and has "));
+  EXPECT_THAT(CompileError(step, many), HasSubstr("is to be cut into 40 stages, and has only "));
   EXPECT_THAT(CompileError(ParseGraph(kMlp).value(), two), HasSubstr("no training step with an optimizer"));
   EXPECT_THAT(CompileError(step, two, std::nullopt), HasSubstr("CompileOptions::rank"));
   EXPECT_THAT(CompileError(step, two, 2), HasSubstr("for rank 2"));
