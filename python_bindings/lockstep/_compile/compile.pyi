@@ -8,34 +8,7 @@ from .._reports.report import Report
 from .placements import Placement
 from .strategy import Strategy
 
-def compile(
-    graph: Graph,
-    backend: str = "cpu",
-    world: Communicator | None = None,
-    *,
-    mesh: Mapping[str, int] | None = None,
-    split: Mapping[str, Mapping[str, int]] | None = None,
-    placements: Mapping[str, Placement] | None = None,
-    shard_optimizer: bool = False,
-    shared_weights: bool = False,
-    threads: int | None = None,
-    strategy: str | Strategy = "all_reduce",
-    asynchronous: bool = False,
-    max_staleness: int | None = None,
-    bigarray_bound: int | None = None,
-    bucket_bytes: int | None = None,
-    buckets: Report | None = None,
-    wire: str | None = None,
-    factors: bool | float | None = None,
-    optimize: bool = True,
-    replicated: bool = False,
-    check_every: int = 512,
-    isa: str = "",
-    tf32: bool = False,
-    tune: bool = False,
-    memory_limit: int | None = None,
-    profile: bool = False,
-) -> Executable:
+def compile(graph: Graph, backend: str = 'cpu', world: Communicator | None = None, *, mesh: Mapping[str, int] | None = None, split: Mapping[str, Mapping[str, int]] | None = None, placements: Mapping[str, Placement] | None = None, shard_optimizer: bool = False, shared_weights: bool = False, threads: int | None = None, strategy: str | Strategy = 'all_reduce', asynchronous: bool = False, max_staleness: int | None = None, bigarray_bound: int | None = None, bucket_bytes: int | None = None, buckets: Report | None = None, wire: str | None = None, factors: bool | float | None = None, optimize: bool = True, replicated: bool = False, check_every: int = 512, isa: str = '', tf32: bool = False, tune: bool = False, memory_limit: int | None = None, profile: bool = False) -> Executable:
     """Compiles a graph for this rank, and loads it; the distribute pass runs in here. All ranks of `world` call it.
 
     The ranks compare what they compiled: different models, values or options are an error that shows the first difference, and so

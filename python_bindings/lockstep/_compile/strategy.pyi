@@ -99,26 +99,7 @@ class Strategy:
       tf32: True lets GPUs multiply f32 matrices with significands of 10 bits (TF32), which is several times as fast.
     """
 
-    def __init__(
-        self,
-        *,
-        mesh: Mapping[str, int] | None = None,
-        split: Mapping[str, Mapping[str, int]] | None = None,
-        placements: Mapping[str, Placement] | None = None,
-        shard_optimizer: bool = False,
-        shared_weights: bool = False,
-        strategy: str | Strategy = "all_reduce",
-        asynchronous: bool = False,
-        max_staleness: int | None = None,
-        bigarray_bound: int | None = None,
-        bucket_bytes: int | None = None,
-        buckets: Report | None = None,
-        wire: str | None = None,
-        factors: bool | float | None = None,
-        optimize: bool = True,
-        replicated: bool = False,
-        tf32: bool = False,
-    ) -> None: ...
+    def __init__(self, *, mesh: Mapping[str, int] | None = None, split: Mapping[str, Mapping[str, int]] | None = None, placements: Mapping[str, Placement] | None = None, shard_optimizer: bool = False, shared_weights: bool = False, strategy: str | Strategy = 'all_reduce', asynchronous: bool = False, max_staleness: int | None = None, bigarray_bound: int | None = None, bucket_bytes: int | None = None, buckets: Report | None = None, wire: str | None = None, factors: bool | float | None = None, optimize: bool = True, replicated: bool = False, tf32: bool = False) -> None: ...
     @classmethod
     def parse(cls, text: str) -> Strategy: ...
     @property
