@@ -42,11 +42,12 @@ constexpr Exclusion kExclusions[] = {
     {"shared_weights", "wire", kSlices},
     {"shard_optimizer", kStages, kOwnWeights},
     {"shard_optimizer", "wire", kSlices},
-    {"wire=int8", kStages, "the rounding errors that int8 keeps have no place on other stages; wire=\"bf16\" works"},
+    {"wire=int8", kStages,
+     "int8 keeps rounding errors in states of each rank, which stages do not support; wire=\"bf16\" works"},
     {"buckets", kStages, "each stage has different steps, whose times do not apply to other stages"},
     {"buckets", kDevice, "only steps on a CPU have times"},
-    {"optimize=false", "buckets", "it turns such optimizations off"},
-    {"optimize=false", "factors", "it turns such optimizations off"},
+    {"optimize=false", "buckets", "it turns this optimization off"},
+    {"optimize=false", "factors", "it turns this optimization off"},
     {kStages, kDevice, "pipelines run only on CPUs"},
 };
 

@@ -84,7 +84,7 @@ absl::Status SetFactors(CompileOptions& options, std::string_view text) {
   double operations = text == "true" ? std::numeric_limits<double>::infinity() : 0;
   const bool is_number = FromText(text, operations).ok();
   if (text != "true" && text != "false" && !(is_number && operations > 0)) {
-    return InvalidArgument() << " is " << text << ", expected true, false, or operations for a byte, more than 0";
+    return InvalidArgument() << " is " << text << ", expected true, false, or operations per byte, more than 0";
   }
   options.factors = operations;
   return absl::OkStatus();
@@ -104,7 +104,7 @@ Option OfServers(std::string name, Text text, Set set, std::string doc) {
           [set](CompileOptions& options, std::string_view given) -> absl::Status {
             if (options.servers) return set(*options.servers, given);
             if (given == "false") return absl::OkStatus();
-            return InvalidArgument() << " is of servers, with strategy=\"parameter_server\"";
+            return InvalidArgument() << " requires strategy=\"parameter_server\"";
           }};
 }
 
@@ -119,7 +119,7 @@ absl::Status SetMaxStaleness(ServerOptions& servers, std::string_view text) {
   RETURN_IF_ERROR(FromText(text, servers.max_staleness));
   if (servers.max_staleness < 0) return InvalidArgument() << " is " << servers.max_staleness << ", expected at least 0";
   if (!servers.synchronous) return absl::OkStatus();
-  return InvalidArgument() << " is for asynchronous=True; other workers wait for each other in each step";
+  return InvalidArgument() << " requires asynchronous=True; without it, workers wait for each other in each step";
 }
 
 absl::Status SetBigarrayBound(ServerOptions& servers, std::string_view text) {
@@ -152,7 +152,8 @@ The mesh of the ranks: the sizes of its named axes. The last axis varies fastest
 0 and 1 differ along "model", and ranks 0 and 2 along "data". The product of the sizes is the number of ranks. None:
 `{"data": world.size}`. An axis "stage" makes a pipeline: a training step is cut into stages of about equal cost. Each
 rank runs one stage and has its weights. The micro-batches of `train_step(accumulate=…)` pass through the stages one
-after the other (docs/pipeline.md). Excludes `asynchronous`.)")),
+after the other (docs/pipeline.md). An axis "stage" requires the backend "cpu" and a training step with an optimizer,
+and excludes weights that ranks share. `mesh` excludes `asynchronous`.)")),
       OfStrategy("Mapping[str, Mapping[str, int]] | None", "None",
                  {"split", R"(
 The states and inputs to split: for each name, the dimension to split along each axis. With

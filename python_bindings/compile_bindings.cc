@@ -145,7 +145,8 @@ void BindOptions(nb::module_& module) {
           [](GivenOptions& self, const Model& graph, const std::string& backend, const Communicator& world) {
             ThrowIfError(Resolve(self, graph.graph, backend, world));
           },
-          "graph"_a, "backend"_a, "world"_a, "Fills in what depends on the ranks, and refuses what does not go.")
+          "graph"_a, "backend"_a, "world"_a,
+          "Sets the options that depend on the ranks. Raises an Error for options that no rank can compile.")
       .def_prop_ro("mesh",
                    [](const GivenOptions& self) {
                      std::vector<std::pair<std::string, int64_t>> axes;
@@ -159,12 +160,12 @@ void BindOptions(nb::module_& module) {
             if (given) self.measured = MeasuredStepOf(*given);
             else self.measured.reset();
           },
-          "measured"_a.none(), "The report, with what collectives take; None where it says nothing of these ranks.",
+          "measured"_a.none(), "Sets the measured times from which buckets are chosen; None clears them.",
           nb::sig("def measured(self, measured: tuple[collections.abc.Sequence[tuple[str, int, int, int]], "
                   "collections.abc.Mapping[str, collections.abc.Sequence[tuple[int, int]]]] | None) -> None"))
       .def(
           "client", [](GivenOptions& self, ServerClient* client) { self.client = client; }, "client"_a,
-          "This worker's end of the servers.");
+          "Sets the connection of this worker to the servers.");
 }
 
 }  // namespace

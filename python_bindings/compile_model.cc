@@ -98,8 +98,8 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
                                                        : absl::StatusOr<Executable>(backend.status());
   RETURN_IF_ERROR(AgreeOnSuccess(communicator, "compile", executable.status()));
   // Ranks would find that their programs differ, but not why.
-  RETURN_IF_ERROR(
-      AgreeOnText(communicator, "options of compile", options.ToString(), "Give compile the same on all ranks."));
+  RETURN_IF_ERROR(AgreeOnText(communicator, "options of compile", options.ToString(),
+                              "Pass the same options to compile on all ranks."));
   loaded.strategy = options.ToString();
   const bool is_alone = options.servers && !options.servers->synchronous;
   RETURN_IF_ERROR(Load(loaded, model, **backend, *std::move(executable),

@@ -70,9 +70,7 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
         compiled.measured(_buckets.measured(world, compiled.mesh, report.program, times))
     executable = _lockstep._compile(graph, backend, world, compiled, dump)
     for dtype in _lockstep._slow_dtypes(graph, backend, given.get("isa", "")):
-        warn_once(
-            f"{dtype}: products are computed in f32 where this processor, or its library, is not quicker in {dtype}"
-        )
+        warn_once(f"{dtype}: products are computed in f32 if this processor or its library is not faster in {dtype}")
     executable._schedules.update(getattr(graph, "_schedules", {}))
     return executable
 

@@ -114,7 +114,7 @@ def _factors(name: str, value: Any) -> str:
     if type(value).__name__ in ("bool", "bool_"):
         return _flag(name, value)
     if not isinstance(value, Real) or not value > 0:
-        raise Error(f"compile: factors is {value!r}, expected True, False, or operations for a byte, more than 0")
+        raise Error(f"compile: factors is {value!r}, expected True, False, or operations per byte, more than 0")
     return repr(float(value))
 
 
@@ -127,7 +127,7 @@ def _buckets(name: str, value: Any) -> str:
     if isinstance(value, Measured):
         return value
     if not isinstance(value, Report):
-        raise Error(f"compile: {name} is {value!r}, expected what report() of an executable of this step gives")
+        raise Error(f"compile: {name} is {value!r}, expected a report() of an executable of this step")
     return "{}"
 
 
@@ -181,7 +181,7 @@ def with_mesh_of_plan(given: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(plan, Plan):
         return dict(given)
     if mesh is not None and list(checks.extents("mesh", mesh).items()) != list(plan.mesh.items()):
-        raise Error(f"compile: mesh is {mesh}, and placements a plan for {plan.mesh}")
+        raise Error(f"compile: mesh is {mesh}, but placements is a plan for the mesh {plan.mesh}")
     return {**given, "mesh": plan.mesh}
 
 
@@ -190,8 +190,8 @@ def check_on_one_host(world: Communicator) -> None:
     other = next((rank for rank in range(world.size) if world.host(rank) != world.host(0)), None)
     if other is not None:
         raise Error(
-            f"compile: shared_weights is of ranks on one host, and rank 0 is on {world.host(0)}, rank {other} on "
-            f"{world.host(other)}; shard_optimizer=True shares what the optimizer keeps, on any hosts"
+            f"compile: shared_weights requires ranks on one host, but rank 0 is on {world.host(0)} and rank {other} on "
+            f"{world.host(other)}; shard_optimizer=True splits the optimizer's states, on any hosts"
         )
 
 

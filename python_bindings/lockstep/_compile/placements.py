@@ -25,12 +25,10 @@ class Placement:
     splits: tuple[tuple[str, int], ...] = ()  # axis and dimension, by axis
 
     def __and__(self, other: Placement) -> Placement:
-        checks.instance(
-            "what a placement is joined with", other, Placement, "lockstep.split() or lockstep.replicated()"
-        )
+        checks.instance("the right operand of &", other, Placement, "lockstep.split() or lockstep.replicated()")
         twice = {axis for axis, _ in self.splits} & {axis for axis, _ in other.splits}
         if twice:
-            raise Error(f"{self} & {other}: a value is split along axis {min(twice)} once")
+            raise Error(f"{self} & {other}: a value can be split along axis {min(twice)} only once")
         return Placement(tuple(sorted(self.splits + other.splits)))
 
     def __str__(self) -> str:
@@ -43,7 +41,7 @@ class Placement:
         for part in [] if text == "replicated" else text.split(" & "):
             match = _SPLIT.fullmatch(part)
             if match is None:
-                raise Error(f'{text!r} is no placement, expected such as "split(0, model)" or "replicated"')
+                raise Error(f'{text!r} is not a placement, expected text such as "split(0, model)" or "replicated"')
             result &= cls(((match[2], int(match[1])),))
         return result
 

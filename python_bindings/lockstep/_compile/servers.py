@@ -16,17 +16,17 @@ def client_of(world: Communicator) -> _ServerClient:
     """This worker's end of the servers of the job."""
     if world.transport != "mpi":
         raise Error(
-            'compile: strategy="parameter_server" is of the workers of a job, world=Communicator.mpi(), and this world is of the '
+            'compile: strategy="parameter_server" requires the workers of a job, world=Communicator.mpi(), but this world has the '
             f'transport "{world.transport}"; a job with servers is started by `lockstep launch -n N -s S PROGRAM`'
         )
     servers = _lockstep._servers()
     if servers is None:
         raise Error(
-            'compile: strategy="parameter_server" needs parameter servers, and this job has none: start it by '
+            'compile: strategy="parameter_server" needs parameter servers, but this job has none: start it by '
             '`lockstep launch -n N -s S PROGRAM`; strategy="all_reduce" needs none'
         )
     if servers.workers != world.size:
-        raise Error(f"compile: world has {world.size} ranks, and the servers have {servers.workers} workers")
+        raise Error(f"compile: world has {world.size} ranks, but the servers have {servers.workers} workers")
     return servers
 
 

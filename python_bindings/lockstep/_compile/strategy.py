@@ -35,7 +35,7 @@ class Strategy:
     def __init__(self, **options: Any) -> None:
         names.check_options("Strategy", options, _options.OF_STRATEGY)
         if isinstance(options.get("buckets"), _options.Report):
-            raise Error("Strategy: buckets is a report, with which ranks measure: give it to compile")
+            raise Error("Strategy: buckets cannot be a report, because ranks must measure with it: pass it to compile")
         texts = _options.texts_of(_options.with_mesh_of_plan(options))
         object.__setattr__(self, "_text", _lockstep._strategy(texts))
 
@@ -85,5 +85,7 @@ def expanded(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in rest.items():
         other = "split" if name == "placements" else name
         if other in of_strategy:
-            raise Error(f"compile: {name}={value!r} and strategy={str(strategy)!r}, which has {other}: give it once")
+            raise Error(
+                f"compile: {name}={value!r} is given, and strategy={str(strategy)!r} also sets {other}: give it once"
+            )
     return of_strategy | rest
