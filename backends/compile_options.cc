@@ -12,7 +12,7 @@ namespace {
 // --- Exclusions ------------------------------------------------------------------------------------------------------
 
 struct Exclusion {
-  std::string_view one, other;  // names of options; "name=value" for a value of one; kStages; kDevice
+  std::string_view one, other;  // the name of an option, "name=value" for one value of it, kStages or kDevice
   std::string_view why;
 };
 
@@ -51,14 +51,14 @@ constexpr Exclusion kExclusions[] = {
     {kStages, kDevice, "pipelines run only on CPUs"},
 };
 
-// A value as Python writes it.
+// Returns a value in Python's syntax.
 std::string Shown(const CompileOption& option, const std::string& text) {
   if (text == "true" || text == "false") return text == "true" ? "True" : "False";
   return option.choices.empty() ? text : "\"" + text + "\"";
 }
 
-// Returns what messages call the given value of `what`, such as wire="bf16"; empty if it is not given. An option that
-// is false counts as not given, unless `what` names the value.
+// Returns `what` with its given value for messages, such as wire="bf16"; empty if it is not given. An option that is
+// false counts as not given, unless `what` names that value.
 std::string Given(std::string_view what, const CompileOptions& options, const Mesh& mesh, std::string_view backend) {
   if (what == kDevice) return backend == "cpu" ? "" : "backend=\"" + std::string(backend) + "\"";
   if (what == kStages) return mesh.axis_size(kStageAxis).value_or(1) > 1 ? "stages, mesh=" + mesh.ToString() : "";

@@ -13,9 +13,9 @@ namespace {
 using passes::ServerOptions;
 using Option = OptionOf<CompileOptions>;
 
-// --- How options are set and printed ---------------------------------------------------------------------------------
+// --- Setting and printing options ------------------------------------------------------------------------------------
 
-// A whole number within bounds; T is an integer, or may be absent.
+// Returns an option with a whole number from `low` to `high`. T is an integer type, or std::optional of one.
 template <typename C, typename T>
 Option Number(std::string name, T C::* field, int64_t low, int64_t high, std::string doc) {
   const auto text = [field](const CompileOptions& options) {
@@ -37,9 +37,9 @@ Option Number(std::string name, T C::* field, int64_t low, int64_t high, std::st
 }
 
 constexpr int64_t kAnyNumber = std::numeric_limits<int64_t>::max();
-constexpr int64_t kMaxThreads = 1024;  // of a rank: more than hosts have cores
+constexpr int64_t kMaxThreads = 1024;  // of a rank; hosts have fewer cores
 
-// The option, whose text is one of `choices`.
+// Returns the option with its values limited to `choices`.
 CompileOption OneOf(std::vector<std::string> choices, CompileOption option) {
   option.choices = choices;
   option.set = [choices, set = option.set](CompileOptions& options, std::string_view text) -> absl::Status {
@@ -51,7 +51,7 @@ CompileOption OneOf(std::vector<std::string> choices, CompileOption option) {
   return option;
 }
 
-// What goes before counts.
+// Adds the placements of names that have none yet: `split` is set before `placements` and takes precedence.
 absl::Status AddPlacements(CompileOptions& options, std::string_view text) {
   passes::PlacementChoices choices;
   RETURN_IF_ERROR(FromText(text, choices));
@@ -96,7 +96,7 @@ absl::Status SetStrategy(CompileOptions& options, std::string_view text) {
   return absl::OkStatus();
 }
 
-// An option of parameter servers, which there have to be unless it is false.
+// Returns an option of parameter servers. Setting it without servers is an error, except to false.
 template <typename Text, typename Set>
 Option OfServers(std::string name, Text text, Set set, std::string doc) {
   return {std::move(name), std::move(doc),

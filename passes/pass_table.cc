@@ -34,7 +34,7 @@
 namespace lockstep::passes {
 namespace {
 
-// A row of a pass whose options are a struct: one of its options is a field.
+// Returns the entry of a pass whose options are the fields of a struct.
 template <typename S>
 PassEntry Row(std::string name, std::string doc, const std::function<Pass(S)>& make, std::vector<OptionOf<S>> options,
               const S& defaults = {}) {
@@ -53,7 +53,7 @@ PassEntry Plain(std::string name, std::string doc, Pass (*make)()) {
   return Row<NoOptions>(std::move(name), std::move(doc), [make](NoOptions) { return make(); }, {});
 }
 
-// --- Options of passes that take no struct of them -------------------------------------------------------------------
+// --- Options of passes that have no struct of options ----------------------------------------------------------------
 
 struct Gradients {
   std::string of = "loss";
@@ -80,7 +80,7 @@ std::function<bool(const Node&)> IsOneOf(std::vector<std::string> names) {
   };
 }
 
-// `on` or `off`.
+// The option `dropout`, whose values are `on` and `off`.
 OptionOf<TrainingModeOptions> Dropout() {
   return {"dropout", "or off", [](const TrainingModeOptions& mode) { return mode.dropout ? "on" : "off"; },
           [](TrainingModeOptions& mode, std::string_view text) -> absl::Status {
@@ -90,7 +90,7 @@ OptionOf<TrainingModeOptions> Dropout() {
           }};
 }
 
-// The size of the first bucket follows from that of the others, unless it is given.
+// The option `max_bytes`. It also sets first_bytes, unless the option `first_bytes` follows.
 OptionOf<MergeOptions> MaxBytes() {
   OptionOf<MergeOptions> option = Bind("max_bytes", &MergeOptions::max_bytes);
   option.set = [set = option.set](MergeOptions& merge, std::string_view text) {
@@ -101,7 +101,7 @@ OptionOf<MergeOptions> MaxBytes() {
   return option;
 }
 
-// Options that are the axes of a mesh.
+// Makes Distribute. The options are the axes of the mesh and their sizes.
 absl::StatusOr<Pass> MakeDistribute(const std::vector<NamedText>& axes) {
   Mesh mesh;
   const absl::Status status = FromText("{" + PrintNamedTexts(axes) + "}", mesh);

@@ -1,6 +1,6 @@
-"""Writes docs/options.md: the options of compile, as its table has them.
+"""Writes docs/options.md, the options of compile, from their table.
 
-python tools/options_document.py        # `make docs` does it; a test says when it is due
+python tools/options_document.py        # `make docs` runs this; a test fails if the document is out of date
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The options of compile follow from their table; a strategy is a value that prints, parses and compares."""
+"""The options of compile come from their table. A strategy is a value that can be printed, parsed and compared."""
 
 from __future__ import annotations
 
@@ -118,7 +118,10 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     'split={a={},"b,c=d"={data=0,model=1}}': {
         "placements": {"a": ls.replicated(), "b,c=d": ls.split(0, "data") & ls.split(1, "model")}
     },
-    "split={w={model=0}}": {"split": {"w": {"model": 0}}, "placements": {"w": ls.replicated()}},  # the first counts
+    "split={w={model=0}}": {
+        "split": {"w": {"model": 0}},
+        "placements": {"w": ls.replicated()},
+    },  # the first entry counts
     "shard_optimizer=true,shared_weights=true": {"shared_weights": True},
     "strategy=parameter_server,asynchronous=true,max_staleness=0,bigarray_bound=10": {
         "strategy": "parameter_server",

@@ -1,4 +1,4 @@
-"""This worker's end of parameter servers, where they update what is trained."""
+"""The connection of a worker to the parameter servers that update its trained states."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def client_of(world: Communicator) -> _ServerClient:
-    """This worker's end of the servers of the job."""
+    """Returns the connection of this worker to the servers of the job. Raises an Error if there are none."""
     if world.transport != "mpi":
         raise Error(
             'compile: strategy="parameter_server" requires the workers of a job, world=Communicator.mpi(), but this world has the '
@@ -31,5 +31,5 @@ def client_of(world: Communicator) -> _ServerClient:
 
 
 def staleness_of(executable: Executable) -> Staleness:
-    """What Executable.staleness() does."""
+    """Implements Executable.staleness()."""
     return Staleness(executable._staleness())
