@@ -15,9 +15,9 @@ HEAD = """# The options of `compile`
 
 Generated from the table in `backends/option_table.cc`: run `make docs`.
 
-`lockstep.compile(graph, backend, world, **options)` takes these keywords. An option of a strategy must be equal on all ranks,
-which compare it. A `lockstep.Strategy` is one value with all these options. Its text lists those that differ from their
-defaults, such as `mesh={data=2,model=2},split={fc1.weight={model=0}},wire=bf16`:
+`lockstep.compile(graph, backend, world, **options)` takes these keywords. Options of a strategy must be equal on
+all ranks, which compare them. A `lockstep.Strategy` is one value with all these options. Its text lists those that
+differ from their defaults, such as `mesh={data=2,model=2},split={fc1.weight={model=0}},wire=bf16`:
 
 ```python
 strategy = ls.Strategy(mesh={"data": 2, "model": 2}, split={"fc1.weight": {"model": 0}}, wire="bf16")
