@@ -12,7 +12,7 @@ namespace {
 // --- Exclusions ------------------------------------------------------------------------------------------------------
 
 struct Exclusion {
-  std::string_view one, other;  // names of options; "name=value" for a value of one; kStages; kDevice
+  std::string_view one, other;  // the name of an option, "name=value" for one value of it, kStages or kDevice
   std::string_view why;
 };
 
@@ -42,22 +42,23 @@ constexpr Exclusion kExclusions[] = {
     {"shared_weights", "wire", kSlices},
     {"shard_optimizer", kStages, kOwnWeights},
     {"shard_optimizer", "wire", kSlices},
-    {"wire=int8", kStages, "the rounding errors that int8 keeps have no place on other stages; wire=\"bf16\" works"},
+    {"wire=int8", kStages,
+     "int8 keeps rounding errors in states of each rank, which stages do not support; wire=\"bf16\" works"},
     {"buckets", kStages, "each stage has different steps, whose times do not apply to other stages"},
     {"buckets", kDevice, "only steps on a CPU have times"},
-    {"optimize=false", "buckets", "it turns such optimizations off"},
-    {"optimize=false", "factors", "it turns such optimizations off"},
+    {"optimize=false", "buckets", "it turns this optimization off"},
+    {"optimize=false", "factors", "it turns this optimization off"},
     {kStages, kDevice, "pipelines run only on CPUs"},
 };
 
-// A value as Python writes it.
+// Returns a value in Python's syntax.
 std::string Shown(const CompileOption& option, const std::string& text) {
   if (text == "true" || text == "false") return text == "true" ? "True" : "False";
   return option.choices.empty() ? text : "\"" + text + "\"";
 }
 
-// Returns what messages call the given value of `what`, such as wire="bf16"; empty if it is not given. An option that
-// is false counts as not given, unless `what` names the value.
+// Returns `what` with its given value for messages, such as wire="bf16"; empty if it is not given. An option that is
+// false counts as not given, unless `what` names that value.
 std::string Given(std::string_view what, const CompileOptions& options, const Mesh& mesh, std::string_view backend) {
   if (what == kDevice) return backend == "cpu" ? "" : "backend=\"" + std::string(backend) + "\"";
   if (what == kStages) return mesh.axis_size(kStageAxis).value_or(1) > 1 ? "stages, mesh=" + mesh.ToString() : "";

@@ -1,5 +1,5 @@
 // The options of a compilation: the strategy, which is equal on all ranks and has a text form, and the options of one
-// rank and its machine. option_table.h has the table of options, and compile_options.cc that of exclusions.
+// rank and its machine. The table of options is in option_table.h, and the table of exclusions in compile_options.cc.
 
 #pragma once
 
@@ -23,11 +23,11 @@ struct Strategy {
   // axis `stage`, ranks are the stages of a pipeline: the graph must be a training step, which is cut
   // (passes/stages/cut_into_stages.h), and each rank compiles its own part (planning/own_part.h).
   Mesh mesh;
-  // Inputs and states that the ranks split, in addition to those that the graph says; patterns are those of the shell.
+  // Inputs and states to split between ranks, in addition to those that the graph splits; names may be shell patterns.
   passes::PlacementChoices placements;
   bool shard_optimizer = false;  // ranks along `data` split the optimizer's states
-  // Ranks along the axis `data`, which must share memory, have one copy of the states of which each rank updates a
-  // slice, or which no rank updates (planning/share_states.h). The slices come from shard_optimizer or from placements.
+  // Ranks along the axis `data`, which must share memory, have one copy of a state if each rank updates a slice of it,
+  // or no rank updates it (planning/share_states.h). The slices come from shard_optimizer or from placements.
   bool shared_weights = false;
   // Parameter servers update the trained states, instead of the ranks. Requires a mesh with only the axis `data`, or no
   // mesh; asynchronous servers require no mesh.
@@ -37,15 +37,15 @@ struct Strategy {
   std::string wire;                              // PipelineOptions::wire
   std::optional<double> factors;                 // FactorOptions::operations_per_byte; null: the caller chooses
   bool optimize = true;                          // false: only the passes that are necessary to run
-  bool replicated = false;  // every rank is meant to get the same inputs (passes/distribute/check_shares.h)
-  bool tf32 = false;        // (TargetOptions)
+  bool replicated = false;                       // all ranks may get the same inputs (passes/distribute/check_shares.h)
+  bool tf32 = false;                             // (TargetOptions)
 
   bool operator==(const Strategy&) const = default;
 
   // Returns the options that differ from the default: mesh={data=2,model=2},split={fc1.weight={model=0}},wire=bf16
   // (core/option_text.h).
   std::string ToString() const;
-  // Returns the strategy of such a text. An error names the option; for an unknown name, also the nearest option.
+  // Parses the text of ToString. An error names the option; for an unknown name, also the nearest option.
   static absl::StatusOr<Strategy> Parse(std::string_view text);
 };
 
@@ -61,8 +61,9 @@ struct CompileOptions : Strategy {
   passes::PassDebug debug;      // with a directory for reproducers, a failure after the passes writes one too
 };
 
-// Checks all options in one place. Refuses two that exclude each other, naming both and the reason, and graphs that do
-// not have what the options require. Returns the mesh of all ranks: the options', or the graph's.
+// Checks all options. Returns an error if two options exclude each other, with both names and the reason, or if the
+// graph does not meet a requirement of the options. Returns the mesh of all ranks: the options', or the graph's if the
+// options have none.
 absl::StatusOr<Mesh> CheckOptions(const Graph& graph, const CompileOptions& options, std::string_view backend);
 
 }  // namespace lockstep

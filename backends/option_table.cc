@@ -13,9 +13,9 @@ namespace {
 using passes::ServerOptions;
 using Option = OptionOf<CompileOptions>;
 
-// --- How options are set and printed ---------------------------------------------------------------------------------
+// --- Setting and printing options ------------------------------------------------------------------------------------
 
-// A whole number within bounds; T is an integer, or may be absent.
+// Returns an option with a whole number from `low` to `high`. T is an integer type, or std::optional of one.
 template <typename C, typename T>
 Option Number(std::string name, T C::* field, int64_t low, int64_t high, std::string doc) {
   const auto text = [field](const CompileOptions& options) {
@@ -37,9 +37,9 @@ Option Number(std::string name, T C::* field, int64_t low, int64_t high, std::st
 }
 
 constexpr int64_t kAnyNumber = std::numeric_limits<int64_t>::max();
-constexpr int64_t kMaxThreads = 1024;  // of a rank: more than hosts have cores
+constexpr int64_t kMaxThreads = 1024;  // of a rank; hosts have fewer cores
 
-// The option, whose text is one of `choices`.
+// Returns the option with its values limited to `choices`.
 CompileOption OneOf(std::vector<std::string> choices, CompileOption option) {
   option.choices = choices;
   option.set = [choices, set = option.set](CompileOptions& options, std::string_view text) -> absl::Status {
@@ -51,7 +51,7 @@ CompileOption OneOf(std::vector<std::string> choices, CompileOption option) {
   return option;
 }
 
-// What goes before counts.
+// Adds the placements of names that have none yet: `split` is set before `placements` and takes precedence.
 absl::Status AddPlacements(CompileOptions& options, std::string_view text) {
   passes::PlacementChoices choices;
   RETURN_IF_ERROR(FromText(text, choices));
@@ -84,7 +84,7 @@ absl::Status SetFactors(CompileOptions& options, std::string_view text) {
   double operations = text == "true" ? std::numeric_limits<double>::infinity() : 0;
   const bool is_number = FromText(text, operations).ok();
   if (text != "true" && text != "false" && !(is_number && operations > 0)) {
-    return InvalidArgument() << " is " << text << ", expected true, false, or operations for a byte, more than 0";
+    return InvalidArgument() << " is " << text << ", expected true, false, or operations per byte, more than 0";
   }
   options.factors = operations;
   return absl::OkStatus();
@@ -96,7 +96,7 @@ absl::Status SetStrategy(CompileOptions& options, std::string_view text) {
   return absl::OkStatus();
 }
 
-// An option of parameter servers, which there have to be unless it is false.
+// Returns an option of parameter servers. Setting it without servers is an error, except to false.
 template <typename Text, typename Set>
 Option OfServers(std::string name, Text text, Set set, std::string doc) {
   return {std::move(name), std::move(doc),
@@ -104,7 +104,7 @@ Option OfServers(std::string name, Text text, Set set, std::string doc) {
           [set](CompileOptions& options, std::string_view given) -> absl::Status {
             if (options.servers) return set(*options.servers, given);
             if (given == "false") return absl::OkStatus();
-            return InvalidArgument() << " is of servers, with strategy=\"parameter_server\"";
+            return InvalidArgument() << " requires strategy=\"parameter_server\"";
           }};
 }
 
@@ -119,7 +119,7 @@ absl::Status SetMaxStaleness(ServerOptions& servers, std::string_view text) {
   RETURN_IF_ERROR(FromText(text, servers.max_staleness));
   if (servers.max_staleness < 0) return InvalidArgument() << " is " << servers.max_staleness << ", expected at least 0";
   if (!servers.synchronous) return absl::OkStatus();
-  return InvalidArgument() << " is for asynchronous=True; other workers wait for each other in each step";
+  return InvalidArgument() << " requires asynchronous=True; without it, workers wait for each other in each step";
 }
 
 absl::Status SetBigarrayBound(ServerOptions& servers, std::string_view text) {
@@ -148,137 +148,141 @@ using O = CompileOptions;
 std::vector<CompileOption> MakeTable() {
   return {
       OfStrategy("Mapping[str, int] | None", "None", Bound("mesh", &O::mesh, R"(
-The ranks as a grid with named axes, the last one fastest: with `{"data": 2, "model": 2}`, ranks 0 and 1 differ along
-"model", ranks 0 and 2 along "data". The product of the sizes is the number of ranks. None is `{"data": world.size}`.
-Along an axis "stage", ranks are the stages of a pipeline: a training step is cut into parts of about equal cost, and
-each rank has one part with its weights; the micro-batches of `train_step(accumulate=…)` follow each other through the
-parts (docs/pipeline.md).)")),
+The mesh of the ranks: the sizes of its named axes. The last axis varies fastest: with `{"data": 2, "model": 2}`, ranks
+0 and 1 differ along "model", and ranks 0 and 2 along "data". The product of the sizes is the number of ranks. None:
+`{"data": world.size}`. An axis "stage" makes a pipeline: a training step is cut into stages of about equal cost. Each
+rank runs one stage and has its weights. The micro-batches of `train_step(accumulate=…)` pass through the stages one
+after the other (docs/pipeline.md). An axis "stage" requires the backend "cpu" and a training step with an optimizer,
+and excludes weights that ranks share. `mesh` excludes `asynchronous`.)")),
       OfStrategy("Mapping[str, Mapping[str, int]] | None", "None",
                  {"split", R"(
-States and inputs that the ranks share along an axis, each with the dimension that is split. With
-`{"fc1.weight": {"model": 0}, "fc2.weight": {"model": 1}}` each rank holds a part of both weights. What the optimizer
-keeps for a state is split with it. Inputs are split along "data" already, as `load_onnx` says.)",
+The states and inputs to split: for each name, the dimension to split along each axis. With
+`{"fc1.weight": {"model": 0}, "fc2.weight": {"model": 1}}` each rank has a part of both weights. The optimizer's states
+of a weight are split with it. Inputs are split along "data" already, as `load_onnx` says. Excludes `asynchronous`.)",
                   TextOfPlacements, AddPlacements}),
       OfStrategy("Mapping[str, Placement] | None", "None",
                  {"placements", R"(
-The same for names and patterns: `{"fc1.*": split(0, "model"), "fc*": replicated()}`, with `lockstep.split` and
-`lockstep.replicated`. The first entry that matches a state or input counts, and `split` comes before `placements`.
-Patterns do not match what the optimizer keeps. A `Plan` of `lockstep.plan` is accepted too; its mesh is then the mesh
-of the program (docs/model_parallelism.md).)",
+The same as `split`, by names or patterns: `{"fc1.*": split(0, "model"), "fc*": replicated()}`, with `lockstep.split`
+and `lockstep.replicated`. The first entry that matches a state or input counts. Entries of `split` come before those of
+`placements`. Patterns do not match the optimizer's states. A `Plan` of `lockstep.plan` is accepted too. It also sets
+`mesh` (docs/model_parallelism.md).)",
                   NoText, AddPlacements}),
       OfStrategy("bool", "False", Bound("shard_optimizer", &O::shard_optimizer, R"(
-True lets the ranks along "data" share what optimizers keep for weights, such as momenta and averages, as the first
-stage of ZeRO does. Gradients are reduced to slices, each rank updates the slice whose momentum it has, and the slices
-of the new weights are gathered. The number of bytes sent is the same. Results have the same bits, except where norms of
-gradients are sums over slices, and where batch normalisation by the statistics of all ranks adds the ranks' means. A
-state without a dimension that the ranks can share evenly stays whole. `exe.state` shows the slices of this rank;
-checkpoints have all of them.)")),
+True shards the optimizer's states, such as momenta and averages, over the ranks along "data", as in the first stage of
+ZeRO. Gradients are reduced to slices. Each rank updates the slice whose states it has, and the slices of the new
+weights are gathered. The number of bytes sent stays the same. Results have the same bits, with two exceptions: norms
+of gradients that are sums over slices, and batch normalisation by the statistics of all ranks, which adds the ranks'
+means. A state without a dimension that divides evenly among the ranks stays whole. `exe.state` shows the slices of this
+rank. Checkpoints contain all slices. Excludes `wire`, parameter servers and an axis "stage".)")),
       OfStrategy("bool", "False",
                  {"shared_weights", R"(
-True lets the ranks along "data", which are processes or threads of one host, keep one copy of the weights in shared
-memory. It includes `shard_optimizer`: each rank updates its slices of the weights in place, after the last use of the
-old ones on any rank, and no new weights are sent. With Adam, n ranks hold n copies of the gradients, and one of the
-weights and moments. Results have the bits of `shard_optimizer`, and `exe.memory` counts this rank's share. Frozen
-weights and those of an evaluation are shared too. Each rank has its own copy of what ranks cannot share evenly along
-the outermost dimension, and of what all of them update alike (batch statistics, plain SGD). Assigning a shared state
-waits for the other ranks, which must assign the same value. An error for ranks on several hosts, and on GPUs.)",
+True keeps one copy of the weights, in shared memory, for the ranks along "data". It includes `shard_optimizer`: each
+rank updates its slices of the weights in place, after the last use of the old values on any rank, and no new weights
+are sent. With Adam, n ranks have n copies of the gradients, and one copy of the weights and moments. Results have the
+bits of `shard_optimizer`. `exe.memory` counts the share of this rank. Frozen weights and the weights of an evaluation
+are shared too. Each rank has its own copy of states that do not divide evenly along the outermost dimension, and of
+states that all ranks update alike (batch statistics, weights with plain SGD). Assigning a shared state waits for the
+other ranks, which must assign the same value. Requires processes or threads of one host, and the backend "cpu".
+Excludes `wire`, parameter servers and an axis "stage".)",
                   [](const O& options) { return ToText(options.shared_weights); }, SetSharedWeights}),
       OfMachine("int | None", "None", Number("threads", &O::threads, 1, kMaxThreads, R"(
-Threads of this rank, equal on all ranks, at most 1024. None is OMP_NUM_THREADS if that is set, else the cores of this
-process divided by the number of ranks on the host that has most.)")),
+The number of threads of this rank, from 1 to 1024, equal on all ranks. None: OMP_NUM_THREADS if it is set. Otherwise,
+the cores of this process divided by the number of ranks on the host that has most.)")),
       OneOf({"all_reduce", "parameter_server"},
             OfStrategy(
                 "str | Strategy", "\"all_reduce\"",
                 {"strategy", R"(
-What updates the trained weights. With "all_reduce", each rank updates them by the sum of all gradients. With
-"parameter_server", the servers of the job do (`lockstep launch -n N -s S`): a rank pushes each gradient as soon as it
-is computed, the servers run the optimizer, and the new weights come back at the end of the call
-(docs/parameter_servers.md). Servers keep what the optimizer keeps, so no rank has it; `exe.state`, `save` and `load`
-work as always. Servers need the backend "cpu", and an optimizer whose update needs only its gradient, its states and
-its settings; f16 with its scaled loss and `uneven` need "all_reduce", and so do clipping and `accumulate` with
-synchronous updates. `wire`, `buckets`, `bucket_bytes` and `factors` are options of all-reduces. A `Strategy`, or its
-text such as "mesh={data=2},wire=bf16", gives all the options in it; giving one of them again is an error.)",
+The way in which trained weights are updated. "all_reduce": each rank updates them by the sum of all gradients.
+"parameter_server": the servers of the job update them (`lockstep launch -n N -s S`, docs/parameter_servers.md). A rank
+pushes each gradient as soon as it is computed. The servers run the optimizer and keep its states, and the new weights
+come back at the end of the call. `exe.state`, `save` and `load` work as always. Servers require the backend "cpu", and
+an optimizer whose update needs only its gradient, its states and its settings. They exclude f16 with a scaled loss,
+`uneven`, meshes of several axes, weights that ranks share (`split`, `placements`, `shard_optimizer`, `shared_weights`),
+and the options of all-reduces: `wire`, `buckets`, `bucket_bytes` and `factors`. Synchronous servers also exclude
+clipping and `accumulate`. A `Strategy`, or its text such as "mesh={data=2},wire=bf16", sets all options in it. Passing
+one of these options again is an error.)",
                  [](const O& options) -> std::string { return options.servers ? "parameter_server" : "all_reduce"; },
                  SetStrategy})),
       OfStrategy("bool", "False",
                  OfServers(
                      "asynchronous", [](const ServerOptions& s) { return !s.synchronous; }, SetAsynchronous, R"(
-An option of "parameter_server". False: an update waits for the gradients of all ranks, and the bits are those of
+Requires strategy="parameter_server". False: an update waits for the gradients of all ranks, and has the bits of
 "all_reduce" in rank order. True: each gradient is an update at once, and no rank waits. The step of a rank is then a
-program of its own, with its own batch, loss and number of calls. States are still assigned, saved and loaded by all
-ranks together; the values and settings of rank 0 count.)")),
+program of its own, with its own batch, loss and number of calls. All ranks still assign, save and load states together,
+and the values and settings of rank 0 count. True excludes `mesh`, `split` and `placements`.)")),
       OfStrategy("int | None", "None",
                  OfServers(
                      "max_staleness", [](const ServerOptions& s) { return s.max_staleness; }, SetMaxStaleness, R"(
-An option of asynchronous servers: how many updates a rank may be ahead of the slowest one before it waits, at least 0.
-None is any number. When ranks meet, as in `exe.save`, their numbers of calls may differ by this number at most.
-`exe.staleness()` says how late gradients were.)")),
+Requires asynchronous=True. The number of updates that a rank may be ahead of the slowest rank, at least 0. A rank that
+is further ahead waits. None: no limit. At calls where all ranks meet, such as `exe.save`, their numbers of calls may
+differ by at most this number. `exe.staleness()` says how late gradients were.)")),
       OfStrategy("int | None", "None",
                  OfServers(
                      "bigarray_bound", [](const ServerOptions& s) { return s.bigarray_bound; }, SetBigarrayBound, R"(
-An option of "parameter_server": weights of more elements than this are divided evenly among all servers; others are on
-one server each. None is a million. Weights of optimizers that update a weight as a whole (LAMB, Muon) are never
-divided.)")),
+Requires strategy="parameter_server". Weights with more elements than this number, which is at least 1, are divided
+evenly among all servers. Each other weight is on one server. None: 1000000. Weights of optimizers that update a weight
+as a whole (LAMB, Muon) are never divided.)")),
       OfStrategy("int | None", "None", Number("bucket_bytes", &O::bucket_bytes, 1, kAnyNumber, R"(
-Gradients are reduced together in buckets of about this size, in bytes. None is 4 MiB.)")),
+The approximate size of buckets, in bytes. The gradients in a bucket are reduced together. None: 4 MiB.
+Excludes parameter servers.)")),
       OfStrategy("Report | None", "None",
                  {"buckets", R"(
-The `exe.report()` of an executable of the same step that ran on these ranks. Buckets are then chosen so that the step
-ends as early as possible, from the times at which each gradient was computed, the times of its updates, and the
-duration of collectives of different sizes, which is measured now in about a second. Each rank gives its own report; the
-latest times of all ranks count, so all ranks choose the same buckets. The step may have had another `wire`, except
-"int8", for which gradients have no times. Results have the same bits, except on more than two hosts, where buckets of
-other sizes may take routes that add in another order (`order="rank"` keeps one order). What times do not decide follows
-`bucket_bytes`: gathers of new weights, and everything along an axis whose ranks share memory. For the backend "cpu"
-only.)",
+The `exe.report()` of an executable that ran the same step on these ranks. Buckets are then chosen so that the step ends
+as early as possible. The choice depends on the time at which each gradient was computed, the duration of its update,
+and the duration of collectives of different sizes, which is measured during compilation, in about a second. Each rank
+passes its own report. The latest times of all ranks count, so all ranks choose the same buckets. The step of the report
+may have another `wire`, except "int8", for which gradients have no times. Results have the same bits, except on more
+than two hosts: there, buckets of other sizes may take routes that add in another order (`order="rank"` keeps one
+order). Buckets of gathered new weights, and all buckets along an axis whose ranks share memory, still follow
+`bucket_bytes`. Requires the backend "cpu". Excludes optimize=False, parameter servers and an axis "stage".)",
                   [](const O& options) { return ToText(options.measured); },
                   [](O& options, std::string_view text) { return FromText(text, options.measured); }}),
       OneOf({"bf16", "int8"}, OfStrategy("str | None", "None", Bound("wire", &O::wire, R"(
-The type as which f32 gradients are sent between ranks. "bf16" takes half the bytes: values are rounded to 8 bits of
-significand, added in f32, and the sum is rounded again. "int8" takes a quarter of the bytes: values are integers from
--127 to 127 with a scale for each 256 of them; what rounding removes is kept on each rank, in f32 and as large as the
-gradients, and added in the next step (docs/wire.md). It applies to the gradients of `train_step`; the loss, statistics
-and norms are sent as they are. An error with `shard_optimizer` and `shared_weights`, whose ranks get slices of
-gradients. None sends f32.)"))),
+The dtype in which f32 gradients of `train_step` are sent between ranks. None: f32. "bf16": half of the bytes. Values
+are rounded to 8 bits of significand and added in f32, and the sum is rounded again. "int8": about a quarter of the
+bytes. Values are integers from -127 to 127, with one scale for 256 values. Each rank keeps the rounding errors, in f32
+and as large as the gradients, and adds them in the next step (docs/wire.md). The loss, statistics and norms are sent
+unchanged. Excludes `shard_optimizer` and `shared_weights`, which reduce gradients to slices, and parameter servers.
+"int8" also excludes an axis "stage".)"))),
       OfStrategy("bool | float | None", "None",
                  {"factors", R"(
-Whether ranks send the factors of a gradient in place of the gradient. The gradient of a layer's weights is a product;
-with a batch of few rows and a wide layer, its factors are much smaller than the product. With a number, ranks gather
-the factors of all rows and each computes the whole product where the product takes fewer operations than this number
-for each byte that is saved. The gradient of an embedding is then computed from the rows that were looked up. The sum
-over the batch has the order of one rank, and so has other bits than a sum of ranks' sums. True counts bytes only. False
-reduces every gradient. None is 100 where ranks along "data" are on several hosts, and False where all are on one host
-or the communicator has `order="rank"`. Gradients of micro-batches, and those that `shard_optimizer` reduces to slices,
-are always reduced. With `wire`, the size of a gradient is that which is sent.)",
+The condition for sending the factors of a gradient in place of the gradient. The gradient of a layer's weights is a
+product. With few rows in a batch and a wide layer, the factors are much smaller than the product. A number, more than
+0: ranks gather the factors of all rows, and each rank computes the whole product, if that takes fewer operations than
+this number for each byte that is saved. The gradient of an embedding is then computed from the rows that were looked
+up. The batch is summed in the order of one rank, so the bits differ from those of a sum of the ranks' sums. True:
+only bytes count. False: every gradient is reduced. None: 100 if ranks along "data" are on several hosts; False if all
+are on one host or the communicator has `order="rank"`. Gradients of micro-batches, and gradients that `shard_optimizer`
+reduces to slices, are always reduced. With `wire`, the bytes of a gradient are those that are sent. Excludes
+optimize=False and parameter servers.)",
                   TextOfFactors, SetFactors}),
       OfStrategy("bool", "True", Bound("optimize", &O::optimize, R"(
-False runs only the passes that are needed to run the program: no buckets, and no `factors`.)")),
+True runs all passes. False runs only those that the program needs to run: no buckets and no `factors`.)")),
       OfStrategy("bool", "False", Bound("replicated", &O::replicated, R"(
-True says that all ranks are meant to get the same inputs. If it is False, a graph that has no input or state split over
-several ranks is an error, since every rank would compute the same. Without a `world`, True says that each process of a
-job trains a model of its own.)")),
+True allows that all ranks get the same inputs and compute the same. False: a graph that has no input or state split
+over several ranks is an error. Without a `world`, True allows that each process of a job trains a model of its own.)")),
       OfMachine("int", "512", Number("check_every", &O::check_every, 0, kAnyNumber, R"(
-Ranks compare the contents of replicated inputs and states every `check_every` calls; 0 is never. Equal on all ranks.)")),
+Ranks compare the contents of replicated inputs and states every `check_every` calls. 0: never. Equal on all ranks.)")),
       OfMachine("str", "\"\"", Bound("isa", &O::isa, R"(
-What kernels may use of the processor: "sse41", "avx2" or "avx512"; everything that it has if empty. It is meant for
-ranks on different processors. It holds for the whole process, so it has to be given to the first `compile`. For the
-backend "cuda", the GPU for which code is generated ("h200", "sm_90"); the first one of this machine if empty. A GPU has
-to be present when the program is loaded; `lockstep-run --dry` prints the steps for a GPU that is not.)")),
+The instruction set of the processor that kernels may use: "sse41", "avx2" or "avx512". Empty: everything that the
+processor has. Set it if ranks have different processors. It holds for the whole process, so pass it to the first
+`compile`. For the backend "cuda": the GPU for which code is generated ("h200", "sm_90"). Empty: the first GPU of this
+machine. Loading a program requires the GPU; `lockstep-run --dry` prints the steps for a GPU that is not present.)")),
       OfStrategy("bool", "False", Bound("tf32", &O::tf32, R"(
 True lets GPUs multiply f32 matrices with significands of 10 bits (TF32), which is several times as fast.)")),
       OfMachine("bool", "False", Bound("tune", &O::tune, R"(
-True times cuBLASLt's algorithms for each matrix product on rank 0's GPU; all ranks then use the fastest one. Algorithms
-differ in rounding. A file below ~/.cache/lockstep keeps the choices, so that later programs on this machine compute the
-same bits. False uses the library's first choice, without a file.)")),
+True measures the time of cuBLASLt's algorithms for each matrix product on rank 0's GPU. All ranks then use the fastest.
+Algorithms differ in rounding. A file below ~/.cache/lockstep keeps the choices, so that later programs on this machine
+compute the same bits. False uses the library's first choice, without a file.)")),
       OfMachine("int | None", "None", Number("memory_limit", &O::memory_limit, 1, kAnyNumber, R"(
-Bytes that this rank may hold during and between calls, as `exe.memory` counts them: states, constants, buckets of
-collectives and the arena. Inputs and results belong to the caller and are not counted. If a step takes more, values are
-recomputed instead of kept, starting with those that cost least for their bytes; results have the same bits.
-`exe.recomputed` and `exe.steps` say what that costs. A limit that cannot be kept is an error that names the smallest
-limit that was found. Ranks may have different limits.)")),
+The maximum number of bytes that this rank holds during and between calls, as `exe.memory` counts them: states,
+constants, buckets of collectives and the arena. None: no limit. Inputs and results belong to the caller and are not
+counted. If a step needs more, values are recomputed instead of kept, starting with those that cost least for their
+bytes. Results have the same bits. `exe.recomputed` and `exe.steps` show the cost. If the limit cannot be kept, the
+error names the smallest limit that was found. Ranks may have different limits.)")),
       OfMachine("bool", "False", Bound("profile", &O::profile, R"(
-True runs the steps of a GPU one by one and waits for each, so that `exe.profile` has a time for each step, including
-its launch and the wait; calls take longer. Steps of a CPU always run so. Equal on all ranks.)")),
+True runs the steps of a GPU one by one and waits for each, so that `exe.profile` has the time of each step, with its
+launch and the wait. Calls take longer. Steps of a CPU always run like this. Equal on all ranks.)")),
   };
 }
 

@@ -1,6 +1,6 @@
-// The options of compile, a row each: from a row follow the keyword of Python's compile with its documentation, its
-// part of the text of a strategy, and docs/options.md. A new option is a field of CompileOptions, its row, and the pass
-// that it is for. Constant data; any thread.
+// The table of compile's options, one row for each. A row defines the keyword of Python's compile and its
+// documentation, the option's text in a strategy, and its section of docs/options.md. A new option needs a field of
+// CompileOptions, a row, and the pass that uses it. Constant data; any thread.
 
 #pragma once
 
@@ -12,17 +12,18 @@
 
 namespace lockstep {
 
-struct CompileOption : OptionOf<CompileOptions> {  // its text is that of its value, and "" if it has none
-  std::string type, default_value;                 // as Python writes them
-  bool is_of_strategy = false;                     // what ranks run, and compare; else it concerns a rank's machine
-  std::vector<std::string> choices = {};           // of a text: those that it may be; any if empty
+struct CompileOption : OptionOf<CompileOptions> {
+  std::string type, default_value;        // in Python's syntax
+  bool is_of_strategy = false;            // true: equal on all ranks, which compare it; false: of a rank's machine
+  std::vector<std::string> choices = {};  // the allowed values of a string option; empty: any value
 };
 
-// In the order in which Python has them. What is set first decides whether what follows may be.
+// Returns the options in the order of Python's signature. They are set in this order, so an option may depend on those
+// before it.
 const std::vector<CompileOption>& CompileOptionTable();
-const CompileOption& CompileOptionNamed(std::string_view name);  // requires that there is one
+const CompileOption& CompileOptionNamed(std::string_view name);  // requires that it exists
 
-// Of these options of a strategy. Errors name the option.
+// Returns the strategy with these options. Errors name the option.
 absl::StatusOr<Strategy> StrategyFrom(const std::vector<NamedText>& texts);
 
 }  // namespace lockstep

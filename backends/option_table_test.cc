@@ -59,7 +59,7 @@ TEST(Strategy, ErrorsNameTheOption) {
   EXPECT_THAT(error_of("wier=bf16"), HasSubstr("there is no option 'wier'; is wire meant? There are asynchronous,"));
   EXPECT_EQ(error_of("wire=f16"), "wire is 'f16', expected bf16 or int8");
   EXPECT_EQ(error_of("threads=2"), "threads concerns one rank and its machine, and is not part of a strategy");
-  EXPECT_EQ(error_of("asynchronous=true"), "asynchronous is of servers, with strategy=\"parameter_server\"");
+  EXPECT_EQ(error_of("asynchronous=true"), "asynchronous requires strategy=\"parameter_server\"");
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 namespace lockstep {
 namespace {
 
-// The first of `marks` at or after `begin` that stands outside of braces and quotes, or the end. An error if one of
-// those before it is not closed.
+// Returns the position, from `begin` on, of the first of `marks` outside of braces and quotes, or the end of the text.
+// Returns an error if a brace or a quote before that position is not closed.
 absl::StatusOr<size_t> FindOutside(std::string_view text, std::string_view marks, size_t begin) {
   int depth = 0;
   bool in_quotes = false;
@@ -39,7 +39,7 @@ std::string WithoutQuotes(std::string_view text) {
   return result;
 }
 
-// How many letters have to be put in, left out or changed.
+// The edit distance: the number of letters to insert, remove or change.
 size_t Distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -179,7 +179,7 @@ absl::Status FromText(std::string_view text, std::vector<std::string>& value) {
 }
 
 absl::Status FromText(std::string_view text, Mesh& value) {
-  constexpr int64_t kMaxRanks = 1 << 15;  // as the verifier says
+  constexpr int64_t kMaxRanks = 1 << 15;  // the limit of the verifier
   Named<int64_t> named;
   RETURN_IF_ERROR(FromText(text, named));
   std::vector<MeshAxis> axes;

@@ -1,10 +1,11 @@
-// Options as text: `name=value` separated by commas, with braces that nest, and texts in double quotes, such as
+// Options as text: `name=value` separated by commas. A value may have braces, which may be nested, and texts may be in
+// double quotes:
 //
 //   mesh={data=2,model=2},split={fc1.weight={model=0}},wire=bf16
 //
-// A struct of options has a list that binds each of its fields to a name (Bind); from the list follow its text form
-// (OptionsToText) and the parser of it (SetOptions). Strategies (backends/compile_options.h) and the passes of
-// lockstep-opt (passes/pass_table.h) are written so. Any thread.
+// A struct of options has a list that binds a name to each field (Bind). OptionsToText prints a struct by the list, and
+// SetOptions sets one. Strategies (backends/compile_options.h) and the passes of lockstep-opt (passes/pass_table.h) use
+// this form. Any thread.
 
 #pragma once
 
@@ -25,39 +26,40 @@
 
 namespace lockstep {
 
-// A name, without quotes, and its value as it is written.
+// A name, without quotes, and the text of its value, unchanged.
 using NamedText = std::pair<std::string, std::string>;
 
-std::string_view WithoutSpaces(std::string_view text);  // around it
+std::string_view WithoutSpaces(std::string_view text);  // removes spaces around the text
 
-// The parts between separators that stand outside of braces and quotes, without the spaces around them; none of a blank
-// text. An error if a brace or a quote is not closed.
+// Splits the text at separators outside of braces and quotes. Returns the parts without the spaces around them; none
+// for a blank text. Returns an error if a brace or a quote is not closed.
 absl::StatusOr<std::vector<std::string_view>> SplitText(std::string_view text, char separator);
 
-// The names and values of `a=1,b={c=2}`. An error if a part is not of this form, or a name is given twice.
+// Returns the names and values of a text such as `a=1,b={c=2}`. Returns an error if a part does not have this form, or
+// a name is given twice.
 absl::StatusOr<std::vector<NamedText>> ParseNamedTexts(std::string_view text);
 
-// `a=1,b={c=2}`, with names in quotes where they need them.
+// Returns a text such as `a=1,b={c=2}`. Names are in quotes if they need them.
 std::string PrintNamedTexts(const std::vector<NamedText>& texts);
 
-// What stands before the brace, and between it and its end; the second is absent where there is no brace.
+// Returns the text before the first brace, and the text between the braces; the second is null if there is no brace.
 absl::StatusOr<std::pair<std::string_view, std::optional<std::string_view>>> SplitBraces(std::string_view text);
 
-// What goes on a message that there is no such name: "; is wire meant? There are mesh, wire" of "wier"; "; there are
-// mesh, wire" if no name is near.
+// Returns the end of an error message for an unknown name: "; is wire meant? There are mesh, wire" for "wier", or
+// "; there are mesh, wire" if no name is similar.
 std::string Meant(std::string_view name, const std::vector<std::string>& names);
 
-// An error that goes on so if a text has a name that is none of `names`.
+// Returns an error, with the text of Meant, if the name of a text is not in `names`.
 absl::Status CheckOptionNames(const std::vector<NamedText>& texts, std::vector<std::string> names);
 
 // --- Values ----------------------------------------------------------------------------------------------------------
-// FromText sets a value. The message of its error goes on after the name of what is read: " is 'x', expected a number",
-// or, of a part, ": part is 'x', expected a number".
+// FromText sets a value. The caller puts the name of the value before the message of an error: " is 'x', expected a
+// number", or ": part is 'x', expected a number" for a part of the value.
 
 std::string ToText(bool value);  // true or false
 std::string ToText(int64_t value);
-std::string ToText(double value);                           // the shortest that reads as the same number
-std::string ToText(const std::string& value);               // in quotes where it needs them
+std::string ToText(double value);                           // the shortest text that parses to the same number
+std::string ToText(const std::string& value);               // in quotes if it needs them
 std::string ToText(const std::vector<std::string>& value);  // a|b
 std::string ToText(const Mesh& value);                      // {data=2,model=2}
 
@@ -68,7 +70,7 @@ absl::Status FromText(std::string_view text, std::string& value);
 absl::Status FromText(std::string_view text, std::vector<std::string>& value);
 absl::Status FromText(std::string_view text, Mesh& value);
 
-// A type with a text form of its own.
+// A type with its own text form.
 template <typename T>
 concept Printed = requires(const T& value) {
   { value.ToString() } -> std::same_as<std::string>;
@@ -84,11 +86,11 @@ absl::Status FromText(std::string_view text, T& value) {
   return absl::OkStatus();
 }
 
-// The names and values within the braces of a value.
+// Returns the names and values in the braces of a value.
 absl::StatusOr<std::vector<NamedText>> NamedTextsInBraces(std::string_view text);
 
 template <typename T>
-using Named = std::vector<std::pair<std::string, T>>;  // in order
+using Named = std::vector<std::pair<std::string, T>>;  // keeps the order
 
 template <typename T>
 std::string ToText(const std::map<std::string, T>& value);
@@ -139,12 +141,12 @@ template <typename S>
 struct OptionOf {
   std::string name;
   std::string doc;
-  std::function<std::string(const S&)> text;                   // "" if it has none
-  std::function<absl::Status(S&, std::string_view text)> set;  // errors as those of FromText
+  std::function<std::string(const S&)> text;                   // the value; "" if none is set
+  std::function<absl::Status(S&, std::string_view text)> set;  // errors are those of FromText
 };
 
-// The option that is the field: Bind("max_nodes", &FusionOptions::max_nodes). S is the struct, if it only derives from
-// that of the field.
+// Returns an option for the field: Bind("max_nodes", &FusionOptions::max_nodes). S is needed only if the options are a
+// struct derived from the field's class.
 template <typename S = void, typename C, typename T>
 auto Bind(std::string name, T C::* field, std::string doc = "") {
   using Struct = std::conditional_t<std::is_void_v<S>, C, S>;
@@ -153,14 +155,14 @@ auto Bind(std::string name, T C::* field, std::string doc = "") {
                           [field](Struct& options, std::string_view text) { return FromText(text, options.*field); }};
 }
 
-// The option of a struct that is a field of another one.
+// Returns an option of S from an option of a struct that is a field of S.
 template <typename S, typename Inner>
 OptionOf<S> Within(Inner S::* field, OptionOf<Inner> option) {
   return {option.name, option.doc, [field, text = option.text](const S& options) { return text(options.*field); },
           [field, set = option.set](S& options, std::string_view text) { return set(options.*field, text); }};
 }
 
-// `name=value` of each option whose text is not that of a default S.
+// Returns `name=value` for each option whose value differs from the default.
 template <typename Options, typename S>
 std::string OptionsToText(const Options& options, const S& value) {
   const S defaults{};
@@ -172,7 +174,7 @@ std::string OptionsToText(const Options& options, const S& value) {
   return PrintNamedTexts(texts);
 }
 
-// "name=default (doc), …", for people.
+// Returns "name=default (doc), …", for help texts.
 template <typename S>
 std::string DescribeOptions(const std::vector<OptionOf<S>>& options, const S& defaults = {}) {
   std::string described;
@@ -183,7 +185,7 @@ std::string DescribeOptions(const std::vector<OptionOf<S>>& options, const S& de
   return described;
 }
 
-// Sets what the texts say, in the order of the options. Errors name the option.
+// Sets the options that the texts name, in the order of `options`. Errors name the option.
 template <typename Options, typename S>
 absl::Status SetOptions(const Options& options, const std::vector<NamedText>& texts, S& value) {
   std::vector<std::string> names;
@@ -191,7 +193,7 @@ absl::Status SetOptions(const Options& options, const std::vector<NamedText>& te
   RETURN_IF_ERROR(CheckOptionNames(texts, names));
   for (auto option = options.begin(); option != options.end(); ++option) {
     const auto is_it = [&](const auto& each) { return each.name == option->name; };
-    if (std::find_if(options.begin(), option, is_it) != option) continue;  // of two of one name the first counts
+    if (std::find_if(options.begin(), option, is_it) != option) continue;  // the first option of a name counts
     for (const auto& [name, text] : texts) {
       if (name != option->name) continue;
       const absl::Status status = option->set(value, text);

@@ -34,7 +34,7 @@
 namespace lockstep::passes {
 namespace {
 
-// A row of a pass whose options are a struct: one of its options is a field.
+// Returns the entry of a pass whose options are the fields of a struct.
 template <typename S>
 PassEntry Row(std::string name, std::string doc, const std::function<Pass(S)>& make, std::vector<OptionOf<S>> options,
               const S& defaults = {}) {
@@ -53,7 +53,7 @@ PassEntry Plain(std::string name, std::string doc, Pass (*make)()) {
   return Row<NoOptions>(std::move(name), std::move(doc), [make](NoOptions) { return make(); }, {});
 }
 
-// --- Options of passes that take no struct of them -------------------------------------------------------------------
+// --- Options of passes that have no struct of options ----------------------------------------------------------------
 
 struct Gradients {
   std::string of = "loss";
@@ -80,7 +80,7 @@ std::function<bool(const Node&)> IsOneOf(std::vector<std::string> names) {
   };
 }
 
-// `on` or `off`.
+// The option `dropout`, whose values are `on` and `off`.
 OptionOf<TrainingModeOptions> Dropout() {
   return {"dropout", "or off", [](const TrainingModeOptions& mode) { return mode.dropout ? "on" : "off"; },
           [](TrainingModeOptions& mode, std::string_view text) -> absl::Status {
@@ -90,7 +90,7 @@ OptionOf<TrainingModeOptions> Dropout() {
           }};
 }
 
-// The size of the first bucket follows from that of the others, unless it is given.
+// The option `max_bytes`. It also sets first_bytes, unless the option `first_bytes` follows.
 OptionOf<MergeOptions> MaxBytes() {
   OptionOf<MergeOptions> option = Bind("max_bytes", &MergeOptions::max_bytes);
   option.set = [set = option.set](MergeOptions& merge, std::string_view text) {
@@ -101,7 +101,7 @@ OptionOf<MergeOptions> MaxBytes() {
   return option;
 }
 
-// Options that are the axes of a mesh.
+// Makes Distribute. The options are the axes of the mesh and their sizes.
 absl::StatusOr<Pass> MakeDistribute(const std::vector<NamedText>& axes) {
   Mesh mesh;
   const absl::Status status = FromText("{" + PrintNamedTexts(axes) + "}", mesh);
@@ -123,66 +123,68 @@ absl::StatusOr<Pass> MakeEvaluationPass(const std::vector<NamedText>& texts) {
 
 const std::vector<PassEntry>& PassTable() {
   static const std::vector<PassEntry> table = {
-      Row<Gradients>("autodiff", "adds gradients of a result as results grad/<name>",
+      Row<Gradients>("autodiff", "adds the gradients of a result, as results grad/<name>",
                      [](const Gradients& gradients) { return Autodiff(gradients.of, gradients.wrt); },
                      {Bind("of", &Gradients::of), Bind("wrt", &Gradients::wrt, "w|b; every float state if empty")}),
       Row<TrainingModeOptions>("training-mode",
-                               "normalises by the batch's statistics and updates the running ones; drops at random",
+                               "normalises by batch statistics, updates the running statistics, and enables dropout",
                                TrainingMode,
                                {Bind("momentum", &TrainingModeOptions::momentum, "each node's own if empty"),
                                 Bind("statistics", &TrainingModeOptions::statistics), Dropout(),
                                 Bind("uneven", &TrainingModeOptions::uneven)}),
-      Plain("inference-mode", "takes out what does something in training alone", InferenceMode),
-      {"evaluation", "adds the loss, and a metric, of the rows that are there", EvaluationOptions(),
-       MakeEvaluationPass},
+      Plain("inference-mode", "removes ops that matter only in training", InferenceMode),
+      {"evaluation", "replaces the results with the loss and a metric of the rows that do not pad the batch",
+       EvaluationOptions(), MakeEvaluationPass},
       {"train-step", "adds the loss, its gradients and the optimizer's updates", TrainStepOptions(), MakeTrainStepPass},
-      Row<Shares>("split-inputs", "says of inputs and states which dimension ranks share",
+      Row<Shares>("split-inputs", "splits inputs and states between ranks",
                   [](const Shares& shares) { return SplitInputs(shares.splits, shares.mesh); },
                   {Bind("splits", &Shares::splits, "such as {fc*.weight={model=0}}"), Bind("mesh", &Shares::mesh)}),
-      Row<Shares>("shard-optimizers", "lets ranks along data share what optimizers keep",
+      Row<Shares>("shard-optimizers", "splits the optimizers' states between the ranks along data",
                   [](const Shares& shares) { return ShardOptimizers(shares.mesh); }, {Bind("mesh", &Shares::mesh)}),
-      Row<Shares>("check-shares", "refuses a program of which ranks share nothing",
+      Row<Shares>("check-shares", "returns an error if no input or state is split between ranks",
                   [](const Shares& shares) { return CheckShares(shares.mesh, shares.replicated); },
                   {Bind("mesh", &Shares::mesh), Bind("replicated", &Shares::replicated)}),
-      Plain("recognize-attention", "makes one attention of the written-out form", RecognizeAttention),
-      Plain("separate-rows", "takes apart the rows of several dimensions that layers have merged", SeparateRows),
-      Plain("simplify", "rewrites to a smaller program by local rules", Simplify),
-      Row<FoldOptions>("fold-constants", "evaluates what depends on constants alone", FoldConstants,
+      Plain("recognize-attention", "replaces attention that is written in simpler ops with the op attention",
+            RecognizeAttention),
+      Plain("separate-rows", "keeps the dimensions of rows separate in layers that merged them", SeparateRows),
+      Plain("simplify", "makes the program smaller by local rules", Simplify),
+      Row<FoldOptions>("fold-constants", "evaluates nodes that depend only on constants", FoldConstants,
                        {Bind("max_elements", &FoldOptions::max_elements)}),
       Plain("cse", "merges nodes that compute the same", Cse),
-      Plain("dce", "removes nodes whose results nobody uses", Dce),
-      Row<ServerOptions>("move-updates-to-servers", "lets parameter servers update what is trained",
+      Plain("dce", "removes nodes whose results are unused", Dce),
+      Row<ServerOptions>("move-updates-to-servers", "lets parameter servers update the trained states",
                          MoveUpdatesToServers,
                          {Bind("axis", &ServerOptions::axis), Bind("synchronous", &ServerOptions::synchronous),
                           Bind("max_staleness", &ServerOptions::max_staleness),
                           Bind("bigarray_bound", &ServerOptions::bigarray_bound)}),
-      {"distribute", "turns the one-rank program into that of each rank of a mesh", "data=4 (axes and sizes)",
+      {"distribute", "turns the one-rank program into a placed program, with collectives", "data=4 (axes and sizes)",
        MakeDistribute},
       Row<StageOptions>(
           "cut-into-stages", "cuts a training step into the stages of a pipeline", CutIntoStages,
           {Bind("stages", &StageOptions::stages), Bind("operations_per_byte", &StageOptions::operations_per_byte)},
           {.stages = 2}),
-      Plain("reduce-before-scale", "reduces what was computed before a scale that waits for ranks", ReduceBeforeScale),
-      Plain("form-reduce-scatters", "reduces to slices what is wanted in slices alone", FormReduceScatters),
-      Row<Wire>("choose-wire", "says as what dtype gradients travel",
+      Plain("reduce-before-scale", "moves an all_reduce before the scaling of its operand", ReduceBeforeScale),
+      Plain("form-reduce-scatters", "replaces collectives of which each rank uses only its slice", FormReduceScatters),
+      Row<Wire>("choose-wire", "sets the dtype in which gradients travel",
                 [](const Wire& wire) { return ChooseWire(wire.dtype); }, {Bind("dtype", &Wire::dtype)}),
       Row<FactorOptions>(
-          "gather-factors", "gathers what sums over ranks are computed from, where that is less", GatherFactors,
+          "gather-factors", "gathers the factors of sums over ranks, if that is cheaper than reducing the sums",
+          GatherFactors,
           {Bind("operations_per_byte", &FactorOptions::operations_per_byte), Bind("axis", &FactorOptions::axis)},
           {.operations_per_byte = kOperationsPerByte}),
       Row<MergeOptions>("merge-collectives", "puts collectives into buckets", MergeCollectives,
                         {MaxBytes(), Bind("first_bytes", &MergeOptions::first_bytes, "an eighth of max_bytes"),
                          Bind("measured", &MergeOptions::measured,
                               "{gradients={g={ready=10,needed=100,update=5}},costs={data={1024=500}}}, in ns")}),
-      Plain("quantize-wire", "writes out what travels as 8-bit integers, and keeps what that loses", QuantizeWire),
-      Row<Ops>("legalize", "decomposes ops that a target has no kernels for",
+      Plain("quantize-wire", "expands reductions that travel as int8, and keeps the rounding errors", QuantizeWire),
+      Row<Ops>("legalize", "decomposes ops for which a target has no kernel",
                [](const Ops& ops) { return Legalize(std::not_fn(IsOneOf(ops.names))); },
                {Bind("without", &Ops::names, "softmax|sgd")}),
-      Row<Ops>("widen-halves", "computes in f32 what a target is slow at in 16 bits",
+      Row<Ops>("widen-halves", "computes nodes in f32 that are slow in 16 bits on a target",
                [](const Ops& ops) { return WidenHalves(IsOneOf(ops.names)); }, {Bind("slow", &Ops::names)},
                {{"matmul", "convolution", "convolution_grad_input", "convolution_grad_filter"}}),
-      Plain("localize", "gives a placed program the types of what each rank holds", Localize),
-      Plain("lower-wire", "converts what travels as another dtype", LowerWire),
+      Plain("localize", "turns a placed program into the local program of each rank", Localize),
+      Plain("lower-wire", "converts gradients to and from the dtype in which they travel", LowerWire),
       Row<FusionOptions>(
           "fuse-elementwise", "gathers elementwise ops and reductions into fusions", FuseElementwise,
           {Bind("max_nodes", &FusionOptions::max_nodes), Bind("max_operands", &FusionOptions::max_operands),

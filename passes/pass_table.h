@@ -1,8 +1,8 @@
-// The table of passes by name, for lockstep-opt and the golden tests. A list of passes is written as text:
+// The table of passes by name, for lockstep-opt and the golden tests. A list of passes is a text such as
 //
 //   simplify,cse,distribute{data=4},legalize{without=softmax|matmul}
 //
-// and each entry of the table turns its options (core/option_text.h) into a Pass. Constant data; any thread.
+// Each entry of the table makes a Pass from its options (core/option_text.h). Constant data; any thread.
 
 #pragma once
 
@@ -24,7 +24,7 @@ struct PassEntry {
   std::function<absl::StatusOr<Pass>(const std::vector<NamedText>& options)> make;  // errors name the option
 };
 
-// All passes, in the order in which a pipeline would run them.
+// Returns all passes, in the order in which a pipeline would run them.
 const std::vector<PassEntry>& PassTable();
 
 // Makes the passes of a list such as the one above. An error names the pass or the option, and the names that exist.

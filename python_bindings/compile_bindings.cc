@@ -1,4 +1,4 @@
-// lockstep.compile: its options on their way from Python.
+// Bindings of lockstep.compile and its options.
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -46,7 +46,7 @@ void AddSlowDTypes(const Graph& graph, const std::function<bool(const Node&)>& p
   }
 }
 
-// The dtypes of 16 bits in which the model has products that are computed in f32 on this machine.
+// Returns the 16-bit dtypes whose products in the model are computed in f32 on this machine.
 std::vector<std::string> SlowDTypes(const Model& model, const std::string& backend, const std::string& isa) {
   const std::unique_ptr<Backend> machine = ValueOrThrow(CreateBackend(backend));
   TargetOptions options;
@@ -57,8 +57,8 @@ std::vector<std::string> SlowDTypes(const Model& model, const std::string& backe
   return {slow.begin(), slow.end()};
 }
 
-// What buckets are chosen by: of each gradient its name, and when it was ready, needed, and how long its update took;
-// of each axis what bytes take. Nanoseconds.
+// The times from which buckets are chosen, in nanoseconds (passes::MeasuredStep). For each gradient: its name, and the
+// times `ready`, `needed` and `update`. For each axis: pairs of a number of bytes and the time that they take.
 using Measured = std::pair<std::vector<std::tuple<std::string, int64_t, int64_t, int64_t>>,
                            std::map<std::string, std::vector<std::pair<int64_t, int64_t>>>>;
 
@@ -87,7 +87,8 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   return loaded;
 }
 
-// What compile() of Python does with the verdict on its arguments, of which none is wrong if `error` is empty.
+// Tells the other ranks whether this rank's arguments of compile() are valid: `error` is the error in them, or empty.
+// Throws on all ranks if a rank has an error. Collective.
 void AgreeOnArguments(Communicator& world, const std::string& error) {
   ReleasedGil released;
   const ExclusiveUse use(world.in_use());
@@ -96,7 +97,7 @@ void AgreeOnArguments(Communicator& world, const std::string& error) {
   ThrowIfError(AgreeOnSuccess(world, "arguments of compile", own));
 }
 
-// The rows of the table of options, for Python to make its own of.
+// Returns the rows of the table of options as dictionaries.
 nb::list DescribeCompileOptions() {
   nb::list list;
   for (const CompileOption& option : CompileOptionTable()) {
@@ -145,7 +146,8 @@ void BindOptions(nb::module_& module) {
           [](GivenOptions& self, const Model& graph, const std::string& backend, const Communicator& world) {
             ThrowIfError(Resolve(self, graph.graph, backend, world));
           },
-          "graph"_a, "backend"_a, "world"_a, "Fills in what depends on the ranks, and refuses what does not go.")
+          "graph"_a, "backend"_a, "world"_a,
+          "Sets the options that depend on the ranks. Raises an Error for options that no rank can compile.")
       .def_prop_ro("mesh",
                    [](const GivenOptions& self) {
                      std::vector<std::pair<std::string, int64_t>> axes;
@@ -159,12 +161,12 @@ void BindOptions(nb::module_& module) {
             if (given) self.measured = MeasuredStepOf(*given);
             else self.measured.reset();
           },
-          "measured"_a.none(), "The report, with what collectives take; None where it says nothing of these ranks.",
+          "measured"_a.none(), "Sets the measured times from which buckets are chosen; None clears them.",
           nb::sig("def measured(self, measured: tuple[collections.abc.Sequence[tuple[str, int, int, int]], "
                   "collections.abc.Mapping[str, collections.abc.Sequence[tuple[int, int]]]] | None) -> None"))
       .def(
           "client", [](GivenOptions& self, ServerClient* client) { self.client = client; }, "client"_a,
-          "This worker's end of the servers.");
+          "Sets the connection of this worker to the servers.");
 }
 
 }  // namespace

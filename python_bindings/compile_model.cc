@@ -10,8 +10,9 @@
 namespace lockstep::python {
 namespace {
 
-// All ranks along `data`, unless the user says otherwise, or each runs a program of its own. What a batch is, is said
-// along `data`: a pipeline alone has that axis too, of one rank.
+// Returns the mesh of the options. If it is empty, returns a mesh with all ranks along `data`, except with asynchronous
+// servers, where each rank runs its own program. Batches are split along `data`, so a pipeline without this axis gets
+// it with size 1.
 Mesh MeshOfRanks(const CompileOptions& options, const Communicator& communicator) {
   const std::string data(kDataAxis);
   if (options.servers && !options.servers->synchronous) return options.mesh;
@@ -22,8 +23,8 @@ Mesh MeshOfRanks(const CompileOptions& options, const Communicator& communicator
   return Mesh(std::move(axes));
 }
 
-// Returns the `factors` option for users who do not set it (passes/distribute/gather_factors.h): a value if ranks that
-// share a batch are on several hosts. The same on all ranks.
+// Returns the default of the option `factors` (passes/distribute/gather_factors.h): a value if ranks that share a batch
+// are on several hosts, null otherwise. It is equal on all ranks.
 std::optional<double> FactorsOfHosts(const Mesh& mesh, const Communicator& communicator) {
   if (!mesh.has_axis(kDataAxis)) return std::nullopt;
   for (const std::vector<int64_t>& group : mesh.Groups(kDataAxis)) {
@@ -45,8 +46,8 @@ absl::StatusOr<Executable> CompileFor(const Communicator& communicator, const Ba
   return Compile(model.graph.Clone(), backend, options);
 }
 
-// Loads the program on all ranks together; on a worker's own communicator if `is_alone`, where ranks run without each
-// other. Executor::Load and Split report errors to the peers themselves.
+// Loads the program on all ranks together. With `is_alone`, ranks run independently, and each loads on its own
+// communicator of one rank. Executor::Load and Split report errors to the peers themselves.
 absl::Status Load(LoadedExecutable& loaded, const Model& model, const Backend& backend, Executable executable,
                   const ExecutorOptions& options, bool is_alone) {
   absl::StatusOr<RankDevice> opened = backend.OpenDevice(*loaded.communicator);
@@ -97,9 +98,9 @@ absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const 
   absl::StatusOr<Executable> executable = backend.ok() ? CompileFor(communicator, **backend, model, options, dump)
                                                        : absl::StatusOr<Executable>(backend.status());
   RETURN_IF_ERROR(AgreeOnSuccess(communicator, "compile", executable.status()));
-  // Ranks would find that their programs differ, but not why.
-  RETURN_IF_ERROR(
-      AgreeOnText(communicator, "options of compile", options.ToString(), "Give compile the same on all ranks."));
+  // Without this, ranks would detect that their programs differ, but not why.
+  RETURN_IF_ERROR(AgreeOnText(communicator, "options of compile", options.ToString(),
+                              "Pass the same options to compile on all ranks."));
   loaded.strategy = options.ToString();
   const bool is_alone = options.servers && !options.servers->synchronous;
   RETURN_IF_ERROR(Load(loaded, model, **backend, *std::move(executable),

@@ -17,7 +17,7 @@ namespace lockstep::python {
 
 // The options of Python's compile(), completed by Resolve.
 struct GivenOptions : CompileOptions {
-  ServerClient* client = nullptr;  // this worker's end of the servers
+  ServerClient* client = nullptr;  // the connection of this worker to the servers
 };
 
 // Fills in options that depend on the ranks. Returns an error for options that no rank could compile: numbers out of

@@ -1,6 +1,6 @@
-"""Writes docs/options.md: the options of compile, as its table has them.
+"""Writes docs/options.md, the options of compile, from their table.
 
-python tools/options_document.py        # `make docs` does it; a test says when it is due
+python tools/options_document.py        # `make docs` runs this; a test fails if the document is out of date
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ HEAD = """# The options of `compile`
 
 Generated from the table in `backends/option_table.cc`: run `make docs`.
 
-`lockstep.compile(graph, backend, world, **options)` takes these keywords. An option of a strategy is equal on all ranks:
-the ranks compare it. A `lockstep.Strategy` has those options as one value, with a text that has what is not the default,
-such as `mesh={data=2,model=2},split={fc1.weight={model=0}},wire=bf16`:
+`lockstep.compile(graph, backend, world, **options)` takes these keywords. Options of a strategy must be equal on
+all ranks, which compare them. A `lockstep.Strategy` is one value with all these options. Its text lists those that
+differ from their defaults, such as `mesh={data=2,model=2},split={fc1.weight={model=0}},wire=bf16`:
 
 ```python
 strategy = ls.Strategy(mesh={"data": 2, "model": 2}, split={"fc1.weight": {"model": 0}}, wire="bf16")
 exe = ls.compile(step, world=world, strategy=strategy)        # or strategy=str(strategy)
-assert exe.strategy == ls.Strategy.parse(str(exe.strategy))   # what it was compiled with
+assert exe.strategy == ls.Strategy.parse(str(exe.strategy))   # the strategy of the compilation
 ```
 
-Options that exclude each other are an error that names both.
+Two options that exclude each other are an error that names both.
 """
 
 
@@ -39,7 +39,9 @@ def section(title: str, is_of_strategy: bool) -> str:
 
 
 def document() -> str:
-    return "\n".join([HEAD, section("Of a strategy", True), "", section("Of one rank and its machine", False), ""])
+    return "\n".join(
+        [HEAD, section("Options of a strategy", True), "", section("Options of one rank and its machine", False), ""]
+    )
 
 
 if __name__ == "__main__":

@@ -206,7 +206,7 @@ def test_ranks_that_differ_are_told() -> None:
 
 @pytest.mark.parametrize("factors", [0, -1.0, math.nan, "auto", [1]])
 def test_what_is_no_price(factors: Any) -> None:
-    with raises(f"compile: factors is {factors!r}, expected True, False, or operations for a byte, more than 0"):
+    with raises(f"compile: factors is {factors!r}, expected True, False, or operations per byte, more than 0"):
         ls.compile(wide_step(), factors=factors)
 
 

@@ -105,7 +105,7 @@ def test_a_pair_works_as_on_one_rank_or_the_error_names_both(first: str, reports
         for found in run_in_threads(RANKS, body):
             if isinstance(found, list):
                 np.testing.assert_allclose(found, expected, rtol=2e-4 if "wire" in options else 2e-6, err_msg=second)
-            elif "strategy" in options and "this world is of the transport" in str(found):
+            elif "strategy" in options and "this world has the transport" in str(found):
                 assert isinstance(found, ls.Error)  # it needs servers, and accepts the other option
             else:
                 assert isinstance(found, ls.Error) and first != second, (first, second, found)

@@ -1,4 +1,4 @@
-"""The options of compile follow from their table; a strategy is a value that prints, parses and compares."""
+"""The options of compile come from their table. A strategy is a value that can be printed, parsed and compared."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_an_unknown_option_is_an_error_with_the_nearest_name() -> None:
         ({"isa": 5}, "compile: isa is 5, expected text"),
         ({"wire": "f16"}, 'compile: wire is \'f16\', expected None or "bf16" or "int8"'),
         ({"mesh": {"data": 0}}, "compile: mesh axis data has size 0, expected at least 1"),
-        ({"buckets": "a report"}, "compile: buckets is 'a report', expected what report() of an executable"),
+        ({"buckets": "a report"}, "compile: buckets is 'a report', expected a report() of an executable"),
     ],
 )
 def test_a_value_that_an_option_cannot_have(options: dict[str, Any], message: str) -> None:
@@ -118,7 +118,10 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     'split={a={},"b,c=d"={data=0,model=1}}': {
         "placements": {"a": ls.replicated(), "b,c=d": ls.split(0, "data") & ls.split(1, "model")}
     },
-    "split={w={model=0}}": {"split": {"w": {"model": 0}}, "placements": {"w": ls.replicated()}},  # the first counts
+    "split={w={model=0}}": {
+        "split": {"w": {"model": 0}},
+        "placements": {"w": ls.replicated()},
+    },  # the first entry counts
     "shard_optimizer=true,shared_weights=true": {"shared_weights": True},
     "strategy=parameter_server,asynchronous=true,max_staleness=0,bigarray_bound=10": {
         "strategy": "parameter_server",
@@ -175,10 +178,10 @@ def test_a_strategy_is_immutable() -> None:
         ("split={w={model=x}}", "strategy: split: w: model is 'x', expected a whole number"),
         ("optimize=True", "strategy: optimize is 'True', expected true or false"),
         ("bucket_bytes=0", "strategy: bucket_bytes is 0, expected at least 1"),
-        ("factors=-1", "strategy: factors is -1, expected true, false, or operations for a byte, more than 0"),
+        ("factors=-1", "strategy: factors is -1, expected true, false, or operations per byte, more than 0"),
         ("threads=2", "strategy: threads concerns one rank and its machine, and is not part of a strategy"),
-        ("max_staleness=1", 'strategy: max_staleness is of servers, with strategy="parameter_server"'),
-        ("strategy=parameter_server,max_staleness=1", "strategy: max_staleness is for asynchronous=True"),
+        ("max_staleness=1", 'strategy: max_staleness requires strategy="parameter_server"'),
+        ("strategy=parameter_server,max_staleness=1", "strategy: max_staleness requires asynchronous=True"),
         ("strategy=servers", "strategy: strategy is 'servers', expected all_reduce or parameter_server"),
         ("buckets={costs={data={16=20,8=5}}}", "strategy: buckets: costs of data has 8 bytes after 16"),
         ("buckets={gradients={g={done=1}}}", "strategy: buckets: g: there is no option 'done'"),
@@ -202,7 +205,9 @@ def test_a_report_is_for_compile() -> None:
     exe = ls.compile(step(), threads=1)
     exe(x=np.ones((8, 16), np.float32), label=np.zeros(8, np.int64))
     report = exe.report()
-    with pytest.raises(ls.Error, match="Strategy: buckets is a report, with which ranks measure: give it to compile"):
+    with pytest.raises(
+        ls.Error, match="Strategy: buckets cannot be a report, because ranks must measure with it: pass it to compile"
+    ):
         ls.Strategy(buckets=report)
 
 
@@ -261,10 +266,10 @@ def test_a_strategy_has_the_buckets_that_a_report_gave() -> None:
 def test_keywords_beside_a_strategy() -> None:
     text = "wire=bf16,split={w1={data=0}}"
     assert error_of(strategy=text, wire="int8") == (
-        "compile: wire='int8' and strategy='split={w1={data=0}},wire=bf16', which has wire: give it once"
+        "compile: wire='int8' is given, and strategy='split={w1={data=0}},wire=bf16' also sets wire: give it once"
     )
     message = error_of(strategy=text, placements={"w2": ls.replicated()})
-    assert message.startswith("compile: placements={") and message.endswith("which has split: give it once")
+    assert message.startswith("compile: placements={") and message.endswith("also sets split: give it once")
     assert 'expected "all_reduce" or "parameter_server", or options such as' in error_of(strategy="ring")
     assert error_of(strategy=5).startswith("compile: strategy is 5, expected")
     exe = ls.compile(step(), strategy="bucket_bytes=64", wire="bf16", threads=1)

@@ -183,7 +183,7 @@ def test_joined_axes() -> None:
     placed = ls.distribute(training(MLP, OPTIMIZERS[0]), mesh, placements={"fc1.weight": both})
     where = {each.name: each.placements for each in placed.states if each.placements}
     assert where == {"fc1.weight": {"rows": "split(0)", "model": "split(1)"}}
-    with raises("split(0, rows) & split(1, rows)", "axis rows once"):
+    with raises("split(0, rows) & split(1, rows)", "axis rows only once"):
         ls.split(0, "rows") & ls.split(1, "rows")
 
 
@@ -262,7 +262,7 @@ def test_a_plan_has_a_mesh() -> None:
     results = run_in_threads(2, lambda world: ls.compile(step, world=world, placements=plan, threads=1).collectives)
     assert all("along model" in line for line in results[0])
     assert results[0]
-    with raises("mesh is {'model': 1}, and placements a plan for {'data': 1, 'model': 2}"):
+    with raises("mesh is {'model': 1}, but placements is a plan for the mesh {'data': 1, 'model': 2}"):
         ls.compile(step, mesh={"model": 1}, placements=plan)
 
 

@@ -374,4 +374,4 @@ def test_options_of_compile_that_differ(option: str, value: object, text: str) -
     for message in errors_of(2, body):
         assert "ranks have different versions of the options of compile" in message
         assert f"\n  on rank 0: mesh={{data=2}}\n  on rank 1: mesh={{data=2}},{text}\n" in message
-        assert message.endswith("Give compile the same on all ranks.")
+        assert message.endswith("Pass the same options to compile on all ranks.")

@@ -144,7 +144,7 @@ def test_wrong_calls(tmp_path: Path) -> None:
 
 
 def test_a_job_without_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ls.Error, match="needs parameter servers, and this job has none"):
+    with pytest.raises(ls.Error, match="needs parameter servers, but this job has none"):
         ls.kv.create("dist_async", ls.Communicator.single())
 
 

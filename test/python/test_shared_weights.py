@@ -282,7 +282,9 @@ def test_where_it_cannot_be() -> None:
     with raises('compile: shared_weights=True does not go with wire="bf16": ranks get slices of gradients'):
         ls.compile(step, wire="bf16", shared_weights=True)
     hosts = ["a", "a", "b"]
-    with raises("compile: shared_weights is of ranks on one host, and rank 0 is on a, rank 2 on b; shard_optimizer="):
+    with raises(
+        "compile: shared_weights requires ranks on one host, but rank 0 is on a and rank 2 on b; shard_optimizer="
+    ):
         ls._compile.options.check_on_one_host(SimpleNamespace(size=3, host=hosts.__getitem__))
 
 

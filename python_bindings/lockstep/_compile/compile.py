@@ -1,4 +1,4 @@
-"""From a graph to what a rank runs."""
+"""The function `compile`: it makes an executable from a graph."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ from .strategy import expanded
 
 
 def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = None, **options: Any) -> Executable:
-    """Compiles a graph for this rank, and loads it; the distribute pass runs in here. All ranks of `world` call it.
+    """Compiles a graph for this rank and loads it. All ranks of `world` call it. It distributes the graph.
 
-    The ranks compare what they compiled: different models, values or options are an error that shows the first difference, and so
-    are different builds, libraries, processors and numbers of threads, whose kernels may compute different bits. Options that
-    concern one machine, such as a limit of memory, may differ. Later calls compare more: that all ranks call the same program and
-    have assigned the same states, and, in the first call and every `check_every`-th, that inputs and states which should be equal
-    are. Programs that neither communicate nor update states that ranks have in common, such as a model that predicts, are not
-    compared: each rank may call them as often as it likes.
+    The ranks compare their programs. Different models, values or options are an error that shows the first difference.
+    Different builds, libraries, processors and numbers of threads are an error too, because their kernels may compute
+    different bits. Options of one machine, such as a limit of memory, may differ. Calls of the executable compare more:
+    that all ranks call the same program and have assigned the same states. The first call and every `check_every`-th
+    also compare inputs and states that must be equal. Programs that neither communicate nor update common states, such
+    as a model for inference, are not compared: each rank may call them any number of times.
 
-    With `LOCKSTEP_DUMP=directory` in the environment the graph after each pass that changed it is written to a new folder there,
-    `<graph>` or, of several ranks, `<graph>.rank<r>`; a compilation that fails also leaves the graph on which it failed, which
-    `lockstep-opt` reads, and the Error says where.
+    With `LOCKSTEP_DUMP=directory` in the environment, the graph after each pass that changed it is written to a new
+    folder in that directory: `<graph>`, or `<graph>.rank<r>` if there are several ranks. If a compilation fails, the
+    graph on which it failed is written too. `lockstep-opt` reads it, and the Error names the file.
 
     Args:
-      graph: a model (for inference) or a training step; the one-rank program over the global batch.
-      backend: "cpu", or "cuda" for NVIDIA's GPUs, one for each rank of a host as far as there are; `lockstep doctor` says whether
-        they and their libraries are found. That backend has not run on hardware yet: docs/gpu.md.
-      world: the ranks; None is one. A step that trains is an error then in a job of several, as `mpirun`, `srun` and `torchrun` start them.
+      graph: a model (for inference) or a training step. It is the one-rank program over the global batch.
+      backend: "cpu", or "cuda" for NVIDIA's GPUs, one for each rank of a host as far as there are. `lockstep doctor`
+        says whether the GPUs and their libraries are found. NCCL with several ranks has not run on hardware yet
+        (docs/gpu.md).
+      world: the ranks. None: this rank alone. A training step is then an error in a job of several ranks, as `mpirun`,
+        `srun` and `torchrun` start them.
 
     Returns:
-      An executable; call it with the inputs by name, or `start` a call and look at its results later.
+      An executable. Call it with the inputs by name, or `start` a call and use its results later.
 
     Raises:
-      Error: naming the op with its source in the model, the option, or the ranks that disagree.
+      Error: names the op with its source in the model, the option, or the ranks that disagree.
     """
     alone = world is None
     world = Communicator.single() if world is None else world
@@ -62,7 +64,7 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
         times = _buckets.times_of(report, world.size) if isinstance(report, _options.Report) else None
     except BaseException as error:
         told = str(error) if isinstance(error, Error) else f"compile: {type(error).__name__}: {error}"
-        with suppress(Error):  # the other ranks hear of it; this one has it
+        with suppress(Error):  # tells the other ranks; this rank raises its own error
             _lockstep._agree_on_arguments(world, told.encode(errors="backslashreplace").decode())
         raise
     _lockstep._agree_on_arguments(world, "")
@@ -70,15 +72,13 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
         compiled.measured(_buckets.measured(world, compiled.mesh, report.program, times))
     executable = _lockstep._compile(graph, backend, world, compiled, dump)
     for dtype in _lockstep._slow_dtypes(graph, backend, given.get("isa", "")):
-        warn_once(
-            f"{dtype}: products are computed in f32 where this processor, or its library, is not quicker in {dtype}"
-        )
+        warn_once(f"{dtype}: products are computed in f32 if this processor or its library is not faster in {dtype}")
     executable._schedules.update(getattr(graph, "_schedules", {}))
     return executable
 
 
 def _resolved(graph: Graph, backend: str, world: Communicator, given: Mapping[str, Any]) -> _lockstep._CompileOptions:
-    """The options for these ranks; an Error of those that no rank could compile with."""
+    """Returns the options for these ranks. Raises an Error for options that no rank could compile."""
     options = _options.with_defaults_of(world, given)
     texts = _options.texts_of(options)
     if ("shared_weights", "true") in texts:
@@ -95,7 +95,7 @@ def _resolved(graph: Graph, backend: str, world: Communicator, given: Mapping[st
 
 
 def _is_meant(graph: Graph, plan: Plan, world: Communicator) -> bool:
-    """Whether ranks that compute the same do so by the plan alone, which says that they share nothing; then they are warned."""
+    """True if ranks compute the same only because the plan splits no state along some axes. Rank 0 then warns."""
     if plan.mesh.get("data", 1) > 1 and not any("data" in each.placements for each in (*graph.inputs, *graph.states)):
         return False
     if world.rank == 0:

@@ -1,6 +1,6 @@
-"""The options of compile, as the extension module's table has them: their signature, and how values become texts.
+"""The options of compile, from the extension module's table: their signature, documentation, and conversion to texts.
 
-What is written here for one option alone is a conversion that its type does not say.
+Most options are converted by their type. `_OF_OPTIONS` has the options with their own conversion.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WIDTH = 114
 
 
 def parameters(names: Iterable[str]) -> list[inspect.Parameter]:
-    """Of a signature."""
+    """Returns the options as keyword parameters of a signature."""
     return [
         inspect.Parameter(
             name,
@@ -42,7 +42,7 @@ def parameters(names: Iterable[str]) -> list[inspect.Parameter]:
 
 
 def documentation(names: Iterable[str]) -> str:
-    """Of options, as a docstring has them below "Args:"."""
+    """Returns the documentation of options as lines for the section "Args:" of a docstring."""
     return "\n".join(
         textwrap.fill(
             f"{name}: {' '.join(TABLE[name]['doc'].split())}",
@@ -60,7 +60,7 @@ def documentation(names: Iterable[str]) -> str:
 
 
 def texts_of(given: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The texts of the options that are given: None stands for an option's default where that is None."""
+    """Returns the names and texts of the given options. Omits an option that is None if its default is None."""
     texts = []
     for name, value in given.items():
         option = TABLE[name]
@@ -93,7 +93,7 @@ def _quoted(text: str) -> str:
 
 
 def _braces(texts: Mapping[str, Any]) -> str:
-    """A mapping as the text form has it."""
+    """Returns the text form of a mapping."""
     parts = [(name, _braces(each) if isinstance(each, Mapping) else str(each)) for name, each in texts.items()]
     return "{" + _lockstep._print_named_texts(parts) + "}"
 
@@ -114,20 +114,20 @@ def _factors(name: str, value: Any) -> str:
     if type(value).__name__ in ("bool", "bool_"):
         return _flag(name, value)
     if not isinstance(value, Real) or not value > 0:
-        raise Error(f"compile: factors is {value!r}, expected True, False, or operations for a byte, more than 0")
+        raise Error(f"compile: factors is {value!r}, expected True, False, or operations per byte, more than 0")
     return repr(float(value))
 
 
 class Measured(str):
-    """The buckets of a strategy: the text of a report on which ranks have agreed."""
+    """The option `buckets` of a strategy: the text of measurements on which ranks have agreed."""
 
 
 def _buckets(name: str, value: Any) -> str:
-    """What a strategy has of a report; of a report itself nothing yet, as ranks measure what goes with it."""
+    """Returns the text of measurements; "{}" for a report, which ranks complete with measurements later."""
     if isinstance(value, Measured):
         return value
     if not isinstance(value, Report):
-        raise Error(f"compile: {name} is {value!r}, expected what report() of an executable of this step gives")
+        raise Error(f"compile: {name} is {value!r}, expected a report() of an executable of this step")
     return "{}"
 
 
@@ -148,7 +148,7 @@ _OF_OPTIONS: dict[str, _Conversion] = {
 
 
 def values_of(texts: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """What compile takes, of the texts of a strategy."""
+    """Returns the options of a strategy's texts as keyword arguments of compile."""
     return {name: Measured(text) if name == "buckets" else _value(text) for name, text in texts}
 
 
@@ -162,11 +162,11 @@ def _value(text: str) -> Any:
     return float(text) if text[0].isdigit() else text
 
 
-# --- What depends on the ranks ----------------------------------------------------------------------------------------
+# --- Options that depend on the ranks ---------------------------------------------------------------------------------
 
 
 def with_defaults_of(world: Communicator, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with those that follow from the ranks and the environment, or from each other."""
+    """Returns the options with the defaults that depend on the ranks, the environment or other options."""
     options = dict(given)
     if options.get("threads") is None:
         options["threads"] = default_threads(world)
@@ -176,22 +176,22 @@ def with_defaults_of(world: Communicator, given: Mapping[str, Any]) -> dict[str,
 
 
 def with_mesh_of_plan(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with the mesh that a plan among them is for."""
+    """Returns the options. If `placements` is a plan, adds its mesh; raises an Error if `mesh` differs."""
     plan, mesh = given.get("placements"), given.get("mesh")
     if not isinstance(plan, Plan):
         return dict(given)
     if mesh is not None and list(checks.extents("mesh", mesh).items()) != list(plan.mesh.items()):
-        raise Error(f"compile: mesh is {mesh}, and placements a plan for {plan.mesh}")
+        raise Error(f"compile: mesh is {mesh}, but placements is a plan for the mesh {plan.mesh}")
     return {**given, "mesh": plan.mesh}
 
 
 def check_on_one_host(world: Communicator) -> None:
-    """Of ranks that are to have weights in common."""
+    """Raises an Error if the ranks are on several hosts, where they cannot share weights."""
     other = next((rank for rank in range(world.size) if world.host(rank) != world.host(0)), None)
     if other is not None:
         raise Error(
-            f"compile: shared_weights is of ranks on one host, and rank 0 is on {world.host(0)}, rank {other} on "
-            f"{world.host(other)}; shard_optimizer=True shares what the optimizer keeps, on any hosts"
+            f"compile: shared_weights requires ranks on one host, but rank 0 is on {world.host(0)} and rank {other} on "
+            f"{world.host(other)}; shard_optimizer=True splits the optimizer's states, on any hosts"
         )
 
 
@@ -199,7 +199,7 @@ def default_threads(world: Communicator) -> int:
     setting = os.environ.get("OMP_NUM_THREADS", "")
     if not setting:
         ranks = Counter(world.host(rank) for rank in range(world.size))
-        return max(1, len(os.sched_getaffinity(0)) // max(ranks.values()))  # equal on all hosts, as it must be
+        return max(1, len(os.sched_getaffinity(0)) // max(ranks.values()))  # must be equal on all hosts
     outermost = setting.split(",")[0]  # OpenMP allows a list, for nested parallel regions
     if not outermost.strip().isdecimal() or int(outermost) < 1:
         raise Error(f"the environment's OMP_NUM_THREADS is {setting!r}, expected a number of at least 1")

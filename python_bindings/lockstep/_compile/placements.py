@@ -1,4 +1,4 @@
-"""Where the ranks have the parts of states: what `compile(placements=...)` takes."""
+"""Placements of states and inputs on a mesh: the values of `compile(placements=...)`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ Choices = list[tuple[str, dict[str, int]]]
 
 @dataclass(frozen=True)
 class Placement:
-    """Along which dimension a state is split along each axis of a mesh; `split` and `replicated` make them.
+    """The dimension along which a state or input is split, for each axis of a mesh.
 
-    Several axes are joined by &: `split(0, "rows") & split(1, "columns")`.
+    `split` and `replicated` make placements. The operator & combines axes: `split(0, "rows") & split(1, "columns")`.
     """
 
-    splits: tuple[tuple[str, int], ...] = ()  # axis and dimension, by axis
+    splits: tuple[tuple[str, int], ...] = ()  # axis and dimension, sorted by axis
 
     def __and__(self, other: Placement) -> Placement:
-        checks.instance(
-            "what a placement is joined with", other, Placement, "lockstep.split() or lockstep.replicated()"
-        )
+        checks.instance("the right operand of &", other, Placement, "lockstep.split() or lockstep.replicated()")
         twice = {axis for axis, _ in self.splits} & {axis for axis, _ in other.splits}
         if twice:
-            raise Error(f"{self} & {other}: a value is split along axis {min(twice)} once")
+            raise Error(f"{self} & {other}: a value can be split along axis {min(twice)} only once")
         return Placement(tuple(sorted(self.splits + other.splits)))
 
     def __str__(self) -> str:
@@ -38,33 +36,33 @@ class Placement:
 
     @classmethod
     def parse(cls, text: str) -> Placement:
-        """Of what `str` gives."""
+        """Returns the placement of a text that `str` returned."""
         result = cls()
         for part in [] if text == "replicated" else text.split(" & "):
             match = _SPLIT.fullmatch(part)
             if match is None:
-                raise Error(f'{text!r} is no placement, expected such as "split(0, model)" or "replicated"')
+                raise Error(f'{text!r} is not a placement, expected text such as "split(0, model)" or "replicated"')
             result &= cls(((match[2], int(match[1])),))
         return result
 
 
 def split(dim: int, axis: str) -> Placement:
-    """Each rank along the axis of the mesh has an equal part of the dimension: `split(1, "model")`.
+    """Returns the placement in which each rank along an axis has an equal part of a dimension: `split(1, "model")`.
 
     Args:
       dim: the dimension of the state or input, from 0.
-      axis: of the mesh that `compile` gets.
+      axis: an axis of the mesh that `compile` gets.
     """
     return Placement(((checks.text("split: axis", axis), checks.integer("split: dim", dim, 0)),))
 
 
 def replicated() -> Placement:
-    """Each rank has the whole: what holds of a state of which nothing is said."""
+    """Returns the placement in which each rank has the whole value. It is the default of states."""
     return Placement()
 
 
 def choices(splits: Any, placements: Mapping[str, Placement] | None) -> Choices:
-    """`split` and `placements` of compile as one list, in which the first that matches a name counts."""
+    """Returns `split` and `placements` of compile as one list. The first entry that matches a name counts."""
     named = list(checks.splits("split", {} if splits is None else splits).items())
     if placements is None:
         return named
@@ -79,6 +77,6 @@ def choices(splits: Any, placements: Mapping[str, Placement] | None) -> Choices:
 
 
 def chosen(given: Choices, names: Iterable[str]) -> dict[str, dict[str, int]]:
-    """What choices say of these names: of each what the first says that matches it; of others nothing."""
+    """Returns the splits of each name: those of the first choice that matches it. Omits names without a match."""
     first = {name: next((dims for each, dims in given if fnmatchcase(name, each)), None) for name in names}
     return {name: dims for name, dims in first.items() if dims is not None}

@@ -1,4 +1,4 @@
-"""This worker's end of parameter servers, where they update what is trained."""
+"""The connection of a worker to the parameter servers that update its trained states."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 
 def client_of(world: Communicator) -> _ServerClient:
-    """This worker's end of the servers of the job."""
+    """Returns the connection of this worker to the servers of the job. Raises an Error if there are none."""
     if world.transport != "mpi":
         raise Error(
-            'compile: strategy="parameter_server" is of the workers of a job, world=Communicator.mpi(), and this world is of the '
+            'compile: strategy="parameter_server" requires the workers of a job, world=Communicator.mpi(), but this world has the '
             f'transport "{world.transport}"; a job with servers is started by `lockstep launch -n N -s S PROGRAM`'
         )
     servers = _lockstep._servers()
     if servers is None:
         raise Error(
-            'compile: strategy="parameter_server" needs parameter servers, and this job has none: start it by '
+            'compile: strategy="parameter_server" needs parameter servers, but this job has none: start it by '
             '`lockstep launch -n N -s S PROGRAM`; strategy="all_reduce" needs none'
         )
     if servers.workers != world.size:
-        raise Error(f"compile: world has {world.size} ranks, and the servers have {servers.workers} workers")
+        raise Error(f"compile: world has {world.size} ranks, but the servers have {servers.workers} workers")
     return servers
 
 
 def staleness_of(executable: Executable) -> Staleness:
-    """What Executable.staleness() does."""
+    """Implements Executable.staleness()."""
     return Staleness(executable._staleness())

@@ -1,4 +1,4 @@
-"""A strategy: what all ranks run, as a value."""
+"""`Strategy`: the options that are equal on all ranks, as one value."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from . import options as _options
 
 @dataclass(frozen=True, init=False, repr=False)
 class Strategy:
-    """The options of `compile` that all ranks have in common, as one immutable value that prints, parses and compares.
+    """The options of `compile` that are equal on all ranks, as one immutable value.
 
-    Two strategies are equal if they mean the same. The text has what is not the default, as `name=value`:
+    Strategies with the same meaning are equal. The text lists the options that differ from their defaults, as
+    `name=value`. It can be parsed:
 
     >>> strategy = lockstep.Strategy(mesh={"data": 2, "model": 2}, split={"fc1.weight": {"model": 0}}, wire="bf16")
     >>> str(strategy)
@@ -25,7 +26,7 @@ class Strategy:
     >>> strategy == lockstep.Strategy.parse(str(strategy))
     True
 
-    `compile(graph, strategy=strategy)` takes one, or its text, and `Executable.strategy` says what a program was compiled with.
+    `compile(graph, strategy=strategy)` takes a strategy or its text. `Executable.strategy` is the strategy of a program.
 
     Args:
     """
@@ -35,16 +36,16 @@ class Strategy:
     def __init__(self, **options: Any) -> None:
         names.check_options("Strategy", options, _options.OF_STRATEGY)
         if isinstance(options.get("buckets"), _options.Report):
-            raise Error("Strategy: buckets is a report, with which ranks measure: give it to compile")
+            raise Error("Strategy: buckets cannot be a report, because ranks must measure with it: pass it to compile")
         texts = _options.texts_of(_options.with_mesh_of_plan(options))
         object.__setattr__(self, "_text", _lockstep._strategy(texts))
 
     @classmethod
     def parse(cls, text: str) -> Strategy:
-        """The strategy of a text such as `str` gives, in any order.
+        """Returns the strategy of a text such as `str` returns, with the options in any order.
 
         Raises:
-          Error: naming what is wrong in it, and the option that was probably meant.
+          Error: names the wrong part of the text, and the nearest option for an unknown name.
         """
         strategy = cls()
         texts = _lockstep._named_texts(checks.text("strategy", text))
@@ -53,7 +54,7 @@ class Strategy:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What is not the default, by name, as `compile` takes it."""
+        """The options that differ from their defaults, by name, as keyword arguments of `compile`."""
         return _options.values_of(_lockstep._named_texts(self._text))
 
     def __str__(self) -> str:
@@ -68,7 +69,7 @@ Strategy.__signature__ = inspect.Signature(_options.parameters(_options.OF_STRAT
 
 
 def expanded(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of compile, in which those of a strategy stand in its place."""
+    """Returns options of compile in which a `Strategy`, or its text, is replaced by its options."""
     choices = _options.TABLE["strategy"]["choices"]
     strategy = given.get("strategy", choices[0])
     if isinstance(strategy, str) and strategy in choices:
@@ -85,5 +86,7 @@ def expanded(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in rest.items():
         other = "split" if name == "placements" else name
         if other in of_strategy:
-            raise Error(f"compile: {name}={value!r} and strategy={str(strategy)!r}, which has {other}: give it once")
+            raise Error(
+                f"compile: {name}={value!r} is given, and strategy={str(strategy)!r} also sets {other}: give it once"
+            )
     return of_strategy | rest
