@@ -22,40 +22,44 @@ import lockstep.kv
 
 class Communicator:
     """
-    One rank's end of a job: who it is, and how it talks to the others. Made by mpi(), single() or in_process();
-    an argument of compile() and of data.batches(). One thread at a time uses a Communicator.
+    A rank's communicator with the other ranks of its world. Made by mpi(), single() or
+    in_process(), and passed to compile() and data.batches(). Only one thread may use
+    it at a time.
     """
 
     @staticmethod
     def mpi(timeout: float = 600.0, between_hosts: str = 'tcp', order: str = 'any', routes: str = 'measured') -> Communicator:
         """
-        The ranks that `mpirun` started; one rank without it. Initialises MPI if nobody has. In a job with parameter servers these are
-        the workers: the environment's LOCKSTEP_WORKERS and LOCKSTEP_SERVERS say how many ranks are what.
+        The communicator of the ranks that `mpirun` started; one rank without mpirun. Initialises MPI if
+        necessary. In a job with parameter servers, these are the workers. LOCKSTEP_WORKERS and LOCKSTEP_SERVERS
+        in the environment are the numbers of workers and servers.
 
-        An exception that ends this process makes the other ranks fail with an Error that names this one, instead of waiting.
+        If an exception ends this process, the other ranks fail with an Error that names this rank, instead of
+        waiting.
 
         Args:
-          timeout: how many seconds a call waits for a rank that is alive and does not arrive.
-          between_hosts: what carries messages between hosts: "tcp", connections of our own, through the network interfaces
-            that the environment's LOCKSTEP_INTERFACE names ("eth0", "ib,eth": begins of names), or all; or "mpi", which knows
-            networks beside TCP where a cluster has them. Equal on all ranks.
-          order: of the additions of a reduction. "rank" is that of the ranks, however they are spread over hosts, so that another
-            placement gives the same bits. With "any" hosts of several ranks may add their own first, and many hosts as they stand in a
-            ring or a tree, which is quicker; all ranks, and all runs with that placement and the same routes, still have the same bits.
-            Equal on all ranks.
-          routes: by what the routes between more than two hosts are chosen: "measured", what the network takes, which is measured when
-            these hosts first have a communicator, in a second at most, and kept in ~/.cache/lockstep/networks of rank 0; or "default",
-            a network of 10 Gb/s, whatever there is. `lockstep doctor` shows them. Equal on all ranks.
+          timeout: the longest time, in seconds, that a call waits for a rank that is alive and does not arrive.
+          between_hosts: the transport of messages between hosts. "tcp": own connections through the network
+            interfaces whose names begin as in LOCKSTEP_INTERFACE ("eth0", "ib,eth"), or through all. "mpi":
+            MPI, which may know faster networks of a cluster. Equal on all ranks.
+          order: the order of additions in a reduction. "rank": the order of ranks, so that every distribution
+            of ranks among hosts gives the same bits. "any": faster. Ranks of a host may be added first, and
+            many hosts in the order of a ring or a tree. The bits are still the same on all ranks, and in all runs
+            with the same distribution of ranks and the same routes. Equal on all ranks.
+          routes: the basis for choosing the routes between more than two hosts. "measured": measurements of the
+            network. They take at most a second when these hosts first have a communicator, and are stored in
+            ~/.cache/lockstep/networks of rank 0. "default": a network of 10 Gb/s, whatever the real one.
+            `lockstep doctor` shows the routes. Equal on all ranks.
         """
 
     @staticmethod
     def single() -> Communicator:
-        """A world of one rank: nothing is communicated."""
+        """A world of one rank, without communication."""
 
     @staticmethod
     def in_process(n: int, timeout: float = 600.0) -> list[Communicator]:
         """
-        n communicators of one world, one for each of n threads of this process.
+        Returns n communicators of one world, one for each of n threads of this process.
 
         Example:
           >>> worlds = lockstep.Communicator.in_process(4)
@@ -72,11 +76,11 @@ class Communicator:
 
     @property
     def transport(self) -> str:
-        """How ranks talk: "in_process", "shared_memory", "mpi"."""
+        """The transport: "in_process", "shared_memory", "mpi"."""
 
     @property
     def ranks_on_this_host(self) -> int:
-        """How many ranks run on this rank's host, itself included."""
+        """The number of ranks on this rank's host, including this one."""
 
     def host(self, rank: int) -> str:
         """The name of the host on which a rank runs."""
@@ -88,44 +92,45 @@ class Communicator:
 
     def gather_bytes(self, bytes: bytes, label: str = 'gather_bytes') -> list[bytes]:
         """
-        Every rank's bytes, by rank, on every rank. Where ranks wait for one that does not come, or that calls something else, the
-        message has the label, which is the same on all.
+        Returns the bytes of all ranks, by rank, on every rank. Collective. Messages about a rank that does not
+        arrive or makes another call contain the label, which is equal on all ranks.
         """
 
     def abort(self, reason: str) -> None:
         """
-        Makes what the other ranks wait in fail, with an Error that names this rank and the reason.
-        An exception that ends a process under mpirun does this by itself.
+        Makes calls in which other ranks wait for this one fail, with an Error that names this rank and the
+        reason. An exception that ends a process under mpirun does this automatically.
         """
 
     def all_reduce(self, array: Any, kind: str = 'sum') -> numpy.ndarray:
         """
-        The sum of all ranks' arrays, element by element, or what else `kind` says, on every rank: a new array of the same shape
-        and dtype. All ranks call it, with one shape, dtype and kind.
+        Reduces the arrays of all ranks element by element: their sum, or another reduction (`kind`). Returns a
+        new array of the same shape and dtype on every rank. Collective, with equal shapes, dtypes and kinds.
 
             loss = float(world.all_reduce(loss, "mean"))
 
         Args:
-          array: of NumPy, of booleans, integers or real floats (bfloat16 is that of ml_dtypes); or what NumPy makes one of: a number,
-            which is f64, i64 or bool, a list, or a tensor of torch in the CPU's memory, whose gradient does not follow.
-          kind: "sum", "mean", "min", "max" or "prod". Integers are added modulo 2^bits, and their mean is truncated; of
-            booleans "sum" and "max" say whether any is True, the others whether all are.
+          array: a NumPy array of booleans, integers or real floats (bfloat16 of ml_dtypes), or a value that NumPy
+            converts: a number, which becomes f64, i64 or bool, a list, or a CPU tensor of torch. Gradients do not
+            pass.
+          kind: "sum", "mean", "min", "max" or "prod". Integers are added modulo 2^bits, and their mean
+            is truncated. For booleans, "sum" and "max" are true if any is true, the others if all are true.
 
         Raises:
-          Error: of what is no such array; or naming two ranks that call something else or with other shapes, or a rank that has
-            died or does not come.
+          Error: the value is not such an array; two ranks make different calls or have different shapes; or a
+            rank has died or does not arrive. The message names the ranks.
         """
 
     def broadcast(self, array: Any, root: int = 0) -> numpy.ndarray:
         """
-        Rank root's array on every rank, as a new one. All ranks call it, with one root and arrays of one shape and dtype, of which
-        the root's alone is read. Arrays and errors are those of `all_reduce`.
+        Returns rank root's array as a new array on every rank. Collective, with equal roots, shapes and dtypes.
+        Only the root's array is read. Arrays and errors are as for `all_reduce`.
         """
 
     def all_gather(self, array: Any) -> numpy.ndarray:
         """
-        All ranks' arrays, by rank, on every rank: a new array [size, *shape]. All ranks call it, with one shape and dtype. Arrays
-        and errors are those of `all_reduce`.
+        Returns the arrays of all ranks, by rank, as a new array [size, *shape] on every rank. Collective, with
+        equal shapes and dtypes. Arrays and errors are as for `all_reduce`.
         """
 
 class _Flights:
@@ -133,46 +138,47 @@ class _Flights:
 
 def _allocate(world: Communicator, bytes: int, label: str) -> Any:
     """
-    uint8[bytes] of registered memory, zero at first. All ranks call it, each with its own size.
+    uint8[bytes] of registered memory, zero at first. Collective. Each rank has its own size.
     """
 
 def _split(world: Communicator, color: int, label: str) -> Communicator:
     """
-    A communicator of the ranks that pass the same color, at least 0. All ranks call it.
+    Returns a communicator of the ranks that pass the same color, at least 0. Collective.
     """
 
 def _start_all_reduce(world: Communicator, input: Any, output: Any, dtype: str, kind: str, label: str) -> int:
     """
-    Starts one, and returns its ticket for _wait. Arrays are in row-major order, of one number of elements; input may be output.
-    Between start and wait nobody else may use them.
+    Starts an all-reduce, and returns its ticket for _wait. The arrays are in row-major order, with equal numbers
+    of elements. `input` may be `output`. Nobody else may use them between start and wait.
 
     Args:
-      dtype: "f32", "bf16", ...: of the elements, whatever NumPy takes them for; their bytes count.
+      dtype: "f32", "bf16", ...: of the elements, which may differ from the array's dtype; only its bytes
+        count.
       kind: "sum", "mean", "min", "max", "prod".
       label: of the call in messages; equal on all ranks.
     """
 
 def _start_broadcast(world: Communicator, input: Any, output: Any, dtype: str, root: int, label: str) -> int:
-    """The same of a broadcast; only rank root's input is read."""
+    """Starts a broadcast. Only rank root's input is read."""
 
 def _start_all_gather(world: Communicator, input: Any, output: Any, dtype: str, label: str) -> int:
     """
-    The same of an all-gather: output has world.size times input's elements.
+    Starts an all-gather. The output has world.size times the input's elements.
     """
 
 def _start_all_to_all(world: Communicator, input: Any, output: Any, dtype: str, label: str) -> int:
     """
-    The same of an all-to-all: part r of input goes to rank r, as part world.rank.
+    Starts an all-to-all. Part r of the input goes to rank r, as part world.rank.
     """
 
 def _start_reduce_scatter(world: Communicator, input: Any, output: Any, dtype: str, kind: str, label: str) -> int:
     """
-    The same of a reduce-scatter: input has world.size times output's elements.
+    Starts a reduce-scatter. The input has world.size times the output's elements.
     """
 
 def _wait(world: object, ticket: int) -> None:
     """
-    Returns when the collective is complete. For each ticket once, in any order.
+    Waits until the collective is complete. Call once for each ticket, in any order.
     """
 
 def _optimizers() -> list[dict[str, Any]]: ...
@@ -193,26 +199,26 @@ class Graph:
 
     @property
     def inputs(self) -> list[lockstep._base.values.ValueInfo]:
-        """The data inputs, given at each call."""
+        """The data inputs, which each call passes."""
 
     @property
     def states(self) -> list[lockstep._base.values.ValueInfo]:
-        """Trained variables, statistics and optimizer state."""
+        """The trained variables, statistics and optimizer states."""
 
     @property
     def settings(self) -> dict[str, float]:
         """
-        The numbers that may change between calls, such as optimizer/learning_rate, with the values that they have at first.
+        The numbers that may change between calls, such as optimizer/learning_rate, with their initial values.
         """
 
     @property
     def results(self) -> list[lockstep._base.values.ValueInfo]:
-        """What a call returns."""
+        """The results of a call."""
 
     @property
     def trained(self) -> list[str]:
         """
-        The names of the states that an optimizer updates; none in a model, which a training step is made of.
+        The names of the states that an optimizer updates. A model that is not a training step has none.
         """
 
     @property
@@ -229,7 +235,7 @@ class Graph:
 
     @property
     def notes(self) -> list[str]:
-        """What the import changed, a sentence each."""
+        """A sentence for each change by the import."""
 
     @property
     def _supposed_parameters(self) -> list[str]: ...
@@ -240,36 +246,40 @@ class Graph:
 
     def summary(self, depth: int | None = None) -> str:
         """
-        What the graph takes, holds, trains and gives, a line each, with counts; and a table of its layers.
+        A line for each input, state, setting and result of the graph, with counts, and a table of its layers.
 
-        A layer is what the nodes of one module of the model have in common in their sources: /block/conv of /block/conv/Conv; in
-        files of PyTorch's exporter encoder.0.linear1 of torch:encoder.0.linear1/node_MatMul_91, or relu_3() of a function outside
-        the model's modules. Of each: the type of its last result, the parameters that it is the first to use, operations forwards and for gradients, and the
-        bytes of all results of its nodes, which is not the memory that a compiled program needs. An addition, a comparison or a
-        function such as exp of one element is one operation, a product that is added to a sum two (so one multiply-accumulate is
-        two); a reduction has one for each element that it reads, moving elements none. Normalisations and softmax that are one node
-        count one for each element. Of a step of micro-batches types and bytes are those of one, operations those of all.
+        A layer is the nodes whose sources have the same module of the model: /block/conv of /block/conv/Conv; in
+        files of PyTorch's exporter, encoder.0.linear1 of torch:encoder.0.linear1/node_MatMul_91, or relu_3() of a
+        function outside the model's modules. For each layer, the table shows the type of the last result, the
+        parameters that it uses first, the operations in the forward computation and for gradients, and the bytes
+        of all results of its nodes, which are not the memory that a compiled program needs. An addition, a
+        comparison or a function such as exp of one element is one operation. A product that is added to a sum is
+        two, so a multiply-accumulate is two. A reduction has one for each element that it reads, and moving
+        elements none. Normalisations and softmax that are one node have one for each element. For a step of
+        micro-batches, types and bytes are those of one micro-batch, and operations those of all.
 
         Args:
-          depth: how many parts of a layer's name count, between slashes, and between dots in a module's name; layers that have these in common are one. All if None.
+          depth: the number of parts of a layer's name, between slashes, and between dots in a module's name.
+            Layers with equal parts are merged. None is all parts.
         """
 
     def save_svg(self, path: str | os.PathLike[str], depth: int | None = None) -> None:
         """
-        Draws the graph, a box for each layer as summary() has them, into a file. Needs Graphviz' program dot. Of a step also the
-        optimizer and, where the graph has been distributed, the collectives, those of a layer as one; dashed lines are gradients.
+        Draws the graph into a file, with a box for each layer of summary(). Requires Graphviz' program dot. A
+        drawing of a step also has the optimizer and, if the graph has been distributed, the collectives, one for
+        each layer. Dashed lines are gradients.
         """
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """
-        Writes the graph to a file, which load_graph() reads: its text, the initial values of its states, its schedules, and the
-        model that it was imported from, so that what was loaded has with_dims() and can be saved as ONNX.
+        Writes the graph to a file for load_graph(): its text, the initial values of its states, its schedules, and
+        the model from which it was imported, so that the loaded graph has with_dims() and can be saved as ONNX.
 
-        The file appears complete or not at all. The calling process writes; of several ranks one is enough.
+        The file appears complete or not at all. The calling process writes. With several ranks, call it on one.
 
         Raises:
-          Error: if the file cannot be written; or if a setting follows a function that is none of lockstep.schedule or lockstep.average,
-            which no file can hold. pickle can, if it finds the function by its name.
+          Error: the file cannot be written; or a setting follows a function that is not of lockstep.schedule or
+            lockstep.average, which a file cannot represent. pickle can, if it finds the function by its name.
 
         Example:
           >>> step.save("step.graph")
@@ -280,18 +290,20 @@ class Graph:
 
     def with_dims(self, *one: Mapping[str, int], **dims: int) -> Graph:
         """
-        The same model with other extents of its symbolic dimensions, such as a batch of one sample: model.with_dims(batch=1).
+        Returns the model with other extents of its symbolic dimensions, such as a batch of one sample:
+        model.with_dims(batch=1).
 
-        The model is the one that `load_onnx` or `from_torch` made, or `load_weights` of that. Nothing is read or exported again, and the states
-        of the new graph have the names, shapes and values of those of this one, whose results it computes for the same rows.
+        Requires a model from `load_onnx` or `from_torch`, or from `load_weights` of such a model. Nothing is read or
+        exported again. The states of the new graph have the same names, shapes and values, and it computes the same
+        results for the same rows.
 
         Args:
-          dims: extents by name, as of `load_onnx`; or in place of them one dict, whose names may be places: {"x:0": 1}. Dimensions
-            that are not named keep their extents.
+          dims: extents by name, as for `load_onnx`; or instead one dict, whose names may be positions: {"x:0": 1}.
+            Other dimensions keep their extents.
 
         Raises:
-          Error: if there is no dimension of that name, or the model cannot have that extent; or if the graph was made of a model, such as a training
-            step, or of a text.
+          Error: there is no dimension of that name, the model cannot have that extent, or the graph is not such a
+            model but, for example, a training step or a parsed text.
 
         Example:
           >>> one = lockstep.compile(model.with_dims(batch=1))
@@ -300,27 +312,29 @@ class Graph:
         """
 
     def initial_value(self, state: str) -> numpy.ndarray:
-        """The value with which a state starts; zeros unless the model gives one."""
+        """The initial value of a state; zeros unless the model has one."""
 
     def __str__(self) -> str: ...
 
     def short(self) -> str:
         """
-        The graph for people: a line for each node, in which a fusion is the list of its ops, and no sources. str() is the exact text, which parse() reads.
+        Returns the graph in a form for people: a line for each node, with a fusion as the list of its ops, and
+        without sources. str() is the exact text, which parse() reads.
         """
 
     def diff(self, other: Graph) -> str:
         """
-        What the text of `other` has and this one has not, and the reverse, as a unified diff; numbered values that correspond have one number. Empty if the graphs are equal.
+        Returns a unified diff from the text of this graph to that of `other`. Numbered values that correspond
+        have the same number. Empty if the graphs are equal.
         """
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What IPython shows: short()."""
+        """The display of IPython: short()."""
 
     def __repr__(self) -> str: ...
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Nothing: a TypeError that says what runs a graph."""
+        """Raises a TypeError that says how to run a graph."""
 
 def _parse(text: str) -> Graph: ...
 
@@ -348,29 +362,35 @@ def _graph_of_parts(facts: dict[str, Any], tensors: Mapping[str, tuple[str, Sequ
 
 class Executable:
     """
-    A compiled program on this rank, with its state. Called with the inputs by name, it returns the results by name.
-    All ranks call it together. Arrays are this rank's share, and are read without copies if they are in row-major order.
+    A compiled program on this rank, with its states. Call it with the inputs by name; it returns the results by
+    name. All ranks call it together. Arrays have this rank's share, and are read without copies if they are in
+    row-major order.
 
-    A call that fails before the first step which writes a state, such as for an input of another shape, changes nothing. One that fails later may have updated some states and not others: every call then raises an Error with the cause, until all states that the program updates have been assigned again. So it is on one rank. Of several ranks a call that fails on one, whatever for, fails on all, and ends their communicator: start the job anew, from a checkpoint.
+    A call that fails before the first step that writes a state, for example because an input has another shape,
+    changes nothing. If it fails later, it may have updated only some states. Then every call raises an Error with
+    the cause, until all states that the program updates have been assigned again. This applies to one rank. With
+    several ranks, a call that fails on one rank fails on all ranks, and ends their communicator. Restart the job
+    from a checkpoint.
     """
 
     def __call__(self, **inputs: Any) -> dict[str, numpy.ndarray]: ...
 
     def start(self, **inputs: Any) -> lockstep._base.values.StartedCall:
         """
-        Begins a call, and returns its results by name: whoever looks at one waits for it. So on a GPU the next call's inputs are
-        copied while this one computes. Inputs may be changed as soon as it returns.
+        Begins a call, and returns its results by name. Reading a result waits for the call. On a GPU, the inputs
+        of the next call are copied while this one computes. Inputs may be changed when this returns.
 
-        Two calls are under way at most: a third waits for the first. What a call meets is raised by what is returned here, and
-        by the next use of the executable if that comes first, which then names the calls that it may have been. On a CPU the call
-        has ended when this returns.
+        At most two calls are in progress: a third waits for the first. An error of a call is raised by reading
+        its results, or by the next use of the executable if that is earlier. The message then names the calls
+        that may have failed. On a CPU the call has ended when this returns.
         """
 
     def joined(self, batches: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, numpy.ndarray]]:
         """
-        Calls with each of this rank's batches, and without rows when they have run out, until all ranks' have; gives the results of
-        each call. Of a step that `train_step(..., uneven=True)` made. Ranks may have different numbers of batches, and nobody counts
-        them before. A call in which no rank has a row changes nothing, is no step, and has no result here.
+        Calls the executable with each of this rank's batches, and then without rows until all ranks have no
+        batches left. Yields the results of each call. Requires a step from `train_step(..., uneven=True)`. Ranks
+        may have different numbers of batches, which need not be known. A call in which no rank has a row changes
+        nothing, is not counted as a step, and yields no results.
 
         Args:
           batches: the inputs of each call, by name.
@@ -382,20 +402,22 @@ class Executable:
 
     def evaluate(self, batches: Iterable[Mapping[str, Any] | Sequence[Any]]) -> dict[str, float]:
         """
-        Calls a program of `lockstep.evaluation` with each of this rank's batches, and returns the loss and the metrics of all samples of
-        all ranks, as if they had been one batch. All ranks call it.
+        Calls a program of `lockstep.evaluation` with each of this rank's batches. Returns the loss and the metrics
+        over the samples of all ranks, as if they were one batch. Collective.
 
-        Ranks may have different numbers of batches, or none, and a batch fewer rows than a rank's share. With uneven=False batches are full,
-        and equally many on each rank.
+        Ranks may have different numbers of batches, or none, and a batch may have fewer rows than a rank's share.
+        With uneven=False batches are full, and each rank has equally many.
 
         Args:
-          batches: the inputs of each call: by name, or as a tuple in order, the model's, the loss's, and perhaps `rows`.
+          batches: the inputs of each call: by name, or as a tuple in order: those of the model, those of the loss,
+            and optionally `rows`.
 
         Returns:
-          `loss` and each metric, NaN where nothing counts; and, but for uneven=False, `rows`, how many there were.
+          `loss` and each metric, NaN if nothing counts; and, unless uneven=False, `rows`, the number of rows.
 
         Raises:
-          Error: of a batch with other inputs, of which the other ranks hear; or if the program is no evaluation.
+          Error: a batch has other inputs, in which case the other ranks fail too; or the program is not an
+            evaluation.
 
         Example:
           >>> evaluation.evaluate(lockstep.data.batches(images, labels, size=1000, world=world, last="pad"))
@@ -408,20 +430,21 @@ class Executable:
 
     def bind(self, *, states: Mapping[str, numpy.ndarray] | None = None, results: Mapping[str, numpy.ndarray] | None = None) -> None:
         """
-        Lets states and results lie in arrays of the caller's from now on, so that nothing is copied. What is bound stays so, until
-        the name is bound to another array.
+        Uses arrays of the caller as the memory of states and results from now on, so that nothing is copied. A
+        binding remains until the name is bound to another array.
 
-        A state then is the array: what calls make of it is there, and what is written there is what the next call reads. That is as
-        an assignment; of several ranks all make the same one. A result is written there in each call, which returns the same array
-        each time: who wants to keep what is in it copies that before the next call.
+        A bound state is the array: calls update it there, and the next call reads what is written there. Writing is
+        an assignment, so with several ranks all of them write the same. Each call writes a bound result to its array,
+        and returns that same array. To keep its contents, copy them before the next call.
 
         Args:
-          states: NumPy arrays by name, in row-major order and of the state's type on this rank. Those that the program does not
-            update may be read-only: then they cannot be assigned by `state`, either. On the CPU alone.
-          results: the same of results. Where such an array is read-only when a call begins, the call is an error.
+          states: NumPy arrays by name, in row-major order, with the state's type on this rank. Arrays of states that
+            the program does not update may be read-only; then `state` cannot assign them either. Only on the CPU.
+          results: NumPy arrays by name for results. A call raises an Error if such an array is read-only when the
+            call begins.
 
         Raises:
-          Error: for arrays of another type, or that lie in one another; a state on a GPU, or one that ranks share.
+          Error: an array has another type, or overlaps another array; a state is on a GPU, or ranks share it.
 
         Example:
           >>> weight, gradient = np.zeros((784, 10), np.float32), np.empty((784, 10), np.float32)
@@ -432,7 +455,7 @@ class Executable:
 
     @property
     def state(self) -> lockstep._base.values.State:
-        """The state on this rank by name: read it, assign it."""
+        """The states on this rank by name, for reading and assigning."""
 
     def _read_state(self, name: str) -> numpy.ndarray: ...
 
@@ -444,29 +467,31 @@ class Executable:
 
     def check_replicas(self) -> None:
         """
-        Raises an Error that names the first state whose bits differ between ranks, if there is one. All ranks call it. Workers of asynchronous servers have no replicas.
+        Raises an Error if the bits of a state differ between its replicas. The Error names the first such state.
+        Collective. Workers of asynchronous servers have no replicas.
         """
 
     def _save_onnx(self, path: str) -> None: ...
 
     def save(self, path: str | os.PathLike[str], *, step: int | None = None, metadata: Mapping[str, str | int | float] | None = None, background: bool = False) -> None:
         """
-        Writes all states to a file, from which any number of ranks goes on. All ranks call it, with equal arguments.
+        Writes all states to a file, from which any number of ranks can continue. Collective, with equal arguments.
 
-        Calls that were started are waited for. Rank 0 writes, and what it meets is raised on all ranks. The file appears complete
-        or not at all, whenever the process or the machine stops; one that was there before stays until then. It is a safetensors
-        file: the states by name, each as a whole, also where ranks share it; and the settings.
+        Waits for calls in progress. Rank 0 writes, and its errors are raised on all ranks. The file appears complete
+        or not at all, even if the process or the machine stops; until then an existing file remains. It is a
+        safetensors file with the settings and with the states by name, as whole states even if ranks share them.
 
         Args:
           path: of the file.
-          step: the number of the training step, which load() gives back; exe.step if None.
-          metadata: what else load() gives back, such as {"data_position": 1200}: names with text, whole numbers, floats or bools.
-          background: True returns as soon as the states are copied, and a thread of rank 0 writes. The next save(), load() or
-            saved() waits for it, and raises its error instead of doing anything else; a line of the logger `lockstep` tells of it at
-            once. A process that ends normally writes first.
+          step: the number of the training step, which load() returns; exe.step if None.
+          metadata: further values that load() returns, such as {"data_position": 1200}: names with texts, whole
+            numbers, floats or bools.
+          background: True returns when the states are copied, while a thread of rank 0 writes. The next save(),
+            load() or saved() waits for the thread, and raises its error before doing anything else. The logger
+            `lockstep` reports the error at once. A process that ends normally waits for the thread.
 
         Raises:
-          Error: naming the file and, of several ranks, the rank and its host.
+          Error: names the file and, if there are several ranks, the rank and its host.
 
         Example:
           >>> exe.save("training.safetensors", metadata={"epoch": 3})
@@ -476,21 +501,23 @@ class Executable:
 
     def saved(self) -> None:
         """
-        Returns when the last save(background=True) has been written; raises its error, once. All ranks call it.
+        Waits until the last save(background=True) has been written. Raises its error, once. Collective.
         """
 
     def load(self, path: str | os.PathLike[str]) -> dict[str, str | int | float]:
         """
-        Takes all states from a file that save() wrote, on any number of ranks. All ranks call it, and each reads the file.
+        Restores all states from a file of save(), which any number of ranks may have written. Collective; each rank
+        reads the file.
 
-        exe.step becomes that of the file. So do settings, but for those that follow a schedule; what only one of the two has is left.
+        exe.step becomes that of the file, and so do settings, except those that follow a schedule. Settings that only
+        the file or only the program has are ignored.
 
         Returns:
-          The metadata that save() got, and `step`.
+          The metadata given to save(), and `step`.
 
         Raises:
-          Error: before anything is changed, if the file is damaged or not the same on all ranks, or if the program has other states,
-            with the first difference, or a setting that cannot have the file's value.
+          Error: before anything is changed, if the file is damaged or differs between ranks, or if the program has
+            other states, with the first difference, or a setting that does not allow the file's value.
         """
 
     def _saving(self) -> object: ...
@@ -512,8 +539,8 @@ class Executable:
     @property
     def step(self) -> int:
         """
-        How many calls there were: the number that schedules are given for the next one. A call that fails at once is not counted.
-        Assigned, when training goes on where it was left.
+        The number of calls so far, which is passed to schedules in the next call. A call that fails immediately
+        is not counted. Assign it to resume training.
         """
 
     @step.setter
@@ -522,16 +549,16 @@ class Executable:
     @property
     def settings(self) -> lockstep._compile.settings.Settings:
         """
-        The numbers that may change between calls, by name, and their present values: read them, assign them.
+        The numbers that may change between calls, by name, for reading and assigning.
         """
 
     def set(self, **values: float | Callable[[int], float]) -> None:
         """
-        Gives settings new values from the next call on: exe.set(learning_rate=0.01). Nothing is compiled anew. All ranks set the
-        same; where they did not, the next call of a training step raises an Error that shows both values.
+        Sets settings from the next call on: exe.set(learning_rate=0.01). Nothing is recompiled. All ranks set the
+        same values; otherwise the next call of a training step raises an Error that shows both values.
 
-        A value is a number; or a function of `step`, such as one of lockstep.schedule, which is called before each call. The name
-        is that in `settings`, or its last part: learning_rate is optimizer/learning_rate.
+        A value is a number, or a function of `step`, such as one of lockstep.schedule, which is called before
+        each call. The name is that in `settings` or its last part: learning_rate is optimizer/learning_rate.
         """
 
     def _set(self, name: str, value: float) -> None: ...
@@ -547,22 +574,22 @@ class Executable:
 
     @property
     def graph(self) -> Graph:
-        """The program of a rank, after all passes."""
+        """The local program of this rank, after all passes."""
 
     @property
     def steps(self) -> str:
-        """The steps that a call runs, as text."""
+        """The steps of a call, as text."""
 
     def summary(self, depth: int | None = None) -> str:
         """
-        How many steps of which kind a call runs, and graph.summary(). A reference step is an op for which the backend has no kernel:
-        it is slow.
+        The number of steps of each kind in a call, and graph.summary(). A reference step is an op for which the
+        backend has no kernel. It is slow.
         """
 
     @property
     def collectives(self) -> list[str]:
         """
-        A line for each collective of a call, in order: what ranks compare when they load.
+        A line for each collective of a call, in order. Ranks compare these when they load.
         """
 
     @property
@@ -598,21 +625,21 @@ class Executable:
 
     @property
     def threads(self) -> int:
-        """Threads of this rank."""
+        """The number of threads of this rank."""
 
     @property
     def counters(self) -> dict[str, float]:
         """
-        Seconds of this thread since loading, in calls that were waited for and succeeded: total, in kernels, in communication;
-        and their number, runs. On a GPU kernels and communication are the time that it takes to queue them, but with
-        compile(profile=True).
+        Seconds of this thread since loading, in calls that were waited for and succeeded: total, in kernels, and
+        in communication; and the number of calls, runs. On a GPU the times of kernels and communication are those
+        of queuing them, unless compile(profile=True).
         """
 
     @property
     def profile(self) -> list[tuple[str, float]]:
         """
-        The steps of a call in order, each with its seconds since loading, in calls that succeeded. On a GPU they are known
-        with compile(profile=True) alone.
+        The steps of a call in order, each with its seconds since loading, in calls that succeeded. On a GPU they
+        are known only with compile(profile=True).
         """
 
     def __repr__(self) -> str: ...
@@ -623,17 +650,18 @@ class Executable:
 
     def report(self, calls: int | None = None) -> lockstep._reports.report.Report:
         """
-        Where the time of the last calls went, on this rank: in kernels, in communication that was exposed or hidden behind them, and in
-        waiting, for which rank. Of a program whose weights parameter servers have, pushes and pulls are exposed communication; it
-        says how many bytes went there and came from there, and, if asynchronous, how late gradients were. Printed, a table;
-        `compile(buckets=report)` chooses buckets by it.
+        A report of the time of the last calls on this rank: in kernels, in communication (exposed, or hidden
+        behind kernels), and in waiting, by rank. In a program with parameter servers, pushes and pulls are
+        exposed communication. The report then has the bytes sent to and received from servers and, if they are
+        asynchronous, the staleness of gradients. It prints as a table. `compile(buckets=report)` uses it to
+        choose buckets.
 
         Args:
-          calls: how many of the last calls; None: as many as are recorded, a few hundred.
+          calls: the number of last calls; None is all recorded calls, a few hundred.
         """
 
 class _Started:
-    """A call that was started."""
+    """A call in progress."""
 
     def wait(self) -> dict[str, numpy.ndarray]: ...
 
@@ -642,7 +670,7 @@ def _status(job: str) -> str: ...
 def _trace(folder: str) -> tuple[str, str, list[dict[str, Any]]]: ...
 
 def _set_recording(world: Communicator, on: bool) -> None:
-    """For measuring what it costs."""
+    """Switches recording on or off, to measure its cost."""
 
 def _compile_options() -> list[dict[str, Any]]: ...
 
@@ -661,7 +689,9 @@ class _CompileOptions:
         """Sets options by their texts."""
 
     def resolve(self, graph: Graph, backend: str, world: Communicator) -> None:
-        """Fills in what depends on the ranks, and refuses what does not go."""
+        """
+        Sets the options that depend on the ranks. Raises an Error for options that no rank can compile.
+        """
 
     @property
     def mesh(self) -> list[tuple[str, int]]: ...
@@ -671,11 +701,11 @@ class _CompileOptions:
 
     def measured(self, measured: tuple[Sequence[tuple[str, int, int, int]], Mapping[str, Sequence[tuple[int, int]]]] | None) -> None:
         """
-        The report, with what collectives take; None where it says nothing of these ranks.
+        Sets the measured times from which buckets are chosen; None clears them.
         """
 
     def client(self, client: _ServerClient) -> None:
-        """This worker's end of the servers."""
+        """Sets the connection of this worker to the servers."""
 
 def _slow_dtypes(model: Graph, backend: str, isa: str) -> list[str]: ...
 
