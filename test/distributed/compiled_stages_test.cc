@@ -459,9 +459,10 @@ TEST(CompiledStages, RefuseWhatTheyCannotRun) {
   CompileOptions many;
   many.mesh = Mesh({{"stage", 40}});
   EXPECT_THAT(CompileError(step, many), HasSubstr("is to be cut into 40 stages, and has only "));
-  EXPECT_THAT(CompileError(ParseGraph(kMlp).value(), two), HasSubstr("no training step with an optimizer"));
+  EXPECT_THAT(CompileError(ParseGraph(kMlp).value(), two),
+              HasSubstr("only a training step with an optimizer can be cut into stages"));
   EXPECT_THAT(CompileError(step, two, std::nullopt), HasSubstr("CompileOptions::rank"));
-  EXPECT_THAT(CompileError(step, two, 2), HasSubstr("for rank 2"));
+  EXPECT_THAT(CompileError(step, two, 2), HasSubstr("there is no rank 2"));
   Graph split = step.Clone();
   for (size_t i = 0; i < split.inputs().size(); ++i) {
     if (split.inputs()[i].name() == "w1") split.set_input_placements(i, {{"data", Placement::Split(1)}});
