@@ -476,7 +476,7 @@ def test_programs_that_do_not_fit(path: Path) -> None:
     compiled().save(path)
     plain = ls.compile(training(), threads=1)
     before = states_of(plain)
-    with raises(f"{path}: there is a state optimizer/step, which the program @mlp has not"):
+    with raises(f"{path}: there is a state optimizer/step, which the program @mlp does not have"):
         plain.load(path)
     assert_same_bits(states_of(plain), before)
     plain.save(path)
@@ -528,7 +528,7 @@ def test_a_file_is_closed_whether_it_was_loaded_or_not(path: Path) -> None:
     exe.load(path)
     assert not is_open()
     other = ls.compile(training(), threads=1)
-    with pytest.raises(ls.Error, match="which the program @mlp has not") as caught:
+    with pytest.raises(ls.Error, match="which the program @mlp does not have") as caught:
         other.load(path)
     assert not is_open(), caught
     path.write_bytes(b"a text, which is no checkpoint")
