@@ -324,7 +324,7 @@ def test_names_in_files_that_are_no_text(where: str, name: bytes, tmp_path: Path
     assert placeholder in content
     path = tmp_path / "names.onnx"
     path.write_bytes(content.replace(placeholder, name))
-    with raises(str(path), "name", "no text"):
+    with raises(str(path), "name", "not valid text"):
         ls.load_onnx(path, dims={"batch": 6})
 
 
