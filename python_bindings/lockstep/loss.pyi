@@ -47,7 +47,7 @@ def softmax_cross_entropy(logits: str = 'logits', target: str = 'label', class_w
     """-log softmax(logits)[label] of each label.
 
     `exe(image=..., label=...)` gives the labels by the name of their input; a label out of range is an error that
-    says where.
+    gives its position.
 
     With class_weights it is weight[label] times that, and the mean is divided by the weights of the labels. With
     soft_targets it is -sum(weight * target * log softmax(logits)) over the classes, and the mean is over the samples,
@@ -55,19 +55,19 @@ def softmax_cross_entropy(logits: str = 'logits', target: str = 'label', class_w
 
     Args:
       logits: a float result of the model, [batch, classes] or, with a label at each position, [batch, classes, ...].
-      target: the name of the input that the step gets for the labels, i64[batch] or i64[batch, ...], each in [0,
-        classes); with soft_targets, for the probabilities, of the logits' dtype and shape.
-      class_weights: how much each class counts, one number for each; the mean is divided by the weights of the
-        labels; each a finite number of at least 0.
-      ignore_index: a label that counts for nothing, in the loss and in what the mean is divided by.
-      label_smoothing: the share of the target that goes to all classes alike; a finite number from 0 to 1.
-      soft_targets: whether the target is a probability of each class, not a label.
-      reduction: over the global batch: "mean", the sum of the losses divided by the number of those that count, or by
-        their weights; or "sum".
-      sample_weight: the name of an input that the step gets for a weight of each sample, of the prediction's dtype,
-        [batch]; what weighs 0 counts for nothing, as if it were not in the batch.
-      element_weight: the name of an input that the step gets for a weight of each element of which the mean is taken,
-        of the prediction's dtype.
+      target: the name of the input that is added for the labels, i64[batch] or i64[batch, ...], each in [0, classes);
+        with soft_targets, for the probabilities, of the logits' dtype and shape.
+      class_weights: the weight of each class, one number for each; the mean is divided by the weights of the labels;
+        each a finite number of at least 0.
+      ignore_index: a label that is ignored, in the loss and in the divisor of the mean.
+      label_smoothing: the share of the target that is divided equally among all classes; a finite number from 0 to 1.
+      soft_targets: true if the target is a probability of each class instead of a label.
+      reduction: over the global batch: "mean", the sum of the losses divided by the number of losses that count, or
+        by the sum of their weights; or "sum".
+      sample_weight: the name of an input that is added for a weight of each sample, of the prediction's dtype,
+        [batch]; a sample of weight 0 is ignored, as if it were not in the batch.
+      element_weight: the name of an input that is added for a weight of each element over which the mean is taken, of
+        the prediction's dtype.
     """
 
 def nll(prediction: str, target: str = 'label', class_weights: Sequence[float] | None = None, ignore_index: int | None = None, reduction: str = 'mean', sample_weight: str | None = None, element_weight: str | None = None) -> Loss:
@@ -79,56 +79,55 @@ def nll(prediction: str, target: str = 'label', class_weights: Sequence[float] |
     Args:
       prediction: a float result of the model, logarithms of probabilities, [batch, classes] or, with a label at each
         position, [batch, classes, ...].
-      target: the name of the input that the step gets for the labels, i64[batch] or i64[batch, ...], each in [0,
-        classes).
-      class_weights: how much each class counts, one number for each; the mean is divided by the weights of the
-        labels; each a finite number of at least 0.
-      ignore_index: a label that counts for nothing, in the loss and in what the mean is divided by.
-      reduction: over the global batch: "mean", the sum of the losses divided by the number of those that count, or by
-        their weights; or "sum".
-      sample_weight: the name of an input that the step gets for a weight of each sample, of the prediction's dtype,
-        [batch]; what weighs 0 counts for nothing, as if it were not in the batch.
-      element_weight: the name of an input that the step gets for a weight of each element of which the mean is taken,
-        of the prediction's dtype.
+      target: the name of the input that is added for the labels, i64[batch] or i64[batch, ...], each in [0, classes).
+      class_weights: the weight of each class, one number for each; the mean is divided by the weights of the labels;
+        each a finite number of at least 0.
+      ignore_index: a label that is ignored, in the loss and in the divisor of the mean.
+      reduction: over the global batch: "mean", the sum of the losses divided by the number of losses that count, or
+        by the sum of their weights; or "sum".
+      sample_weight: the name of an input that is added for a weight of each sample, of the prediction's dtype,
+        [batch]; a sample of weight 0 is ignored, as if it were not in the batch.
+      element_weight: the name of an input that is added for a weight of each element over which the mean is taken, of
+        the prediction's dtype.
     """
 
 def binary_cross_entropy_with_logits(logits: str = 'logits', target: str = 'target', pos_weight: Sequence[float] | None = None, reduction: str = 'mean', sample_weight: str | None = None, element_weight: str | None = None) -> Loss:
     """-(pos_weight * target * log sigmoid(logits) + (1 - target) * log(1 - sigmoid(logits))) of each element.
 
-    Computed of the logits, so that no sigmoid close to 0 or 1 makes it infinite.
+    It is computed from the logits, so that it stays finite if the sigmoid is close to 0 or 1.
 
     Args:
       logits: a float result of the model, of any shape with the batch first.
-      target: the name of the input that the step gets for the labels or probabilities, of the logits' dtype and
-        shape, each in [0, 1].
-      pos_weight: how much each class, dimension 1 of the logits, counts where it is there; one number is for all
+      target: the name of the input that is added for the labels or probabilities, of the logits' dtype and shape,
+        each in [0, 1].
+      pos_weight: the weight of the positive labels of each class, dimension 1 of the logits; one number is for all
         classes; each a finite number of at least 0.
-      reduction: over the global batch: "mean", the sum of the losses divided by the number of those that count, or by
-        their weights; or "sum".
-      sample_weight: the name of an input that the step gets for a weight of each sample, of the prediction's dtype,
-        [batch]; what weighs 0 counts for nothing, as if it were not in the batch.
-      element_weight: the name of an input that the step gets for a weight of each element of which the mean is taken,
-        of the prediction's dtype.
+      reduction: over the global batch: "mean", the sum of the losses divided by the number of losses that count, or
+        by the sum of their weights; or "sum".
+      sample_weight: the name of an input that is added for a weight of each sample, of the prediction's dtype,
+        [batch]; a sample of weight 0 is ignored, as if it were not in the batch.
+      element_weight: the name of an input that is added for a weight of each element over which the mean is taken, of
+        the prediction's dtype.
     """
 
 def kl_div(prediction: str, target: str = 'target', log_target: bool = False, reduction: str = 'mean', sample_weight: str | None = None, element_weight: str | None = None) -> Loss:
     """target * (log target - prediction) of each element, the Kullback-Leibler divergence of probabilities from a model
     that gives their logarithms; 0 * log 0 is 0.
 
-    The divergence of a distribution is the sum over its elements, so that the reduction "batchmean" is the mean of
-    divergences, and "mean" that divided by their size.
+    The divergence of a distribution is the sum over its elements. So the reduction "batchmean" is the mean of the
+    divergences, and "mean" is that divided by the size of a distribution.
 
     Args:
       prediction: a float result of the model, the logarithms of probabilities, of any shape with the batch first.
-      target: the name of the input that the step gets for the probabilities, or, with log_target, their logarithms,
-        of the prediction's dtype and shape.
-      log_target: whether the target holds logarithms.
-      reduction: over the global batch: "mean", the sum of the losses divided by the number of those that count, or by
-        their weights; "batchmean", the sum divided by the number of samples; or "sum".
-      sample_weight: the name of an input that the step gets for a weight of each sample, of the prediction's dtype,
-        [batch]; what weighs 0 counts for nothing, as if it were not in the batch.
-      element_weight: the name of an input that the step gets for a weight of each element of which the mean is taken,
-        of the prediction's dtype.
+      target: the name of the input that is added for the probabilities, or, with log_target, their logarithms, of the
+        prediction's dtype and shape.
+      log_target: true if the target holds logarithms.
+      reduction: over the global batch: "mean", the sum of the losses divided by the number of losses that count, or
+        by the sum of their weights; "batchmean", the sum divided by the number of samples; or "sum".
+      sample_weight: the name of an input that is added for a weight of each sample, of the prediction's dtype,
+        [batch]; a sample of weight 0 is ignored, as if it were not in the batch.
+      element_weight: the name of an input that is added for a weight of each element over which the mean is taken, of
+        the prediction's dtype.
     """
 
 def mean_squared_error(prediction: str, target: str = 'target', reduction: str = 'mean', sample_weight: str | None = None, element_weight: str | None = None) -> Loss:
@@ -136,141 +135,140 @@ def mean_squared_error(prediction: str, target: str = 'target', reduction: str =
 
     Args:
       prediction: a float result of the model, of any shape with the batch first.
-      target: the name of the input that the step gets for the wanted values, of the prediction's dtype and shape.
-      reduction: over the global batch: "mean", the sum of the losses divided by the number of those that count, or by
-        their weights; or "sum".
-      sample_weight: the name of an input that the step gets for a weight of each sample, of the prediction's dtype,
-        [batch]; what weighs 0 counts for nothing, as if it were not in the batch.
-      element_weight: the name of an input that the step gets for a weight of each element of which the mean is taken,
-        of the prediction's dtype.
+      target: the name of the input that is added for the wanted values, of the prediction's dtype and shape.
+      reduction: over the global batch: "mean", the sum of the losses divided by the number of losses that count, or
+        by the sum of their weights; or "sum".
+      sample_weight: the name of an input that is added for a weight of each sample, of the prediction's dtype,
+        [batch]; a sample of weight 0 is ignored, as if it were not in the batch.
+      element_weight: the name of an input that is added for a weight of each element over which the mean is taken, of
+        the prediction's dtype.
     """
 
 def l1(prediction: str, target: str = 'target', reduction: str = 'mean', sample_weight: str | None = None, element_weight: str | None = None) -> Loss:
-    """|prediction - target| of each element. Where they are equal the gradient is 0.
+    """|prediction - target| of each element. If they are equal, the gradient is 0.
 
     Args:
       prediction: a float result of the model, of any shape with the batch first.
-      target: the name of the input that the step gets for the wanted values, of the prediction's dtype and shape.
-      reduction: over the global batch: "mean", the sum of the losses divided by the number of those that count, or by
-        their weights; or "sum".
-      sample_weight: the name of an input that the step gets for a weight of each sample, of the prediction's dtype,
-        [batch]; what weighs 0 counts for nothing, as if it were not in the batch.
-      element_weight: the name of an input that the step gets for a weight of each element of which the mean is taken,
-        of the prediction's dtype.
+      target: the name of the input that is added for the wanted values, of the prediction's dtype and shape.
+      reduction: over the global batch: "mean", the sum of the losses divided by the number of losses that count, or
+        by the sum of their weights; or "sum".
+      sample_weight: the name of an input that is added for a weight of each sample, of the prediction's dtype,
+        [batch]; a sample of weight 0 is ignored, as if it were not in the batch.
+      element_weight: the name of an input that is added for a weight of each element over which the mean is taken, of
+        the prediction's dtype.
     """
 
 def huber(prediction: str, target: str = 'target', delta: float = 1.0, reduction: str = 'mean', sample_weight: str | None = None, element_weight: str | None = None) -> Loss:
-    """d**2 / 2 of each element where d = |prediction - target| is at most delta, else delta * (d - delta / 2).
+    """d**2 / 2 of each element if d = |prediction - target| is at most delta, else delta * (d - delta / 2).
 
     Outliers count in proportion to their distance, not to its square.
 
     Args:
       prediction: a float result of the model, of any shape with the batch first.
-      target: the name of the input that the step gets for the wanted values, of the prediction's dtype and shape.
-      delta: where the square goes over into a line; a finite number above 0.
-      reduction: over the global batch: "mean", the sum of the losses divided by the number of those that count, or by
-        their weights; or "sum".
-      sample_weight: the name of an input that the step gets for a weight of each sample, of the prediction's dtype,
-        [batch]; what weighs 0 counts for nothing, as if it were not in the batch.
-      element_weight: the name of an input that the step gets for a weight of each element of which the mean is taken,
-        of the prediction's dtype.
+      target: the name of the input that is added for the wanted values, of the prediction's dtype and shape.
+      delta: the distance from which the loss is linear; a finite number above 0.
+      reduction: over the global batch: "mean", the sum of the losses divided by the number of losses that count, or
+        by the sum of their weights; or "sum".
+      sample_weight: the name of an input that is added for a weight of each sample, of the prediction's dtype,
+        [batch]; a sample of weight 0 is ignored, as if it were not in the batch.
+      element_weight: the name of an input that is added for a weight of each element over which the mean is taken, of
+        the prediction's dtype.
     """
 
 def smooth_l1(prediction: str, target: str = 'target', beta: float = 1.0, reduction: str = 'mean', sample_weight: str | None = None, element_weight: str | None = None) -> Loss:
-    """d**2 / (2 * beta) of each element where d = |prediction - target| is below beta, else d - beta / 2.
+    """d**2 / (2 * beta) of each element if d = |prediction - target| is below beta, else d - beta / 2.
 
     It is `huber` divided by beta: far from the target its slope is 1. With beta 0 it is `l1`.
 
     Args:
       prediction: a float result of the model, of any shape with the batch first.
-      target: the name of the input that the step gets for the wanted values, of the prediction's dtype and shape.
-      beta: where the square goes over into a line; a finite number of at least 0.
-      reduction: over the global batch: "mean", the sum of the losses divided by the number of those that count, or by
-        their weights; or "sum".
-      sample_weight: the name of an input that the step gets for a weight of each sample, of the prediction's dtype,
-        [batch]; what weighs 0 counts for nothing, as if it were not in the batch.
-      element_weight: the name of an input that the step gets for a weight of each element of which the mean is taken,
-        of the prediction's dtype.
+      target: the name of the input that is added for the wanted values, of the prediction's dtype and shape.
+      beta: the distance from which the loss is linear; a finite number of at least 0.
+      reduction: over the global batch: "mean", the sum of the losses divided by the number of losses that count, or
+        by the sum of their weights; or "sum".
+      sample_weight: the name of an input that is added for a weight of each sample, of the prediction's dtype,
+        [batch]; a sample of weight 0 is ignored, as if it were not in the batch.
+      element_weight: the name of an input that is added for a weight of each element over which the mean is taken, of
+        the prediction's dtype.
     """
 
 def hinge_embedding(prediction: str, target: str = 'target', margin: float = 1.0, reduction: str = 'mean', sample_weight: str | None = None, element_weight: str | None = None) -> Loss:
-    """Of each element, a distance: itself where the target is 1, and max(0, margin - prediction) where it is -1.
+    """For each element, which is a distance: prediction if the target is 1, and max(0, margin - prediction) if it is -1.
 
-    PyTorch's hinge_embedding_loss.
+    It is PyTorch's hinge_embedding_loss.
 
     Args:
       prediction: a float result of the model, of any shape with the batch first.
-      target: the name of the input that the step gets for 1 where things belong together, and -1 where they do not,
-        of the prediction's dtype and shape.
-      margin: the distance from which on what does not belong together costs nothing; a finite number.
-      reduction: over the global batch: "mean", the sum of the losses divided by the number of those that count, or by
-        their weights; or "sum".
-      sample_weight: the name of an input that the step gets for a weight of each sample, of the prediction's dtype,
-        [batch]; what weighs 0 counts for nothing, as if it were not in the batch.
-      element_weight: the name of an input that the step gets for a weight of each element of which the mean is taken,
-        of the prediction's dtype.
+      target: the name of the input that is added for the targets: 1 for a pair that belongs together, -1 for one that
+        does not, of the prediction's dtype and shape.
+      margin: the distance from which a pair that does not belong together costs nothing; a finite number.
+      reduction: over the global batch: "mean", the sum of the losses divided by the number of losses that count, or
+        by the sum of their weights; or "sum".
+      sample_weight: the name of an input that is added for a weight of each sample, of the prediction's dtype,
+        [batch]; a sample of weight 0 is ignored, as if it were not in the batch.
+      element_weight: the name of an input that is added for a weight of each element over which the mean is taken, of
+        the prediction's dtype.
     """
 
 def cosine_embedding(x1: str, x2: str, target: str = 'target', margin: float = 0.0, reduction: str = 'mean', sample_weight: str | None = None, element_weight: str | None = None) -> Loss:
-    """Of each pair of rows, with the cosine of the angle between them: 1 - cosine where the target is 1, and max(0,
-    cosine - margin) where it is -1.
+    """For each pair of rows, with the cosine of the angle between them: 1 - cosine if the target is 1, and max(0, cosine
+    - margin) if it is -1.
 
     Args:
       x1: a float result of the model, [batch, size].
       x2: a float result of the model, of the type of x1.
-      target: the name of the input that the step gets for 1 where rows belong together, and -1 where they do not, of
-        the prediction's dtype, [batch].
-      margin: the cosine up to which what does not belong together costs nothing; a finite number.
-      reduction: over the global batch: "mean", the sum of the losses divided by the number of those that count, or by
-        their weights; or "sum".
-      sample_weight: the name of an input that the step gets for a weight of each sample, of the prediction's dtype,
-        [batch]; what weighs 0 counts for nothing, as if it were not in the batch.
-      element_weight: the name of an input that the step gets for a weight of each element of which the mean is taken,
-        of the prediction's dtype.
+      target: the name of the input that is added for the targets: 1 for a pair that belongs together, -1 for one that
+        does not, of the prediction's dtype, [batch].
+      margin: the cosine up to which a pair that does not belong together costs nothing; a finite number.
+      reduction: over the global batch: "mean", the sum of the losses divided by the number of losses that count, or
+        by the sum of their weights; or "sum".
+      sample_weight: the name of an input that is added for a weight of each sample, of the prediction's dtype,
+        [batch]; a sample of weight 0 is ignored, as if it were not in the batch.
+      element_weight: the name of an input that is added for a weight of each element over which the mean is taken, of
+        the prediction's dtype.
     """
 
 def triplet_margin(anchor: str, positive: str, negative: str, margin: float = 1.0, eps: float = 1e-06, reduction: str = 'mean', sample_weight: str | None = None, element_weight: str | None = None) -> Loss:
-    """Of each anchor: max(0, margin + |anchor - positive + eps| - |anchor - negative + eps|), Euclidean distances along
-    the last dimension: what is like the anchor is to be closer by the margin than what is not.
+    """For each anchor: max(0, margin + |anchor - positive + eps| - |anchor - negative + eps|), with Euclidean distances
+    along the last dimension. The positive should be closer to the anchor than the negative, by at least the margin.
 
     Args:
       anchor: a float result of the model, [batch, ..., size].
       positive: a float result of the model, of the anchor's type.
       negative: a float result of the model, of the anchor's type.
-      margin: how much closer; a finite number above 0.
+      margin: the required difference of the distances; a finite number above 0.
       eps: added to each difference, as PyTorch does; a finite number of at least 0.
-      reduction: over the global batch: "mean", the sum of the losses divided by the number of those that count, or by
-        their weights; or "sum".
-      sample_weight: the name of an input that the step gets for a weight of each sample, of the prediction's dtype,
-        [batch]; what weighs 0 counts for nothing, as if it were not in the batch.
-      element_weight: the name of an input that the step gets for a weight of each element of which the mean is taken,
-        of the prediction's dtype.
+      reduction: over the global batch: "mean", the sum of the losses divided by the number of losses that count, or
+        by the sum of their weights; or "sum".
+      sample_weight: the name of an input that is added for a weight of each sample, of the prediction's dtype,
+        [batch]; a sample of weight 0 is ignored, as if it were not in the batch.
+      element_weight: the name of an input that is added for a weight of each element over which the mean is taken, of
+        the prediction's dtype.
     """
 
 def ctc(prediction: str, target: str = 'target', input_lengths: str = 'input_lengths', target_lengths: str = 'target_lengths', blank: int = 0, max_target_length: int | None = None, zero_infinity: bool = False, reduction: str = 'mean', sample_weight: str | None = None, element_weight: str | None = None) -> Loss:
-    """-log of the probability of the labels of each sample, summed over all ways in which they can lie in a longer
-    sequence, with blanks between them: connectionist temporal classification.
+    """Connectionist temporal classification: -log of the probability of the labels of each sample, summed over all
+    alignments with a longer sequence, with blanks between the labels.
 
-    The mean is of the losses divided by the number of the sample's labels, or by 1 if it has none. What comes first
-    is the batch, unlike with PyTorch. Of a sequence that is too short for its labels the loss is infinite, and its
-    gradient is NaN, as with PyTorch; with zero_infinity both are 0.
+    The mean is of the losses divided by the number of the sample's labels, or by 1 if it has none. Unlike in PyTorch,
+    the batch is the first dimension. If a sequence is too short for its labels, its loss is infinite and its gradient
+    is NaN, as in PyTorch; with zero_infinity both are 0.
 
     Args:
       prediction: a float result of the model, logarithms of probabilities, [batch, time, classes].
-      target: the name of the input that the step gets for the labels, i64[batch, max_target_length]; those beyond a
-        sample's length do not matter.
-      input_lengths: the name of the input that the step gets for how many steps in time of each sample count,
-        i64[batch].
-      target_lengths: the name of the input that the step gets for how many labels of each sample count, i64[batch].
+      target: the name of the input that is added for the labels, i64[batch, max_target_length]; labels beyond a
+        sample's length are ignored.
+      input_lengths: the name of the input that is added for the number of steps in time of each sample, i64[batch].
+      target_lengths: the name of the input that is added for the number of labels of each sample, i64[batch].
       blank: the class that stands for no label.
-      max_target_length: how many labels a sample may have; by default as many as there are steps.
-      zero_infinity: whether an infinite loss counts as 0.
-      reduction: over the global batch: "mean", the sum of the losses divided by the number of those that count, or by
-        their weights; or "sum".
-      sample_weight: the name of an input that the step gets for a weight of each sample, of the prediction's dtype,
-        [batch]; what weighs 0 counts for nothing, as if it were not in the batch.
-      element_weight: the name of an input that the step gets for a weight of each element of which the mean is taken,
-        of the prediction's dtype.
+      max_target_length: the maximum number of labels of a sample; by default the number of steps.
+      zero_infinity: true if an infinite loss counts as 0.
+      reduction: over the global batch: "mean", the sum of the losses divided by the number of losses that count, or
+        by the sum of their weights; or "sum".
+      sample_weight: the name of an input that is added for a weight of each sample, of the prediction's dtype,
+        [batch]; a sample of weight 0 is ignored, as if it were not in the batch.
+      element_weight: the name of an input that is added for a weight of each element over which the mean is taken, of
+        the prediction's dtype.
     """
 
 def result(name: str) -> Loss:

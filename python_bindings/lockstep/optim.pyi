@@ -18,12 +18,12 @@ class Optimizer:
 class SGD(Optimizer):
     """Stochastic gradient descent: d = gradient + weight_decay * w; v = momentum * v + d; w -= learning_rate * v.
 
-    With `nesterov` the step is along d + momentum * v. There is no v if momentum is 0.
+    With `nesterov` the step is along d + momentum * v. If momentum is 0, there is no v.
 
     Of a state `w` it keeps `w/momentum`.
 
     Args:
-      learning_rate: how far a step goes; a finite number of at least 0.
+      learning_rate: the size of a step; a finite number of at least 0.
       momentum: the share of v that remains; a finite number of at least 0.
       nesterov: look ahead by one step.
       weight_decay: weight of the L2 penalty; a finite number of at least 0.
@@ -40,10 +40,11 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba, 2015), with bias correction; weight decay is added to the gradient.
 
-    Of a state `w` it keeps `w/adam_m` and `w/adam_v`; the steps are counted in `optimizer/step`.
+    Of a state `w` it keeps `w/adam_m` and `w/adam_v`; the steps of the program, not of each state, are counted in
+    `optimizer/step`.
 
     Args:
-      learning_rate: how far a step goes; a finite number of at least 0.
+      learning_rate: the size of a step; a finite number of at least 0.
       beta1: the share of m that remains; a finite number of at least 0 and below 1.
       beta2: the share of v that remains; a finite number of at least 0 and below 1.
       epsilon: added to the root, against division by zero; a finite number above 0.
@@ -62,10 +63,11 @@ class Adam(Optimizer):
 class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): w -= learning_rate * weight_decay * w.
 
-    Of a state `w` it keeps `w/adam_m` and `w/adam_v`; the steps are counted in `optimizer/step`.
+    Of a state `w` it keeps `w/adam_m` and `w/adam_v`; the steps of the program, not of each state, are counted in
+    `optimizer/step`.
 
     Args:
-      learning_rate: how far a step goes; a finite number of at least 0.
+      learning_rate: the size of a step; a finite number of at least 0.
       beta1: the share of m that remains; a finite number of at least 0 and below 1.
       beta2: the share of v that remains; a finite number of at least 0 and below 1.
       epsilon: added to the root, against division by zero; a finite number above 0.
@@ -85,13 +87,13 @@ class RMSprop(Optimizer):
     """RMSprop (Tieleman and Hinton, 2012): the gradient is divided by the root of the running mean of its squares, or,
     if it is centered, of its variance.
 
-    With `momentum` the steps add up, each with a share of those before. What is kept for an option is not there
-    without it.
+    With `momentum` each step is added to a share of the previous ones. The state of an option exists only with that
+    option.
 
     Of a state `w` it keeps `w/rmsprop_square`, `w/rmsprop_mean` and `w/rmsprop_momentum`.
 
     Args:
-      learning_rate: how far a step goes; a finite number of at least 0.
+      learning_rate: the size of a step; a finite number of at least 0.
       alpha: the share of the means that remains; a finite number of at least 0 and below 1.
       epsilon: added to the root, against division by zero; a finite number above 0.
       weight_decay: weight of the L2 penalty; a finite number of at least 0.
@@ -112,13 +114,16 @@ class RMSprop(Optimizer):
 class Adagrad(Optimizer):
     """Adagrad (Duchi, Hazan and Singer, 2011): the gradient is divided by the root of the sum of its squares so far.
 
-    Of a state `w` it keeps `w/adagrad_sum`; the steps are counted in `optimizer/step`.
+    Of a state `w` it keeps `w/adagrad_sum`; the steps of the program, not of each state, are counted in
+    `optimizer/step`.
 
     Args:
-      learning_rate: how far a step goes; a finite number of at least 0.
-      lr_decay: how fast the learning rate falls: by 1 / (1 + steps * lr_decay); a finite number of at least 0.
+      learning_rate: the size of a step; a finite number of at least 0.
+      lr_decay: the decay of the learning rate: its factor is 1 / (1 + steps * lr_decay); a finite number of at least
+        0.
       weight_decay: weight of the L2 penalty; a finite number of at least 0.
-      initial_accumulator_value: added to the sum of squares, which leaves it out; a finite number of at least 0.
+      initial_accumulator_value: added to the sum of squares; the state does not contain it; a finite number of at
+        least 0.
       epsilon: added to the root, against division by zero; a finite number above 0.
     """
 
@@ -132,13 +137,13 @@ class Adagrad(Optimizer):
 
 @dataclass(frozen=True, init=False)
 class Adamax(Optimizer):
-    """Adamax (Kingma and Ba, 2015): Adam with the largest gradient so far, which fades, in the place of the root of the
-    mean of squares.
+    """Adamax (Kingma and Ba, 2015): Adam with a decaying maximum of the gradient's size instead of the root mean square.
 
-    Of a state `w` it keeps `w/adamax_m` and `w/adamax_norm`; the steps are counted in `optimizer/step`.
+    Of a state `w` it keeps `w/adamax_m` and `w/adamax_norm`; the steps of the program, not of each state, are counted
+    in `optimizer/step`.
 
     Args:
-      learning_rate: how far a step goes; a finite number of at least 0.
+      learning_rate: the size of a step; a finite number of at least 0.
       beta1: the share of m that remains; a finite number of at least 0 and below 1.
       beta2: the share of norm that remains; a finite number of at least 0 and below 1.
       epsilon: added to the gradient's size, against division by zero; a finite number above 0.
@@ -157,10 +162,11 @@ class Adamax(Optimizer):
 class RAdam(Optimizer):
     """RAdam (Liu et al., 2020): Adam whose adaptive step is held back in the first steps, where its variance is large.
 
-    Of a state `w` it keeps `w/radam_m` and `w/radam_v`; the steps are counted in `optimizer/step`.
+    Of a state `w` it keeps `w/radam_m` and `w/radam_v`; the steps of the program, not of each state, are counted in
+    `optimizer/step`.
 
     Args:
-      learning_rate: how far a step goes; a finite number of at least 0.
+      learning_rate: the size of a step; a finite number of at least 0.
       beta1: the share of m that remains; a finite number of at least 0 and below 1.
       beta2: the share of v that remains; a finite number of at least 0 and below 1.
       epsilon: added to the root, against division by zero; a finite number above 0.
@@ -177,12 +183,13 @@ class RAdam(Optimizer):
 
 @dataclass(frozen=True, init=False)
 class Adadelta(Optimizer):
-    """Adadelta (Zeiler, 2012): the gradient in units of its own root mean square, times that of the changes so far.
+    """Adadelta (Zeiler, 2012): the gradient divided by its own root mean square, times the root mean square of the
+    changes so far.
 
     Of a state `w` it keeps `w/adadelta_square` and `w/adadelta_change`.
 
     Args:
-      learning_rate: how far a step goes; a finite number of at least 0.
+      learning_rate: the size of a step; a finite number of at least 0.
       rho: the share of the mean squares that remains; a finite number of at least 0 and below 1.
       epsilon: added under both roots; a finite number above 0.
       weight_decay: weight of the L2 penalty; a finite number of at least 0.
@@ -197,17 +204,18 @@ class Adadelta(Optimizer):
 
 @dataclass(frozen=True, init=False)
 class Rprop(Optimizer):
-    """Rprop (Riedmiller and Braun, 1993): each weight has a step size of its own, which grows while its gradient keeps
-    its sign; for gradients of the whole data.
+    """Rprop (Riedmiller and Braun, 1993): each weight has its own step size, which grows while its gradient keeps its
+    sign. For gradients of all data, not of batches.
 
-    Of a state `w` it keeps `w/rprop_last` and `w/rprop_size`; the steps are counted in `optimizer/step`.
+    Of a state `w` it keeps `w/rprop_last` and `w/rprop_size`; the steps of the program, not of each state, are
+    counted in `optimizer/step`.
 
     Args:
-      learning_rate: how far a step goes; a finite number of at least 0.
-      shrinkage: of the step where the gradient's sign changed; a finite number above 0 and below 1.
-      growth: of the step where the gradient kept its sign; a finite number above 1.
-      smallest: step; a finite number of at least 0.
-      largest: step; a finite number of at least 0.
+      learning_rate: the size of a step; a finite number of at least 0.
+      shrinkage: the factor of the step size where the gradient's sign changed; a finite number above 0 and below 1.
+      growth: the factor of the step size where the gradient kept its sign; a finite number above 1.
+      smallest: the least step size; a finite number of at least 0.
+      largest: the greatest step size; a finite number of at least 0.
     """
 
     learning_rate: float
@@ -226,7 +234,7 @@ class Lion(Optimizer):
     Of a state `w` it keeps `w/lion_m`.
 
     Args:
-      learning_rate: how far a step goes; a finite number of at least 0.
+      learning_rate: the size of a step; a finite number of at least 0.
       beta1: the share of m in the direction of the step; a finite number of at least 0 and below 1.
       beta2: the share of m that remains; a finite number of at least 0 and below 1.
       weight_decay: weight of the decay of the variable itself; a finite number of at least 0.
@@ -243,16 +251,16 @@ class Lion(Optimizer):
 class NAdam(Optimizer):
     """NAdam (Dozat, 2016): Adam with Nesterov's momentum, which grows in the first steps.
 
-    Of a state `w` it keeps `w/nadam_m`, `w/nadam_v` and `w/nadam_missing` (a scalar); the steps are counted in
-    `optimizer/step`.
+    Of a state `w` it keeps `w/nadam_m`, `w/nadam_v` and `w/nadam_missing` (a scalar); the steps of the program, not
+    of each state, are counted in `optimizer/step`.
 
     Args:
-      learning_rate: how far a step goes; a finite number of at least 0.
+      learning_rate: the size of a step; a finite number of at least 0.
       beta1: the share of m that remains; a finite number of at least 0 and below 1.
       beta2: the share of v that remains; a finite number of at least 0 and below 1.
       epsilon: added to the root, against division by zero; a finite number above 0.
       weight_decay: weight of the L2 penalty, or of the decay if decoupled; a finite number of at least 0.
-      momentum_decay: how fast the momentum grows from beta1 / 2 to beta1; a finite number of at least 0.
+      momentum_decay: the rate at which the momentum grows from beta1 / 2 to beta1; a finite number of at least 0.
       decoupled_weight_decay: decay the variable itself rather than by an L2 penalty.
     """
 
@@ -268,19 +276,21 @@ class NAdam(Optimizer):
 
 @dataclass(frozen=True, init=False)
 class LAMB(Optimizer):
-    """LAMB (You et al., 2020), for large batches: Adam's step, with the norm of the variable that it updates. Defaults
-    are those of NVIDIA's FusedLAMB, without its clipping of gradients, which `train_step` has.
+    """LAMB (You et al., 2020), for large batches: Adam's step, scaled to the norm of the variable. Defaults are those of
+    NVIDIA's FusedLAMB, without its clipping of gradients, which `train_step` has.
 
-    Biases and what normalises are usually left out of it: `groups` of `train_step` give them AdamW.
+    Biases and the parameters of normalisations are usually excluded: `groups` of `train_step` give them AdamW.
 
-    Of a state `w` it keeps `w/lamb_m` and `w/lamb_v`; the steps are counted in `optimizer/step`.
+    Of a state `w` it keeps `w/lamb_m` and `w/lamb_v`; the steps of the program, not of each state, are counted in
+    `optimizer/step`.
 
     Args:
-      learning_rate: how far a step goes; a finite number of at least 0.
+      learning_rate: the size of a step; a finite number of at least 0.
       beta1: the share of m that remains; a finite number of at least 0 and below 1.
       beta2: the share of v that remains; a finite number of at least 0 and below 1.
       epsilon: added to the root, against division by zero; a finite number above 0.
-      weight_decay: weight of the decay, a part of the update whose norm is taken; a finite number of at least 0.
+      weight_decay: weight of the decay, which is part of the update before its norm is taken; a finite number of at
+        least 0.
     """
 
     learning_rate: float
@@ -293,20 +303,20 @@ class LAMB(Optimizer):
 
 @dataclass(frozen=True, init=False)
 class LARS(Optimizer):
-    """LARS (You, Gitman and Ginsburg, 2017), for large batches: SGD with momentum, whose gradient is scaled by the norm
-    of the variable over its own. The learning rate multiplies what has been added up, as PyTorch's SGD and NVIDIA's
-    LARC have it.
+    """LARS (You, Gitman and Ginsburg, 2017), for large batches: SGD with momentum, whose gradient is scaled by the ratio
+    of the variable's norm to its own. The learning rate multiplies the accumulated momentum, as in PyTorch's SGD and
+    NVIDIA's LARC.
 
-    Biases and what normalises are usually left out of it: `groups` of `train_step` give them SGD.
+    Biases and the parameters of normalisations are usually excluded: `groups` of `train_step` give them SGD.
 
     Of a state `w` it keeps `w/lars_momentum`.
 
     Args:
-      learning_rate: how far a step goes; a finite number of at least 0.
+      learning_rate: the size of a step; a finite number of at least 0.
       momentum: the share of v that remains; a finite number of at least 0.
       nesterov: look ahead by one step.
       weight_decay: weight of the L2 penalty; a finite number of at least 0.
-      trust_coefficient: the norm of d as a share of that of the variable; a finite number above 0.
+      trust_coefficient: the ratio of the norm of d to that of the variable; a finite number above 0.
       epsilon: added to the divisor, against division by zero; a finite number above 0.
     """
 
@@ -321,22 +331,22 @@ class LARS(Optimizer):
 
 @dataclass(frozen=True, init=False)
 class Adafactor(Optimizer):
-    """Adafactor (Shazeer and Stern, 2018): steps relative to the variable's scale, and, of what has two dimensions or
-    more, second moments of rows and of columns alone, which need next to no memory.
+    """Adafactor (Shazeer and Stern, 2018): steps relative to the variable's scale. For variables of two or more
+    dimensions it keeps second moments of rows and of columns only, which need almost no memory.
 
     PyTorch's `eps` is the pair of epsilon1 and epsilon2.
 
     Of a state `w` of at most 1 dimension it keeps `w/adafactor_square`; Of a state `w` of at least 2 dimensions it
     keeps `w/adafactor_rows` (a number for each row) and `w/adafactor_columns` (a number for each column); the steps
-    are counted in `optimizer/step`.
+    of the program, not of each state, are counted in `optimizer/step`.
 
     Args:
-      learning_rate: how far a step goes; a finite number of at least 0.
-      beta2_decay: what the means move by at step t: t^beta2_decay; a finite number of at most 0.
-      epsilon1: the least root of a mean of squares; 0 stands for the dtype's distance of 1 from the next number; a
+      learning_rate: the size of a step; a finite number of at least 0.
+      beta2_decay: the weight of the new square in the means is t^beta2_decay at step t; a finite number of at most 0.
+      epsilon1: the lower bound of a root mean square; 0 means the dtype's distance of 1 from the next number; a
         finite number of at least 0.
-      epsilon2: the least scale of the variable, by which steps are multiplied; a finite number of at least 0.
-      d: above which root of the mean of its squares an update is clipped; a finite number of at least 1.
+      epsilon2: the lower bound of the variable's scale, by which steps are multiplied; a finite number of at least 0.
+      d: the root mean square above which an update is clipped; a finite number of at least 1.
       weight_decay: weight of the decay of the variable itself; a finite number of at least 0.
     """
 
@@ -353,23 +363,23 @@ class Adafactor(Optimizer):
 class Muon(Optimizer):
     """Muon (Jordan et al., 2024), for the matrices of hidden layers: momentum, made orthogonal.
 
-    It updates states of two dimensions. `groups` of `train_step` give the others, and embeddings and the last layer,
-    AdamW. PyTorch's `ns_coefficients` are ns_a, ns_b and ns_c; the iteration is computed in f32, or f64 for states of
-    f64, where PyTorch has bf16.
+    It updates only states of two dimensions. `groups` of `train_step` give AdamW to the others, and to embeddings and
+    the last layer. PyTorch's `ns_coefficients` are ns_a, ns_b and ns_c. The iteration is computed in f32, or in f64
+    for states of f64; PyTorch uses bf16.
 
     Of a state `w` of 2 dimensions it keeps `w/muon_momentum`.
 
     Args:
-      learning_rate: how far a step goes; a finite number of at least 0.
+      learning_rate: the size of a step; a finite number of at least 0.
       weight_decay: weight of the decay of the variable itself; a finite number of at least 0.
       momentum: the share of m that remains; a finite number of at least 0 and below 1.
       nesterov: look ahead by one step.
-      ns_a: the first coefficient of Newton and Schulz' iteration; a finite number.
+      ns_a: the first coefficient of the Newton-Schulz iteration; a finite number.
       ns_b: the second coefficient; a finite number.
       ns_c: the third coefficient; a finite number.
-      epsilon: the least norm that x is divided by; a finite number above 0.
-      ns_steps: how often the iteration is done; a finite number from 1 to 99.
-      adjust_lr_fn: how the learning rate follows the matrix' shape.
+      epsilon: the lower bound of the norm by which x is divided; a finite number above 0.
+      ns_steps: the number of iterations; a finite number from 1 to 99.
+      adjust_lr_fn: the adjustment of the learning rate to the shape of the matrix.
     """
 
     learning_rate: float

@@ -216,7 +216,8 @@ def one_cycle(
     """Up from `maximum / start_divisor` to `maximum` in the share `rising` of the steps, then down to its `final_divisor`th of the start.
 
     Both along a cosine. Smith and Topin, "Super-convergence", 2018; PyTorch's `OneCycleLR` without a third phase. After `steps`
-    steps it stays at the end.
+    steps it stays at the end. OneCycleLR also cycles the momentum, unless cycle_momentum=False: `momentum=` of an optimizer follows
+    `one_cycle(0.85, steps, start_divisor=0.85 / 0.95, final_divisor=1.0)` then.
     """
     what = "one_cycle"
     maximum, rising = _number(what, "maximum", maximum), _number(what, "rising", rising)
