@@ -87,6 +87,10 @@ struct ImportedModel {
   // Changes of the import that a user may want to know, one sentence each: Dropout drops nothing, batch normalisation
   // is imported in inference form (passes/training/training_mode.h turns both to training form).
   std::vector<std::string> notes;
+
+  // The metadata of the model whose keys begin with "lockstep.", without that prefix: what lockstep/_torch says of the
+  // module. The values of those that begin with "lockstep.note." are `notes`.
+  std::map<std::string, std::string> metadata;
 };
 
 // Imports the file `path`. Errors name the file, and the node, input, dimension or initializer in it.

@@ -28,12 +28,13 @@ struct Model {
   std::vector<std::string> notes;
   std::vector<std::string> constants;  // as in ImportedModel: what a training step may make states of
   std::vector<std::string> fixed_inputs = {}, unmarked_parameters = {};  // as in ImportedModel
+  std::map<std::string, std::string> metadata = {};                      // as in ImportedModel
 
   bool is_imported = false;  // the graph is what the importer made of `origin`
 
   // Another graph of the same model.
   Model With(Graph other) const {
-    return {std::move(other), values, origin, notes, constants, fixed_inputs, unmarked_parameters};
+    return {std::move(other), values, origin, notes, constants, fixed_inputs, unmarked_parameters, metadata};
   }
 };
 

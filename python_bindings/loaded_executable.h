@@ -43,6 +43,7 @@ struct LoadedExecutable {
   std::set<std::string> batches;   // the inputs that may have fewer rows than the rank's share
   FirstRows first_rows;            // what pads batches that are not full
   nb::dict schedules;              // by setting: functions of it
+  nb::dict wrong_labels;           // by input: a shape behind dimension 0 that is a known mistake, and advice
   nb::object saving = nb::none();  // the save that is under way, of lockstep/_checkpoint/checkpoint.py
 
   // Python destroys it, with the GIL. The executor and the device wait for runs that are under way, in which other

@@ -231,6 +231,9 @@ class Graph:
         """What the import changed, a sentence each."""
 
     @property
+    def _metadata(self) -> dict[str, str]: ...
+
+    @property
     def _supposed_parameters(self) -> list[str]: ...
 
     def _facts(self) -> str: ...
@@ -543,6 +546,9 @@ class Executable:
 
     @property
     def _schedules(self) -> dict[str, Callable[[int], float]]: ...
+
+    @property
+    def _wrong_labels(self) -> dict[str, tuple[list[int], str]]: ...
 
     @property
     def graph(self) -> Graph:

@@ -14,6 +14,7 @@ from .. import _lockstep
 from .._base import checks, job
 from .._base.errors import Error
 from .._base.log import warn_once
+from .._graph.mistakes import warn_of_draws
 from .._lockstep import Communicator, Executable, Graph
 from . import buckets as _buckets
 from .placements import Placement, choices
@@ -209,7 +210,10 @@ def compile(
         warn_once(
             f"{dtype}: products are computed in f32 where this processor, or its library, is not quicker in {dtype}"
         )
+    if world.rank == 0:
+        warn_of_draws(graph)
     executable._schedules.update(getattr(graph, "_schedules", {}))
+    executable._wrong_labels.update(getattr(graph, "_wrong_labels", {}))
     return executable
 
 

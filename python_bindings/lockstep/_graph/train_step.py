@@ -14,6 +14,7 @@ from .._base.log import warn_once
 from .._lockstep import Graph
 from ..clip import Clip
 from ..loss import Loss, _checked
+from .mistakes import check_second_names, warn_of_dropout, wrong_labels
 
 
 def train_step(
@@ -21,7 +22,7 @@ def train_step(
     loss: Loss,
     optimizer: optim.Optimizer | None,
     *,
-    groups: Mapping[str, optim.Optimizer] | None = None,
+    groups: Mapping[str | tuple[str, ...], optim.Optimizer] | None = None,
     clip: Clip | None = None,
     precision: str = "f32",
     average: Callable[[int], float] | None = None,
@@ -52,7 +53,8 @@ def train_step(
         is updated: beside `loss` the gradient of each trained state is a result, `grad/<state>`, for those who update weights
         themselves, as by a store of `lockstep.kv`.
       groups: states that have an optimizer of their own: by name or pattern, of which the first that matches counts, such as
-        `{"*.bias": lockstep.optim.SGD(0.1)}`. The settings of this one are under "optimizer/*.bias/".
+        `{"*.bias": lockstep.optim.SGD(0.1)}`. The settings of this one are under "optimizer/*.bias/". A key may be a tuple of names and
+        patterns, each of which then has that optimizer, and settings of its own.
       clip: of `lockstep.clip`: a limit to the gradients of all groups together.
       precision: "bf16" or "f16": products of matrices, convolutions and attention compute in 16 bits, and what is between them
         lies in 16 bits, where that loses little; weights, gradients and what the optimizer keeps stay f32 (docs/precision.md).
@@ -78,7 +80,8 @@ def train_step(
       batch_statistics: of batch normalisation: "global" are those of the global batch, so that n ranks compute what one
         would; "rank" are those of each rank's share, which saves communication and changes with the number of ranks. What
         concatenates batches before it normalises them is normalised as a whole, of all ranks and micro-batches, either way.
-      dropout: "off" trains a model that drops values at random without doing so.
+      dropout: "off" trains a model that drops values at random without doing so. Other random numbers that `forward` draws, such as
+        the paths that a drop path takes, are drawn all the same, which is a warning where the module draws them in training mode alone.
       seed: a whole number of 64 bits. Steps with other seeds draw other numbers.
       uneven: batches need not be full. A rank may call the step with fewer rows than its share, or with none, and the step is that
         of one rank with all rows that there were; `Executable.joined` does so until all ranks have run out. The step gets the
@@ -108,6 +111,8 @@ def train_step(
         checks.instance("clip", clip, Clip, "one of lockstep.clip, such as lockstep.clip.global_norm(1.0)")
     if average is not None:
         _check_average(average)
+    given = {"trained": trained, "frozen": frozen, "groups": [each for each in choices if each]}
+    check_second_names(model, given)
     step = _lockstep._train_step(
         model,
         loss._choices(),
@@ -125,7 +130,9 @@ def train_step(
         checks.flag("uneven", uneven),
     )
     _say_what_is_supposed(step, trained)
-    _say_what_looks_alike(model, {"trained": trained, "frozen": frozen, "groups": [each for each in choices if each]})
+    _say_what_looks_alike(model, given)
+    warn_of_dropout(model, dropout)
+    step._wrong_labels = wrong_labels(model, loss)
     # Groups may have left no state to the optimizer, and so no settings.
     settings = step.settings
     step._schedules = {name: each for name, each in _schedules_of(choices, clip, average).items() if name in settings}
