@@ -394,6 +394,12 @@ void Importer::NoteComputedStates() {
 ImportedModel Importer::Finish(const ImportOptions& options) {
   NoteConstants();
   NoteComputedStates();
+  for (const auto& property : file_.model.metadata_props()) {
+    constexpr std::string_view kPrefix = "lockstep.", kNote = "lockstep.note.";
+    if (property.key().starts_with(kNote)) model_.notes.push_back(property.value());
+    else if (property.key().starts_with(kPrefix))
+      model_.metadata.emplace(property.key().substr(kPrefix.size()), property.value());
+  }
   model_.origin.model = file_.model.SerializeAsString();
   model_.origin.options = options;
   return std::move(model_);

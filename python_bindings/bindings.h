@@ -27,12 +27,13 @@ struct Model {
   std::vector<std::string> notes;
   std::vector<std::string> constants;  // as in ImportedModel; a training step may make states of them
   std::vector<std::string> fixed_inputs = {}, unmarked_parameters = {};  // as in ImportedModel
+  std::map<std::string, std::string> metadata = {};                      // as in ImportedModel
 
   bool is_imported = false;  // the importer made the graph from `origin`
 
   // Returns this model with another graph.
   Model With(Graph other) const {
-    return {std::move(other), values, origin, notes, constants, fixed_inputs, unmarked_parameters};
+    return {std::move(other), values, origin, notes, constants, fixed_inputs, unmarked_parameters, metadata};
   }
 };
 

@@ -83,6 +83,18 @@ struct Arguments {
   std::vector<NamedInput> inputs;
 };
 
+// Throws if labels have a shape of which lockstep/_graph/mistakes.py knows what was meant by it.
+void CheckLabels(const LoadedExecutable& self, std::span<const NamedInput> inputs) {
+  for (const NamedInput& input : inputs) {
+    const TensorType& type = input.tensor.type;
+    const nb::object wrong = self.wrong_labels.get(nb::str(input.name.data(), input.name.size()), nb::none());
+    if (wrong.is_none() || type.shape.rank() == 0) continue;
+    const auto [shape, advice] = nb::cast<std::pair<std::vector<int64_t>, std::string>>(wrong);
+    if (std::equal(type.shape.dims().begin() + 1, type.shape.dims().end(), shape.begin(), shape.end()))
+      ThrowIfError(InvalidArgument() << "input " << input.name << " is " << type << "; " << advice);
+  }
+}
+
 Arguments ArgumentsOf(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
   if (args.size() > 0) {
     ErrorStream error = InvalidArgument()
@@ -101,6 +113,7 @@ Arguments ArgumentsOf(LoadedExecutable& self, const nb::args& args, const nb::kw
     arrays.push_back(CastToArray(value, "input " + names.back(), info == infos.end() ? nullptr : &info->local_type));
   }
   for (size_t i = 0; i < names.size(); ++i) inputs.push_back({names[i], BorrowArray(arrays[i], "input " + names[i])});
+  CheckLabels(self, inputs);
   ThrowIfError(PadRows(self.executor->executable(), self.batches, self.first_rows, inputs, padded));
   CheckBoundResults(self, inputs);
   return arguments;

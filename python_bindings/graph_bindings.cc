@@ -61,6 +61,7 @@ Model ImportedAs(ImportedModel imported) {
           std::move(imported.constants),
           std::move(imported.fixed_inputs),
           std::move(imported.unmarked_parameters),
+          std::move(imported.metadata),
           /*is_imported=*/true};
 }
 
@@ -118,6 +119,7 @@ Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const passes::
                   int64_t seed) {
   ReleasedGil released;
   Model step = model.With(model.graph.Clone());
+  step.metadata.clear();  // of the module, whose evaluation the step is not
   ThrowIfError(passes::RunPasses({passes::TrainingMode(mode)}, step.graph));
   for (auto& [name, value] : ValueOrThrow(passes::ConstantsToStates(step.graph, spec.trained, step.constants))) {
     step.values.insert_or_assign(name, value);
@@ -274,7 +276,8 @@ void BindGraphFacts(GraphClass& graph) {
           "fixed_inputs", [](const Model& self) { return self.fixed_inputs; },
           "The inputs of the file whose values, given to load_onnx(), went into the graph.")
       .def_prop_ro(
-          "notes", [](const Model& self) { return self.notes; }, "A sentence for each change by the import.")
+          "notes", [](const Model& self) { return self.notes; }, "What the import changed, a sentence each.")
+      .def_prop_ro("_metadata", [](const Model& self) { return self.metadata; })
       .def_prop_ro("_supposed_parameters", [](const Model& self) { return self.unmarked_parameters; })
       .def("_facts", &Summary)
       .def("_nodes", &DescribeNodes, nb::sig("def _nodes(self) -> list[dict[str, typing.Any]]"))
@@ -438,6 +441,7 @@ void BindFunctions(nb::module_& module) {
       [](const Model& model, const std::string& of, const std::vector<std::string>& wrt) {
         ReleasedGil released;
         Model result = model.With(model.graph.Clone());
+        result.metadata.clear();  // of the module, whose evaluation this is not
         ThrowIfError(passes::RunPasses({passes::Autodiff(of, wrt)}, result.graph));
         return result;
       },

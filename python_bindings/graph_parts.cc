@@ -131,6 +131,7 @@ std::pair<nb::dict, std::map<std::string, TensorParts>> GraphParts(const Model& 
   facts["constants"] = model.constants;
   facts["fixed_inputs"] = model.fixed_inputs;
   facts["unmarked_parameters"] = model.unmarked_parameters;
+  facts["metadata"] = model.metadata;
   facts["is_imported"] = model.is_imported;
   std::map<std::string, TensorParts> parts;
   for (const auto& [name, tensor] : tensors) parts.emplace(name, PartsOf(tensor));
@@ -167,6 +168,7 @@ Model GraphOfParts(const nb::dict& facts, const std::map<std::string, TensorPart
               Fact<Names>(facts, "constants"),
               Fact<Names>(facts, "fixed_inputs"),
               Fact<Names>(facts, "unmarked_parameters"),
+              Fact<std::map<std::string, std::string>>(facts, "metadata"),
               Fact<bool>(facts, "is_imported")};
   SetConstants(model.graph, constants);
   ThrowIfError(VerifyStructure(model.graph));

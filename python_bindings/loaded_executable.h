@@ -42,9 +42,10 @@ struct LoadedExecutable {
       bound_results;               // by name; kept alive while they are bound
   int64_t step = 0;                // the number of the next call
   std::set<std::string> batches;   // the inputs that may have fewer rows than the rank's share
-  FirstRows first_rows;            // pad batches that are not full
-  nb::dict schedules;              // functions of the step, by setting
-  nb::object saving = nb::none();  // the save in progress, from lockstep/_checkpoint/checkpoint.py
+  FirstRows first_rows;            // what pads batches that are not full
+  nb::dict schedules;              // by setting: functions of it
+  nb::dict wrong_labels;           // by input: a shape behind dimension 0 that is a known mistake, and advice
+  nb::object saving = nb::none();  // the save that is under way, of lockstep/_checkpoint/checkpoint.py
 
   // Python calls the destructor, with the GIL. The executor and the device wait for runs in progress, in which other
   // ranks, as threads of this process, may have to act first. Users of the device are destroyed before it.

@@ -294,7 +294,10 @@ void BindSettings(ExecutableClass& executable) {
            })
       .def_prop_ro(
           "_schedules", [](const LoadedExecutable& self) { return self.schedules; },
-          nb::sig("def _schedules(self) -> dict[str, collections.abc.Callable[[int], float]]"));
+          nb::sig("def _schedules(self) -> dict[str, collections.abc.Callable[[int], float]]"))
+      .def_prop_ro(
+          "_wrong_labels", [](const LoadedExecutable& self) { return self.wrong_labels; },
+          nb::sig("def _wrong_labels(self) -> dict[str, tuple[list[int], str]]"));
 }
 
 }  // namespace lockstep::python

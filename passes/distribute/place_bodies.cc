@@ -119,7 +119,10 @@ absl::Status NotByMicroBatches(const Node& scan, const ScanForm& form, const std
                    << "share, by batch_statistics=\"rank\" of train_step or statistics=rank of the pass training-mode";
     }
   }
-  return error << ": " << why.message();
+  return error
+         << ": " << why.message()
+         << "; a loss that compares the samples of a batch is computed in micro-batches on one rank only: leave out "
+         << "accumulate, or use one rank";
 }
 
 }  // namespace

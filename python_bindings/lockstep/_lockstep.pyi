@@ -238,6 +238,9 @@ class Graph:
         """A sentence for each change by the import."""
 
     @property
+    def _metadata(self) -> dict[str, str]: ...
+
+    @property
     def _supposed_parameters(self) -> list[str]: ...
 
     def _facts(self) -> str: ...
@@ -571,6 +574,9 @@ class Executable:
 
     @property
     def _schedules(self) -> dict[str, Callable[[int], float]]: ...
+
+    @property
+    def _wrong_labels(self) -> dict[str, tuple[list[int], str]]: ...
 
     @property
     def graph(self) -> Graph:

@@ -71,11 +71,14 @@ def _groups(optimizer: Any, groups: Any) -> dict[str, Optimizer]:
     """Returns the optimizers of groups by pattern. That of all other states is under the empty text."""
     if groups is not None and not isinstance(groups, Mapping):
         raise Error(f"groups is {groups!r}, expected optimizers by name or pattern of states")
-    every = {"": optimizer} | {
-        checks.text("groups: a pattern", states): each for states, each in (groups or {}).items()
-    }
-    if groups and "" in groups:
-        raise Error("groups: a pattern is empty; the optimizer of all other states is the argument `optimizer`")
+    every = {"": optimizer}
+    for states, each in (groups or {}).items():
+        for pattern in states if isinstance(states, tuple) else [states]:
+            if checks.text("groups: a pattern", pattern) == "":
+                raise Error("groups: a pattern is empty; the optimizer of all other states is the argument `optimizer`")
+            if pattern in every:
+                raise Error(f"groups: {pattern!r} is in two keys")
+            every[pattern] = each
     for states, each in every.items():
         if not isinstance(each, Optimizer):
             if each is None and not states and groups:
@@ -132,7 +135,11 @@ def _states(definition: Mapping[str, Any]) -> list[str]:
         if names:
             listed = ", ".join(names[:-1]) + (" and " if names[1:] else "") + names[-1]
             texts.append(f"Of a state `w`{f' of {variables}' if variables else ''} it keeps {listed}")
-    steps = ["the steps are counted in `optimizer/step`"] if texts and definition["counts_steps"] else []
+    steps = (
+        ["the steps of the program, not of each state, are counted in `optimizer/step`"]
+        if texts and definition["counts_steps"]
+        else []
+    )
     return ["; ".join(texts + steps) + "."] if texts else []
 
 

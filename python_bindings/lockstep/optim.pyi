@@ -42,7 +42,8 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba, 2015), with bias correction; weight decay is added to the gradient.
 
-    Of a state `w` it keeps `w/adam_m` and `w/adam_v`; the steps are counted in `optimizer/step`.
+    Of a state `w` it keeps `w/adam_m` and `w/adam_v`; the steps of the program, not of each state, are counted in
+    `optimizer/step`.
 
     Args:
       learning_rate: the size of a step; a finite number of at least 0.
@@ -64,7 +65,8 @@ class Adam(Optimizer):
 class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): w -= learning_rate * weight_decay * w.
 
-    Of a state `w` it keeps `w/adam_m` and `w/adam_v`; the steps are counted in `optimizer/step`.
+    Of a state `w` it keeps `w/adam_m` and `w/adam_v`; the steps of the program, not of each state, are counted in
+    `optimizer/step`.
 
     Args:
       learning_rate: the size of a step; a finite number of at least 0.
@@ -114,7 +116,8 @@ class RMSprop(Optimizer):
 class Adagrad(Optimizer):
     """Adagrad (Duchi, Hazan and Singer, 2011): the gradient is divided by the root of the sum of its squares so far.
 
-    Of a state `w` it keeps `w/adagrad_sum`; the steps are counted in `optimizer/step`.
+    Of a state `w` it keeps `w/adagrad_sum`; the steps of the program, not of each state, are counted in
+    `optimizer/step`.
 
     Args:
       learning_rate: the size of a step; a finite number of at least 0.
@@ -138,7 +141,8 @@ class Adagrad(Optimizer):
 class Adamax(Optimizer):
     """Adamax (Kingma and Ba, 2015): Adam with a decaying maximum of the gradient's size instead of the root mean square.
 
-    Of a state `w` it keeps `w/adamax_m` and `w/adamax_norm`; the steps are counted in `optimizer/step`.
+    Of a state `w` it keeps `w/adamax_m` and `w/adamax_norm`; the steps of the program, not of each state, are counted
+    in `optimizer/step`.
 
     Args:
       learning_rate: the size of a step; a finite number of at least 0.
@@ -160,7 +164,8 @@ class Adamax(Optimizer):
 class RAdam(Optimizer):
     """RAdam (Liu et al., 2020): Adam whose adaptive step is held back in the first steps, where its variance is large.
 
-    Of a state `w` it keeps `w/radam_m` and `w/radam_v`; the steps are counted in `optimizer/step`.
+    Of a state `w` it keeps `w/radam_m` and `w/radam_v`; the steps of the program, not of each state, are counted in
+    `optimizer/step`.
 
     Args:
       learning_rate: the size of a step; a finite number of at least 0.
@@ -204,7 +209,8 @@ class Rprop(Optimizer):
     """Rprop (Riedmiller and Braun, 1993): each weight has its own step size, which grows while its gradient keeps its
     sign. For gradients of all data, not of batches.
 
-    Of a state `w` it keeps `w/rprop_last` and `w/rprop_size`; the steps are counted in `optimizer/step`.
+    Of a state `w` it keeps `w/rprop_last` and `w/rprop_size`; the steps of the program, not of each state, are
+    counted in `optimizer/step`.
 
     Args:
       learning_rate: the size of a step; a finite number of at least 0.
@@ -247,8 +253,8 @@ class Lion(Optimizer):
 class NAdam(Optimizer):
     """NAdam (Dozat, 2016): Adam with Nesterov's momentum, which grows in the first steps.
 
-    Of a state `w` it keeps `w/nadam_m`, `w/nadam_v` and `w/nadam_missing` (a scalar); the steps are counted in
-    `optimizer/step`.
+    Of a state `w` it keeps `w/nadam_m`, `w/nadam_v` and `w/nadam_missing` (a scalar); the steps of the program, not
+    of each state, are counted in `optimizer/step`.
 
     Args:
       learning_rate: the size of a step; a finite number of at least 0.
@@ -277,7 +283,8 @@ class LAMB(Optimizer):
 
     Biases and the parameters of normalisations are usually excluded: `groups` of `train_step` give them AdamW.
 
-    Of a state `w` it keeps `w/lamb_m` and `w/lamb_v`; the steps are counted in `optimizer/step`.
+    Of a state `w` it keeps `w/lamb_m` and `w/lamb_v`; the steps of the program, not of each state, are counted in
+    `optimizer/step`.
 
     Args:
       learning_rate: the size of a step; a finite number of at least 0.
@@ -333,7 +340,7 @@ class Adafactor(Optimizer):
 
     Of a state `w` of at most 1 dimension it keeps `w/adafactor_square`; Of a state `w` of at least 2 dimensions it
     keeps `w/adafactor_rows` (a number for each row) and `w/adafactor_columns` (a number for each column); the steps
-    are counted in `optimizer/step`.
+    of the program, not of each state, are counted in `optimizer/step`.
 
     Args:
       learning_rate: the size of a step; a finite number of at least 0.

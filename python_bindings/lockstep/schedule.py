@@ -219,8 +219,9 @@ def one_cycle(
     """A rise from `maximum / start_divisor` to `maximum` in the share `rising` of the steps, then a fall to
     `maximum / start_divisor / final_divisor`.
 
-    Both follow a cosine. After `steps` steps the value stays at the end. Smith and Topin, "Super-convergence", 2018;
-    PyTorch's `OneCycleLR` without a third phase.
+    Both along a cosine. Smith and Topin, "Super-convergence", 2018; PyTorch's `OneCycleLR` without a third phase. After `steps`
+    steps it stays at the end. OneCycleLR also cycles the momentum, unless cycle_momentum=False: `momentum=` of an optimizer follows
+    `one_cycle(0.85, steps, start_divisor=0.85 / 0.95, final_divisor=1.0)` then.
     """
     what = "one_cycle"
     maximum, rising = _number(what, "maximum", maximum), _number(what, "rising", rising)

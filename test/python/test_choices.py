@@ -50,7 +50,9 @@ def test_signatures_and_documentation_read_well() -> None:
     help_text = pydoc.plain(pydoc.render_doc(ls.optim.Adam))
     assert "class Adam(Optimizer)" in help_text
     assert "beta1: the share of m that remains; a finite number of at least 0 and below 1." in help_text
-    assert "it keeps `w/adam_m` and `w/adam_v`; the steps are counted in `optimizer/step`." in help_text
+    assert (
+        "it keeps `w/adam_m` and `w/adam_v`; the steps of the program, not of each state, are counted in" in help_text
+    )
     softmax = inspect.signature(ls.loss.softmax_cross_entropy)
     assert str(softmax) == (
         "(logits: str = 'logits', target: str = 'label', class_weights: collections.abc.Sequence[float] | None = None, "

@@ -366,3 +366,25 @@ def test_errors_name_the_option_its_length_and_its_range() -> None:
         ls.train_step(model(), ls.loss.l1("z", sample_weight="x"), ls.optim.SGD(1.0))
     with raises("loss nll: target %t is f32[6,5], expected i64[6]"):
         ls.train_step(model(), ls.loss.l1("z", "t") + ls.loss.nll("z", "t"), ls.optim.SGD(1.0))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_labels_of_scores_whose_classes_are_last(accumulate: int) -> None:
+    """Of training steps and evaluations. PyTorch's order of dimensions is named, and both ways out."""
+    text = """graph @f(%x: f32[4,3,7] split(0), state %w: f32[7]) -> (logits: f32[4,3,7] split(0)) {
+      %0 = broadcast %w {shape=[4, 3, 7], dims=[2]} : f32[4,3,7]
+      %1 = mul %x, %0 : f32[4,3,7]
+      return %1
+    }"""
+    scores, loss = ls.parse(text), ls.loss.softmax_cross_entropy("logits", "label")
+    step = ls.compile(ls.train_step(scores, loss, ls.optim.SGD(0.1), accumulate=accumulate), threads=1)
+    x, labels = np.ones((4, 3, 7), np.float32), np.ones((4, 3), np.int64)
+    for exe in (step, ls.compile(ls.evaluation(scores, loss), threads=1)):
+        with raises(
+            "input label is i64[4,3]; the classes of logits, [4, 3, 7], are dimension 1; if the module gives them last, let it return "
+            "scores.flatten(0, 1) for flattened labels, or scores.movedim(2, 1)"
+        ):
+            exe(x=x, label=labels)
+        with raises("input label: expected i64[4,7], found i64[4,2]"):
+            exe(x=x, label=labels[:, :2])
+    assert np.isfinite(step(x=x, label=np.ones((4, 7), np.int64))["loss"])

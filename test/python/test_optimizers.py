@@ -167,7 +167,10 @@ def test_help_says_what_is_kept() -> None:
         "`w/adafactor_columns` (a number for each column)" in doc["Adafactor"]
     )
     assert "of at most 1 dimension it keeps `w/adafactor_square`" in doc["Adafactor"]
-    assert "`w/nadam_m`, `w/nadam_v` and `w/nadam_missing` (a scalar); the steps are counted" in doc["NAdam"]
+    assert (
+        "`w/nadam_m`, `w/nadam_v` and `w/nadam_missing` (a scalar); the steps of the program, not of each"
+        in doc["NAdam"]
+    )
     assert "Of a state `w` of 2 dimensions it keeps `w/muon_momentum`." in doc["Muon"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import lockstep as ls
-from test_errors import raises
+from test_errors import LABELS, X, raises, training
 
 STEPS = 60
 
@@ -171,3 +171,44 @@ def test_so_are_recipes_with_schedules() -> None:
         ls.loss.softmax_cross_entropy(label_smoothing=0.1) + 0.5 * ls.loss.result("penalty"),
     )
     assert pickle.loads(pickle.dumps(recipe)) == recipe == copy.deepcopy(recipe)
+
+
+def test_a_schedule_of_pytorch_leads_to_those_of_this_package() -> None:
+    torch = pytest.importorskip("torch")
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    schedulers = torch.optim.lr_scheduler
+    said = "expected a number or a function of the step; lockstep.schedule has PyTorch's, such as lockstep.schedule.cosine("
+    for scheduler in (schedulers.CosineAnnealingLR(optimizer, 10), schedulers.ReduceLROnPlateau(optimizer)):
+        with raises("SGD: learning_rate is <torch.optim.lr_scheduler", said, "ReduceLROnPlateau"):
+            ls.optim.SGD(scheduler)
+        with raises("Adam: beta1 is <torch.optim.lr_scheduler", said):
+            ls.optim.Adam(0.1, beta1=scheduler)
+        exe = ls.compile(training(ls.optim.SGD(0.1)), threads=1)
+        with raises("setting optimizer/learning_rate is <torch.optim.lr_scheduler", said):
+            exe.set(learning_rate=scheduler)
+        with raises("clip.norm: limit is <torch.optim.lr_scheduler", said):
+            ls.clip.norm(scheduler)
+    with raises("SGD: learning_rate is 'fast', expected a number") as caught:
+        ls.optim.SGD("fast")
+    assert str(caught.value).endswith("expected a number")
+
+
+def test_momentum_follows_a_cycle_as_that_of_pytorch() -> None:
+    """The recipe of docs/frameworks.md: OneCycleLR also cycles the momentum."""
+    torch = pytest.importorskip("torch")
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=STEPS)
+    momentum = ls.schedule.one_cycle(0.85, STEPS, start_divisor=0.85 / 0.95, final_divisor=1.0)
+    rate = ls.schedule.one_cycle(0.1, STEPS)
+    exe = ls.compile(training(ls.optim.SGD(rate, momentum=momentum)), threads=1)
+    for step in range(STEPS):
+        group = optimizer.param_groups[0]
+        assert momentum(step) == pytest.approx(group["momentum"], abs=1e-12)
+        assert rate(step) == pytest.approx(group["lr"], abs=1e-12)
+        if step in (0, 1, 30):
+            exe.step = step
+            exe(x=X, label=LABELS)
+            assert exe.settings["momentum"] == pytest.approx(group["momentum"], abs=1e-12)
+        optimizer.step()
+        if step < STEPS - 1:
+            schedule.step()

@@ -99,12 +99,37 @@ def test_two_settings_of_one_last_part() -> None:
       return %y
     }"""
     executable = ls.compile(ls.parse(text), threads=1)
-    with raises("several settings are called rate: a/rate, b/rate; say which, as in exe.set"):
-        executable.set(rate=3)
+    with raises(
+        'several settings are called rate: a/rate, b/rate; say which, as in exe.settings["a/rate"] = 0.1, or set all'
+    ):
+        executable.settings["rate"] = 3
     executable.set(**{"b/rate": 5})
     assert executable()["y"] == 6
+    with raises("setting a/rate is nan, expected a finite number"):
+        executable.set(rate=float("nan"))
+    executable.set(rate=4)
+    assert dict(executable.settings) == {"a/rate": 4, "b/rate": 4} and executable()["y"] == 8
+    executable.set(rate=lambda step: float(step))
+    assert executable()["y"] == 4, "the third call is step 2"
     assert ls.interpret(ls.parse(text), [{}])[0]["y"] == 3
     assert ls.interpret(ls.parse(text), [{"a/rate": np.array(7.0)}])[0]["y"] == 9
+
+
+def test_groups_by_several_names_are_as_a_group_each() -> None:
+    sgd = ls.optim.SGD(0.5, momentum=0.5)
+    together = ls.compile(training(ls.optim.SGD(0.1), groups={("fc1.bias", "*2.weight"): sgd}), threads=1)
+    apart = ls.compile(training(ls.optim.SGD(0.1), groups={"fc1.bias": sgd, "*2.weight": sgd}), threads=1)
+    assert dict(together.settings) == dict(apart.settings)
+    assert together.settings["optimizer/*2.weight/momentum"] == 0.5
+    for run in range(3):
+        assert together(**batch(run))["loss"] == apart(**batch(run))["loss"]
+    assert same(together, apart)
+    together.set(lr=0.25)
+    assert {together.settings[f"optimizer/{group}learning_rate"] for group in ("", "fc1.bias/", "*2.weight/")} == {0.25}
+    with raises("groups: 'fc1.bias' is in two keys"):
+        training(ls.optim.SGD(0.1), groups={"fc1.bias": sgd, ("fc2.bias", "fc1.bias"): sgd})
+    with raises("groups: a pattern is empty"):
+        training(ls.optim.SGD(0.1), groups={("fc1.bias", ""): sgd})
 
 
 @pytest.mark.parametrize("start", [False, True], ids=["called", "started"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -106,6 +107,24 @@ def test_an_error_of_rank_0_reaches_all() -> None:
         assert "rank 0" in each and "torch cannot export Refused: forward branches on the values of a tensor" in each
     with raises("from_torch: world is 2, expected a lockstep.Communicator"):
         imported(Net(), world=2)
+
+
+def test_a_rank_that_waits_for_the_export_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    worlds, waits = ls.Communicator.in_process(2, timeout=0.5), threading.Event()
+    monkeypatch.setattr(torch_modules, "_export", lambda *args: waits.wait(60))
+    exporting = threading.Thread(target=lambda: errors.append(error_of(worlds[0])), daemon=True)
+    errors: list[str] = []
+
+    def error_of(world: ls.Communicator) -> str:
+        with pytest.raises(Exception) as caught:  # rank 0 has no graph
+            imported(Net(), world=world)
+        return str(caught.value)
+
+    exporting.start()
+    said = error_of(worlds[1])
+    waits.set()
+    exporting.join(60)
+    assert "from_torch(world=...): rank 0 exports the module" in said, said
 
 
 # For later programs

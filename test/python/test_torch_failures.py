@@ -48,13 +48,60 @@ def test_the_reason_comes_first_and_the_rest_is_the_context(capfd: pytest.Captur
 
 
 def test_an_operator_that_the_exporter_does_not_have_is_named_with_its_line() -> None:
-    class Distances(nn.Module):
+    class Shuffles(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.cdist(x, 2 * x, p=3)
+            return x[:, torch.randperm(4)]
 
-    place = line_of(Distances, "cdist").replace("(", "(at ")
-    with raises("torch cannot export Distances: DispatchError: No ONNX function found for", "_cdist_forward", place):
-        ls.from_torch(Distances(), torch.randn(4, 4))
+    place = line_of(Shuffles, "randperm").replace("(", "(at ")
+    with raises("torch cannot export Shuffles: DispatchError: No ONNX function found for", "randperm", place):
+        ls.from_torch(Shuffles(), torch.randn(4, 4))
+
+
+class Masked(nn.Module):
+    """The mean of the positive scores, as PyTorch's users write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.fc(x).sum(1)
+        return scores[scores > 0].mean()
+
+
+class Looped(Masked):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x)[torch.nonzero(x.sum(1) > 0)].sum()
+
+
+def test_an_error_of_the_import_names_the_line() -> None:
+    said = "how many elements a mask chooses depends on data, which no graph can; instead of t[mask].mean(), write"
+    for module, text in ((Masked(), "scores > 0"), (Looped(), "torch.nonzero")):
+        place = line_of(type(module), text).replace("(", "(at ")
+        with raises("must be known before the program runs", place, said, "(t * mask).sum() / mask.sum()"):
+            ls.from_torch(module, torch.randn(4, 4), dims={"batch": 4})
+
+
+@pytest.mark.parametrize(("p", "rows"), [(2.0, 4), (2.0, 40), (1.0, 4), (3.0, 40)])
+def test_distances_of_any_number_of_rows(p: float, rows: int) -> None:
+    class Distances(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            z = self.fc(x)
+            return torch.cdist(z, z.flip(1), p=p).mean()
+
+    module, x = Distances(), torch.randn(rows, 4, generator=torch.Generator().manual_seed(0))
+    model = ls.from_torch(module, x[:3], dims={"batch": rows}, output_names=["y"])
+    found = ls.compile(ls.train_step(model, ls.loss.result("y"), None), threads=1)(x=x)
+    expected = module(x)
+    expected.backward()
+    np.testing.assert_allclose(found["loss"], expected.detach(), rtol=1e-5)
+    for name, parameter in module.named_parameters():
+        np.testing.assert_allclose(found[f"grad/{name}"], parameter.grad, rtol=1e-4, atol=1e-5, err_msg=name)
+    assert "cdist" not in vars(torch._VF)
 
 
 def test_a_mask_that_may_be_the_causal_one() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -154,3 +155,53 @@ def test_a_network_that_follows_another_is_set_by_the_program() -> None:
             exe.state[f"target.{name}"] = state + 0.25 * (exe.state[f"online.{name}"] - state)
     for name, parameter in module.named_parameters():
         np.testing.assert_allclose(exe.state[name], parameter.detach(), atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel, lambda net: torch.compile(nn.DataParallel(net))])
+def test_the_module_inside_of_a_wrapper_is_imported(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    module, x = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), torch.randn(6, 4)
+    wrapped = wrap(module)
+    model = model_of(wrapped, x)
+    assert str(model) == str(model_of(module, x))
+    exe = ls.compile(ls.train_step(model, LOSS, ls.optim.SGD(0.1)))
+    exe(input=x, label=np.arange(6) % 3)
+    ls.to_torch(exe, wrapped)
+    for name, value in module.state_dict().items():
+        if name in exe.state:
+            np.testing.assert_array_equal(exe.state[name], value)
+    assert "0.weight" in exe.state and "1.running_mean" in exe.state
+
+
+def test_the_second_name_of_a_parameter_leads_to_the_first() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.head = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
+            self.head.weight = self.tokens.weight
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.head(self.tokens(ids))
+
+    model = model_of(Tied(), torch.arange(4))
+    assert [state.name for state in model.states] == ["tokens.weight"]
+    sgd, said = ls.optim.SGD(0.1), "head.weight is another name of tokens.weight, as which it is a state; name that"
+    for option in ({"groups": {"head.weight": sgd}}, {"frozen": ["head.weight"]}, {"trained": ["head.weight"]}):
+        with raises(f"{next(iter(option))}: {said}"):
+            ls.train_step(model, LOSS, sgd, **option)
+    assert ls.train_step(model, LOSS, sgd, groups={"tokens.weight": ls.optim.SGD(0.2)}).trained == ["tokens.weight"]
+
+
+def test_statistics_that_no_result_depends_on_are_noted() -> None:
+    class Unused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.norm, self.unused = nn.Linear(4, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.unused(x)
+            return self.norm(self.fc(x))
+
+    module, x = Unused(), torch.randn(6, 4)
+    said = "no result depends on unused.running_mean, unused.running_var, which do not move as in PyTorch"
+    assert model_of(module, x).notes == [said]
+    assert said not in model_of(module.eval(), x).notes

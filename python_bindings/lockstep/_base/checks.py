@@ -129,8 +129,18 @@ def number(what: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if isinstance(value, (str, bytes)) or (math.isnan(number) and not isinstance(value, float)):
-        raise Error(f"{what} is {value!r}, expected a number")
+        raise Error(f"{what} is {shown(value)}, expected a number{_advice_on_schedules(value)}")
     return number
+
+
+def _advice_on_schedules(value: Any) -> str:
+    """Of a schedule of PyTorch in the place of a number."""
+    if not any(kind.__module__ == "torch.optim.lr_scheduler" for kind in type(value).__mro__):
+        return ""
+    return (
+        " or a function of the step; lockstep.schedule has PyTorch's, such as lockstep.schedule.cosine(0.1, steps=1000), and "
+        "exe.set(learning_rate=0.01) between calls is what ReduceLROnPlateau does"
+    )
 
 
 def numbers(what: str, value: Any) -> list[float]:

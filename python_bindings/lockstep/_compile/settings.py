@@ -26,8 +26,8 @@ class Settings(MutableMapping[str, float]):
       0.1
       >>> exe.settings["optimizer/learning_rate"] = 0.01  # or exe.set(learning_rate=0.01), or exe.set(lr=0.01)
 
-    With groups of parameters, each group has its own setting, whose name is not a valid keyword:
-    `exe.set(**{"optimizer/b*/learning_rate": 0.1})`.
+    With groups of parameters each has its own: `exe.settings["optimizer/b*/learning_rate"] = 0.1` sets that of one group, and
+    `exe.set(learning_rate=0.1)` those of all.
     """
 
     def __init__(self, executable: Executable) -> None:
@@ -51,16 +51,28 @@ class Settings(MutableMapping[str, float]):
         names = self._executable._setting_names()
         if isinstance(name, str) and name in names:
             return name
-        option = _SPELLINGS.get(name, name) if isinstance(name, str) else None
-        found = [each for each in names if each.rpartition("/")[2] == option]
+        found = self._all_known(name)
         if len(found) == 1:
             return found[0]
-        shown = str(name).encode(errors="backslashreplace").decode()  # for lone surrogates
-        if found:
-            one = max(found, key=lambda each: each.count("/"))  # the setting of a group, if there are groups
-            form = f'exe.set(**{{"{one}": 0.1}}) or exe.settings["{one}"] = 0.1'
-            raise NoSuchSetting(f"several settings are called {shown}: {', '.join(found)}; say which, as in {form}")
-        raise NoSuchSetting(f"there is no setting {shown}{meant(name, names)} There are: {', '.join(names) or 'none'}")
+        one = max(found, key=lambda each: each.count("/"))  # a group's, if there are groups
+        raise NoSuchSetting(
+            f'several settings are called {name}: {", ".join(found)}; say which, as in exe.settings["{one}"] = 0.1, or set all, as in '
+            f"exe.set({name}=0.1)"
+        )
+
+    def _all_known(self, name: str) -> list[str]:
+        """The setting of that name, or those of all groups of which that is the last part."""
+        names = self._executable._setting_names()
+        if isinstance(name, str) and name in names:
+            return [name]
+        option = _SPELLINGS.get(name, name) if isinstance(name, str) else None
+        found = [each for each in names if each.rpartition("/")[2] == option]
+        if not found:
+            shown = str(name).encode(errors="backslashreplace").decode()  # of a lone surrogate
+            raise NoSuchSetting(
+                f"there is no setting {shown}{meant(name, names)} There are: {', '.join(names) or 'none'}"
+            )
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._executable._setting_names())
@@ -73,11 +85,11 @@ class Settings(MutableMapping[str, float]):
 
 
 def set_by_keyword(executable: Executable, values: Mapping[str, Any]) -> None:
-    """Assigns all values, or none if a name or a number is wrong."""
+    """Assigns all or, if a name or a number is wrong, none of them. A name that several groups have sets that of each."""
     settings = Settings(executable)
-    for name, value in values.items():
-        known = settings._known(name)
+    assigned = [(known, value) for name, value in values.items() for known in settings._all_known(name)]
+    for known, value in assigned:
         if not callable(value):
             executable._check_setting(known, checks.number(f"setting {known}", value))
-    for name, value in values.items():
-        settings[name] = value
+    for known, value in assigned:
+        settings[known] = value

@@ -14,6 +14,7 @@ from .._base.named_inputs import by_name
 from .._lockstep import Graph
 from ..loss import Loss
 from ..metrics import Accuracy
+from .mistakes import wrong_labels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,9 +32,10 @@ def evaluation(
 ) -> Graph:
     """Makes a program that evaluates a model: its loss and metrics, without gradients and without an optimizer.
 
-    Batch normalisation uses its running statistics, and dropout is off. The states have the same names as in the
-    training step, so one line copies the weights: `evaluation.state.assign(exe.state)`, or `exe.state.averaged()`. The
-    batch is the model's global batch; `model.with_dims(batch=1000)` is the model with another batch.
+    Batch normalisation uses its running statistics, and dropout drops nothing. Other random numbers that `forward` draws in training mode
+    are drawn here too, which is a warning: import the module in eval() mode for an evaluation then. The states have the names that they have in the training
+    step, so that one line moves the weights: `evaluation.state.assign(exe.state)`, or `exe.state.averaged()`. The batch is that of the
+    model, shared by all ranks; `model.with_dims(batch=1000)` is the model with another.
 
     Args:
       model: a graph from `load_onnx` or `from_torch`.
@@ -72,7 +74,9 @@ def evaluation(
         raise Error(f"metrics is {metrics!r}, expected metrics by name")
     choices = [(checked_name("evaluation", name), _choices(name, each, loss)) for name, each in metrics.items()]
     keep_results, uneven = checks.flag("keep_results", keep_results), checks.flag("uneven", uneven)
-    return _lockstep._evaluation(model, loss._choices(), choices, keep_results, uneven)
+    program = _lockstep._evaluation(model, loss._choices(), choices, keep_results, uneven)
+    program._wrong_labels = wrong_labels(model, loss)
+    return program
 
 
 def default_metrics(loss: Loss) -> dict[str, Accuracy]:

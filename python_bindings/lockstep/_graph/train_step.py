@@ -14,6 +14,7 @@ from .._base.log import warn_once
 from .._lockstep import Graph
 from ..clip import Clip
 from ..loss import Loss, _checked
+from .mistakes import check_second_names, warn_of_dropout, wrong_labels
 
 
 def train_step(
@@ -21,7 +22,7 @@ def train_step(
     loss: Loss,
     optimizer: optim.Optimizer | None,
     *,
-    groups: Mapping[str, optim.Optimizer] | None = None,
+    groups: Mapping[str | tuple[str, ...], optim.Optimizer] | None = None,
     clip: Clip | None = None,
     precision: str = "f32",
     average: Callable[[int], float] | None = None,
@@ -45,53 +46,49 @@ def train_step(
 
     Args:
       model: with the states to train.
-      loss: a loss of `lockstep.loss` over the global batch, or a sum such as `a + 0.1 * b`.
-      optimizer: of `lockstep.optim`. Its numbers are `settings` of the step, under "optimizer/", which `Executable.set`
-        changes between calls. Optional numbers that are 0 and follow no schedule, such as a weight decay, are no
-        settings: that part of the update is left out. Schedules apply to the compiled step; the text of a step does not
-        contain them. If None, nothing is updated, and the gradient of each trained state is a result, `grad/<state>`,
-        beside `loss`, for users who update weights themselves, for example by a store of `lockstep.kv`.
-      groups: optimizers of groups of states, by name or pattern, such as `{"*.bias": lockstep.optim.SGD(0.1)}`. The
-        first pattern that matches a state applies. The settings of this group are under "optimizer/*.bias/".
-      clip: of `lockstep.clip`: a limit on the gradients of all groups together.
-      precision: "bf16" or "f16": matrix products, convolutions and attention compute in 16 bits, and values between
-        them are stored in 16 bits where little accuracy is lost. Weights, gradients and optimizer states stay f32
-        (docs/precision.md). f16 has a small range, so the loss is scaled before gradients are computed, by the state
-        `loss_scale/scale`. It is 65536 at first, and doubles after 2000 steps in a row with finite gradients. A step
-        with a gradient that is not finite changes no weight and no optimizer state, and halves the scale.
-        "loss_scale/growth", "loss_scale/backoff" and "loss_scale/interval" are settings. The result `loss` and the
-        input of `clip` are not scaled.
-      average: of `lockstep.average`, or any function of the step with values from 0 to 1: the part of each trained
-        state's average that the step replaces by the state. The average of a state `w` is the state `w/average`.
-        `exe.state.averaged()` returns it in place of `w`.
-      trained: names of the states to train, or patterns such as "fc*.weight". If empty, all float states on which the
-        loss depends. A name or pattern that matches no state may match `model.constants`: float initializers that are
-        not states, and that then become states.
+      loss: of `lockstep.loss`, over the global batch; one, or a sum such as `a + 0.1 * b`.
+      optimizer: of `lockstep.optim`. Its numbers are `settings` of the step, under "optimizer/", which `Executable.set` changes
+        between calls; but for those that need not be given and are 0, such as a weight decay, and follow no schedule: that part is
+        left out. Those that follow a schedule do so when the step is compiled; a text of the step knows no schedules. With None nothing
+        is updated: beside `loss` the gradient of each trained state is a result, `grad/<state>`, for those who update weights
+        themselves, as by a store of `lockstep.kv`.
+      groups: states that have an optimizer of their own: by name or pattern, of which the first that matches counts, such as
+        `{"*.bias": lockstep.optim.SGD(0.1)}`. The settings of this one are under "optimizer/*.bias/". A key may be a tuple of names and
+        patterns, each of which then has that optimizer, and settings of its own.
+      clip: of `lockstep.clip`: a limit to the gradients of all groups together.
+      precision: "bf16" or "f16": products of matrices, convolutions and attention compute in 16 bits, and what is between them
+        lies in 16 bits, where that loses little; weights, gradients and what the optimizer keeps stay f32 (docs/precision.md).
+        f16, whose range is small, scales the loss before gradients are taken, by the state `loss_scale/scale`: 65536 at first,
+        doubled after 2000 steps in a row whose gradients were finite. A step whose gradients are not all finite changes no
+        weight and nothing that the optimizer keeps, and halves it. "loss_scale/growth", "loss_scale/backoff" and
+        "loss_scale/interval" are settings. The result `loss` and what `clip` sees are not scaled.
+      average: of `lockstep.average`, or any function of the step from 0 to 1: the part of an average of each trained state that
+        the step replaces by the state. The average of a state `w` is the state `w/average`; `exe.state.averaged()` has it in the
+        place of `w`.
+      trained: names of the states to train, or patterns such as "fc*.weight"; all float states that the loss depends on if
+        empty. A name or pattern that matches no state may be of `model.constants`: float initializers that are no states,
+        which become states then.
       frozen: names or patterns of states that are not trained.
       keep_results: keep the model's own results beside `loss`.
-      accumulate: the number of micro-batches in which the step computes its batch, one after the other. Only the
-        activations of one micro-batch are in memory. Gradients are summed before the optimizer, clipping and averages.
-        So the step computes, up to rounding, the same as with the whole batch, even if micro-batches have different
-        numbers of counted samples, and draws the same random numbers. It divides each rank's batch: row i is in
-        micro-batch i modulo `accumulate`. Batch normalisation is different: it uses the statistics of a micro-batch,
-        and the running statistics change once a step, by the mean over the micro-batches. On several ranks it requires
-        `batch_statistics="rank"`. With `uneven`, statistics cover all ranks and micro-batches, so neither restriction
-        applies. A loss that compares the samples of a batch with each other computes micro-batches more than once, and
-        requires one rank.
-      batch_statistics: of batch normalisation. "global": the statistics of the global batch, so that n ranks compute
-        the same as one. "rank": the statistics of each rank's share, which saves communication but depends on the
-        number of ranks. A model that concatenates batches before it normalises them always uses the statistics of all
-        ranks and micro-batches.
-      dropout: "off" trains a model with dropout without dropping values.
-      seed: a whole number of 64 bits. Steps with different seeds draw different numbers.
-      uneven: batches need not be full. A rank may call the step with fewer rows than its share, or with none. The step
-        then equals that of one rank with all existing rows. `Executable.joined` calls it until no rank has rows left.
-        The step gets the input `rows`, f32[batch], which is 1 for an existing row and 0 for padding, and which calls
-        make themselves. Its result `rows`, f32[], is the number of rows on all ranks. If there are no rows, no state
-        changes, and the loss is not a number. Statistics of batch normalisation cover the existing rows of all ranks
-        and, with `accumulate`, of all micro-batches. Padding draws random numbers too, so the numbers depend on the
-        distribution of rows. An op that mixes rows, other than batch normalisation, is an error, and so is a loss that
-        the model computes itself.
+      accumulate: in how many micro-batches the step computes its batch, one after the other, each with the activations of that one
+        alone in memory. Gradients are added up, and the optimizer, clipping and averages see the sum: the step computes, to
+        rounding, what one of the whole batch does, whatever of it counts in which micro-batch, and draws the same numbers. It
+        divides each rank's batch, of which row i is in micro-batch i modulo `accumulate`. Batch normalisation is the exception: it is by the statistics of a micro-batch, and the running
+        statistics move once a step, by the mean of the micro-batches'; several ranks need `batch_statistics="rank"` for it. With `uneven` its
+        statistics are those of all micro-batches and ranks, and neither holds. A loss
+        that compares the samples of a batch with each other computes micro-batches more than once, and one rank alone can.
+      batch_statistics: of batch normalisation: "global" are those of the global batch, so that n ranks compute what one
+        would; "rank" are those of each rank's share, which saves communication and changes with the number of ranks. What
+        concatenates batches before it normalises them is normalised as a whole, of all ranks and micro-batches, either way.
+      dropout: "off" trains a model that drops values at random without doing so. Other random numbers that `forward` draws, such as
+        the paths that a drop path takes, are drawn all the same, which is a warning where the module draws them in training mode alone.
+      seed: a whole number of 64 bits. Steps with other seeds draw other numbers.
+      uneven: batches need not be full. A rank may call the step with fewer rows than its share, or with none, and the step is that
+        of one rank with all rows that there were; `Executable.joined` does so until all ranks have run out. The step gets the
+        input `rows`, f32[batch], 1 for a row that is there and 0 for one that pads, which calls make by themselves, and the result `rows`, f32[],
+        how many there were on all ranks. If there were none, no state changes, and the loss is not a number. Statistics of
+        batch normalisation are of the rows that are there, on all ranks; with `accumulate`, of all micro-batches. What pads draws numbers, too, so that draws depend on how rows
+        are shared. An op that mixes rows, other than batch normalisation, is an error, and so is a loss that the model computes itself.
 
     Returns:
       A graph with the result `loss`, a scalar of the prediction's dtype.
@@ -114,6 +111,8 @@ def train_step(
         checks.instance("clip", clip, Clip, "one of lockstep.clip, such as lockstep.clip.global_norm(1.0)")
     if average is not None:
         _check_average(average)
+    given = {"trained": trained, "frozen": frozen, "groups": [each for each in choices if each]}
+    check_second_names(model, given)
     step = _lockstep._train_step(
         model,
         loss._choices(),
@@ -131,8 +130,10 @@ def train_step(
         checks.flag("uneven", uneven),
     )
     _say_what_is_supposed(step, trained)
-    _say_what_looks_alike(model, {"trained": trained, "frozen": frozen, "groups": [each for each in choices if each]})
-    # Groups may leave no state, and so no settings, to the optimizer.
+    _say_what_looks_alike(model, given)
+    warn_of_dropout(model, dropout)
+    step._wrong_labels = wrong_labels(model, loss)
+    # Groups may have left no state to the optimizer, and so no settings.
     settings = step.settings
     step._schedules = {name: each for name, each in _schedules_of(choices, clip, average).items() if name in settings}
     return step

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import operator
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 from .._base.errors import Error
+from .draws import drawn_in_training, idle_dropout, write_feature_dropout
 from .notes import argument, call_before, check_indices, graphs_of
+from .places import is_of_torch, own_place, place_of
 
 if TYPE_CHECKING:
     import torch
-
-_log = logging.getLogger("lockstep")
 
 
 @dataclass
 class Traced:
     """Findings about a module while it was traced. An exporter that tries several ways hides them."""
 
-    refusals: list[Error] = field(default_factory=list)  # raised inside of torch.export.export
-    conditions: list[str] = field(default_factory=list)  # on free extents, on which `forward` branches
+    refusals: list[Error] = field(default_factory=list)  # that were raised inside of torch.export.export
+    conditions: list[str] = field(default_factory=list)  # on extents that were to be free, by which `forward` decides
+    changed: dict[str, str] = field(default_factory=dict)  # attributes that change in `forward`, and to what
+    drawn: list[str] = field(default_factory=list)  # in training mode only, beside dropout
+    idle_dropout: list[str] = field(default_factory=list)  # of a module in evaluation mode
 
 
 @contextlib.contextmanager
@@ -48,7 +50,7 @@ def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iter
             raise traced.refusals[0]
         with (
             torch.enable_grad(),
-            _own_functions() as functions,
+            _own_functions(traced.changed) as functions,
             _left_out_of_trace(name) as left_out,
             _asked_of_one() as asked,
         ):
@@ -62,6 +64,9 @@ def checked_export(module: torch.nn.Module, ignores_own_gradients: bool) -> Iter
             if left_out:
                 raise left_out[0]
             _check_program(name, program, functions, ignores_own_gradients)
+            traced.idle_dropout = idle_dropout(module, program)
+            write_feature_dropout(program)
+            traced.drawn = drawn_in_training(module, program, lambda: original(*args, **kwargs))
             _write_detach(program)
             check_indices(program)
             _write_cosine_similarity(program)
@@ -189,9 +194,9 @@ def check_after(module: torch.nn.Module, program: torch.export.ExportedProgram, 
 
 
 @contextlib.contextmanager
-def _own_functions() -> Iterator[set[str]]:
-    """Collects what has its own gradients in the meantime: applied subclasses of torch.autograd.Function, hooks and
-    inference_mode. Warns about numbers that modules keep between calls."""
+def _own_functions(changed: dict[str, str]) -> Iterator[set[str]]:
+    """What has gradients of its own meanwhile: the names of the subclasses of torch.autograd.Function that are applied, hooks, and
+    inference_mode. Puts numbers that modules keep from call to call into `changed`."""
     import torch
 
     names: set[str] = set()
@@ -214,9 +219,9 @@ def _own_functions() -> Iterator[set[str]]:
         return inference_mode(mode)
 
     def attribute_set(part: torch.nn.Module, name: str, value: Any) -> None:
-        is_number = isinstance(value, (int, float)) and isinstance(getattr(part, name, None), (int, float))
+        is_number = isinstance(value, Number) and isinstance(getattr(part, name, None), Number)
         if is_number and value != getattr(part, name) and not is_of_torch(sys._getframe(1).f_code.co_filename):
-            _log.warning(f"from_torch: {type(part).__name__} changes its attribute {name} in forward: it stays {value}")
+            changed[f"{type(part).__name__} changes its attribute {name} in forward ({own_place()})"] = str(value)
         set_attribute(part, name, value)
 
     torch.nn.Module.__setattr__ = attribute_set
@@ -237,7 +242,7 @@ def _left_out_of_trace(name: str) -> Iterator[list[Error]]:
     import torch
 
     functional, tensor = torch.nn.functional, torch.Tensor
-    original, data = functional.handle_torch_function, tensor.data
+    original, data, cdist = functional.handle_torch_function, tensor.data, torch._VF.cdist
     left_out: list[Error] = []
 
     def handled(function: Any, operands: Any, *args: Any, **kwargs: Any) -> Any:
@@ -245,7 +250,7 @@ def _left_out_of_trace(name: str) -> Iterator[list[Error]]:
         if function is functional.l1_loss and len(operands) == 3 and operands[2] is not None and "weight" not in kwargs:
             left_out.append(
                 Error(
-                    f"from_torch: {name} has l1_loss with weight ({_own_place()}), which torch's exporter leaves out; write it as "
+                    f"from_torch: {name} has l1_loss with weight ({own_place()}), which torch's exporter leaves out; write it as "
                     "(w * (x - y).abs()).sum() / w.sum()"
                 )
             )
@@ -258,18 +263,27 @@ def _left_out_of_trace(name: str) -> Iterator[list[Error]]:
         if not is_of_torch(sys._getframe(1).f_code.co_filename):
             left_out.append(
                 Error(
-                    f"from_torch: {name} assigns to .data of a tensor in forward ({_own_place()}), which torch's exporter leaves out; "
+                    f"from_torch: {name} assigns to .data of a tensor in forward ({own_place()}), which torch's exporter leaves out; "
                     "make a new value, such as other.detach()"
                 )
             )
         data.__set__(value, other)
 
+    def distances(one: torch.Tensor, other: torch.Tensor, p: float, mode: int | None) -> torch.Tensor:
+        # The exporter has cdist only as products of matrices. How it is computed shall not depend on the number of rows.
+        rows = [each.shape[-2] for each in (one, other)]
+        is_large = all(isinstance(each, int) for each in rows) and max(rows) > 25
+        if p == 2 and (mode == 1 or (mode is None and is_large)):
+            return cdist(one, other, p, mode)
+        return torch.linalg.vector_norm(one.unsqueeze(-2) - other.unsqueeze(-3), ord=p, dim=-1)
+
     functional.handle_torch_function, tensor.data = handled, property(get, put)
+    torch._VF.cdist = distances
     try:
         yield left_out
     finally:
         functional.handle_torch_function = original
-        del tensor.data  # it is inherited
+        del tensor.data, torch._VF.cdist  # they are inherited
 
 
 @contextlib.contextmanager
@@ -286,7 +300,7 @@ def _asked_of_one() -> Iterator[list[str]]:
         answer = original(question)
         of_one = expression.subs(dict.fromkeys(expression.free_symbols, 1))
         if bool(of_one) != answer and not is_of_torch(sys._getframe(1).f_code.co_filename):
-            asked.append(f"{expression} at {_own_place()}")
+            asked.append(f"{expression} at {own_place()}")
         return answer
 
     torch.SymBool.__bool__ = answered
@@ -294,14 +308,6 @@ def _asked_of_one() -> Iterator[list[str]]:
         yield asked
     finally:
         torch.SymBool.__bool__ = original
-
-
-def _own_place() -> str:
-    """The current place in the first file that is neither torch's nor this one: "model.py:12"."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and (frame.f_code.co_filename == __file__ or is_of_torch(frame.f_code.co_filename)):
-        frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def _check_detached(name: str, program: torch.export.ExportedProgram, nodes: list[torch.fx.Node]) -> None:
@@ -364,13 +370,6 @@ def _base_of(node: torch.fx.Node) -> torch.fx.Node | None:
         return None
     dtype, dtype_of_base = (getattr(each.meta.get("val"), "dtype", None) for each in (node, node.args[0]))
     return None if dtype and dtype_of_base and dtype != dtype_of_base else node.args[0]
-
-
-def is_of_torch(path: str) -> bool:
-    """True if a source file belongs to the package torch."""
-    import torch
-
-    return Path(path).resolve().is_relative_to(Path(torch.__file__).resolve().parent)
 
 
 def _check_options(name: str, node: torch.fx.Node) -> None:
@@ -449,13 +448,3 @@ def _may_have_gradient(node: torch.fx.Node) -> bool:
 
     value = node.meta.get("val")
     return not isinstance(value, torch.Tensor) or value.is_floating_point()
-
-
-def place_of(node: torch.fx.Node) -> str:
-    """The place of the node in the user's program, such as "model.py:12"; its name if unknown."""
-    frames = re.findall(r'File "([^"]*)", line (\d+)', node.meta.get("stack_trace") or "")
-    users = node.users if not frames else {}
-    for user in users:  # a region has no place, but its results have
-        frames = frames or re.findall(r'File "([^"]*)", line (\d+)', user.meta.get("stack_trace") or "")
-    own = [frame for frame in frames if not is_of_torch(frame[0])] or frames
-    return f"{own[-1][0].rpartition('/')[2]}:{own[-1][1]}" if own else node.name

@@ -90,3 +90,16 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     taken = torch.zeros(one.untyped_storage().nbytes() // one.element_size() + 1, dtype=torch.bool)
     taken.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
     return bool(taken.as_strided(other.shape, other.stride(), other.storage_offset()).any())
+
+
+def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    """The module inside of what torch.compile, DataParallel or DistributedDataParallel makes of one."""
+    import torch
+
+    while True:
+        if type(module).__name__ == "OptimizedModule":
+            module = module._orig_mod
+        elif isinstance(module, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
+            module = module.module
+        else:
+            return module

@@ -8,7 +8,6 @@ import io
 import logging
 import os
 import tempfile
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,15 +20,21 @@ from .. import _lockstep
 from .._base import checks
 from .._base.arrays import bits_of_bfloat16
 from .._base.errors import Error
+from .._base.log import warn_once
 from .._checkpoint.checkpoint import on_all_ranks
 from .._graph.graph_file import as_bytes, of_bytes
 from .._graph.graphs import load_onnx
 from .._lockstep import Communicator, Executable, Graph
+from .about import say_of_module
 from .cache import cached, folder_of
-from .check import check_after, checked_export, is_of_torch, place_of
+from .check import check_after, checked_export
+from .draws import watched_generators
+from .errors import reason_of, with_place
 from .notes import note_options
-from .parts import check_parts
+from .parts import check_parts, unwrapped
+from .places import place_of
 from .resize import resize_as_pytorch_does
+from .results import check_names, name_results
 
 if TYPE_CHECKING:
     import torch
@@ -66,30 +71,28 @@ def from_torch(
     Its parameters are then states: `exe.state[name] = value`.
 
     Args:
-      module: in the mode, training or evaluation, in which its parts are to be imported.
-      example_inputs: the inputs of `forward`, by position or by name. All inputs that have rows need the same number of
-        rows, and the graph does not depend on it. With one row or none, torch cannot export some modules, such as a
-        batch normalisation in training mode.
-      dims: as for `load_onnx`. A name, such as "batch", stands for dimension 0 of all example inputs that have one.
-        `Graph.with_dims` changes the extents of the graph later, without another export. A module that branches on the
-        number of rows, as by `len(x)` or `if x.shape[0] > 1`, is imported for one number only, which its example inputs
-        must have.
-      split: as for `load_onnx`.
-      dynamic_shapes: as for `torch.export`, if other dimensions are symbolic. `dims` then gives their extents by name.
-      output_names: names of the results, in order.
-      own_gradients: "ignore" imports a module with an `autograd.Function`, hooks, or numbers read from values
-        (`item()`), with the gradients of its operators. This is for inference. None refuses such a module.
-      world: the ranks that call this together. Only rank 0 exports its module. The others receive the graph, with the
-        weights of rank 0. An error of rank 0 is raised on all ranks, and so is an export that takes longer than the
-        communicator's timeout. If None, each rank exports its own module.
-      cache: a folder of graphs that were exported before, or True for ~/.cache/lockstep/torch. A module whose graph is
-        there is not exported again, which would take seconds to minutes. Its weights have their current values. A graph
-        is found by everything on which it depends: the attributes of the module and its parts, including hooks; the
-        code of their classes and functions, and of functions that these call; the types of parameters and buffers, and
-        the values of constants; the example inputs, without the values of tensors; the options; the versions of Python,
-        torch, NumPy, ONNX and this package. Changes of other data that `forward` reads are not detected: lists, dicts,
-        tensors and objects that are globals or attributes of classes, files, and the environment. Empty the folder
-        after such a change.
+      module: in the mode, training or evaluation, that its parts are to be imported in. Of what `torch.compile`, `DataParallel` or
+        `DistributedDataParallel` made, the module inside.
+      example_inputs: what `forward` takes, by place or by name. All that have rows have equally many, and the graph does not depend on
+        how many; of one row, or none, torch cannot export every module, such as a batch normalisation in training mode.
+      dims: as of `load_onnx`. A name, such as "batch", stands for dimension 0 of all example inputs that have one. `Graph.with_dims`
+        gives the graph other extents later, without another export. A module that decides by the number of rows, as by `len(x)` or
+        `if x.shape[0] > 1`, is imported for one number alone, which its example inputs then have to have.
+      split: as of `load_onnx`.
+      dynamic_shapes: as of `torch.export`, if other dimensions are symbolic; then `dims` gives those by their names.
+      output_names: of the results, in order. Others have the keys of a dict that `forward` returns, or the fields of a named tuple.
+      own_gradients: "ignore" imports a module with an `autograd.Function`, hooks, or numbers that it makes of values
+        (`item()`) as if its operators were differentiated as they stand: for inference. None refuses it.
+      world: the ranks that call this together. Rank 0 alone exports its module; the others get the graph, with the values of rank 0's
+        weights. An error of rank 0 is raised on all, and so is an export that takes longer than the communicator's timeout. With None each
+        rank exports its own module.
+      cache: a folder, or True for ~/.cache/lockstep/torch, of graphs that were exported before: a module whose graph is there is not exported
+        again, which takes seconds to minutes. The values of its weights are those that it has now. A graph is found by what it
+        depends on: the attributes of the module and of its parts, hooks among them; the code of their classes and functions, and of
+        what these call; the types of parameters and buffers, and the values of those that are constants; the example inputs, but
+        for the values of tensors; the options; the versions of Python, torch, NumPy, ONNX and this package. It cannot see a change of
+        what `forward` reads in lists, dicts, tensors and objects that are globals or attributes of classes, in files, or in the
+        environment: empty the folder then.
 
     Raises:
       Error: torch cannot export the module. The message is the reason, and the `__context__` of the error has torch's
@@ -97,7 +100,7 @@ def from_torch(
         cannot be detected.
     """
     torch = _torch("from_torch")
-    checks.instance("from_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
+    module = unwrapped(checks.instance("from_torch: the module", module, torch.nn.Module, "a torch.nn.Module"))
     extents = checks.extents("dims", {} if dims is None else dims)
     checks.choice("own_gradients", own_gradients, (None, "ignore"))
     given = _apart(_by_name(module, example_inputs))
@@ -106,6 +109,7 @@ def from_torch(
     if finds_batch:
         dynamic_shapes = _batch_shapes(given, extents)
     names = checks.names("output_names", output_names)
+    check_names(names)
     options = (extents, split, dynamic_shapes, names, own_gradients == "ignore", finds_batch)
     make = partial(_export, module, given, *options)
     folder = folder_of(cache)
@@ -125,7 +129,8 @@ def _of_rank_0(world: Communicator, make: Callable[[], Graph]) -> Graph:
             made[0] = as_bytes(make())
         return str(len(made[0]))
 
-    content = np.empty(int(on_all_ranks(world, call, on_rank_0)[0]), np.uint8)
+    # Ranks that wait for 10 s report the text.
+    content = np.empty(int(on_all_ranks(world, f"{call}: rank 0 exports the module", on_rank_0)[0]), np.uint8)
     if world.rank == 0:
         content[:] = np.frombuffer(made[0], np.uint8)
     _lockstep._wait(world, _lockstep._start_broadcast(world, content, content, "u8", 0, call))
@@ -183,26 +188,28 @@ def _export_once(
     """Exports the module. Raises _NotFree only if `dynamic_shapes` has symbols."""
     import torch
 
+    notes: list[str] = []
     with _quiet(), checked_export(module, ignores) as traced, tempfile.TemporaryDirectory() as folder:
         check_parts(module, ignores)
         try:
-            program = torch.onnx.export(
-                module,
-                kwargs=given,
-                dynamo=True,
-                optimize=False,
-                verbose=False,
-                dynamic_shapes=dynamic_shapes,
-                # Other values have no own names, or are not inputs.
-                input_names=list(given) if all(isinstance(value, torch.Tensor) for value in given.values()) else None,
-                output_names=names or None,
-            )
+            with watched_generators(module) as generators:
+                program = torch.onnx.export(
+                    module,
+                    kwargs=given,
+                    dynamo=True,
+                    optimize=False,
+                    verbose=False,
+                    dynamic_shapes=dynamic_shapes,
+                    # Others have no names of their own, or are no inputs.
+                    input_names=list(given) if all(isinstance(each, torch.Tensor) for each in given.values()) else None,
+                    output_names=names or None,
+                )
         except torch.onnx.OnnxExporterError as error:
             if traced.refusals:
                 raise traced.refusals[0] from None
             if dynamic_shapes is not None and traced.conditions:
                 raise _NotFree(*traced.conditions) from None
-            raise Error(f"torch cannot export {type(module).__name__}: {_reason(error)}") from None
+            raise Error(f"torch cannot export {type(module).__name__}: {reason_of(error)}") from None
         if dynamic_shapes is not None and traced.conditions:
             raise _NotFree(*traced.conditions)
         if program.exported_program is not None:
@@ -213,34 +220,43 @@ def _export_once(
             )
         if finds_batch and (constant := _name_batch(program, extents)):
             raise _NotFree(*constant)
-        _name_as_pytorch_does(program, module)
+        second_names = _name_as_pytorch_does(program, module)
         _keep_unused(program, module)
+        name_results(type(module).__name__, program, names)
         note_options(program)
         resize_as_pytorch_does(type(module).__name__, program, place_of)
         if dynamic_shapes is None:
             program.model.metadata_props["lockstep.extents"] = "as traced"
         initializers = program.model.graph.initializers.keys()
+        notes = say_of_module(program, module, traced, generators, second_names, _statistics(module))
         trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
         constants, states = sorted(initializers - trained - _statistics(module)), sorted(initializers & trained)
         if sum(value.nbytes for value in module.state_dict().values()) < _MAX_BYTES_IN_MEMORY:
-            return load_onnx(program.model_proto, extents, split, constants=constants, states=states)
-        path = Path(folder) / "module.onnx"
-        program.save(path, external_data=True)
-        return load_onnx(path, extents, split, constants=constants, states=states)
+            file: Any = program.model_proto
+        else:
+            file = Path(folder) / "module.onnx"
+            program.save(file, external_data=True)
+        try:
+            graph = load_onnx(file, extents, split, constants=constants, states=states)
+        except Error as error:
+            raise Error(with_place(str(error), program)) from None
+    for note in notes:
+        warn_once(f"from_torch: {note}")
+    return graph
 
 
 def to_torch(executable: Executable, module: torch.nn.Module) -> None:
     """Writes the current values of the executable's states into the parameters and buffers with the same names.
 
-    States that the module does not have, such as those of an optimizer, are skipped. Buffers that the program does not
-    use, and parameters that require no gradient, are unchanged.
+    States that the module does not have, such as an optimizer's, are left out, and so are buffers that the program does not use, and
+    parameters that require no gradient. `num_batches_tracked` stays what it is.
 
     Raises:
       Error: names a parameter that has no state, or whose shape differs. The module is then unchanged.
     """
     torch = _torch("to_torch")
     checks.instance("to_torch: the executable", executable, Executable, "what compile() returns")
-    checks.instance("to_torch: the module", module, torch.nn.Module, "a torch.nn.Module")
+    module = unwrapped(checks.instance("to_torch: the module", module, torch.nn.Module, "a torch.nn.Module"))
     values = {}
     shared = {parameter.data_ptr() for name, parameter in _tensors(module) if name in executable.state}
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
@@ -285,14 +301,19 @@ def _tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     ]
 
 
-def _name_as_pytorch_does(program: torch.onnx.ONNXProgram, module: torch.nn.Module) -> None:
-    """Gives a tensor with several names the first one, as in `named_parameters()`. The exporter uses another."""
+def _name_as_pytorch_does(program: torch.onnx.ONNXProgram, module: torch.nn.Module) -> dict[str, str]:
+    """A tensor that the module has under several names gets the first, as in `named_parameters()`; the exporter takes another. Returns
+    the first by each other name."""
     first: dict[int, str] = {}
+    others: dict[str, str] = {}
     for name, tensor in _tensors(module):
         canonical = first.setdefault(id(tensor), name)
+        if canonical != name:
+            others[name] = canonical
         value = program.model.graph.initializers.get(name)
         if value is not None:
             value.name = canonical
+    return others
 
 
 def _keep_unused(program: torch.onnx.ONNXProgram, module: torch.nn.Module) -> None:
@@ -431,29 +452,3 @@ def _quiet() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
-
-
-def _reason(error: BaseException) -> str:
-    """The first line of the innermost cause, with the place in the module. Outer causes are about the exporter."""
-    import torch
-
-    place = ""
-    while error.__cause__ is not None:
-        error = error.__cause__
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            if isinstance(node := frame.f_locals.get("node"), torch.fx.Node):  # the node that the exporter translates
-                place = f" (at {place_of(node)})"
-    text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-    frames = traceback.extract_tb(error.__traceback__)
-    if any(frame.name == "_detect_is_causal_mask" for frame in frames):
-        text = "torch tests if a mask is causal, which it cannot export; pass is_causal=True or False with the mask"
-    elif type(error).__name__ == "GuardOnDataDependentSymNode":
-        text = f"forward branches on the values of a tensor, which a graph cannot: {text}"
-    forwards = [
-        frame
-        for frame in frames
-        if frame.name == "forward" and not frame.filename.startswith("<") and not is_of_torch(frame.filename)
-    ]
-    return (
-        f"{text} (at {Path(forwards[-1].filename).name}:{forwards[-1].lineno} in forward)" if forwards else text + place
-    )
