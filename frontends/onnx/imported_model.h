@@ -75,6 +75,10 @@ struct ImportedModel {
   // Changes of the import that a user may want to know, one sentence each: Dropout drops nothing, batch normalisation
   // is imported in inference form (passes/training/training_mode.h turns both to training form).
   std::vector<std::string> notes;
+
+  // The entries of the model's metadata whose keys begin with "lockstep.", without this prefix: lockstep/_torch writes
+  // facts about the module there. The values of keys that begin with "lockstep.note." are `notes`.
+  std::map<std::string, std::string> metadata;
 };
 
 // An operator of ONNX's default domain that can be imported, and a range of opsets. One operator may have several

@@ -181,7 +181,12 @@ def test_every_truncation_and_every_flipped_bit_is_an_error(path: Path) -> None:
             said.add(re.sub(r"\d+", "#", damaged(path)))
             tried += 1
     assert tried > 9 * 1000
-    for what in ("truncated: it has # bytes", "its header is not the one", "the bytes of the state", "not a checkpoint"):
+    for what in (
+        "truncated: it has # bytes",
+        "its header is not the one",
+        "the bytes of the state",
+        "not a checkpoint",
+    ):
         assert any(what in message for message in said), (what, said)
     path.write_bytes(content)
     read_all(path)

@@ -119,7 +119,11 @@ def test_another_python_is_told_which_one_is_wanted(version: tuple[int, int, int
         f"ImportError: lockstep is built for Python 3.11, this is Python {version[0]}.{version[1]} ({sys.executable}): "
         "use .venv/bin/python of the checkout, which `make setup` makes"
     )
-    for name in ("__init__.py", "_base/__init__.py", "_base/isolated.py"):  # an older Python must be able to read the files up to the check
+    for name in (
+        "__init__.py",
+        "_base/__init__.py",
+        "_base/isolated.py",
+    ):  # an older Python must be able to read the files up to the check
         source = (Path(lockstep.__file__).parent / name).read_text()
         ast.parse(source, feature_version=(3, 7))
 

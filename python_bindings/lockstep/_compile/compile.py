@@ -12,10 +12,10 @@ from .. import _lockstep
 from .._base import checks, job, names
 from .._base.errors import Error
 from .._base.log import warn_once
-from .._graph.mistakes import warn_of_draws
 from .._lockstep import Communicator, Executable, Graph
 from . import buckets as _buckets
 from . import options as _options
+from .mistakes import warn_of_draws
 from .plan import Plan
 from .servers import client_of
 from .strategy import expanded
@@ -69,13 +69,11 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
             _lockstep._agree_on_arguments(world, told.encode(errors="backslashreplace").decode())
         raise
     _lockstep._agree_on_arguments(world, "")
-    if buckets is not None:
-        options.measured(_buckets.measured(world, axes, buckets.program, times))
-    executable = _lockstep._compile(graph, backend, world, options, dump)
-    for dtype in _lockstep._slow_dtypes(graph, backend, isa):
-        warn_once(
-            f"{dtype}: products are computed in f32 where this processor, or its library, is not quicker in {dtype}"
-        )
+    if times is not None:
+        compiled.measured(_buckets.measured(world, compiled.mesh, report.program, times))
+    executable = _lockstep._compile(graph, backend, world, compiled, dump)
+    for dtype in _lockstep._slow_dtypes(graph, backend, given.get("isa", "")):
+        warn_once(f"{dtype}: products are computed in f32 if this processor or its library is not faster in {dtype}")
     if world.rank == 0:
         warn_of_draws(graph)
     executable._schedules.update(getattr(graph, "_schedules", {}))

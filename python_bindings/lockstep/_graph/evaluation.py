@@ -11,10 +11,10 @@ from .. import _lockstep
 from .._base import checks
 from .._base.errors import Error
 from .._base.named_inputs import by_name
+from .._compile.mistakes import wrong_labels
 from .._lockstep import Graph
 from ..loss import Loss
 from ..metrics import Accuracy
-from .mistakes import wrong_labels
 
 if TYPE_CHECKING:
     import numpy as np

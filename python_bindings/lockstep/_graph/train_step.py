@@ -11,10 +11,10 @@ from .. import _lockstep, optim
 from .._base import checks
 from .._base.errors import Error, listed
 from .._base.log import warn_once
+from .._compile.mistakes import check_second_names, warn_of_dropout, wrong_labels
 from .._lockstep import Graph
 from ..clip import Clip
 from ..loss import Loss, _checked
-from .mistakes import check_second_names, warn_of_dropout, wrong_labels
 
 
 def train_step(
