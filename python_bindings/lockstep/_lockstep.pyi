@@ -235,7 +235,7 @@ class Graph:
 
     @property
     def notes(self) -> list[str]:
-        """A sentence for each change by the import."""
+        """What the import changed, a sentence each."""
 
     @property
     def _metadata(self) -> dict[str, str]: ...
