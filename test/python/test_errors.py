@@ -186,7 +186,7 @@ def test_what_is_no_optimizer(optimizer: Any, parts: list[str]) -> None:
         (lambda: ls.optim.SGD(-0.1), ["SGD: learning_rate is -0.1"]),
         (lambda: ls.optim.SGD(float("nan")), ["SGD: learning_rate is nan"]),
         (lambda: ls.optim.SGD(np.float32("inf")), ["SGD: learning_rate is", "inf"]),
-        (lambda: ls.optim.SGD(10**400), ["SGD: learning_rate is 1000", "a number"]),
+        (lambda: ls.optim.SGD(10**400), ["SGD: learning_rate is of type", "a number"]),
         (lambda: ls.optim.SGD("0.1"), ["learning_rate is '0.1'", "a number"]),
         (lambda: ls.optim.SGD([0.1]), ["learning_rate is [0.1]", "a number"]),
         (lambda: ls.optim.SGD(), ["SGD: learning_rate is missing"]),

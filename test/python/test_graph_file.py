@@ -307,7 +307,7 @@ def _swapped(one: str, other: str) -> Callable[[dict[str, Any]], Any]:
     [
         (_facts(lambda facts: facts.pop("notes")), "malformed fact notes"),
         (_facts(lambda facts: facts.update(constants=[1])), "malformed fact constants"),
-        (_facts(lambda facts: facts.update(origin=None)), "is not complete"),
+        (_facts(lambda facts: facts.update(origin=None)), "is incomplete"),
         (_facts(lambda facts: facts["origin"].update(dims=["n"])), "malformed fact dims"),
         (_swapped("graph", "text"), "text is not a part of a graph"),
         (_swapped("model", "constant/none"), "a constant has a value but is not in the graph"),

@@ -179,9 +179,9 @@ def test_batches_of_a_mesh() -> None:
     assert run_in_threads(4, lambda world: body(world, turned)) == [halves[0], halves[1], halves[0], halves[1]]
     everything = [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
     assert run_in_threads(2, lambda world: body(world, {"model": 2})) == [everything] * 2
-    with raises("batches: the mesh", "is of 4 ranks, and the world has 1"):
+    with raises("batches: the mesh", "has 4 ranks, but the world has 1"):
         ls.data.batches(X, LABELS, size=2, mesh=MESH)
-    with raises("batches: the mesh", "is of 0 ranks, and the world has 1"):
+    with raises("batches: the mesh", "has 0 ranks, but the world has 1"):
         ls.data.batches(X, LABELS, size=2, mesh={"data": 0})
 
 

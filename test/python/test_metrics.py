@@ -171,7 +171,7 @@ def test_ranks_with_the_same_samples_count_once() -> None:
         for found in run_in_threads(4, compute):
             np.testing.assert_array_equal(found, alone.compute(), err_msg=str(mesh))
     for error in run_in_threads(2, lambda world: alone.compute(world, {"data": 3})):
-        assert "compute: the mesh {'data': 3} is of 3 ranks, and the world has 2" in str(error)
+        assert "compute: the mesh {'data': 3} has 3 ranks, but the world has 2" in str(error)
 
 
 @pytest.mark.parametrize(("mesh", "counted"), [({"data": 2, "model": 2}, (0, 2)), ({"model": 2, "data": 2}, (0, 1))])

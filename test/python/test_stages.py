@@ -158,7 +158,7 @@ def test_what_stages_cannot_run_is_named() -> None:
         for result in run_in_threads(2, body):
             assert result is None, result
 
-    messages("no training step with an optimizer", ls.load_onnx(MLP.model, dims={"batch": BATCH}))
+    messages("only a training step with an optimizer", ls.load_onnx(MLP.model, dims={"batch": BATCH}))
     messages("shared_weights", shared_weights=True)
     messages("shard_optimizer", shard_optimizer=True)
     messages('wire="int8"', wire="int8")

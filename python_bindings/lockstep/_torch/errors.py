@@ -26,9 +26,9 @@ def reason_of(error: BaseException) -> str:
     text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
     frames = traceback.extract_tb(error.__traceback__)
     if any(frame.name == "_detect_is_causal_mask" for frame in frames):
-        text = "torch looks whether a mask is the causal one; is_causal=True, or False, beside it says so"
+        text = "torch tests if a mask is causal, which it cannot export; pass is_causal=True or False with the mask"
     elif type(error).__name__ == "GuardOnDataDependentSymNode":
-        text = f"forward decides by the values of a tensor, which no graph can: {text}"
+        text = f"forward branches on the values of a tensor, which a graph cannot: {text}"
     forwards = [
         frame
         for frame in frames

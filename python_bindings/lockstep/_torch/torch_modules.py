@@ -71,28 +71,32 @@ def from_torch(
     Its parameters are then states: `exe.state[name] = value`.
 
     Args:
-      module: in the mode, training or evaluation, that its parts are to be imported in. Of what `torch.compile`, `DataParallel` or
-        `DistributedDataParallel` made, the module inside.
-      example_inputs: what `forward` takes, by place or by name. All that have rows have equally many, and the graph does not depend on
-        how many; of one row, or none, torch cannot export every module, such as a batch normalisation in training mode.
-      dims: as of `load_onnx`. A name, such as "batch", stands for dimension 0 of all example inputs that have one. `Graph.with_dims`
-        gives the graph other extents later, without another export. A module that decides by the number of rows, as by `len(x)` or
-        `if x.shape[0] > 1`, is imported for one number alone, which its example inputs then have to have.
-      split: as of `load_onnx`.
-      dynamic_shapes: as of `torch.export`, if other dimensions are symbolic; then `dims` gives those by their names.
-      output_names: of the results, in order. Others have the keys of a dict that `forward` returns, or the fields of a named tuple.
-      own_gradients: "ignore" imports a module with an `autograd.Function`, hooks, or numbers that it makes of values
-        (`item()`) as if its operators were differentiated as they stand: for inference. None refuses it.
-      world: the ranks that call this together. Rank 0 alone exports its module; the others get the graph, with the values of rank 0's
-        weights. An error of rank 0 is raised on all, and so is an export that takes longer than the communicator's timeout. With None each
-        rank exports its own module.
-      cache: a folder, or True for ~/.cache/lockstep/torch, of graphs that were exported before: a module whose graph is there is not exported
-        again, which takes seconds to minutes. The values of its weights are those that it has now. A graph is found by what it
-        depends on: the attributes of the module and of its parts, hooks among them; the code of their classes and functions, and of
-        what these call; the types of parameters and buffers, and the values of those that are constants; the example inputs, but
-        for the values of tensors; the options; the versions of Python, torch, NumPy, ONNX and this package. It cannot see a change of
-        what `forward` reads in lists, dicts, tensors and objects that are globals or attributes of classes, in files, or in the
-        environment: empty the folder then.
+      module: in the mode, training or evaluation, in which its parts are to be imported. The modules of `torch.compile`,
+        `DataParallel` and `DistributedDataParallel` are replaced by the module inside.
+      example_inputs: the inputs of `forward`, by position or by name. All inputs that have rows need the same number of
+        rows, and the graph does not depend on it. With one row or none, torch cannot export some modules, such as a
+        batch normalisation in training mode.
+      dims: as for `load_onnx`. A name, such as "batch", stands for dimension 0 of all example inputs that have one.
+        `Graph.with_dims` changes the extents of the graph later, without another export. A module that branches on the
+        number of rows, as by `len(x)` or `if x.shape[0] > 1`, is imported for one number only, which its example inputs
+        must have.
+      split: as for `load_onnx`.
+      dynamic_shapes: as for `torch.export`, if other dimensions are symbolic. `dims` then gives their extents by name.
+      output_names: names of the results, in order. By default the keys of a dict that `forward` returns, or the fields
+        of a named tuple.
+      own_gradients: "ignore" imports a module with an `autograd.Function`, hooks, or numbers read from values
+        (`item()`), with the gradients of its operators. This is for inference. None refuses such a module.
+      world: the ranks that call this together. Only rank 0 exports its module. The others receive the graph, with the
+        weights of rank 0. An error of rank 0 is raised on all ranks, and so is an export that takes longer than the
+        communicator's timeout. If None, each rank exports its own module.
+      cache: a folder of graphs that were exported before, or True for ~/.cache/lockstep/torch. A module whose graph is
+        there is not exported again, which would take seconds to minutes. Its weights have their current values. A graph
+        is found by everything on which it depends: the attributes of the module and its parts, including hooks; the
+        code of their classes and functions, and of functions that these call; the types of parameters and buffers, and
+        the values of constants; the example inputs, without the values of tensors; the options; the versions of Python,
+        torch, NumPy, ONNX and this package. Changes of other data that `forward` reads are not detected: lists, dicts,
+        tensors and objects that are globals or attributes of classes, files, and the environment. Empty the folder
+        after such a change.
 
     Raises:
       Error: torch cannot export the module. The message is the reason, and the `__context__` of the error has torch's
@@ -200,7 +204,7 @@ def _export_once(
                     optimize=False,
                     verbose=False,
                     dynamic_shapes=dynamic_shapes,
-                    # Others have no names of their own, or are no inputs.
+                    # Other values have no own names, or are not inputs.
                     input_names=list(given) if all(isinstance(each, torch.Tensor) for each in given.values()) else None,
                     output_names=names or None,
                 )
@@ -248,8 +252,8 @@ def _export_once(
 def to_torch(executable: Executable, module: torch.nn.Module) -> None:
     """Writes the current values of the executable's states into the parameters and buffers with the same names.
 
-    States that the module does not have, such as an optimizer's, are left out, and so are buffers that the program does not use, and
-    parameters that require no gradient. `num_batches_tracked` stays what it is.
+    States that the module does not have, such as those of an optimizer, are skipped. Buffers that the program does not
+    use, and parameters that require no gradient, are unchanged. `num_batches_tracked` is not changed.
 
     Raises:
       Error: names a parameter that has no state, or whose shape differs. The module is then unchanged.
