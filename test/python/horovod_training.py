@@ -225,7 +225,7 @@ def a_scheduler_made_before_goes_on() -> None:
     for found, expected in zip(ours.parameters(), alone.parameters(), strict=True):
         same(found, expected, 1e-5)
     same_on_all(ours.parameters())
-    errs("is one already", lambda: hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd(network()))))
+    errs("is already distributed", lambda: hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd(network()))))
 
 
 @case

@@ -311,12 +311,12 @@ def test_who_goes_on_or_is_not_alone_is_waited_for(monkeypatch: pytest.MonkeyPat
 
 def test_who_may_die_keeps_no_job_from_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep._launch.ends.LOST_SECONDS", -1)
-    for tolerates_workers, words in ((False, "since worker 0 failed"), (True, "")):
+    for tolerates_workers, words in ((False, "after worker 0 failed"), (True, "")):
         ends = Ends(workers=2, servers=1, tolerates_workers=tolerates_workers)
         ends.note(End(0, 1, True, "h"))
         assert ends.overdue().endswith(words) and bool(ends.overdue()) == bool(words)
     ends.note(End(2, 1, True, "h"))
-    assert ends.overdue().endswith("since server 0 failed")
+    assert ends.overdue().endswith("after server 0 failed")
 
 
 def test_who_waits_says_so_itself() -> None:
