@@ -422,7 +422,12 @@ ncclResult_t NcclCommunicator::Enqueue(const Collective& c, const NcclReduction&
       }
       return group.End();
     }
-    default: break;  // the others are messages between ranks
+    case CollectiveOp::kAllToAll:
+    case CollectiveOp::kPermute:
+    case CollectiveOp::kGather:
+    case CollectiveOp::kScatter: break;  // messages from rank to rank, below
+    case CollectiveOp::kBarrier:
+    case CollectiveOp::kAllocate: return ncclSuccess;  // they move nothing
   }
   CallGroup group(api);
   const auto send = [&](int peer, size_t at) {
