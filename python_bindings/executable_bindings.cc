@@ -83,7 +83,7 @@ struct Arguments {
   std::vector<NamedInput> inputs;
 };
 
-// Throws if labels have a shape of which lockstep/_graph/mistakes.py knows what was meant by it.
+// Throws, with advice, if labels have a shape that lockstep/_compile/mistakes.py knows as a mistake.
 void CheckLabels(const LoadedExecutable& self, std::span<const NamedInput> inputs) {
   for (const NamedInput& input : inputs) {
     const TensorType& type = input.tensor.type;

@@ -1,4 +1,4 @@
-"""Likely mistakes around a model: what its module did otherwise, second names of its states, labels of scores whose classes are last."""
+"""Likely mistakes in the use of a model, and the advice for each: random numbers, second names, labels of a wrong shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..loss import Loss
 
 
 def warn_of_dropout(model: Graph, dropout: str) -> None:
-    """Names the dropout of a module in evaluation mode that a training step does not do, and the random numbers that `dropout="off"` leaves."""
+    """Warns of dropout that is off because its module was in evaluation mode, and of random numbers that stay on."""
     said = model._metadata
     if dropout == "on" and "idle_dropout" in said:
         warn_once(
@@ -23,7 +23,7 @@ def warn_of_dropout(model: Graph, dropout: str) -> None:
 
 
 def warn_of_draws(graph: Graph) -> None:
-    """Names the random numbers that a model or its evaluation draws because its module was in training mode."""
+    """Warns of random numbers that a model or its evaluation draws because its module was in training mode."""
     said = graph._metadata
     if "drawn_in_training" in said:
         warn_once(
