@@ -28,7 +28,7 @@ def _including(name, header):
 
 def _compiled(name, srcs, hdrs, per_unit):
     """Returns the srcs of a cc_ rule: units of the sources, and the private headers among `srcs`."""
-    sources = [source for source in srcs if source.endswith(".cc") or source.startswith(":")]
+    sources = [source for source in srcs if source.endswith(".cc") or ":" in source]
     private = [source for source in srcs if source not in sources]
     count = (len(sources) + per_unit - 1) // per_unit
     units = [
@@ -71,8 +71,8 @@ def unit_test(name, srcs, per_unit = _PER_UNIT, **kwargs):
 
     Args:
       name: the name of the test.
-      srcs: sources, and headers that only they include.
-      per_unit: the maximum number of sources in a unit.
+      srcs: sources, headers that only they include, and labels of filegroups of sources.
+      per_unit: the maximum number of sources in a unit; a filegroup counts as one.
       **kwargs: passed on to cc_test; shard_count is the number of processes that split its cases.
     """
     native.cc_test(name = name, srcs = _compiled(name, srcs, [], per_unit), **kwargs)

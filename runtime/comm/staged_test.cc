@@ -32,11 +32,11 @@ namespace {
 using testing::EndsWith;
 using testing::HasSubstr;
 
-enum class Kind { kSimulated, kCuda, kLazyCuda, kSharedCuda };
-constexpr Kind kKinds[] = {Kind::kSimulated, Kind::kCuda, Kind::kLazyCuda};
+enum class StagedKind { kSimulated, kCuda, kLazyCuda, kSharedCuda };
+constexpr StagedKind kKinds[] = {StagedKind::kSimulated, StagedKind::kCuda, StagedKind::kLazyCuda};
 using Runs = StagedCommunicator::Runs;
 
-std::string Name(Kind kind) {
+std::string Name(StagedKind kind) {
   const char* const names[] = {"Simulated", "Cuda", "LazyCuda", "SharedCuda"};
   return names[static_cast<int>(kind)];
 }
@@ -44,9 +44,9 @@ std::string Name(Kind kind) {
 // Devices of one kind. Each rank has its own GPU, except with kSharedCuda, where all ranks share one.
 class Devices {
  public:
-  Devices(Kind kind, int count) : kind_(kind), gpus_(kind == Kind::kSharedCuda ? 1 : count) {
-    if (kind == Kind::kSimulated) return;
-    const auto pace = kind == Kind::kLazyCuda ? cuda::FakeDriver::Pace::kLazy : cuda::FakeDriver::Pace::kRandom;
+  Devices(StagedKind kind, int count) : kind_(kind), gpus_(kind == StagedKind::kSharedCuda ? 1 : count) {
+    if (kind == StagedKind::kSimulated) return;
+    const auto pace = kind == StagedKind::kLazyCuda ? cuda::FakeDriver::Pace::kLazy : cuda::FakeDriver::Pace::kRandom;
     fake_ = std::make_unique<cuda::LoadedFakeDriver>(cuda::LoadFakeDriver({.gpus = gpus_, .pace = pace}));
   }
   ~Devices() {
@@ -62,10 +62,10 @@ class Devices {
     if (fake_ == nullptr) return std::make_unique<SimulatedDevice>();
     return cuda::CudaDevice::Create(fake_->api, number % gpus_);
   }
-  Runs runs() const { return kind_ == Kind::kSharedCuda ? Runs::kInCaller : Runs::kInStream; }
+  Runs runs() const { return kind_ == StagedKind::kSharedCuda ? Runs::kInCaller : Runs::kInStream; }
 
  private:
-  const Kind kind_;
+  const StagedKind kind_;
   const int gpus_;
   std::unique_ptr<cuda::LoadedFakeDriver> fake_;
 };
@@ -112,20 +112,20 @@ void RunConformance(const Devices& devices, int first_device, int ranks, const C
   });
 }
 
-class StagedConformance : public ::testing::TestWithParam<std::tuple<Kind, int, ConformanceCase>> {};
+class StagedConformance : public ::testing::TestWithParam<std::tuple<StagedKind, int, ConformanceCase>> {};
 
 TEST_P(StagedConformance, AllRanksSucceed) {
   const auto& [kind, ranks, test] = GetParam();
   RunConformance(Devices(kind, ranks), 0, ranks, test);
 }
 
-std::vector<std::tuple<Kind, int, ConformanceCase>> Table() {
-  std::vector<std::tuple<Kind, int, ConformanceCase>> table;
-  for (Kind kind : {Kind::kSimulated, Kind::kCuda, Kind::kLazyCuda, Kind::kSharedCuda}) {
+std::vector<std::tuple<StagedKind, int, ConformanceCase>> Table() {
+  std::vector<std::tuple<StagedKind, int, ConformanceCase>> table;
+  for (StagedKind kind : {StagedKind::kSimulated, StagedKind::kCuda, StagedKind::kLazyCuda, StagedKind::kSharedCuda}) {
     for (int ranks : {1, 2, 3, 4, 7}) {
-      if (kind == Kind::kCuda && ranks != 2 && ranks != 4) continue;  // each costs as much as a world of threads
-      if ((kind == Kind::kLazyCuda || kind == Kind::kSharedCuda) && ranks != 3) continue;
-      if (!TestsEverything() && ranks != (kind == Kind::kCuda ? 2 : 3)) continue;
+      if (kind == StagedKind::kCuda && ranks != 2 && ranks != 4) continue;  // each costs as much as a world of threads
+      if ((kind == StagedKind::kLazyCuda || kind == StagedKind::kSharedCuda) && ranks != 3) continue;
+      if (!TestsEverything() && ranks != (kind == StagedKind::kCuda ? 2 : 3)) continue;
       for (ConformanceCase& test : ComputingCases()) {
         if (ranks >= test.min_ranks) table.emplace_back(kind, ranks, std::move(test));
       }
@@ -138,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(All, StagedConformance, ::testing::ValuesIn(Table()), [
   return Name(std::get<0>(info.param)) + std::to_string(std::get<1>(info.param)) + std::get<2>(info.param).name;
 });
 
-class Staged : public ::testing::TestWithParam<Kind> {
+class Staged : public ::testing::TestWithParam<StagedKind> {
  protected:
   // One after the other, because there is only one fake driver.
   void ForEachRank(int ranks, const Communicator::Options& options,
@@ -166,14 +166,14 @@ TEST_P(Staged, WaitingCases) {
 
 // --- Queued calls -------------------------------------------------------------------------------------------------
 
-constexpr int64_t kCount = 1000;
-constexpr size_t kBytes = kCount * sizeof(float);
+constexpr int64_t kStagedCount = 1000;
+constexpr size_t kStagedBytes = kStagedCount * sizeof(float);
 
 std::byte* BytesOf(std::vector<float>& values) { return reinterpret_cast<std::byte*>(values.data()); }
 
 absl::StatusOr<Communicator::Ticket> StartSum(Communicator& c, Device& device, DeviceMemory& x,
                                               const std::string& label = "sum") {
-  return c.Start(Collective::AllReduce(kCount, DType::kF32, ReduceKind::kSum), x.data(), x.data(),
+  return c.Start(Collective::AllReduce(kStagedCount, DType::kF32, ReduceKind::kSum), x.data(), x.data(),
                  {.label = label, .stream = device.stream()});
 }
 
@@ -182,19 +182,19 @@ absl::StatusOr<Communicator::Ticket> StartSum(Communicator& c, Device& device, D
 TEST_P(Staged, ManyAreQueuedAtOnce) {
   ForEachRank(3, {.timeout = absl::Seconds(60)}, [](Communicator& host, Device& device) -> absl::Status {
     StagedCommunicator c(host, device);
-    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
-    std::vector<std::vector<float>> found(150, std::vector<float>(kCount));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kStagedBytes, "x"));
+    std::vector<std::vector<float>> found(150, std::vector<float>(kStagedCount));
     for (size_t i = 0; i < found.size(); ++i) {
-      std::vector<float> values(kCount, static_cast<float>(i) + static_cast<float>(c.rank()));
-      RETURN_IF_ERROR(device.CopyToDevice(x->data(), BytesOf(values), kBytes));
+      std::vector<float> values(kStagedCount, static_cast<float>(i) + static_cast<float>(c.rank()));
+      RETURN_IF_ERROR(device.CopyToDevice(x->data(), BytesOf(values), kStagedBytes));
       ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(c, device, *x));
       RETURN_IF_ERROR(c.Wait(ticket, device.stream()));
       EXPECT_FALSE(c.Wait(ticket, device.stream()).ok()) << "a second wait";
-      RETURN_IF_ERROR(device.CopyToHost(BytesOf(found[i]), x->data(), kBytes));
+      RETURN_IF_ERROR(device.CopyToHost(BytesOf(found[i]), x->data(), kStagedBytes));
     }
     RETURN_IF_ERROR(device.Synchronize());
     for (size_t i = 0; i < found.size(); ++i) {
-      EXPECT_EQ(found[i], std::vector<float>(kCount, static_cast<float>(3 * i + 3))) << i;
+      EXPECT_EQ(found[i], std::vector<float>(kStagedCount, static_cast<float>(3 * i + 3))) << i;
     }
     return absl::OkStatus();
   });
@@ -203,7 +203,7 @@ TEST_P(Staged, ManyAreQueuedAtOnce) {
 TEST_P(Staged, RefusesOtherStreams) {
   ForEachRank(1, {}, [](Communicator& host, Device& device) -> absl::Status {
     StagedCommunicator c(host, device);
-    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kStagedBytes, "x"));
     SimulatedDevice other;
     EXPECT_FALSE(StartSum(c, other, *x).ok());
     EXPECT_FALSE(
@@ -218,12 +218,12 @@ TEST_P(Staged, RefusesOtherStreams) {
 
 // A broadcast copies only the sent data from the device.
 TEST(StagedOnGpus, OnlyTheRootOfABroadcastCopiesToTheHost) {
-  const Devices devices(Kind::kCuda, 3);
+  const Devices devices(StagedKind::kCuda, 3);
   ForEachRank(devices, 0, 3, {.timeout = absl::Seconds(60)}, "broadcast",
               [](Communicator& host, Device& device) -> absl::Status {
                 StagedCommunicator c(host, device);
-                ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
-                RETURN_IF_ERROR(c.Run(Collective::Broadcast(kCount, DType::kF32, 1), x->data(), x->data(),
+                ASSIGN_OR_RETURN(auto x, device.Allocate(kStagedBytes, "x"));
+                RETURN_IF_ERROR(c.Run(Collective::Broadcast(kStagedCount, DType::kF32, 1), x->data(), x->data(),
                                       {.label = "x", .stream = device.stream()}));
                 return device.Synchronize();
               });
@@ -241,7 +241,7 @@ TEST(StagedOnGpus, OnlyTheRootOfABroadcastCopiesToTheHost) {
 TEST_P(Staged, ADroppedCollectiveIsNeverTakenForAnother) {
   ForEachRank(2, {.timeout = absl::Seconds(60)}, [](Communicator& host, Device& device) -> absl::Status {
     StagedCommunicator c(host, device);
-    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kStagedBytes, "x"));
     if (c.rank() == 0) RETURN_IF_ERROR(device.RunOnHost([] { return absl::InvalidArgumentError("label 7"); }));
     ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(c, device, *x));
     RETURN_IF_ERROR(c.Wait(ticket, device.stream()));
@@ -263,7 +263,7 @@ TEST_P(Staged, ADroppedCollectiveIsNeverTakenForAnother) {
 TEST_P(Staged, ABarrierIsNeverTakenForADroppedCollective) {
   ForEachRank(2, {.timeout = absl::Seconds(60)}, [](Communicator& host, Device& device) -> absl::Status {
     StagedCommunicator c(host, device);
-    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kStagedBytes, "x"));
     absl::Status status;
     if (c.rank() == 0) {
       RETURN_IF_ERROR(device.RunOnHost([] { return absl::InvalidArgumentError("label 7"); }));
@@ -282,7 +282,7 @@ TEST_P(Staged, AbortEndsWhatWaitsInTheStream) {
   std::atomic<bool> aborted{false};
   ForEachRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, Device& device) -> absl::Status {
     StagedCommunicator c(host, device);
-    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kStagedBytes, "x"));
     if (c.rank() == 1) {
       while (!aborted) absl::SleepFor(absl::Milliseconds(1));
       EXPECT_THAT(std::string(c.Barrier("after").message()), HasSubstr("enough"));
@@ -308,7 +308,7 @@ TEST_P(Staged, AbortEndsWhatWaitsInTheStream) {
 // nothing hangs.
 TEST_P(Staged, QueuedCollectivesOutliveTheirCommunicator) {
   ForEachRank(2, {.timeout = absl::Minutes(5)}, [](Communicator& host, Device& device) -> absl::Status {
-    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kStagedBytes, "x"));
     auto c = std::make_unique<StagedCommunicator>(host, device);
     std::atomic<bool> destroyed{false};
     if (c->rank() == 0) {
@@ -333,10 +333,10 @@ TEST_P(Staged, QueuedCollectivesOutliveTheirCommunicator) {
 
 // Destroys the communicator during a collective. The function that waits for the peer ends.
 TEST_P(Staged, IsDestroyedWhileItsStreamWaits) {
-  if (GetParam() == Kind::kSimulated) GTEST_SKIP() << "nothing runs there before it is synchronized";
+  if (GetParam() == StagedKind::kSimulated) GTEST_SKIP() << "nothing runs there before it is synchronized";
   std::atomic<bool> destroyed{false};
   ForEachRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, Device& device) -> absl::Status {
-    ASSIGN_OR_RETURN(auto x, device.Allocate(kBytes, "x"));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kStagedBytes, "x"));
     auto c = std::make_unique<StagedCommunicator>(host, device);
     if (c->rank() == 0) {
       ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartSum(*c, device, *x));
