@@ -276,7 +276,7 @@ void BindGraphFacts(GraphClass& graph) {
           "fixed_inputs", [](const Model& self) { return self.fixed_inputs; },
           "The inputs of the file whose values, given to load_onnx(), went into the graph.")
       .def_prop_ro(
-          "notes", [](const Model& self) { return self.notes; }, "What the import changed, a sentence each.")
+          "notes", [](const Model& self) { return self.notes; }, "Sentences about what the import changed.")
       .def_prop_ro("_metadata", [](const Model& self) { return self.metadata; })
       .def_prop_ro("_supposed_parameters", [](const Model& self) { return self.unmarked_parameters; })
       .def("_facts", &Summary)

@@ -235,7 +235,7 @@ class Graph:
 
     @property
     def notes(self) -> list[str]:
-        """What the import changed, a sentence each."""
+        """Sentences about what the import changed."""
 
     @property
     def _metadata(self) -> dict[str, str]: ...

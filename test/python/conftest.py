@@ -1,12 +1,18 @@
-"""Selects the tests of this folder that run: in `make test-everything` all, else some of those that are similar."""
+"""Selects the tests of this folder that run: in `make test-everything` all, else some of those that are similar. Shares
+what torch's exporter would build for each module.
+"""
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
+import sys
 from collections import defaultdict
 
 import pytest
 
+EXPORTER = "torch.onnx._internal.exporter._registration"
 NUMBERS_OF_RANKS = ("n", "ranks")  # names of parameters
 
 
@@ -42,3 +48,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if is_left_out(item)]
     items[:] = [item for item in items if not is_left_out(item)]
     config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_runtest_setup() -> None:
+    """Lets exports share torch's table of operators, as making the table takes most of the time to export a small module."""
+    exporter = sys.modules.get(EXPORTER)
+    if exporter is None or isinstance(vars(exporter.ONNXRegistry)["from_torchlib"], staticmethod):
+        return
+    make = functools.cache(exporter.ONNXRegistry.from_torchlib)
+
+    def from_torchlib(**options: int) -> object:
+        registry = copy.copy(make(**options))
+        registry.functions = {operator: list(functions) for operator, functions in registry.functions.items()}
+        return registry
+
+    exporter.ONNXRegistry.from_torchlib = staticmethod(from_torchlib)

@@ -101,7 +101,7 @@ def test_each_group_has_settings_and_states_of_its_own() -> None:
     for value in (0.0, rising := ls.schedule.linear(0.0, 0.1, 10)):
         with raises(
             "several settings are called lr: optimizer/*.bias/learning_rate, optimizer/fc2*/learning_rate, optimizer/learning_rate; "
-            'say which, as in exe.settings["optimizer/*.bias/learning_rate"] = 0.1, or set all, as in exe.set(lr=0.1)'
+            'give the full name, as in exe.settings["optimizer/*.bias/learning_rate"] = 0.1, or set all, as in exe.set(lr=0.1)'
         ):
             exe.settings["lr"] = value
     exe.set(**{"optimizer/*.bias/learning_rate": rising})  # as the message suggests; the rate is 0 in the first step

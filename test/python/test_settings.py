@@ -100,7 +100,7 @@ def test_two_settings_of_one_last_part() -> None:
     }"""
     executable = ls.compile(ls.parse(text), threads=1)
     with raises(
-        'several settings are called rate: a/rate, b/rate; say which, as in exe.settings["a/rate"] = 0.1, or set all'
+        'several settings are called rate: a/rate, b/rate; give the full name, as in exe.settings["a/rate"] = 0.1, or set all'
     ):
         executable.settings["rate"] = 3
     executable.set(**{"b/rate": 5})

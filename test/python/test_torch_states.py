@@ -184,7 +184,10 @@ def test_the_second_name_of_a_parameter_leads_to_the_first() -> None:
 
     model = model_of(Tied(), torch.arange(4))
     assert [state.name for state in model.states] == ["tokens.weight"]
-    sgd, said = ls.optim.SGD(0.1), "head.weight is another name of tokens.weight, as which it is a state; name that"
+    sgd, said = (
+        ls.optim.SGD(0.1),
+        "head.weight is another name of tokens.weight; the state is called tokens.weight, so give that name",
+    )
     for option in ({"groups": {"head.weight": sgd}}, {"frozen": ["head.weight"]}, {"trained": ["head.weight"]}):
         with raises(f"{next(iter(option))}: {said}"):
             ls.train_step(model, LOSS, sgd, **option)

@@ -1,4 +1,4 @@
-"""Likely mistakes in the use of a model, and the advice for each: random numbers, second names, labels of a wrong shape."""
+"""Warnings and errors about likely mistakes in the use of a model, each with advice."""
 
 from __future__ import annotations
 
@@ -12,37 +12,47 @@ from ..loss import Loss
 
 
 def warn_of_dropout(model: Graph, dropout: str) -> None:
-    """Warns of dropout that is off because its module was in evaluation mode, and of random numbers that stay on."""
-    said = model._metadata
-    if dropout == "on" and "idle_dropout" in said:
+    """Warns if the model has no dropout because it was imported in evaluation mode, and if dropout="off" leaves other random numbers on."""
+    metadata = model._metadata
+    if dropout == "on" and "idle_dropout" in metadata:
         warn_once(
-            f'{said["idle_dropout"]} drops nothing in the training step either; import it in train() mode, or say dropout="off"'
+            f'{metadata["idle_dropout"]} drops nothing in the training step either; import it in train() mode, or say dropout="off"'
         )
-    if dropout == "off" and "drawn_in_training" in said:
-        warn_once(f'{said["drawn_in_training"]}; dropout="off" does not turn these off')
+    if dropout == "off" and "drawn_in_training" in metadata:
+        warn_once(f'{metadata["drawn_in_training"]}; dropout="off" does not turn these off')
 
 
 def warn_of_draws(graph: Graph) -> None:
-    """Warns of random numbers that a model or its evaluation draws because its module was in training mode."""
-    said = graph._metadata
-    if "drawn_in_training" in said:
+    """Warns if an evaluation draws random numbers because its model was imported in training mode."""
+    metadata = graph._metadata
+    if "drawn_in_training" in metadata:
         warn_once(
-            f"{said['drawn_in_training']}, and so does this program, which does not train; import the module in eval() mode for "
+            f"{metadata['drawn_in_training']}, and so does this program, which does not train; import the module in eval() mode for "
             "evaluations and predictions (docs/frameworks.md)"
         )
 
 
 def check_second_names(model: Graph, given: Mapping[str, Sequence[str]]) -> None:
-    """Checks that no option names a parameter that two modules share by the name that is not the state's."""
+    """Checks the names of shared parameters in options: the state has the name that the first module gives it.
+
+    Raises:
+      Error: if an option has the name that another module gives the parameter.
+    """
     second = json.loads(model._metadata.get("second_names", "{}"))
     for option, names in given.items():
         for name in names:
             if name in second:
-                raise Error(f"{option}: {name} is another name of {second[name]}, as which it is a state; name that")
+                raise Error(
+                    f"{option}: {name} is another name of {second[name]}; the state is called {second[name]}, so give that name"
+                )
 
 
 def wrong_labels(model: Graph, loss: Loss) -> dict[str, tuple[list[int], str]]:
-    """By target: the shape, behind dimension 0, of labels for scores whose last dimension is the classes, and advice."""
+    """Finds losses whose labels may have a wrong shape, because the model gives scores with the classes in the last dimension.
+
+    Returns:
+      For each name of labels: the wrong shape, without dimension 0, and advice.
+    """
     shapes = {result.name: list(result.shape) for result in model.results}
     found = {}
     for term in loss.terms:

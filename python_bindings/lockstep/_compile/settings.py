@@ -1,4 +1,4 @@
-"""The settings of an executable: numbers that may change between calls, and the schedules that they follow."""
+"""The settings of an executable: numbers that may change between calls, such as the learning rate, or schedules of them."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Settings(MutableMapping[str, float]):
             return found[0]
         one = max(found, key=lambda each: each.count("/"))  # a group's, if there are groups
         raise NoSuchSetting(
-            f'several settings are called {name}: {", ".join(found)}; say which, as in exe.settings["{one}"] = 0.1, or set all, as in '
+            f'several settings are called {name}: {", ".join(found)}; give the full name, as in exe.settings["{one}"] = 0.1, or set all, as in '
             f"exe.set({name}=0.1)"
         )
 
     def _all_known(self, name: str) -> list[str]:
-        """The setting of that name, or those of all groups of which that is the last part."""
+        """Returns the setting of this full name, or the settings of all groups whose last part is this name."""
         names = self._executable._setting_names()
         if isinstance(name, str) and name in names:
             return [name]
@@ -85,7 +85,10 @@ class Settings(MutableMapping[str, float]):
 
 
 def set_by_keyword(executable: Executable, values: Mapping[str, Any]) -> None:
-    """Assigns all or, if a name or a number is wrong, none of them. A name that several groups have sets that of each."""
+    """Assigns settings by name; a name that several groups have is assigned in each of them.
+
+    Assigns none of them if a name or a number is wrong.
+    """
     settings = Settings(executable)
     assigned = [(known, value) for name, value in values.items() for known in settings._all_known(name)]
     for known, value in assigned:

@@ -1,4 +1,4 @@
-"""Random numbers of a module: those that PyTorch draws in training mode only, and those of generators that no trace shows."""
+"""The random numbers that a module draws: with PyTorch's operators, and with generators that a trace does not show."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def write_feature_dropout(program: torch.export.ExportedProgram) -> None:
-    """Writes the dropout of whole channels as a product with the dropout of ones, which the importer knows as dropout."""
+    """Replaces dropout of whole channels by a product with a dropout of ones, which the importer supports."""
     import torch
 
     aten = torch.ops.aten
@@ -41,10 +41,11 @@ def write_feature_dropout(program: torch.export.ExportedProgram) -> None:
 def drawn_in_training(
     module: torch.nn.Module, program: torch.export.ExportedProgram, trace: Callable[[], torch.export.ExportedProgram]
 ) -> list[str]:
-    """The draws, other than dropout, that the module makes in training mode and not in evaluation mode: "bernoulli_ at net.py:7".
+    """Returns the draws, other than dropout, that the module makes only in training mode, such as "bernoulli_ at net.py:7".
 
     Args:
-      trace: traces the module in its present mode.
+      program: the trace in the module's present mode.
+      trace: a function that traces the module in the mode that it then has.
     """
     drawn = dict.fromkeys(_draws(program))
     if not module.training or not drawn:
@@ -63,7 +64,7 @@ def drawn_in_training(
 
 
 def _draws(program: torch.export.ExportedProgram) -> Iterator[tuple[str, str, str]]:
-    """The operator, place and numbers of each draw that is not a dropout of the importer."""
+    """Yields each draw, except dropout that the importer supports: its operator, its place, and its numeric arguments."""
     import torch
 
     aten = torch.ops.aten
@@ -83,7 +84,9 @@ def _parameters(node: torch.fx.Node) -> list[str]:
 
 
 def idle_dropout(module: torch.nn.Module, program: torch.export.ExportedProgram) -> list[str]:
-    """The places of dropout, which drops nothing in a module in evaluation mode: "net.py:7"; of attention and recurrent layers, their names."""
+    """Returns the dropout in a module that is in evaluation mode: places such as "net.py:7", and the names of attention and recurrent
+    layers. Empty if a part of the module is in training mode.
+    """
     import torch
 
     if any(part.training for part in module.modules()):
@@ -99,8 +102,11 @@ def idle_dropout(module: torch.nn.Module, program: torch.export.ExportedProgram)
 
 @contextmanager
 def watched_generators(module: torch.nn.Module) -> Iterator[list[str]]:
-    """The generators of Python and NumPy from which the module draws meanwhile: the global ones, its attributes, and the globals of its
-    classes' code. Filled at the end."""
+    """Finds the generators of Python and NumPy from which the module draws in the body of the `with` statement.
+
+    Looks at the global generators, those in the module's attributes, and those in the globals of its classes' code. The list
+    is filled when the body ends.
+    """
     generators = _generators(module)
     before = {name: state() for name, state in generators.items()}
     drawn: list[str] = []

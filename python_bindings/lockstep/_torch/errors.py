@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def reason_of(error: BaseException) -> str:
-    """The first line of the innermost cause, since what is around it is about the exporter, and the place in the module."""
+    """Returns the first line of the innermost cause, as the outer errors are about the exporter, and the line of the module."""
     import torch
 
     place = ""
@@ -40,7 +40,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def with_place(message: str, program: torch.onnx.ONNXProgram) -> str:
-    """The error of the import with the line of the user's program that the operator is from, and a way out where one is known."""
+    """Returns an importer's message, completed by the line of the user's program that made the operator, and advice if there is any."""
     import onnx_ir as ir
 
     words = set(re.findall(r"[^\s/,;:()'\"]+", message))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def own_place() -> str:
-    """The present line of the program in a file that is neither torch's nor of this package: "model.py:12"."""
+    """Returns the line of the user's program that is being executed, such as "model.py:12": in a file of neither torch nor this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and (_is_of_tracing(frame.f_code.co_filename)):
         frame = frame.f_back
@@ -24,17 +24,17 @@ def _is_of_tracing(path: str) -> bool:
 
 
 def is_of_torch(path: str) -> bool:
-    """True if a source file is of the package torch."""
+    """Returns True for a source file of the package torch."""
     import torch
 
     return Path(path).resolve().is_relative_to(Path(torch.__file__).resolve().parent)
 
 
 def place_of(node: torch.fx.Node) -> str:
-    """The line of the user's program that a node is from, "model.py:12"; if there is none, the part of the module, or the node's name."""
+    """Returns the line of the user's program that made a node, such as "model.py:12"; if it is unknown, the module's part or the node's name."""
     frames = re.findall(r'File "([^"]*)", line (\d+)', node.meta.get("stack_trace") or "")
     users = node.users if not frames else {}
-    for user in users:  # a group of nodes has no place of its own; what is taken of it has
+    for user in users:  # a node with several results has no line of its own; those who select one result have
         frames = frames or re.findall(r'File "([^"]*)", line (\d+)', user.meta.get("stack_trace") or "")
     own = [frame for frame in frames if not is_of_torch(frame[0])]
     parts = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]

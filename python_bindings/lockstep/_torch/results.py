@@ -13,18 +13,23 @@ if TYPE_CHECKING:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Checks that no two results get one name."""
+    """Raises an Error if two results have the same name."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise Error(f"from_torch: output_names has {twice[0]} twice")
 
 
 def name_results(module: str, program: torch.onnx.ONNXProgram, names: Sequence[str]) -> None:
-    """Checks the names of the first results, which the exporter has given them, and gives others the keys and fields under which
-    `forward` of the class `module` returns them, unless inputs or states are called so.
+    """Names the results that have no name in `names` after the keys and fields under which `forward` returns them.
+
+    A result keeps the exporter's name if its key is the name of an input, a state or another result.
+
+    Args:
+      module: the name of the module's class, for errors.
+      names: the names of the first results, which the exporter has already set.
 
     Raises:
-      Error: if a name is that of an input or a state.
+      Error: if one of `names` is the name of an input or a state.
     """
     import onnx_ir as ir
 
@@ -61,7 +66,7 @@ def name_results(module: str, program: torch.onnx.ONNXProgram, names: Sequence[s
 
 
 def _paths_of(program: torch.onnx.ONNXProgram) -> list[str]:
-    """Of each result the keys that lead to it, such as "logits"; empty where there are none."""
+    """Returns the path of keys to each result, such as "logits"; "" for a result without keys."""
     from torch.utils._pytree import tree_unflatten
 
     exported = program.exported_program
@@ -74,7 +79,7 @@ def _paths_of(program: torch.onnx.ONNXProgram) -> list[str]:
 
 
 def _paths(value: Any, path: str = "") -> Iterator[tuple[int, str]]:
-    """The leaves of a result, each with its path."""
+    """Yields the leaves of a result, each with its path."""
     if isinstance(value, Mapping):
         parts = [(str(key), each) for key, each in value.items()]
     elif isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -25,11 +25,11 @@ from .._checkpoint.checkpoint import on_all_ranks
 from .._graph.graph_file import as_bytes, of_bytes
 from .._graph.graphs import load_onnx
 from .._lockstep import Communicator, Executable, Graph
-from .about import say_of_module
 from .cache import cached, folder_of
 from .check import check_after, checked_export
 from .draws import watched_generators
 from .errors import reason_of, with_place
+from .metadata import write_metadata
 from .notes import note_options
 from .parts import check_parts, unwrapped
 from .places import place_of
@@ -232,7 +232,7 @@ def _export_once(
         if dynamic_shapes is None:
             program.model.metadata_props["lockstep.extents"] = "as traced"
         initializers = program.model.graph.initializers.keys()
-        notes = say_of_module(program, module, traced, generators, second_names, _statistics(module))
+        notes = write_metadata(program, module, traced, generators, second_names, _statistics(module))
         trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
         constants, states = sorted(initializers - trained - _statistics(module)), sorted(initializers & trained)
         if sum(value.nbytes for value in module.state_dict().values()) < _MAX_BYTES_IN_MEMORY:

@@ -1,4 +1,4 @@
-"""Notes and metadata about a module, written into the file that it is exported to."""
+"""Metadata of an exported file: notes and facts about the module that the graph keeps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def say_of_module(
+def write_metadata(
     program: torch.onnx.ONNXProgram,
     module: torch.nn.Module,
     traced: Traced,
@@ -21,8 +21,8 @@ def say_of_module(
     second_names: Mapping[str, str],
     statistics: set[str],
 ) -> list[str]:
-    """Writes into the file what the graph is to know of the module. Returns notes that are worth a warning."""
-    name, said = type(module).__name__, program.model.metadata_props
+    """Writes notes and facts about the module into the exported program. Returns the notes that the caller shows as warnings."""
+    name, metadata = type(module).__name__, program.model.metadata_props
     warned = [f"{what}: it stays {value}" for what, value in traced.changed.items()]
     if generators:
         warned.append(
@@ -31,12 +31,12 @@ def say_of_module(
         )
     notes = list(warned)
     if traced.drawn:
-        said["lockstep.drawn_in_training"] = what = (
+        metadata["lockstep.drawn_in_training"] = draws = (
             f"{name} draws random numbers in training mode ({', '.join(traced.drawn)})"
         )
-        notes.append(f"{what}, which evaluations and predictions draw too; import it in eval() mode for these")
+        notes.append(f"{draws}, which evaluations and predictions draw too; import it in eval() mode for these")
     if traced.idle_dropout:
-        said["lockstep.idle_dropout"] = (
+        metadata["lockstep.idle_dropout"] = (
             f"{name} was imported in evaluation mode, and its dropout ({', '.join(traced.idle_dropout)})"
         )
     moving = {
@@ -46,7 +46,7 @@ def say_of_module(
     if still:
         notes.append(f"no result depends on {listed(still)}, which do not move as in PyTorch")
     if second_names:
-        said["lockstep.second_names"] = json.dumps(second_names)
+        metadata["lockstep.second_names"] = json.dumps(second_names)
     for i, note in enumerate(notes):
-        said[f"lockstep.note.{i}"] = note
+        metadata[f"lockstep.note.{i}"] = note
     return warned
