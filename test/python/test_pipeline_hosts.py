@@ -46,4 +46,6 @@ def test_stages_on_two_hosts(tmp_path: Path) -> None:
             # The first rank measures the bytes sent by its host, the last rank those sent by the other stage's host.
             for rank, way in ((found[0], "0 to 1"), (found[-1], "1 to 0")):
                 wanted = STEPS * ranks * rank["given"][way]
-                assert wanted < rank["sent"] < 1.2 * wanted, "includes headers, and data that ranks compare"
+                # The bound allows for headers, what ranks compare, and segments that TCP repeats on a busy machine.
+                # Gradients would double the bytes.
+                assert wanted < rank["sent"] < 1.5 * wanted
