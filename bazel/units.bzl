@@ -5,8 +5,9 @@ of the time to compile a source alone. Names in the unnamed namespaces of a targ
 With `--define=units=off` each source and each header is compiled alone, to find missing includes.
 """
 
-# For libraries whose code runs in each step: the runtime, and the kernels of backends.
-HOT_COPTS = ["-O2"]
+# For libraries whose code runs in each step: the runtime, and the kernels of backends. A switch without a default there
+# must handle every enumerator, such as every collective.
+HOT_COPTS = ["-O2", "-Werror=switch"]
 
 # The default number of sources in a unit. With fewer, a build from nothing takes longer; with more, a build after a
 # change does.
@@ -48,16 +49,21 @@ def _compiled(name, srcs, hdrs, per_unit):
         "//conditions:default": units,
     })
 
-def unit_library(name, srcs = [], hdrs = [], per_unit = _PER_UNIT, **kwargs):
+def unit_library(name, srcs = None, hdrs = None, per_unit = _PER_UNIT, **kwargs):
     """A cc_library whose sources are compiled as units.
 
     Args:
       name: the name of the library.
       srcs: sources, and headers that only they include; the name of a rule that generates a source begins with a colon.
+        Without `srcs` and `hdrs` the library has all sources and headers of the folder but tests.
       hdrs: the headers that others may include.
       per_unit: the maximum number of sources in a unit.
       **kwargs: passed on to cc_library.
     """
+    if srcs == None and hdrs == None:
+        srcs = native.glob(["*.cc"], exclude = ["*_test.cc"])
+        hdrs = native.glob(["*.h"])
+    srcs, hdrs = srcs or [], hdrs or []
     native.cc_library(
         name = name,
         srcs = _compiled(name, srcs, hdrs, per_unit),

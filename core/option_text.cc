@@ -111,7 +111,7 @@ absl::StatusOr<std::pair<std::string_view, std::optional<std::string_view>>> Spl
                    std::optional(given.substr(brace + 1, given.size() - brace - 2)));
 }
 
-std::string Meant(std::string_view name, const std::vector<std::string>& names) {
+std::string SuggestName(std::string_view name, const std::vector<std::string>& names) {
   const auto nearest = std::min_element(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
     return Distance(name, a) < Distance(name, b);
   });
@@ -127,7 +127,7 @@ absl::Status CheckOptionNames(const std::vector<NamedText>& texts, std::vector<s
   names.erase(std::unique(names.begin(), names.end()), names.end());
   for (const auto& [name, text] : texts) {
     if (!std::binary_search(names.begin(), names.end(), name))
-      return InvalidArgument() << "there is no option '" << name << "'" << Meant(name, names);
+      return InvalidArgument() << "there is no option '" << name << "'" << SuggestName(name, names);
   }
   return absl::OkStatus();
 }

@@ -47,9 +47,9 @@ absl::StatusOr<std::pair<std::string_view, std::optional<std::string_view>>> Spl
 
 // Returns the end of an error message for an unknown name: "; is wire meant? There are mesh, wire" for "wier", or
 // "; there are mesh, wire" if no name is similar.
-std::string Meant(std::string_view name, const std::vector<std::string>& names);
+std::string SuggestName(std::string_view name, const std::vector<std::string>& names);
 
-// Returns an error, with the text of Meant, if the name of a text is not in `names`.
+// Returns an error, with the text of SuggestName, if the name of a text is not in `names`.
 absl::Status CheckOptionNames(const std::vector<NamedText>& texts, std::vector<std::string> names);
 
 // --- Values ----------------------------------------------------------------------------------------------------------

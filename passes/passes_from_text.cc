@@ -20,7 +20,7 @@ absl::StatusOr<Pass> PassFromText(std::string_view text) {
   }
   std::vector<std::string> names;
   for (const PassEntry& each : table) names.push_back(each.name);
-  return NotFound() << "there is no pass '" << name << "'" << Meant(name, names);
+  return NotFound() << "there is no pass '" << name << "'" << SuggestName(name, names);
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ absl::Status Resolve(GivenOptions& options, const Graph& graph, const std::strin
                      const Communicator& communicator) {
   options.mesh = MeshOfRanks(options, communicator);
   if (!options.mesh.empty() && options.mesh.num_ranks() != communicator.size()) {
-    return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " is of " << options.mesh.num_ranks()
+    return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " needs " << options.mesh.num_ranks()
                              << " ranks, and the world has " << communicator.size();
   }
   options.rank = communicator.rank();

@@ -16,18 +16,15 @@
 #include "core/random.h"
 #include "core/random_tensor.h"
 #include "passes/distribute/distribute.h"
+#include "passes/distribute/split_inputs.h"
 #include "passes/dump.h"
 #include "tools/command_line.h"
 
 ABSL_FLAG(std::string, backend, "cpu", "the backend to run on");
 ABSL_FLAG(int, ranks, 1, "ranks in this process; a graph without a mesh is distributed over {data=ranks}");
 ABSL_FLAG(int, threads, 1, "threads of each rank");
-ABSL_FLAG(std::string, wire, "", "the dtype in which gradients travel between ranks: bf16 or int8; empty: their own");
-ABSL_FLAG(int64_t, bucket_bytes, lockstep::passes::MergeOptions().max_bytes,
-          "collectives are merged into buckets of about this size");
-ABSL_FLAG(bool, optimize, true, "run the whole pipeline, not only the required passes");
+ABSL_FLAG(std::string, strategy, "", "options that ranks share (docs/options.md), such as wire=bf16,optimize=false");
 ABSL_FLAG(std::string, isa, "", "the instruction set that kernels may use, or the GPU to compile for (\"h200\")");
-ABSL_FLAG(bool, tf32, false, "GPUs may multiply f32 matrices in TF32");
 ABSL_FLAG(bool, tune, false,
           "matrix products on GPUs use the fastest algorithm, found by timing when the program is loaded");
 ABSL_FLAG(bool, dry, false, "only compile and print the steps, which needs no such machine");
@@ -50,6 +47,7 @@ constexpr char kUsage[] = R"(runs a graph in text form on a backend, with random
 
   lockstep-run step.ir --compare                        run once, compare with the interpreter
   lockstep-run step.ir --ranks=4 --compare              the same on 4 ranks, which are threads
+  lockstep-run step.ir --strategy=mesh={data=2,model=2} the same on a mesh, with other options of compile
   lockstep-run step.ir --threads=2 --repeat=100         time it
   lockstep-run step.ir --repeat=20 --profile            time each of its steps
   lockstep-run step.ir --print-graph --brief            the compiled graph, a line for each node
@@ -197,19 +195,22 @@ absl::Status Main(const std::string& path) {
   if (absl::GetFlag(FLAGS_dry) && NeedsRun()) {
     return InvalidArgument() << "--dry runs nothing: leave out --compare, --repeat, --profile and --print_results";
   }
-  if (graph.mesh().empty() && ranks > 1) {
-    ASSIGN_OR_RETURN(graph, passes::DistributeGraph(graph, Mesh({{std::string(kDataAxis), ranks}})));
+  CompileOptions options;
+  ASSIGN_OR_RETURN(static_cast<Strategy&>(options), Strategy::Parse(absl::GetFlag(FLAGS_strategy)));
+  if (options.mesh.empty() && ranks > 1) options.mesh = Mesh({{std::string(kDataAxis), ranks}});
+  if (graph.mesh().empty() && !options.mesh.empty()) {
+    // The inputs of the interpreter have the types of a rank, so the graph is distributed here, and not by Compile.
+    const Mesh sharing = options.shard_optimizer ? options.mesh : Mesh();
+    RETURN_IF_ERROR(passes::RunPasses({passes::SplitInputs(options.placements, options.mesh),
+                                       passes::ShardOptimizers(sharing), passes::Distribute(options.mesh)},
+                                      graph, {}));
+    options.placements = {}, options.shard_optimizer = false;
   }
   ASSIGN_OR_RETURN(graph, ToLocalTypes(graph));
-  CompileOptions options;
   options.mesh = graph.mesh();
   options.threads = threads;
   options.isa = absl::GetFlag(FLAGS_isa);
-  options.tf32 = absl::GetFlag(FLAGS_tf32);
   options.tune = absl::GetFlag(FLAGS_tune);
-  options.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
-  options.wire = absl::GetFlag(FLAGS_wire);
-  options.optimize = absl::GetFlag(FLAGS_optimize);
   if (const std::string directory = passes::DumpDirectoryFromEnvironment(); !directory.empty()) {
     ASSIGN_OR_RETURN(options.debug, passes::DumpTo(directory, graph.name()));
   }

@@ -19,7 +19,7 @@ expect() {
 
 expect 0 "equal   loss f32[]" lockstep-run --compare # standard input, as no file is named
 expect 0 "equal   state w0 f32[32,20]" lockstep-run "$step" --compare --ranks=2 --threads=2
-expect 0 "equal   loss f32[]" lockstep-run "$step" --compare --ranks=4 --nooptimize
+expect 0 "equal   loss f32[]" lockstep-run "$step" --compare --ranks=4 --strategy=optimize=false
 expect 0 "all_reduce.start" lockstep-run "$step" --ranks=2 --print-steps
 expect 0 "all_reduce" lockstep-run "$step" --ranks=2 --print_graph
 expect 0 "{body=graph @" lockstep-run "$step" --print-graph
@@ -38,6 +38,8 @@ expect 0 "equal   a u32[4]" lockstep-run "$draws" --compare
 expect 1 "--compare" lockstep-run --help # Abseil exits with 1 after --help
 expect 1 "cannot read nothing.ir" lockstep-run nothing.ir
 expect 1 "there is no backend \"abacus\" in this build" lockstep-run "$step" --backend=abacus
+expect 0 "equal   loss f32[]" lockstep-run "$step" --compare --strategy='mesh={data=2,model=2},split={w0={model=0}},shard_optimizer=true'
+expect 1 "there is no option 'wier'; is wire meant?" lockstep-run "$step" --strategy=wier=bf16
 expect 1 "--ranks and --threads must be at least 1" lockstep-run "$step" --ranks=0
 expect 1 "%x" lockstep-run "$step" --ranks=3
 expect 1 "one file at a time" lockstep-run "$step" "$step"

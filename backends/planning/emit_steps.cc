@@ -23,6 +23,24 @@ BufferSlice RangeOf(const std::vector<StepOperand>& operands) {
   return range;
 }
 
+// Returns the step that starts a collective or waits for it. `info` has the operands.
+std::unique_ptr<Step> StartOrWait(StepInfo info, Instruction& instruction) {
+  const bool is_start = instruction.kind == Instruction::Kind::kStart;
+  const bool is_barrier = instruction.collective.op == CollectiveOp::kBarrier;
+  const bool is_transfer = instruction.collective.is_called_transfer();
+  info.kind = is_start ? StepKind::kStart : StepKind::kWait;
+  info.name = is_transfer ? "transfer" : TraitsOf(instruction.collective.op).name;
+  info.name += is_start ? ".start" : ".wait";
+  info.collective = std::move(instruction.collective);
+  if (!is_barrier) {
+    info.collective->input = RangeOf(info.reads);
+    info.collective->output = RangeOf(info.writes);
+    // A wait's input is known from its start; its writes are the results that become usable.
+    (is_start ? info.writes : info.reads).clear();
+  }
+  return CollectiveStep(std::move(info));
+}
+
 }  // namespace
 
 StepList EmitSteps(Program& program, const BufferPlan& plan) {
@@ -46,25 +64,7 @@ StepList EmitSteps(Program& program, const BufferPlan& plan) {
         steps.push_back(CopyStep(std::move(info)));
         break;
       case Instruction::Kind::kStart:
-      case Instruction::Kind::kWait: {
-        const bool is_start = instruction.kind == Instruction::Kind::kStart;
-        info.kind = is_start ? StepKind::kStart : StepKind::kWait;
-        const bool is_barrier = instruction.collective.op == CollectiveOp::kBarrier;
-        const bool is_transfer = instruction.collective.is_called_transfer();
-        info.name = is_transfer ? "transfer" : TraitsOf(instruction.collective.op).name;
-        info.name += is_start ? ".start" : ".wait";
-        info.collective = std::move(instruction.collective);
-        if (is_barrier) {
-          steps.push_back(CollectiveStep(std::move(info)));
-          break;
-        }
-        info.collective->input = RangeOf(info.reads);
-        info.collective->output = RangeOf(info.writes);
-        // A wait's input is known from its start; its writes are the results that become usable.
-        (is_start ? info.writes : info.reads).clear();
-        steps.push_back(CollectiveStep(std::move(info)));
-        break;
-      }
+      case Instruction::Kind::kWait: steps.push_back(StartOrWait(std::move(info), instruction)); break;
       case Instruction::Kind::kPush:
         info.kind = StepKind::kPush;
         info.name = "push";

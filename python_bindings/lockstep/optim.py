@@ -92,7 +92,7 @@ def _groups(optimizer: Any, groups: Any) -> dict[str, Optimizer]:
                     f"{each.__name__}()"
                 )
             name = each if isinstance(each, str) else type(each).__name__
-            meant = _names.meant(name, _CLASSES, _MEANT)
+            meant = _names.suggest(name, _CLASSES, _MEANT)
             raise Error(f"unknown optimizer {checks.shown(each)}{of}{meant} lockstep.optim has {', '.join(_CLASSES)}")
     return every
 

@@ -20,7 +20,7 @@
 #include "gtest/gtest.h"
 #include "runtime/comm/conformance/cases.h"
 #include "runtime/comm/conformance/device.h"
-#include "runtime/comm/conformance/watchdog.h"
+#include "runtime/comm/conformance/device_world.h"
 #include "runtime/comm/in_process.h"
 #include "runtime/cuda/device.h"
 #include "runtime/simulated_device.h"
@@ -58,11 +58,21 @@ class Devices {
   std::vector<std::string> calls() const {
     return fake_ == nullptr ? std::vector<std::string>() : fake_->driver.calls();
   }
-  absl::StatusOr<std::unique_ptr<Device>> Make(int number) const {
-    if (fake_ == nullptr) return std::make_unique<SimulatedDevice>();
-    return cuda::CudaDevice::Create(fake_->api, number % gpus_);
+  DeviceWorld world() const {
+    return {
+        .make_device = [this](int number) -> absl::StatusOr<std::unique_ptr<Device>> {
+          if (fake_ == nullptr) return std::make_unique<SimulatedDevice>();
+          return cuda::CudaDevice::Create(fake_->api, number % gpus_);
+        },
+        .make_communicator = [this](Communicator& host,
+                                    Device& device) -> absl::StatusOr<std::unique_ptr<Communicator>> {
+          const Runs runs = kind_ == StagedKind::kSharedCuda ? Runs::kInCaller : Runs::kInStream;
+          auto communicator = std::make_unique<StagedCommunicator>(host, device, runs);
+          EXPECT_EQ(communicator->transport(), host.transport() + " via host");
+          return communicator;
+        },
+    };
   }
-  Runs runs() const { return kind_ == StagedKind::kSharedCuda ? Runs::kInCaller : Runs::kInStream; }
 
  private:
   const StagedKind kind_;
@@ -70,53 +80,12 @@ class Devices {
   std::unique_ptr<cuda::LoadedFakeDriver> fake_;
 };
 
-// Runs `rank` in a thread for each rank of a world, with its communicator and its device, and counts the ranks.
-void ForEachRank(const Devices& devices, int first_device, int ranks, const Communicator::Options& options,
-                 const std::string& test, const std::function<absl::Status(Communicator& host, Device& device)>& rank) {
-  SCOPED_TRACE(test + " on " + std::to_string(ranks) + " ranks");
-  auto world = CreateInProcess(ranks, options);
-  ASSERT_TRUE(world.ok()) << world.status();
-  std::atomic<int> ran{0};
-  std::vector<absl::Status> results(static_cast<size_t>(ranks));
-  std::vector<std::thread> threads;
-  Watchdog watchdog;
-  for (int r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r, host = std::move((*world)[static_cast<size_t>(r)])]() mutable {
-      watchdog.Begin(r, test);
-      absl::Status& result = results[static_cast<size_t>(r)];
-      const auto device = devices.Make(first_device + r);
-      result = device.ok() ? rank(*host, **device) : device.status();
-      if (!result.ok()) host->Abort(result);
-      host.reset();
-      watchdog.End(r);
-      ++ran;
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(ran, ranks);
-  for (int r = 0; r < ranks; ++r) {
-    EXPECT_TRUE(results[static_cast<size_t>(r)].ok()) << "rank " << r << ": " << results[static_cast<size_t>(r)];
-  }
-}
-
-void RunConformance(const Devices& devices, int first_device, int ranks, const ConformanceCase& test) {
-  ForEachRank(devices, first_device, ranks, test.options, test.name, [&](Communicator& host, Device& device) {
-    const auto communicator =
-        AsHostCommunicator(std::make_unique<StagedCommunicator>(host, device, devices.runs()), device);
-    EXPECT_EQ(communicator->transport(), host.transport() + " via host");
-    EXPECT_EQ(communicator->size(), ranks);
-    EXPECT_EQ(communicator->timeout(), test.options.timeout);
-    const absl::Status status = test.run(*communicator);
-    if (!status.ok()) communicator->Abort(status);
-    return status;
-  });
-}
-
 class StagedConformance : public ::testing::TestWithParam<std::tuple<StagedKind, int, ConformanceCase>> {};
 
 TEST_P(StagedConformance, AllRanksSucceed) {
   const auto& [kind, ranks, test] = GetParam();
-  RunConformance(Devices(kind, ranks), 0, ranks, test);
+  const Devices devices(kind, ranks);
+  RunConformance(devices.world(), 0, ranks, test);
 }
 
 std::vector<std::tuple<StagedKind, int, ConformanceCase>> Table() {
@@ -144,8 +113,8 @@ class Staged : public ::testing::TestWithParam<StagedKind> {
   void ForEachRank(int ranks, const Communicator::Options& options,
                    const std::function<absl::Status(Communicator& host, Device& device)>& rank) {
     const Devices devices(GetParam(), ranks);
-    lockstep::ForEachRank(devices, 0, ranks, options, ::testing::UnitTest::GetInstance()->current_test_info()->name(),
-                          rank);
+    lockstep::ForEachRank(devices.world(), 0, ranks, options,
+                          ::testing::UnitTest::GetInstance()->current_test_info()->name(), rank);
   }
 };
 
@@ -157,10 +126,7 @@ TEST_P(Staged, WaitingCases) {
   EXPECT_GE(lots.size(), 3u);
   for (const auto& lot : lots) {
     const Devices devices(GetParam(), kDevicesOfLot);
-    std::vector<std::thread> worlds;
-    for (const WaitingWorld& world : lot)
-      worlds.emplace_back(RunConformance, std::cref(devices), world.first_device, world.ranks, std::cref(world.test));
-    for (std::thread& world : worlds) world.join();
+    RunLot(devices.world(), lot);
   }
 }
 
@@ -219,7 +185,7 @@ TEST_P(Staged, RefusesOtherStreams) {
 // A broadcast copies only the sent data from the device.
 TEST(StagedOnGpus, OnlyTheRootOfABroadcastCopiesToTheHost) {
   const Devices devices(StagedKind::kCuda, 3);
-  ForEachRank(devices, 0, 3, {.timeout = absl::Seconds(60)}, "broadcast",
+  ForEachRank(devices.world(), 0, 3, {.timeout = absl::Seconds(60)}, "broadcast",
               [](Communicator& host, Device& device) -> absl::Status {
                 StagedCommunicator c(host, device);
                 ASSIGN_OR_RETURN(auto x, device.Allocate(kStagedBytes, "x"));

@@ -41,11 +41,12 @@ absl::Status Agree(Communicator& host, const absl::Status& mine, std::string_vie
 
 class NcclCommunicator::Memory final : public RegisteredMemory {
  public:
-  Memory(std::byte* data, size_t bytes, void* handle, std::shared_ptr<NcclHandle> nccl, std::shared_ptr<NcclLine> line)
-      : RegisteredMemory(data, bytes), handle_(handle), nccl_(std::move(nccl)), line_(std::move(line)) {}
+  Memory(std::byte* data, size_t bytes, void* handle, std::shared_ptr<NcclHandle> nccl,
+         std::shared_ptr<NcclStream> nccl_stream)
+      : RegisteredMemory(data, bytes), handle_(handle), nccl_(std::move(nccl)), nccl_stream_(std::move(nccl_stream)) {}
   ~Memory() override {
     // Registrations end with the communicator, after its abort has ended.
-    if (!line_->AwaitIdle([] { return true; }) || !line_->AwaitEnd(*nccl_)) {
+    if (!nccl_stream_->AwaitIdle([] { return true; }) || !nccl_stream_->AwaitEnd(*nccl_)) {
       std::fprintf(stderr, "lockstep: memory of a collective that does not end is not freed\n");
       return;
     }
@@ -57,7 +58,7 @@ class NcclCommunicator::Memory final : public RegisteredMemory {
  private:
   void* const handle_;  // of the registration; null if there is none
   const std::shared_ptr<NcclHandle> nccl_;
-  const std::shared_ptr<NcclLine> line_;
+  const std::shared_ptr<NcclStream> nccl_stream_;
 };
 
 namespace {
@@ -77,41 +78,42 @@ class PlainMemory final : public RegisteredMemory {
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(const NcclApi& api, Communicator& host,
                                                                            CudaDevice& device) {
-  absl::StatusOr<std::shared_ptr<NcclLine>> line = NcclLine::Create(device);
-  RETURN_IF_ERROR(Agree(host, line.status(), "making the stream of collectives"));
-  return CreateOn(api, nullptr, host, device, *std::move(line));
+  absl::StatusOr<std::shared_ptr<NcclStream>> nccl_stream = NcclStream::Create(device);
+  RETURN_IF_ERROR(Agree(host, nccl_stream.status(), "making the stream of collectives"));
+  return CreateOn(api, nullptr, host, device, *std::move(nccl_stream));
 }
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::CreateOn(const NcclApi& api,
                                                                              std::unique_ptr<Communicator> part,
                                                                              Communicator& host, CudaDevice& device,
-                                                                             std::shared_ptr<NcclLine> line) {
-  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(api, std::move(part), host, device, std::move(line)));
+                                                                             std::shared_ptr<NcclStream> nccl_stream) {
+  std::unique_ptr<NcclCommunicator> made(
+      new NcclCommunicator(api, std::move(part), host, device, std::move(nccl_stream)));
   RETURN_IF_ERROR(made->Join());
   return made;
 }
 
 NcclCommunicator::NcclCommunicator(const NcclApi& api, std::unique_ptr<Communicator> part, Communicator& host,
-                                   CudaDevice& device, std::shared_ptr<NcclLine> line)
+                                   CudaDevice& device, std::shared_ptr<NcclStream> nccl_stream)
     : Communicator(
           host.rank(), host.hosts(), "nccl",
           {.is_host = false, .reduces_in_rank_order = false, .timeout = host.timeout(), .recorder = host.recorder()}),
       own_(std::move(part)),
       host_(host),
       device_(device),
-      line_(std::move(line)),
+      nccl_stream_(std::move(nccl_stream)),
       nccl_(std::make_shared<NcclHandle>(api)) {
-  line_->Add(nccl_);
+  nccl_stream_->Add(nccl_);
   watch_ = device_.stream()->AddWatch([this](absl::Duration waited) { return Watch(waited); });
 }
 
 NcclCommunicator::~NcclCommunicator() {
   if (!started_.empty())
     host_.Abort(FailedPrecondition() << "it destroyed its communicator with collectives in flight");
-  const bool idle = line_->AwaitIdle([this] { return host_.CheckPeers().ok(); });
-  if (!idle && !host_.CheckPeers().ok()) line_->AbortAll();
+  const bool idle = nccl_stream_->AwaitIdle([this] { return host_.CheckPeers().ok(); });
+  if (!idle && !host_.CheckPeers().ok()) nccl_stream_->AbortAll();
   nccl_->Abort();
-  (void)line_->AwaitEnd(*nccl_);
+  (void)nccl_stream_->AwaitEnd(*nccl_);
   device_.stream()->RemoveWatch(watch_);
   if (!device_.MakeCurrent().ok()) return;
   for (const auto& [id, entry] : started_) {
@@ -183,7 +185,7 @@ absl::Status NcclCommunicator::AwaitReady(std::string_view what) {
 
 // Aborts the collectives of all communicators of this GPU, because each of them fails with the world. Returns `status`.
 absl::Status NcclCommunicator::Failed(const absl::Status& status) {
-  line_->AbortAll();
+  nccl_stream_->AbortAll();
   return status;
 }
 
@@ -229,7 +231,7 @@ absl::Status NcclCommunicator::Late(std::string_view what) {
 
 void NcclCommunicator::Abort(const absl::Status& cause) {
   host_.Abort(cause);
-  line_->AbortAll();
+  nccl_stream_->AbortAll();
 }
 
 // --- Collectives --------------------------------------------------------------------------------------------------
@@ -254,7 +256,7 @@ absl::StatusOr<std::unique_ptr<RegisteredMemory>> NcclCommunicator::Allocate(siz
     ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory, device_.Allocate(bytes, label));
     return std::make_unique<PlainMemory>(std::move(memory));
   }
-  auto memory = std::make_unique<Memory>(static_cast<std::byte*>(data), bytes, handle, nccl_, line_);
+  auto memory = std::make_unique<Memory>(static_cast<std::byte*>(data), bytes, handle, nccl_, nccl_stream_);
   const DriverApi& driver = device_.api();
   RETURN_IF_ERROR(
       device_.Check(driver.MemsetD8Async(reinterpret_cast<CUdeviceptr>(data), 0, wanted, device_.stream()->handle()),
@@ -348,8 +350,8 @@ absl::Status NcclCommunicator::StartOnDevice(absl::FunctionRef<ncclResult_t(nccl
   RETURN_IF_ERROR(device_.WaitForQueueSpace());
   const DriverApi& driver = device_.api();
   RETURN_IF_ERROR(device_.Check(driver.EventRecord(computed_, device_.stream()->handle()), "cuEventRecord"));
-  RETURN_IF_ERROR(
-      device_.Check(driver.StreamWaitEvent(line_->stream(), computed_, CU_EVENT_WAIT_DEFAULT), "cuStreamWaitEvent"));
+  RETURN_IF_ERROR(device_.Check(driver.StreamWaitEvent(nccl_stream_->stream(), computed_, CU_EVENT_WAIT_DEFAULT),
+                                "cuStreamWaitEvent"));
   ncclResult_t result;
   {
     const std::lock_guard<std::mutex> lock(nccl_->mutex);
@@ -358,11 +360,12 @@ absl::Status NcclCommunicator::StartOnDevice(absl::FunctionRef<ncclResult_t(nccl
   }
   if (result == ncclInProgress) RETURN_IF_ERROR(AwaitReady(what));
   else RETURN_IF_ERROR(nccl_->api.Check(result, what));
-  return driver.Check(driver.EventRecord(done, line_->stream()), "cuEventRecord");
+  return driver.Check(driver.EventRecord(done, nccl_stream_->stream()), "cuEventRecord");
 }
 
 ncclResult_t NcclCommunicator::Clear(void* output, size_t bytes) {
-  const CUresult result = device_.api().MemsetD8Async(reinterpret_cast<CUdeviceptr>(output), 0, bytes, line_->stream());
+  const CUresult result =
+      device_.api().MemsetD8Async(reinterpret_cast<CUdeviceptr>(output), 0, bytes, nccl_stream_->stream());
   return result == CUDA_SUCCESS ? ncclSuccess : ncclUnhandledCudaError;
 }
 
@@ -397,7 +400,7 @@ std::byte* At(void* operand, size_t offset) { return static_cast<std::byte*>(ope
 ncclResult_t NcclCommunicator::Enqueue(const Collective& c, const NcclReduction& r, const void* input, void* output,
                                        ncclComm_t comm) {
   const NcclApi& api = nccl_->api;
-  const CUstream stream = line_->stream();
+  const CUstream stream = nccl_stream_->stream();
   const auto count = static_cast<size_t>(c.counts[0]);
   const size_t bytes = count * SizeOf(c.dtype);
   if (GetsNothing(c, rank())) {
@@ -487,7 +490,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Split(int color,
   absl::StatusOr<std::unique_ptr<Communicator>> part = host_.Split(color, label);
   if (!part.ok()) return Failed(part.status());
   Communicator& host = **part;
-  return CreateOn(nccl_->api, *std::move(part), host, device_, line_);
+  return CreateOn(nccl_->api, *std::move(part), host, device_, nccl_stream_);
 }
 
 }  // namespace lockstep::cuda

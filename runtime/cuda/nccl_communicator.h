@@ -10,8 +10,8 @@
 // so that it can be aborted. A wait waits for the slowest host, not for a GPU. A start waits for peers only if NCCL
 // does: to connect them, or to register memory in a capture.
 //
-// After a failure, all communicators of its GPU in the same world are aborted, in separate threads (nccl_line.h). Only
-// the destruction of the communicator and of its memory waits for this, for ten seconds at most.
+// After a failure, all communicators of its GPU in the same world are aborted, in separate threads (nccl_stream.h).
+// Only the destruction of the communicator and of its memory waits for this, for ten seconds at most.
 //
 // After an error, operands may be freed at once, as with any communicator: the device keeps their memory until the
 // abort has ended.
@@ -40,7 +40,7 @@
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/graph.h"
 #include "runtime/cuda/nccl.h"
-#include "runtime/cuda/nccl_line.h"
+#include "runtime/cuda/nccl_stream.h"
 #include "runtime/cuda/nccl_types.h"
 
 namespace lockstep::cuda {
@@ -84,11 +84,11 @@ class NcclCommunicator final : public Communicator {
     bool captured = false;   // then the call is not compared, so that a failed capture does not affect peers
   };
   NcclCommunicator(const NcclApi& api, std::unique_ptr<Communicator> part, Communicator& host, CudaDevice& device,
-                   std::shared_ptr<NcclLine> line);
+                   std::shared_ptr<NcclStream> nccl_stream);
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> CreateOn(const NcclApi& api,
                                                                     std::unique_ptr<Communicator> part,
                                                                     Communicator& host, CudaDevice& device,
-                                                                    std::shared_ptr<NcclLine> line);
+                                                                    std::shared_ptr<NcclStream> nccl_stream);
   absl::Status Join();
   absl::Status JoinAs(const ncclUniqueId& id);
   absl::Status AwaitReady(std::string_view what);
@@ -109,7 +109,7 @@ class NcclCommunicator final : public Communicator {
   Communicator& host_;
   CudaDevice& device_;
   // Shared: split communicators may outlive their parent, and memory may outlive both.
-  const std::shared_ptr<NcclLine> line_;
+  const std::shared_ptr<NcclStream> nccl_stream_;
   const std::shared_ptr<NcclHandle> nccl_;
   CUevent computed_ = nullptr;  // the line waits for it
   std::vector<CUevent> idle_;

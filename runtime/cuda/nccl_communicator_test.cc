@@ -21,7 +21,7 @@
 #include "gtest/gtest.h"
 #include "runtime/comm/conformance/cases.h"
 #include "runtime/comm/conformance/device.h"
-#include "runtime/comm/conformance/watchdog.h"
+#include "runtime/comm/conformance/device_world.h"
 #include "runtime/comm/in_process.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/library_search.h"
@@ -58,6 +58,17 @@ class Gpus {
     EXPECT_THAT(driver_.driver.leaks(), IsEmpty());
   }
   const LoadedFakeDriver& driver() const { return driver_; }
+  DeviceWorld world() const {
+    return {
+        .make_device = [this](int number) { return CudaDevice::Create(driver_.api, number); },
+        .make_communicator = [](Communicator& host, Device& device) -> absl::StatusOr<std::unique_ptr<Communicator>> {
+          ASSIGN_OR_RETURN(auto communicator,
+                           NcclCommunicator::Create(FakeApi(), host, static_cast<CudaDevice&>(device)));
+          EXPECT_EQ(communicator->transport(), "nccl");
+          return communicator;
+        },
+    };
+  }
 
  private:
   const LoadedFakeDriver driver_;
@@ -65,54 +76,25 @@ class Gpus {
 
 using Rank = std::function<absl::Status(Communicator& host, CudaDevice& device)>;
 
-// Runs `rank` in a thread for each rank of a world, with its communicator and its GPU, and counts the ranks.
-void ForEachNcclRank(const Gpus& gpus, int first_gpu, int ranks, const Communicator::Options& options,
-                     const std::string& test, const Rank& rank) {
-  SCOPED_TRACE(test + " on " + std::to_string(ranks) + " ranks");
-  auto world = CreateInProcess(ranks, options);
-  ASSERT_TRUE(world.ok()) << world.status();
-  std::atomic<int> ran{0};
-  std::vector<absl::Status> results(static_cast<size_t>(ranks));
-  std::vector<std::thread> threads;
-  Watchdog watchdog;
-  for (int r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r, host = std::move((*world)[static_cast<size_t>(r)])]() mutable {
-      watchdog.Begin(r, test);
-      absl::Status& result = results[static_cast<size_t>(r)];
-      const auto device = CudaDevice::Create(gpus.driver().api, first_gpu + r);
-      result = device.ok() ? rank(*host, **device) : device.status();
-      if (!result.ok()) host->Abort(result);
-      host.reset();
-      watchdog.End(r);
-      ++ran;
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(ran, ranks);
-  for (int r = 0; r < ranks; ++r) {
-    EXPECT_TRUE(results[static_cast<size_t>(r)].ok()) << "rank " << r << ": " << results[static_cast<size_t>(r)];
-  }
+void ForEachRankOf(const Gpus& gpus, int ranks, const Communicator::Options& options, const Rank& rank) {
+  ForEachRank(gpus.world(), 0, ranks, options, ::testing::UnitTest::GetInstance()->current_test_info()->name(),
+              [&](Communicator& host, Device& device) { return rank(host, static_cast<CudaDevice&>(device)); });
 }
 
-void RunNcclConformance(const Gpus& gpus, int first_gpu, int ranks, const ConformanceCase& test) {
-  ForEachNcclRank(gpus, first_gpu, ranks, test.options, test.name,
-                  [&](Communicator& host, CudaDevice& device) -> absl::Status {
-                    ASSIGN_OR_RETURN(auto nccl, NcclCommunicator::Create(FakeApi(), host, device));
-                    const auto communicator = AsHostCommunicator(std::move(nccl), device);
-                    EXPECT_EQ(communicator->transport(), "nccl");
-                    EXPECT_EQ(communicator->size(), ranks);
-                    EXPECT_EQ(communicator->timeout(), test.options.timeout);
-                    const absl::Status status = test.run(*communicator);
-                    if (!status.ok()) communicator->Abort(status);
-                    return status;
-                  });
+// Keeps the device's stream busy until `go_on` is true.
+absl::Status Block(CudaDevice& device, const std::atomic<bool>& go_on) {
+  return device.RunOnHost([&go_on] {
+    while (!go_on) absl::SleepFor(absl::Milliseconds(1));
+    return absl::OkStatus();
+  });
 }
 
 class NcclConformance : public ::testing::TestWithParam<std::tuple<Pace, int, ConformanceCase>> {};
 
 TEST_P(NcclConformance, AllRanksSucceed) {
   const auto& [pace, ranks, test] = GetParam();
-  RunNcclConformance(Gpus(ranks, pace), 0, ranks, test);
+  const Gpus gpus(ranks, pace);
+  RunConformance(gpus.world(), 0, ranks, test);
 }
 
 std::vector<std::tuple<Pace, int, ConformanceCase>> NcclTable() {
@@ -135,8 +117,7 @@ class Nccl : public ::testing::TestWithParam<Pace> {
  protected:
   void ForEachNcclRank(int ranks, const Communicator::Options& options, const Rank& rank) {
     const Gpus gpus(ranks, GetParam());
-    cuda::ForEachNcclRank(gpus, 0, ranks, options, ::testing::UnitTest::GetInstance()->current_test_info()->name(),
-                          rank);
+    ForEachRankOf(gpus, ranks, options, rank);
   }
 };
 
@@ -149,10 +130,7 @@ TEST_P(Nccl, WaitingCases) {
   EXPECT_GE(lots.size(), 3u);
   for (const auto& lot : lots) {
     const Gpus gpus(kDevicesOfLot, GetParam());
-    std::vector<std::thread> worlds;
-    for (const WaitingWorld& world : lot)
-      worlds.emplace_back(RunNcclConformance, std::cref(gpus), world.first_device, world.ranks, std::cref(world.test));
-    for (std::thread& world : worlds) world.join();
+    RunLot(gpus.world(), lot);
   }
 }
 
@@ -215,10 +193,7 @@ TEST_P(Nccl, AnAbortEndsWhatTheDeviceWaitsFor) {
     std::atomic<bool> go_on{false};
     // The second rank's GPU does not reach the collective.
     if (c->rank() == 1) {
-      RETURN_IF_ERROR(device.RunOnHost([&] {
-        while (!go_on) absl::SleepFor(absl::Milliseconds(1));
-        return absl::OkStatus();
-      }));
+      RETURN_IF_ERROR(Block(device, go_on));
     }
     ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*c, device, x->data()));
     RETURN_IF_ERROR(c->Wait(ticket, device.stream()));
@@ -249,10 +224,7 @@ TEST_P(Nccl, ALateGpuIsNamed) {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
     ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
     if (c->rank() == 1) {
-      RETURN_IF_ERROR(device.RunOnHost([&] {
-        while (!go_on) absl::SleepFor(absl::Milliseconds(1));
-        return absl::OkStatus();
-      }));
+      RETURN_IF_ERROR(Block(device, go_on));
     }
     ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*c, device, x->data()));
     RETURN_IF_ERROR(c->Wait(ticket, device.stream()));
@@ -285,10 +257,7 @@ TEST_P(Nccl, RanksThatAreLateApartSayTheSame) {
                       } else if (c->rank() <= waiting) {
                         RETURN_IF_ERROR(StartNcclSum(*c, device, x->data()).status());
                         ++started;
-                        RETURN_IF_ERROR(device.RunOnHost([&] {
-                          while (!go_on) absl::SleepFor(absl::Milliseconds(1));
-                          return absl::OkStatus();
-                        }));
+                        RETURN_IF_ERROR(Block(device, go_on));
                         status = device.Synchronize();
                         go_on = true;
                       } else {
@@ -311,10 +280,7 @@ TEST_P(Nccl, AnAbortOfTheWorldEndsWhatItsPartsWaitFor) {
     ASSIGN_OR_RETURN(auto part, c->Split(0, "part"));
     ASSIGN_OR_RETURN(auto x, part->Allocate(kNcclBytes, "x"));
     if (c->rank() == 1) {
-      RETURN_IF_ERROR(device.RunOnHost([&] {
-        while (!go_on) absl::SleepFor(absl::Milliseconds(1));
-        return absl::OkStatus();
-      }));
+      RETURN_IF_ERROR(Block(device, go_on));
     }
     ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*part, device, x->data()));
     RETURN_IF_ERROR(part->Wait(ticket, device.stream()));
@@ -342,10 +308,7 @@ TEST_P(Nccl, ACallThatFailsEndsWhatPartsWaitFor) {
     ASSIGN_OR_RETURN(auto part, c->Split(0, "part"));
     ASSIGN_OR_RETURN(auto x, part->Allocate(kNcclBytes, "x"));
     if (c->rank() == 1) {
-      RETURN_IF_ERROR(device.RunOnHost([&] {
-        while (!go_on) absl::SleepFor(absl::Milliseconds(1));
-        return absl::OkStatus();
-      }));
+      RETURN_IF_ERROR(Block(device, go_on));
     }
     ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*part, device, x->data()));
     RETURN_IF_ERROR(part->Wait(ticket, device.stream()));
@@ -492,7 +455,7 @@ TEST(NcclCapture, WhatFailedInItIsForgotten) {
 TEST(NcclEnd, DoesNotWaitForEver) {
   const Gpus gpus(1, Pace::kRandom);
   testing::internal::CaptureStderr();
-  ForEachNcclRank(gpus, 0, 1, {}, "DoesNotWaitForEver", [&](Communicator& host, CudaDevice& device) -> absl::Status {
+  ForEachRankOf(gpus, 1, {}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
     ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
     ASSIGN_OR_RETURN(const CUgraph captured, CaptureSum(*c, device, x->data()));
@@ -590,7 +553,7 @@ TEST_P(Nccl, ARankThatFailsMeanwhileEndsTheStart) {
 // The GPU starts with collectives, because peers wait for them.
 TEST_P(Nccl, CollectivesComeBeforeKernels) {
   const Gpus gpus(1, GetParam());
-  cuda::ForEachNcclRank(gpus, 0, 1, {}, "priorities", [](Communicator& host, CudaDevice& device) {
+  ForEachRankOf(gpus, 1, {}, [](Communicator& host, CudaDevice& device) {
     return NcclCommunicator::Create(FakeApi(), host, device).status();
   });
   EXPECT_THAT(gpus.driver().driver.calls(), Contains("cuStreamCreateWithPriority -1").Times(1));

@@ -231,7 +231,14 @@ def profile(machine: Machine, report: Report) -> None:
         if machine.run_ours(f"text.{name}", "text", name, file, seconds=60).code != 0:
             report.add("profile", name, FAILED, f"no text of the step: raw/text.{name}.log")
             continue
-        command = [ROOT / "bin/lockstep-run", file, f"--backend={machine.backend}", "--tf32", "--repeat=5", "--profile"]
+        command = [
+            ROOT / "bin/lockstep-run",
+            file,
+            f"--backend={machine.backend}",
+            "--strategy=tf32=true",
+            "--repeat=5",
+            "--profile",
+        ]
         done = machine.run(f"profile.{name}", [*command, "--print_steps"], machine.ours, machine.left())
         lines = [(float(time), step) for time, step in re.findall(r"^ +([0-9.]+) us +(.*)$", done.out, re.MULTILINE)]
         total = sum(time for time, _ in lines)

@@ -44,7 +44,7 @@ def test_a_batch_that_ranks_cannot_share() -> None:
 @pytest.mark.parametrize("mesh", [{"data": 3}, {"data": 1}, {"data": 2, "model": 2}])
 def test_a_mesh_that_does_not_fit_the_world(mesh: dict[str, int]) -> None:
     for message in errors_of(2, lambda world: ls.compile(training(), world=world, mesh=mesh)):
-        assert re.search(r"mesh \{data=\d.*\} is of \d ranks, and the world has 2", message)
+        assert re.search(r"mesh \{data=\d.*\} needs \d ranks, and the world has 2", message)
 
 
 @pytest.mark.parametrize("mesh", [{"data": 0}, {"data": -1}, {"data": -1, "model": -1}, {"data": -2, "model": -1}])
@@ -189,7 +189,7 @@ def test_what_all_ranks_have_found_in_compile_leaves_the_world_usable(tmp_path: 
     placement = {"fc1.weight": ls.split(0, "model")}
     wrong = [
         ({"placements": placement}, {"placements": placement}, "has no axis model|there is no axis|axis model"),
-        ({"mesh": {"data": 3}}, {"mesh": {"data": 3}}, "is of 3 ranks, and the world has 2"),
+        ({"mesh": {"data": 3}}, {"mesh": {"data": 3}}, "needs 3 ranks, and the world has 2"),
         ({}, {"placements": {"fc1.weight": ls.split(7, "data")}}, "fc1.weight"),
         ({}, {"threads": 0}, "threads is 0"),
         ({}, {"threads": 4096}, "threads is 4096, expected at least 1 and at most 1024"),

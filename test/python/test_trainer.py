@@ -577,9 +577,9 @@ def test_arguments_that_are_wrong(caplog: pytest.LogCaptureFixture) -> None:
         (lambda: ls.Trainer(model, LOSS, uneven="no"), "uneven is 'no', expected True or False"),
         (
             lambda: trainer(strategy="parameter_server"),
-            "is of the workers of a job, and kvstore=None is this process alone; give kvstore=.dist_sync",
+            "needs a job with several workers, and kvstore=None is one process; give kvstore=.dist_sync",
         ),
-        (lambda: trainer("device", strategy="parameter_server"), "kvstore='device' is this process alone"),
+        (lambda: trainer("device", strategy="parameter_server"), "kvstore='device' is one process"),
         (lambda: trainer("dist_sync", strategy="parameter_server"), "this job has none: start it by `lockstep launch"),
         (
             lambda: trainer("dist_sync", strategy="parameter_server", uneven=True),

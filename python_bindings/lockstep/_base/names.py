@@ -50,7 +50,7 @@ def is_torch_module(value: object) -> bool:
     return any(f"{kind.__module__}.{kind.__name__}" == "torch.nn.modules.module.Module" for kind in type(value).__mro__)
 
 
-def meant(name: object, known: Iterable[str], elsewhere: Mapping[str, str] | None = None) -> str:
+def suggest(name: object, known: Iterable[str], elsewhere: Mapping[str, str] | None = None) -> str:
     """Returns the end of a message about a name that is not in `known`: "; is softmax_cross_entropy meant?", or ".".
 
     Args:
@@ -60,11 +60,11 @@ def meant(name: object, known: Iterable[str], elsewhere: Mapping[str, str] | Non
     return f"; is {near} meant?" if near else "."
 
 
-def meant_option(name: str, known: Iterable[str]) -> str:
+def suggest_option(name: str, known: Iterable[str]) -> str:
     """Does the same for an option, including the names that other libraries give it."""
     names = list(known)
     here = next((each for each in _OPTIONS.get(plain(name), ()) if each in names), None)
-    return meant(name, names, {plain(name): here} if here else None)
+    return suggest(name, names, {plain(name): here} if here else None)
 
 
 def plain(name: str) -> str:
@@ -74,7 +74,7 @@ def plain(name: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> str | None:
-    """The name in `known` that was probably meant; None if there is no likely one."""
+    """Returns the name in `known` that is the likely intention; None if there is none."""
     names, asked = list(known), plain(name)
     by_plain = {plain(each): each for each in reversed(names)}
     if asked in by_plain or asked in elsewhere:
@@ -99,7 +99,7 @@ def guard(module: dict[str, Any], elsewhere: Mapping[str, str] | None = None) ->
             raise AttributeError(f"module {path!r} has no attribute {name!r}")
         if module.get("__path__") and importlib.util.find_spec(f"{path}.{name}"):
             raise AttributeError(f"{path}.{name} is a module that has to be imported: import {path}.{name}")
-        raise AttributeError(f"{path} has no {name!r}{meant(name, names, elsewhere)} There are: {', '.join(names)}")
+        raise AttributeError(f"{path} has no {name!r}{suggest(name, names, elsewhere)} There are: {', '.join(names)}")
 
     module["__getattr__"] = missing
     module["__dir__"] = lambda: sorted([*names, *(name for name in module if name.startswith("__"))])
@@ -120,7 +120,7 @@ def check_options(called: str, given: Iterable[str], options: Iterable[str]) -> 
     for name in given:
         if name not in options:
             raise TypeError(
-                f"{called}() has no option {name!r}{meant_option(name, options)} It has: {', '.join(options)}"
+                f"{called}() has no option {name!r}{suggest_option(name, options)} It has: {', '.join(options)}"
             )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .errors import Error, NoSuchState, listed
-from .names import meant
+from .names import suggest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -142,7 +142,7 @@ class State(MutableMapping[str, "np.ndarray"]):
         if isinstance(name, str) and name in names:
             return name
         shown = str(name).encode(errors="backslashreplace").decode()  # for lone surrogates
-        raise NoSuchState(f"there is no state {shown}{meant(name, names)} There are: {', '.join(names) or 'none'}")
+        raise NoSuchState(f"there is no state {shown}{suggest(name, names)} There are: {', '.join(names) or 'none'}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._executable._own_state_names())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._base import checks
 from .._base.errors import NoSuchSetting
-from .._base.names import meant
+from .._base.names import suggest
 
 if TYPE_CHECKING:
     from .._lockstep import Executable
@@ -70,7 +70,7 @@ class Settings(MutableMapping[str, float]):
         if not found:
             shown = str(name).encode(errors="backslashreplace").decode()  # of a lone surrogate
             raise NoSuchSetting(
-                f"there is no setting {shown}{meant(name, names)} There are: {', '.join(names) or 'none'}"
+                f"there is no setting {shown}{suggest(name, names)} There are: {', '.join(names) or 'none'}"
             )
         return found
 

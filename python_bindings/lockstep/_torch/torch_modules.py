@@ -26,7 +26,7 @@ from .._graph.graph_file import as_bytes, of_bytes
 from .._graph.graphs import load_onnx
 from .._lockstep import Communicator, Executable, Graph
 from .cache import cached, folder_of
-from .check import check_after, checked_export
+from .check import Traced, check_after, checked_export
 from .draws import watched_generators
 from .errors import reason_of, with_place
 from .metadata import write_metadata
@@ -179,6 +179,31 @@ class _NotFree(Exception):
     """The module branches on extents that should be free. The arguments are the conditions on them."""
 
 
+def _run_exporter(
+    module: torch.nn.Module, given: Mapping[str, Any], dynamic_shapes: Any, names: list[str], traced: Traced
+) -> torch.onnx.ONNXProgram:
+    import torch
+
+    try:
+        return torch.onnx.export(
+            module,
+            kwargs=given,
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+            dynamic_shapes=dynamic_shapes,
+            # Other values have no own names, or are not inputs.
+            input_names=list(given) if all(isinstance(each, torch.Tensor) for each in given.values()) else None,
+            output_names=names or None,
+        )
+    except torch.onnx.OnnxExporterError as error:
+        if traced.refusals:
+            raise traced.refusals[0] from None
+        if dynamic_shapes is not None and traced.conditions:
+            raise _NotFree(*traced.conditions) from None
+        raise Error(f"torch cannot export {type(module).__name__}: {reason_of(error)}") from None
+
+
 def _export_once(
     module: torch.nn.Module,
     given: Mapping[str, Any],
@@ -190,30 +215,10 @@ def _export_once(
     ignores: bool,
 ) -> Graph:
     """Exports the module. Raises _NotFree only if `dynamic_shapes` has symbols."""
-    import torch
-
-    notes: list[str] = []
     with _quiet(), checked_export(module, ignores) as traced, tempfile.TemporaryDirectory() as folder:
         check_parts(module, ignores)
-        try:
-            with watched_generators(module) as generators:
-                program = torch.onnx.export(
-                    module,
-                    kwargs=given,
-                    dynamo=True,
-                    optimize=False,
-                    verbose=False,
-                    dynamic_shapes=dynamic_shapes,
-                    # Other values have no own names, or are not inputs.
-                    input_names=list(given) if all(isinstance(each, torch.Tensor) for each in given.values()) else None,
-                    output_names=names or None,
-                )
-        except torch.onnx.OnnxExporterError as error:
-            if traced.refusals:
-                raise traced.refusals[0] from None
-            if dynamic_shapes is not None and traced.conditions:
-                raise _NotFree(*traced.conditions) from None
-            raise Error(f"torch cannot export {type(module).__name__}: {reason_of(error)}") from None
+        with watched_generators(module) as generators:
+            program = _run_exporter(module, given, dynamic_shapes, names, traced)
         if dynamic_shapes is not None and traced.conditions:
             raise _NotFree(*traced.conditions)
         if program.exported_program is not None:

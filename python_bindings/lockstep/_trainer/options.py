@@ -57,9 +57,9 @@ def optimizer_of(optimizer: Any, params: Any) -> optim.Optimizer:
     name = optimizer.lower()
     kind, fixed = _NAMES.get(name, (classes.get(name), {}))
     if kind is None:
-        meant = _names.meant(name, {*classes, "nag"})
+        suggestion = _names.suggest(name, {*classes, "nag"})
         raise Error(
-            f"Trainer: there is no optimizer {optimizer!r}{meant} There are: {', '.join(sorted({*classes, 'nag'}))}"
+            f"Trainer: there is no optimizer {optimizer!r}{suggestion} There are: {', '.join(sorted({*classes, 'nag'}))}"
         )
     options = {**_DEFAULTS.get(name, {}), **fixed, **_respelt(kind, params or {})}
     known = getattr(optim, kind)._definition["options"]
@@ -67,7 +67,7 @@ def optimizer_of(optimizer: Any, params: Any) -> optim.Optimizer:
     unknown = [option for option in options if option not in names]
     if unknown:
         raise Error(
-            f"Trainer: the optimizer {optimizer} has no option {unknown[0]!r}{_names.meant_option(unknown[0], names)} "
+            f"Trainer: the optimizer {optimizer} has no option {unknown[0]!r}{_names.suggest_option(unknown[0], names)} "
             f"It has: {', '.join(sorted(names))}"
         )
     return getattr(optim, kind)(**options)
@@ -98,10 +98,10 @@ def _respelt(kind: str, params: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if name in _ELSEWHERE:
             raise Error(f"Trainer: optimizer_params has {name}: {_ELSEWHERE[name]}")
-        meant = name if name in has else _SPELLINGS.get(name, name)
-        if meant in options:
-            raise Error(f"Trainer: optimizer_params has {meant} twice, also as {name}: leave out one")
-        options[meant] = value
+        option = name if name in has else _SPELLINGS.get(name, name)
+        if option in options:
+            raise Error(f"Trainer: optimizer_params has {option} twice, also as {name}: leave out one")
+        options[option] = value
     return options
 
 
@@ -168,7 +168,7 @@ def world_of(kvstore: Any, strategy: Any = None, replicated: bool = False) -> Co
 def _one_process(kind: str | None, strategy: Any, replicated: bool) -> Communicator:
     if strategy == _SERVED:
         raise Error(
-            f'Trainer: strategy="{_SERVED}" is of the workers of a job, and kvstore={kind!r} is this process alone; give '
+            f'Trainer: strategy="{_SERVED}" needs a job with several workers, and kvstore={kind!r} is one process; give '
             'kvstore="dist_sync", in a job that `lockstep launch -n N -s S PROGRAM` starts'
         )
     if not replicated:
@@ -199,8 +199,8 @@ def divided(
                 "process, whose gradients a store sums, use lockstep.kv.Devices"
             )
         if name not in of_step | of_compile:
-            meant = _names.meant_option(name, sorted(of_step | of_compile | _OWN))
-            raise TypeError(f"Trainer: {name!r} is an option of neither train_step nor compile{meant}")
+            suggestion = _names.suggest_option(name, sorted(of_step | of_compile | _OWN))
+            raise TypeError(f"Trainer: {name!r} is an option of neither train_step nor compile{suggestion}")
     if options.get("asynchronous", False) is not False:
         raise Error(
             "Trainer: with asynchronous=True each worker has its own program, but a Trainer's workers share each batch: train in your "

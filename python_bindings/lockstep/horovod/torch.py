@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._base.errors import Error
-from .._base.names import meant
+from .._base.names import suggest
 from . import _elastic as elastic
 from ._compression import Compression
 from ._differentiable import (
@@ -90,7 +90,7 @@ def __getattr__(name: str) -> Any:
     """`mpi_built()`, `nccl_built()`, …: functions that say what this is built with."""
     if name in FACTS:
         return lambda: FACTS[name]
-    raise AttributeError(f"lockstep.horovod.torch has no {name!r}{meant(name, __all__)}")
+    raise AttributeError(f"lockstep.horovod.torch has no {name!r}{suggest(name, __all__)}")
 
 
 def add_process_set(*_: Any) -> ProcessSet:

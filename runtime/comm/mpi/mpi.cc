@@ -187,6 +187,20 @@ absl::Status CheckThreadLevel() {
          << "with thread level " << level << "; create the communicator first, or initialise MPI with that level";
 }
 
+// Sets `control` to the shared state of a group: its first rank creates it and publishes its location, and the others
+// open it. An error of this rank alone is in `control`; the function returns errors of the exchange.
+absl::Status ShareControlBlock(MPI_Comm comm, int rank, int size, int first, int ranks, absl::Duration limit,
+                               absl::StatusOr<std::shared_ptr<Segment>>& control) {
+  MemoryFacts where;
+  if (rank == first) {
+    control = CreateSharedControlBlock(ranks);
+    where = FactsOf(control);
+  }
+  ASSIGN_OR_RETURN(const std::vector<MemoryFacts> all, GatherFacts(comm, size, where, limit));
+  if (rank != first) control = Segment::Open(all[first].process, all[first].descriptor, all[first].nonce);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& options) {
@@ -204,15 +218,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
   const auto [first, end] = GroupOf(rank, begins, size);
   const int ranks = end - first;
 
-  // The first rank of each group creates the shared state and publishes its location.
   absl::StatusOr<std::shared_ptr<Segment>> control(nullptr);
-  MemoryFacts where;
-  if (rank == first) {
-    control = CreateSharedControlBlock(ranks);
-    where = FactsOf(control);
-  }
-  ASSIGN_OR_RETURN(const std::vector<MemoryFacts> all, GatherFacts(comm, size, where, limit));
-  if (rank != first) control = Segment::Open(all[first].process, all[first].descriptor, all[first].nonce);
+  RETURN_IF_ERROR(ShareControlBlock(comm, rank, size, first, ranks, limit, control));
   absl::Status mine = control.status();
   const bool by_mpi = begins.size() > 1 && options.between_hosts == MpiOptions::BetweenHosts::kMpi;
   const bool by_sockets = begins.size() > 1 && !by_mpi;

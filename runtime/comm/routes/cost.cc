@@ -80,7 +80,7 @@ absl::StatusOr<std::vector<SizeCost>> MeasureCosts(Communicator& along, Communic
 
 absl::StatusOr<std::vector<std::vector<SizeCost>>> MeasureCosts(Communicator& world, const Mesh& mesh) {
   if (mesh.num_ranks() != world.size()) {
-    return InvalidArgument() << "the mesh " << mesh.ToString() << " is of " << mesh.num_ranks()
+    return InvalidArgument() << "the mesh " << mesh.ToString() << " needs " << mesh.num_ranks()
                              << " ranks, and the world has " << world.size();
   }
   std::vector<std::vector<SizeCost>> of_axes;

@@ -86,7 +86,7 @@ TEST(MeasureCosts, AMeshOfOtherRanks) {
   ASSERT_EQ(of_ranks.size(), 2u);
   for (const absl::StatusOr<std::vector<Costs>>& costs : of_ranks) {
     ASSERT_EQ(costs.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(costs.status().message(), "the mesh {data=3} is of 3 ranks, and the world has 2");
+    EXPECT_EQ(costs.status().message(), "the mesh {data=3} needs 3 ranks, and the world has 2");
   }
 }
 

@@ -1,4 +1,4 @@
-#include "runtime/cuda/nccl_line.h"
+#include "runtime/cuda/nccl_stream.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -72,32 +72,32 @@ bool NcclHandle::AwaitEnd(Clock::time_point until) {
 
 // --- All communicators of a GPU -----------------------------------------------------------------------------------
 
-absl::StatusOr<std::shared_ptr<NcclLine>> NcclLine::Create(CudaDevice& device) {
+absl::StatusOr<std::shared_ptr<NcclStream>> NcclStream::Create(CudaDevice& device) {
   RETURN_IF_ERROR(device.MakeCurrent());
   CUstream stream = nullptr;
   const DriverApi& api = device.api();
   RETURN_IF_ERROR(device.Check(api.StreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, kPriority),
                                "cuStreamCreateWithPriority for collectives"));
-  return std::make_shared<NcclLine>(device, stream);
+  return std::make_shared<NcclStream>(device, stream);
 }
 
 // After a Wait, the device's stream protects the operands. After a failure, they are kept until the abort has ended.
-NcclLine::NcclLine(CudaDevice& device, CUstream stream) : device_(device), stream_(stream) {
+NcclStream::NcclStream(CudaDevice& device, CUstream stream) : device_(device), stream_(stream) {
   holder_ = device_.AddHolder([this] { return IsEnding(); });
 }
 
-NcclLine::~NcclLine() {
+NcclStream::~NcclStream() {
   device_.RemoveHolder(holder_);
   if (device_.MakeCurrent().ok()) (void)device_.api().StreamDestroy(stream_);
 }
 
-void NcclLine::Add(const std::shared_ptr<NcclHandle>& handle) {
+void NcclStream::Add(const std::shared_ptr<NcclHandle>& handle) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Forget(handles_);
   handles_.push_back(handle);
 }
 
-bool NcclLine::IsEnding() {
+bool NcclStream::IsEnding() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return std::any_of(handles_.begin(), handles_.end(), [](const auto& each) {
     const auto handle = each.lock();
@@ -105,14 +105,14 @@ bool NcclLine::IsEnding() {
   });
 }
 
-void NcclLine::AbortAll() {
+void NcclStream::AbortAll() {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& each : handles_) {
     if (const auto handle = each.lock()) handle->Abort();
   }
 }
 
-bool NcclLine::AwaitIdle(const std::function<bool()>& go_on) {
+bool NcclStream::AwaitIdle(const std::function<bool()>& go_on) {
   if (!device_.MakeCurrent().ok()) return true;  // no work runs any more
   const auto until = Clock::now() + kLineLastWait;
   for (CUstream stream : {device_.stream()->handle(), stream_}) {
@@ -126,7 +126,7 @@ bool NcclLine::AwaitIdle(const std::function<bool()>& go_on) {
   return true;
 }
 
-bool NcclLine::AwaitEnd(NcclHandle& handle) {
+bool NcclStream::AwaitEnd(NcclHandle& handle) {
   if (handle.AwaitEnd(Clock::now() + (left_behind_ ? Clock::duration::zero() : kLineLastWait))) return true;
   if (!left_behind_.exchange(true)) {
     std::fprintf(stderr, "lockstep: %s: ncclCommAbort has not ended after %d s, and is abandoned in its thread\n",

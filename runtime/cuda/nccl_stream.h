@@ -52,13 +52,13 @@ class NcclHandle {
   std::vector<std::weak_ptr<LaunchableGraph>> graphs_;
 };
 
-class NcclLine {
+class NcclStream {
  public:
-  static absl::StatusOr<std::shared_ptr<NcclLine>> Create(CudaDevice& device);
-  NcclLine(CudaDevice& device, CUstream stream);
-  ~NcclLine();
-  NcclLine(const NcclLine&) = delete;
-  NcclLine& operator=(const NcclLine&) = delete;
+  static absl::StatusOr<std::shared_ptr<NcclStream>> Create(CudaDevice& device);
+  NcclStream(CudaDevice& device, CUstream stream);
+  ~NcclStream();
+  NcclStream(const NcclStream&) = delete;
+  NcclStream& operator=(const NcclStream&) = delete;
 
   CUstream stream() const { return stream_; }
 
