@@ -1,9 +1,10 @@
-"""The exit code and the last line of .ci/run, and the exit code of `make fuzz`, on commands that do nothing."""
+"""The exit code and the last lines of .ci/run, on commands that do nothing, of bazel/costs.py and of `make fuzz`."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "bazel"))
+import costs
+
 STEPS = ["setup", "lint", "build", "train", "test", "test-tsan", "fuzz ARGS=--seconds 30", "test-asan"]
 
 # Notes its target. The tests have the given counts.
@@ -56,6 +60,22 @@ def test_all_steps_run(tmp_path: Path) -> None:
     assert (code, lines[-1]) == (0, "3 passed, 0 failed, 1 skipped")
     assert [each for each in made if not each.startswith("costs")] == STEPS
     assert [each for each in made if each.startswith("costs")] == ["costs watch", "costs op", "costs graph"]
+    table = [line for line in lines if re.fullmatch(r"ci: .{48} +\d+ s", line)]
+    assert [line[4:52].strip() for line in table] == [
+        "set-up",
+        "PyTorch and its ONNX exporter",
+        "sshd and rsync",
+        "format and lint",
+        "make build",
+        "make train, after make build",
+        "make test, after make build",
+        "an op's block, until its op cases have run",
+        "core/graph.h, until all is built",
+        "thread sanitizer",
+        "fuzzing",
+        "address and undefined-behaviour sanitizers",
+        "all",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -88,6 +108,31 @@ def test_failed_tests_are_named(tmp_path: Path) -> None:
 def test_a_failure_counts_if_its_step_passes_and_so_does_a_run_without_tests(tmp_path: Path) -> None:
     assert run_ci(tmp_path / "failure", failures=("test_a.test_b: why",))[0] == 1
     assert run_ci(tmp_path / "nothing", passed=0)[0] == 1
+
+
+def test_a_file_that_is_changed_to_measure_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "ROOT", tmp_path)
+    file = tmp_path / "a.cc"
+    file.write_text("int a;\nint b;\n")
+    check = ["bash", "-c", "cp a.cc seen; exit 3"]
+    assert costs.changed(file, "int b;", "int NOW;", check) == 3
+    assert re.fullmatch(r"int a;\nint \d{19};\n", (tmp_path / "seen").read_text())
+    assert file.read_text() == "int a;\nint b;\n"
+    with pytest.raises(OSError, match="no_such_program"):
+        costs.changed(file, "int b;", "int NOW;", ["no_such_program"])
+    assert file.read_text() == "int a;\nint b;\n"
+    for absent_or_twice in ("int c;", "int"):
+        with pytest.raises(SystemExit, match=f"costs: a.cc does not have once: {absent_or_twice}"):
+            costs.changed(file, absent_or_twice, "", ["true"])
+
+
+def test_a_watched_command_keeps_its_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "LARGEST", tmp_path / "build/largest")
+    # Other compilers may run on this machine, too.
+    compiler = "exec -a /usr/lib/cc1plus python3 -c 'import time; held = b\"1\" * 10**8; time.sleep(1)' watched.cc"
+    assert costs.watch(["bash", "-c", f"({compiler}); exit 5"]) == 5
+    recorded = re.fullmatch(r"(\d+) MiB, \S+\n", costs.LARGEST.read_text())
+    assert recorded is not None and int(recorded[1]) > 100
 
 
 FAKE_FUZZER = """#!/bin/sh

@@ -1,9 +1,10 @@
-"""The counts of bazel/run_tests.py, and its output about failures."""
+"""The counts of bazel/run_tests.py, its output about failures, and the Python tests that `make test` selects."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -232,3 +233,43 @@ def test_both_languages_are_tested(tmp_path: Path) -> None:
     (tmp_path / "test/python").mkdir(parents=True)
     (tmp_path / "test/python/test_some.py").write_text("def test_good():\n    pass\n")
     assert run_with_bazel(tmp_path, "exit 0")[1][-1] == "2 passed, 0 failed, 0 skipped"
+
+
+CASES = """
+import pytest
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_four(n): pass
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_two(dtype, ranks): pass
+
+@pytest.mark.parametrize("n", [4, 7])
+def test_others(n): pass
+
+@pytest.mark.parametrize("n", [0, -1, "a"])
+def test_no_ranks(n): pass
+
+@pytest.mark.everything
+def test_similar(): pass
+
+def test_alone(): pass
+"""
+
+
+def test_one_number_of_ranks_is_tested_and_with_everything_all_are(tmp_path: Path) -> None:
+    shutil.copy(BAZEL.parent / "test/python/conftest.py", tmp_path)
+    (tmp_path / "test_cases.py").write_text(CASES)
+
+    def collected(**environment: str) -> list[str]:
+        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-n", "0", "test_cases.py"]
+        others = {name: value for name, value in os.environ.items() if name != "LOCKSTEP_TEST_EVERYTHING"}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=others | environment, capture_output=True, text=True, check=True
+        )
+        return [line.partition("::test_")[2] for line in done.stdout.splitlines() if "::" in line]
+
+    some = ["four[3]", "two[f32-2]", "two[bf16-2]", "others[4]", "no_ranks[0]", "no_ranks[-1]", "no_ranks[a]", "alone"]
+    assert collected() == some
+    assert len(collected(LOCKSTEP_TEST_EVERYTHING="1")) == 4 + 4 + 2 + 3 + 1 + 1
