@@ -152,7 +152,7 @@ def run_python(arguments: list[str]) -> Counts:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", choices=["all", "cpp", "python", "reset", "sum"], default="all")
-    parser.add_argument("--config", help="a configuration of .bazelrc: asan, tsan")
+    parser.add_argument("--config", help="a configuration of .bazelrc: asan, tsan, everything")
     parser.add_argument("targets", nargs="*", help="Bazel targets (//...), or pytest's arguments with --suite=python")
     arguments = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
