@@ -2,15 +2,16 @@
 .DEFAULT_GOAL := help
 SHELL := bash
 
-CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lockstep/bazel
 BAZEL ?= bazel
-BAZEL_FLAGS ?= --disk_cache=$(CACHE)
+BAZEL_FLAGS ?= $(if $(XDG_CACHE_HOME),--disk_cache=$(XDG_CACHE_HOME)/lockstep/bazel)
 RANKS ?= 2
 EXAMPLE ?= mnist
-PYTHON_FILES = $(wildcard bazel/*.py) $(wildcard python_bindings examples test/python test/mutants test/fuzz test/cuda_abi test/cuda_check test/hosts test/faults benchmarks tools frontends runtime/comm/conformance/hosts_test.py)
 # The extension module and the tools. `make test` builds the tests.
 BUILD_TARGETS = //python_bindings:_lockstep //tools:lockstep-opt //tools:lockstep-run
-CPP_FILES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.inc')
+# The files of this checkout, without those that were deleted and are still in git's index.
+FILES = $(wildcard $(shell git ls-files --cached --others --exclude-standard $(1)))
+CPP_FILES = $(call FILES,'*.cc' '*.h' '*.inc')
+PYTHON_FILES = $(call FILES,'*.py')
 export BAZEL BAZEL_FLAGS
 
 # Uses this checkout's package, even if several checkouts share one .venv.
@@ -25,16 +26,15 @@ export OMPI_MCA_hwloc_base_binding_policy := none
 export OMPI_MCA_btl_vader_single_copy_mechanism := none
 
 help: ## Print this list
-	@sed -nE 's/^([a-z][a-z-]*):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -nE 's/^([a-z][a-z-]*):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 setup: ## Install missing dependencies: Debian packages (root or sudo), and .venv
 	@bazel/setup.sh
 
 build: setup ## Build the tools, and the Python package into python_bindings/lockstep/
 	$(BAZEL) build $(BAZEL_FLAGS) $(BUILD_TARGETS)
-	@if [ -f bazel-bin/python_bindings/_lockstep.so ]; then \
-	  cmp -s bazel-bin/python_bindings/_lockstep.so python_bindings/lockstep/_lockstep.so || \
-	  install -m 755 bazel-bin/python_bindings/_lockstep.so python_bindings/lockstep/_lockstep.so; fi
+	@cmp -s bazel-bin/python_bindings/_lockstep.so python_bindings/lockstep/_lockstep.so || \
+	  install -m 755 bazel-bin/python_bindings/_lockstep.so python_bindings/lockstep/_lockstep.so
 
 train: build ## Train LeNet on Fashion-MNIST on two ranks (ARGS="--epochs 1", RANKS=4, EXAMPLE=language)
 	mpirun -np $(RANKS) .venv/bin/python examples/$(EXAMPLE)/train.py $(ARGS)
@@ -57,7 +57,7 @@ test-asan: setup ## Run the tests of code that accesses raw memory, under the ad
 	@bazel/run_tests.py --suite=cpp --config=asan $(ARGS) $(ASAN_TARGETS)
 
 test-tsan: setup ## Run the runtime's tests under the thread sanitizer
-	@bazel/run_tests.py --suite=cpp --config=tsan $(ARGS) $(if $(wildcard runtime/BUILD),//runtime/...,//bazel/...)
+	@bazel/run_tests.py --suite=cpp --config=tsan $(ARGS) //runtime/...
 
 mutants: setup ## Put mistakes into a source, and count those that the C++ tests find (ARGS="--sample 15 core/ops/rules.cc")
 	@.venv/bin/python test/mutants/mutants.py $(ARGS)
@@ -91,17 +91,17 @@ docs: build ## Generate docs/ops.md, docs/onnx.md, docs/options.md and the stubs
 	.venv/bin/python tools/options_document.py
 
 format: setup ## Format C++ and Python in place
-	clang-format-19 -i $(CPP_FILES)
-	.venv/bin/ruff check --fix-only --quiet $(PYTHON_FILES)
-	.venv/bin/ruff format $(PYTHON_FILES)
+	@clang-format-19 -i $(CPP_FILES)
+	@.venv/bin/ruff check --fix-only --quiet $(PYTHON_FILES)
+	@.venv/bin/ruff format $(PYTHON_FILES)
 
 lint: setup ## Check formats, how much headers include, circles of folders, and prose
 	@clang-format-19 --dry-run -Werror --ferror-limit=1 $(CPP_FILES) || { echo "run: make format"; exit 1; }
 	@bazel/header_lines.py
 	@bazel/folder_circles.py
 	@bazel/prose.py
-	.venv/bin/ruff format --check $(PYTHON_FILES)
-	.venv/bin/ruff check $(PYTHON_FILES)
+	@.venv/bin/ruff format --check $(PYTHON_FILES) || { echo "run: make format"; exit 1; }
+	@.venv/bin/ruff check $(PYTHON_FILES)
 
 tidy: setup ## Look for bugs with clang-tidy-19, half an hour (ARGS=core/); writes compile_commands.json, also for clangd
 	@command -v run-clang-tidy-19 >/dev/null || { echo "make tidy needs the Debian package clang-tidy-19"; exit 1; }

@@ -46,16 +46,26 @@ def cpp_edges():
                 yield room(path), room(pathlib.PurePosixPath(included)), path
 
 
+def imported(node: ast.AST, package: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The modules, from the root, that a statement in a module of `package` imports; names of a root are its modules."""
+    if isinstance(node, ast.Import):
+        return [tuple(alias.name.split(".")) for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    above = package[: len(package) + 1 - node.level] if node.level else ()
+    module = above + tuple(node.module.split(".") if node.module else ())
+    return [module] if len(module) > 1 else [(*module, alias.name) for alias in node.names]
+
+
 def python_edges():
     """Yields the same for the package, whose modules beside its folders count by themselves."""
+    root = pathlib.PurePosixPath(PACKAGE).name
     for path in files(PACKAGE, suffixes=(".py",)):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
-            if not isinstance(node, ast.ImportFrom) or not node.level or parts == ("__init__",):
-                continue
-            base = parts[: len(parts) - node.level] + tuple((node.module or "").split(".") if node.module else ())
-            for target in [base] if base else [(alias.name,) for alias in node.names]:
-                yield f"{PACKAGE}/{parts[0]}", f"{PACKAGE}/{target[0]}", path
+            for module in imported(node, (root, *parts[:-1])):
+                if module[0] == root and len(module) > 1:
+                    yield f"{PACKAGE}/{parts[0]}", f"{PACKAGE}/{module[1]}", path
 
 
 def circle(edges) -> list[str]:

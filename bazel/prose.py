@@ -11,6 +11,7 @@ documents.
 
 import argparse
 import ast
+import itertools
 import pathlib
 import re
 import subprocess
@@ -23,32 +24,29 @@ GENERATED = re.compile(r"docs/(ops|onnx|options|scaling|gpu-.*)\.md$")
 OPENINGS = {"how", "that", "those", "what", "where", "whether", "which", "who", "whom", "whose", "why"}
 
 
-def cpp_comments(text: str):
-    """Yields the line number and the first line of each comment; consecutive `//` lines are one."""
+def line_comments(text: str, marker: str):
+    """Yields the number and the text of the first line of each comment; consecutive lines of nothing else are one."""
     continues = False
     for number, line in enumerate(text.split("\n"), 1):
-        match = re.search(r"(?:^|\s)//[/!]?\s?(.*)$", line)
-        alone = match is not None and line.lstrip().startswith("//")
+        match = re.search(rf"(?:^|\s){marker}(.*)$", line)
+        alone = match is not None and not line[: match.start()].strip()
         if match and not (continues and alone):
             yield number, match[1]
         continues = alone
 
 
-def python_comments(text: str):
-    continues = False
-    for number, line in enumerate(text.split("\n"), 1):
-        alone = line.lstrip().startswith("# ")
-        if alone and not continues:
-            yield number, line.lstrip()[2:]
-        continues = alone
+def docstrings(text: str):
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (doc := ast.get_docstring(node)):
+        if isinstance(node, documented) and (doc := ast.get_docstring(node)):
             yield node.body[0].lineno, doc.split("\n")[0]
 
 
 def comments(path: pathlib.Path):
     text = path.read_text()
-    return python_comments(text) if path.suffix == ".py" else cpp_comments(text)
+    if path.suffix == ".py":
+        return itertools.chain(line_comments(text, "# "), docstrings(text))
+    return line_comments(text, r"//[/!]?\s?")
 
 
 def long_lines(text: str):

@@ -1,4 +1,4 @@
-// One test per external library checks that it compiles, links, and works at run time.
+// One test per external library checks that it compiles, links, and works at run time. The last one is of num_cases.h.
 #include <benchmark/benchmark.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,10 @@
 #include <omp.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -16,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "bazel/num_cases.h"
 #include "llvm/ExecutionEngine/Orc/LLJIT.h"
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/Support/TargetSelect.h"
@@ -97,6 +100,21 @@ TEST(SmokeTest, OnnxModelRoundTrips) {
 
 TEST(SmokeTest, Benchmark) {
   EXPECT_NE(benchmark::RegisterBenchmark("nothing", [](benchmark::State&) {}), nullptr);
+}
+
+TEST(NumCases, AreAllAThirdOrATenthAndAtLeastOne) {
+  const auto of_30_and_2 = [](const char* everything, const char* sanitized) {
+    const auto set = [](const char* name, const char* value) {
+      return value == nullptr ? unsetenv(name) : setenv(name, value, 1);
+    };
+    set("LOCKSTEP_TEST_EVERYTHING", everything);
+    set("LOCKSTEP_SANITIZED", sanitized);
+    return std::pair(NumCases(30), NumCases(2));
+  };
+  EXPECT_EQ(of_30_and_2(nullptr, nullptr), std::pair(10, 1));
+  EXPECT_EQ(of_30_and_2("1", nullptr), std::pair(30, 2));
+  EXPECT_EQ(of_30_and_2(nullptr, "1"), std::pair(3, 1));
+  EXPECT_EQ(of_30_and_2("1", "1"), std::pair(3, 1));
 }
 
 }  // namespace

@@ -277,5 +277,14 @@ TEST(Segment, ANonceTellsItFromOthers) {
   EXPECT_TRUE(absl::StrContains(status.message(), "is not the shared memory of process")) << status;
 }
 
+// The configurations of sanitizers in .bazelrc do both: they compile with a sanitizer, and shorten tests.
+TEST(Sanitizers, AreCompiledInWhereTestsAreShortened) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  EXPECT_TRUE(UnderSanitizer());
+#else
+  EXPECT_FALSE(UnderSanitizer());
+#endif
+}
+
 }  // namespace
 }  // namespace lockstep

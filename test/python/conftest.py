@@ -1,5 +1,5 @@
-"""Selects the tests of this folder that run: in `make test-everything` all, else some of those that are similar. Shares
-what torch's exporter would build for each module.
+"""Tests use the package of this checkout, and share what torch's exporter would build for each module. In
+`make test-everything` all run, else some of those that are similar.
 """
 
 from __future__ import annotations
@@ -9,10 +9,17 @@ import functools
 import os
 import sys
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
 EXPORTER = "torch.onnx._internal.exporter._registration"
+
+# Otherwise .venv decides, which may belong to another checkout. Processes that tests start inherit the environment.
+PACKAGES = str(Path(__file__).resolve().parents[2] / "python_bindings")
+sys.path.insert(0, PACKAGES)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")]))
+
 NUMBERS_OF_RANKS = ("n", "ranks")  # names of parameters
 
 

@@ -137,3 +137,12 @@ def test_mpi_starts_in_debians_python() -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     # mpirun may mix the lines of the two ranks.
     assert (done.returncode, "".join(done.stdout.split())) == (0, "22"), done.stderr
+
+
+def test_tests_and_their_processes_use_the_package_of_their_checkout(tmp_path: Path) -> None:
+    (tmp_path / "lockstep.py").write_text("raise ImportError('the package of another checkout')\n")
+    test = f"{__file__}::{test_another_python_is_told_which_one_is_wanted.__name__}"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", test]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]

@@ -1,8 +1,10 @@
-"""The counts of bazel/run_tests.py, and its output about failures."""
+"""The counts of bazel/run_tests.py, its output about failures, and the Python tests that `make test` selects."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -122,7 +124,7 @@ def test_a_runner_that_fails_without_a_case_is_a_failure() -> None:
     assert run_tests.with_failure(one, "pytest", 1) == one
 
 
-def run(folder: Path, *arguments: str) -> tuple[int, list[str]]:
+def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, list[str]]:
     """Runs a copy of the program in a separate tree. Returns its exit code and its lines."""
     copy = folder / "bazel/run_tests.py"
     if not copy.exists():
@@ -133,7 +135,13 @@ def run(folder: Path, *arguments: str) -> tuple[int, list[str]]:
         python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
         python.chmod(0o755)
     done = subprocess.run(
-        [sys.executable, copy, *arguments], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, copy, *arguments],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     return done.returncode, done.stdout.splitlines()
 
@@ -154,3 +162,112 @@ def test_the_sum_of_runs_says_what_failed(tmp_path: Path) -> None:
     code, lines = run(tmp_path, "--suite=python", str(tmp_path / "none.py"))
     assert code == 1
     assert lines[-1] == "0 passed, 1 failed, 0 skipped"
+
+
+def test_a_pytest_that_ends_without_results_is_a_failure(tmp_path: Path) -> None:
+    tests = tmp_path / "test/python/test_some.py"
+    tests.parent.mkdir(parents=True)
+    tests.write_text("def test_good():\n    pass\n")
+    assert run(tmp_path, "--suite=python", str(tests))[0] == 0
+    tests.write_text("import os\n\nos._exit(0)\n")
+    code, lines = run(tmp_path, "--suite=python", str(tests))
+    assert code == 1
+    assert lines[-3:] == [
+        "run_tests: FAILED pytest ended with 0, and wrote no results",
+        "run_tests: Python: 0 passed, 1 failed, 0 skipped",
+        "0 passed, 1 failed, 0 skipped",
+    ]
+
+
+# Writes its arguments and the given events, and ends as told.
+FAKE_BAZEL = """#!/bin/sh
+printf '%s\\n' "$@" > arguments
+for each; do case $each in --build_event_json_file=*) file=${each#*=};; esac; done
+[ ! -f events ] || cp events "$file"
+exec sh -c "$END"
+"""
+
+
+def run_with_bazel(folder: Path, end: str, *arguments: str) -> tuple[int, list[str]]:
+    bazel = folder / "fake_bazel"
+    bazel.write_text(FAKE_BAZEL)
+    bazel.chmod(0o755)
+    return run(folder, *arguments, BAZEL=str(bazel), BAZEL_FLAGS="--jobs=3", END=end)
+
+
+def test_the_command_of_bazel(tmp_path: Path) -> None:
+    run_with_bazel(tmp_path, "exit 0", "--suite=cpp", "--config=asan", "//a", "//b/...")
+    events = f"--build_event_json_file={tmp_path}/build/test/cpp-asan.json"
+    expected = ["test", "--jobs=3", "--config=asan", events, "--keep_going", "--", "//a", "//b/..."]
+    assert (tmp_path / "arguments").read_text().splitlines() == expected
+    run_with_bazel(tmp_path, "exit 0", "--suite=cpp")
+    assert (tmp_path / "arguments").read_text().splitlines()[-3:] == ["--keep_going", "--", "//..."]
+
+
+@pytest.mark.parametrize(
+    ("end", "passed", "code", "last"),
+    [
+        ("exit 0", 1, 0, "1 passed, 0 failed, 0 skipped"),
+        ("exit 1", 1, 1, "1 passed, 1 failed, 0 skipped"),
+        ("kill -9 $$", 1, 1, "1 passed, 1 failed, 0 skipped"),
+        ("exit 4", 0, 1, "0 passed, 0 failed, 0 skipped"),  # no target is a test
+        ("exit 0", None, 1, "0 passed, 1 failed, 0 skipped"),  # the events of an earlier run do not count
+    ],
+)
+def test_the_end_of_bazel_counts(end: str, passed: int | None, code: int, last: str, tmp_path: Path) -> None:
+    good = written(tmp_path, '<testsuites><testcase name="Is" classname="Good"/></testsuites>')
+    stale = tmp_path / "build/test/cpp-opt.json"
+    stale.parent.mkdir(parents=True)
+    stale.write_text(json.dumps(result_of("//a:good", "PASSED", good)))
+    if passed is not None:
+        (tmp_path / "events").write_text("".join([json.dumps(result_of("//a:good", "PASSED", good))] * passed))
+    result, lines = run_with_bazel(tmp_path, end, "--suite=cpp")
+    assert (result, lines[-1]) == (code, last)
+
+
+def test_both_languages_are_tested(tmp_path: Path) -> None:
+    good = written(tmp_path, '<testsuites><testcase name="Is" classname="Good"/></testsuites>')
+    (tmp_path / "events").write_text(json.dumps(result_of("//a:good", "PASSED", good)))
+    (tmp_path / "test/python").mkdir(parents=True)
+    (tmp_path / "test/python/test_some.py").write_text("def test_good():\n    pass\n")
+    assert run_with_bazel(tmp_path, "exit 0")[1][-1] == "2 passed, 0 failed, 0 skipped"
+
+
+CASES = """
+import pytest
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_four(n): pass
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_two(dtype, ranks): pass
+
+@pytest.mark.parametrize("n", [4, 7])
+def test_others(n): pass
+
+@pytest.mark.parametrize("n", [0, -1, "a"])
+def test_no_ranks(n): pass
+
+@pytest.mark.everything
+def test_similar(): pass
+
+def test_alone(): pass
+"""
+
+
+def test_one_number_of_ranks_is_tested_and_with_everything_all_are(tmp_path: Path) -> None:
+    shutil.copy(BAZEL.parent / "test/python/conftest.py", tmp_path)
+    (tmp_path / "test_cases.py").write_text(CASES)
+
+    def collected(**environment: str) -> list[str]:
+        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-n", "0", "test_cases.py"]
+        others = {name: value for name, value in os.environ.items() if name != "LOCKSTEP_TEST_EVERYTHING"}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=others | environment, capture_output=True, text=True, check=True
+        )
+        return [line.partition("::test_")[2] for line in done.stdout.splitlines() if "::" in line]
+
+    some = ["four[3]", "two[f32-2]", "two[bf16-2]", "others[4]", "no_ranks[0]", "no_ranks[-1]", "no_ranks[a]", "alone"]
+    assert collected() == some
+    assert len(collected(LOCKSTEP_TEST_EVERYTHING="1")) == 4 + 4 + 2 + 3 + 1 + 1
