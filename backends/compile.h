@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-// `graph` is the one-rank program over the global batch, or a local program that distribute has already made. Returns
-// the errors of CheckOptions, of the passes, and of EmitExecutable.
+// `graph` is the one-rank program over the global batch, or a placed or local program that the passes distribute and
+// localize made of it. Returns the errors of CheckOptions, of the passes, and of EmitExecutable.
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options);
 
 }  // namespace lockstep

@@ -102,6 +102,14 @@ absl::Status CheckServers(const Graph& graph, const CompileOptions& options) {
   if (!graph.mesh().empty()) return error << "it is already distributed, over the mesh " << graph.mesh().ToString();
   RETURN_IF_ERROR(CheckMeshOfServers(options.mesh, options.servers->axis));
   if (!HasOptimizer(graph)) return error << "it has no optimizer, so servers have nothing to update";
+  ASSIGN_OR_RETURN(const passes::InputSplits splits, passes::SplitsOf(graph, options.placements));
+  for (const Node& node : graph.nodes()) {
+    if (!node.op().has_trait(kOptimizer)) continue;
+    const auto split = splits.find(node.operand(0).name());
+    if (split == splits.end() || split->second.empty()) continue;
+    return InvalidArgument() << "compile: strategy=\"parameter_server\" does not go with split or placements of %"
+                             << split->first << ": servers keep whole variables";
+  }
   return absl::OkStatus();
 }
 

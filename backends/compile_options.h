@@ -29,8 +29,8 @@ struct Strategy {
   // Ranks along the axis `data`, which must share memory, have one copy of a state if each rank updates a slice of it,
   // or no rank updates it (planning/share_states.h). The slices come from shard_optimizer or from placements.
   bool shared_weights = false;
-  // Parameter servers update the trained states, instead of the ranks. Requires a mesh with only the axis `data`, or no
-  // mesh; asynchronous servers require no mesh.
+  // Parameter servers update the trained states, instead of the ranks. Requires a mesh with ranks only along the axis
+  // `data`, or no mesh; asynchronous servers require no mesh.
   std::optional<passes::ServerOptions> servers;
   std::optional<int64_t> bucket_bytes;           // collectives are merged into buckets of about this size
   std::optional<passes::MeasuredStep> measured;  // MergeOptions::measured

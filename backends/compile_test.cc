@@ -1,14 +1,16 @@
-// Messages of Compile that need no machine: for ranks that share no work, and for a backend that fails.
+// The programs that Compile takes, and its messages for ranks that share no work and for a backend that fails.
 
 #include "backends/compile.h"
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "core/printer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "passes/pass_table.h"
 
 namespace lockstep {
 namespace {
@@ -79,6 +81,27 @@ TEST(Compile, AnOpWithoutAKernelIsAnErrorThatNamesTheBackend) {
       status.message(),
       "backend=\"empty\": pass legalize: the target has no kernel for mul %y (at onnx:/Mul) of f32[3], f32[3], and "
       "the op has no decomposition");
+}
+
+TEST(Compile, TakesAOneRankProgramOrAPlacedOrALocalOne) {
+  CompileOptions options;
+  options.mesh = Mesh({{"data", 2}});
+  std::set<std::string> texts;
+  for (const char* const passes : {"", "distribute{data=2}", "distribute{data=2},localize"}) {
+    absl::StatusOr<Graph> graph = ParseGraph(R"(
+graph @mean(%x: f32[8,3] split(0), state %w: f32[3]) -> (y: f32[3]) {
+  %y = reduce_sum %x {dims=[0]} : f32[3]
+  return %y
+}
+)");
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    ASSERT_EQ(passes::RunPasses(*passes::PassesFromText(passes), *graph), absl::OkStatus());
+    const absl::StatusOr<Executable> executable = Compile(*std::move(graph), **CreateBackend("cpu"), options);
+    ASSERT_TRUE(executable.ok()) << executable.status();
+    EXPECT_THAT(executable->graph_text, HasSubstr("%x: f32[4,3]"));
+    texts.insert(executable->graph_text + executable->certificate.ToString());
+  }
+  EXPECT_EQ(texts.size(), 1u);
 }
 
 TEST(Compile, AnExecutableSaysWhichBackendMadeIt) {

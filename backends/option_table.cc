@@ -152,8 +152,9 @@ The mesh of the ranks: the sizes of its named axes. The last axis varies fastest
 0 and 1 differ along "model", and ranks 0 and 2 along "data". The product of the sizes is the number of ranks. None:
 `{"data": world.size}`. An axis "stage" makes a pipeline: a training step is cut into stages of about equal cost. Each
 rank runs one stage and has its weights. The micro-batches of `train_step(accumulate=…)` pass through the stages one
-after the other (docs/pipeline.md). An axis "stage" requires the backend "cpu" and a training step with an optimizer,
-and excludes weights that ranks share. `mesh` excludes `asynchronous`.)")),
+after the other (docs/pipeline.md). An axis "stage" requires the backend "cpu" and a training step with an optimizer. An
+axis "stage" excludes parameter servers, and weights that ranks share (`split`, `placements`, `shard_optimizer`,
+`shared_weights`). `mesh` excludes `asynchronous`.)")),
       OfStrategy("Mapping[str, Mapping[str, int]] | None", "None",
                  {"split", R"(
 The states and inputs to split: for each name, the dimension to split along each axis. With
@@ -197,10 +198,10 @@ The way in which trained weights are updated. "all_reduce": each rank updates th
 pushes each gradient as soon as it is computed. The servers run the optimizer and keep its states, and the new weights
 come back at the end of the call. `exe.state`, `save` and `load` work as always. Servers require the backend "cpu", and
 an optimizer whose update needs only its gradient, its states and its settings. They exclude f16 with a scaled loss,
-`uneven`, meshes of several axes, weights that ranks share (`split`, `placements`, `shard_optimizer`, `shared_weights`),
-and the options of all-reduces: `wire`, `buckets`, `bucket_bytes` and `factors`. Synchronous servers also exclude
-clipping and `accumulate`. A `Strategy`, or its text such as "mesh={data=2},wire=bf16", sets all options in it. Passing
-one of these options again is an error.)",
+`uneven`, ranks along another axis than "data", weights that ranks share (`split`, `placements`, `shard_optimizer`,
+`shared_weights`), and the options of all-reduces: `wire`, `buckets`, `bucket_bytes` and `factors`. Synchronous servers
+also exclude clipping and `accumulate`. A `Strategy`, or its text such as "mesh={data=2},wire=bf16", sets all options in
+it. Passing one of these options again is an error.)",
                  [](const O& options) -> std::string { return options.servers ? "parameter_server" : "all_reduce"; },
                  SetStrategy})),
       OfStrategy("bool", "False",

@@ -6,10 +6,13 @@
 #include <limits>
 #include <set>
 
+#include "passes/distribute/gather_factors.h"
+
 namespace lockstep {
 namespace {
 
 using testing::HasSubstr;
+using testing::StartsWith;
 
 TEST(OptionTable, HasEachNameOnceWithItsDocumentation) {
   std::set<std::string> names;
@@ -19,6 +22,25 @@ TEST(OptionTable, HasEachNameOnceWithItsDocumentation) {
     EXPECT_FALSE(option.type.empty() || option.default_value.empty()) << option.name;
   }
   EXPECT_TRUE(names.contains("mesh") && names.contains("threads"));
+}
+
+TEST(OptionTable, DefaultsInPythonAreThoseOfTheFields) {
+  const CompileOptions defaults;
+  for (const CompileOption& option : CompileOptionTable()) {
+    if (option.default_value == "None") continue;  // the documentation has the number, below
+    std::string text = option.default_value;
+    if (text == "True" || text == "False") text = text == "True" ? "true" : "false";
+    ASSERT_TRUE(FromText(std::string(text), text).ok());  // removes quotes
+    CompileOptions options;
+    ASSERT_EQ(option.set(options, text), absl::OkStatus()) << option.name;
+    EXPECT_EQ(option.text(options), option.text(defaults)) << option.name;
+  }
+  const auto none_is = [](const std::string& name, auto number) {
+    EXPECT_THAT(CompileOptionNamed(name).doc, HasSubstr("None: " + ToText(number))) << name;
+  };
+  none_is("bucket_bytes", passes::MergeOptions().max_bytes / (1 << 20));
+  none_is("bigarray_bound", passes::ServerOptions().bigarray_bound);
+  none_is("factors", passes::kOperationsPerByte);
 }
 
 TEST(Strategy, PrintsWhatIsNotTheDefault) {
@@ -60,6 +82,8 @@ TEST(Strategy, ErrorsNameTheOption) {
   EXPECT_EQ(error_of("wire=f16"), "wire is 'f16', expected bf16 or int8");
   EXPECT_EQ(error_of("threads=2"), "threads concerns one rank and its machine, and is not part of a strategy");
   EXPECT_EQ(error_of("asynchronous=true"), "asynchronous requires strategy=\"parameter_server\"");
+  for (const CompileOption& option : CompileOptionTable())
+    EXPECT_THAT(error_of(option.name + "=?"), StartsWith(option.name + " ")) << option.name;
 }
 
 }  // namespace

@@ -176,7 +176,7 @@ TEST_P(Replicas, ContentsAreNeverComparedIfNobodyWantsIt) {
 }
 
 TEST_P(Replicas, TheIntervalIsAgreedAtLoad) {
-  ExpectDisagreement("checked every 3 runs", [&](Communicator& communicator, Device& device, bool is_last) {
+  ExpectDisagreement("check_every=3 profile=False", [&](Communicator& communicator, Device& device, bool is_last) {
     return LoadChecked(Step(), communicator, device, is_last ? 3 : 4).status();
   });
 }

@@ -23,7 +23,7 @@ enum class CollectiveOp : uint8_t {
 };
 
 struct CollectiveTraits {
-  std::string_view name;     // "all_reduce", in steps, texts and messages
+  std::string_view name;     // "all_reduce", in steps and messages
   bool moves_data = true;    // false: only the communicator's own
   bool reduces = false;      // has a kind
   bool from_root = false;    // the root's input alone is read

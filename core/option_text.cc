@@ -188,7 +188,9 @@ absl::Status FromText(std::string_view text, Mesh& value) {
     const bool is_word = !name.empty() && !std::isdigit(static_cast<unsigned char>(name[0])) &&
                          std::all_of(name.begin(), name.end(),
                                      [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; });
-    if (!is_word) return InvalidArgument() << ": the name of an axis is '" << name << "', expected letters and digits";
+    if (!is_word)
+      return InvalidArgument() << ": the name of an axis is '" << name
+                               << "', expected letters, digits and _, not beginning with a digit";
     if (size < 1) return InvalidArgument() << " axis " << name << " has size " << size << ", expected at least 1";
     if (size > kMaxRanks || (ranks *= size) > kMaxRanks)
       return InvalidArgument() << ": axis " << name << " has size " << size << ", which makes too many ranks";

@@ -32,7 +32,7 @@ using NamedText = std::pair<std::string, std::string>;
 std::string_view WithoutSpaces(std::string_view text);  // removes spaces around the text
 
 // Splits the text at separators outside of braces and quotes. Returns the parts without the spaces around them; none
-// for a blank text. Returns an error if a brace or a quote is not closed.
+// for a blank text. Returns an error if a brace or a quote is not closed, or a brace is not opened.
 absl::StatusOr<std::vector<std::string_view>> SplitText(std::string_view text, char separator);
 
 // Returns the names and values of a text such as `a=1,b={c=2}`. Returns an error if a part does not have this form, or
@@ -46,7 +46,7 @@ std::string PrintNamedTexts(const std::vector<NamedText>& texts);
 absl::StatusOr<std::pair<std::string_view, std::optional<std::string_view>>> SplitBraces(std::string_view text);
 
 // Returns the end of an error message for an unknown name: "; is wire meant? There are mesh, wire" for "wier", or
-// "; there are mesh, wire" if no name is similar.
+// "; there are mesh, wire" if no name is similar, or "; there are none".
 std::string SuggestName(std::string_view name, const std::vector<std::string>& names);
 
 // Returns an error, with the text of SuggestName, if the name of a text is not in `names`.

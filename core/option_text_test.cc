@@ -10,6 +10,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Optional;
 using testing::Pair;
 
 struct Recipe {
@@ -54,6 +55,18 @@ TEST(OptionText, ReadsNamesAndValues) {
   EXPECT_EQ(ParseNamedTexts("a=1,a=2").status().message(), "'a' is given twice");
 }
 
+TEST(OptionText, SplitsANameFromItsBraces) {
+  EXPECT_THAT(*SplitBraces(" a {x=1,y={}} "), Pair("a", Optional(std::string_view("x=1,y={}"))));
+  EXPECT_THAT(*SplitBraces("a{}"), Pair("a", Optional(std::string_view())));
+  EXPECT_THAT(*SplitBraces("a"), Pair("a", std::nullopt));
+  EXPECT_EQ(SplitBraces("a{x}b").status().message(), "'a{x}b' has no closing brace at its end");
+}
+
+TEST(OptionText, DescribesDefaultsAndMeanings) {
+  EXPECT_EQ(DescribeOptions<Recipe>({Bind("bytes", &Recipe::bytes, "in all"), Bind("limit", &Recipe::limit)}),
+            "bytes=7 (in all), limit=");
+}
+
 TEST(OptionText, PrintsWhatIsNotTheDefaultAndReadsItAgain) {
   EXPECT_EQ(OptionsToText(OptionsOfRecipe(), Recipe()), "");
   const std::string text =
@@ -84,12 +97,17 @@ TEST(OptionText, ErrorsNameTheOption) {
   EXPECT_EQ(ErrorOf("shares=True"), "shares is 'True', expected true or false");
   EXPECT_EQ(ErrorOf("mesh=2"), "mesh is '2', expected names and values in braces");
   EXPECT_EQ(ErrorOf("mesh={data=0}"), "mesh axis data has size 0, expected at least 1");
+  const std::string expected = "expected letters, digits and _, not beginning with a digit";
+  for (const std::string name : {"1st", "a-b", ""})
+    EXPECT_EQ(ErrorOf("mesh={\"" + name + "\"=2}"), "mesh: the name of an axis is '" + name + "', " + expected);
+  EXPECT_EQ(ErrorOf("mesh={a=256,_2=256}"), "mesh: axis _2 has size 256, which makes too many ranks");
   EXPECT_EQ(ErrorOf("split={w={model=x}}"), "split: w: model is 'x', expected a whole number");
   EXPECT_EQ(ErrorOf("split={w={model=0},w={}}"), "split: 'w' is given twice");
   EXPECT_EQ(
       ErrorOf("byte=1"),
       "there is no option 'byte'; is bytes meant? There are bytes, dtype, limit, mesh, names, rate, shares, split");
   EXPECT_THAT(ErrorOf("precision=1"), HasSubstr("there is no option 'precision'; there are bytes"));
+  EXPECT_EQ(Meant("a", {}), "; there are none");
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ struct PassEntry {
   std::function<absl::StatusOr<Pass>(const std::vector<NamedText>& options)> make;  // errors name the option
 };
 
-// Returns all passes, in the order in which a pipeline would run them.
+// Returns all passes: the transforms that users ask for, then those of the pipeline (passes/pipeline.h), in its order.
 const std::vector<PassEntry>& PassTable();
 
 // Makes the passes of a list such as the one above. An error names the pass or the option, and the names that exist.

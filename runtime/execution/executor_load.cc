@@ -92,8 +92,8 @@ absl::Status Executor::Agree() {
   for (const std::string& line : executable_.certificate.lines) certificate += line + "\n";
   certificate += executable_.certificate.ToString();
   // Programs with equal collectives may still differ, for example in a learning rate.
-  const std::string program = "checked every " + std::to_string(options_.check_every) + " runs\n" +
-                              (options_.profile ? "profiled: step by step\n" : "") + SharedStates(executable_) +
+  const std::string program = "check_every=" + std::to_string(options_.check_every) +
+                              (options_.profile ? " profile=True\n" : " profile=False\n") + SharedStates(executable_) +
                               executable_.graph_text;
   const bool has_parts = !executable_.parts_along.empty();  // their certificates differ
   evidence_ =

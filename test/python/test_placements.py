@@ -185,6 +185,10 @@ def test_joined_axes() -> None:
     assert where == {"fc1.weight": {"rows": "split(0)", "model": "split(1)"}}
     with raises("split(0, rows) & split(1, rows)", "axis rows only once"):
         ls.split(0, "rows") & ls.split(1, "rows")
+    for placement in (both, ls.replicated()):
+        assert type(both).parse(str(placement)) == placement
+    with raises('\'split(0)\' is not a placement, expected text such as "split(0, model)" or "replicated"'):
+        type(both).parse("split(0)")
 
 
 @pytest.mark.parametrize(
@@ -361,6 +365,10 @@ def test_a_plan_of_six_layers_takes_seconds() -> None:
         (
             {"mesh": {"stage": 2}},
             ["plan: mesh is {'stage': 2}: stages are not planned; compile divides a step into stages"],
+        ),
+        (
+            {"mesh": {"model": 40000}},
+            ["plan: mesh is {'model': 40000}, which has too many ranks; expected at most 32768"],
         ),
         ({"mesh": MODEL, "memory_limit": 0}, ["plan: memory_limit is 0"]),
         ({"mesh": MODEL, "machine": 3}, ["plan: machine is 3"]),

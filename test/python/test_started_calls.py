@@ -140,7 +140,7 @@ def test_profile_is_equal_on_all_ranks() -> None:
         return str(error.value)
 
     for message in run_in_threads(2, load):
-        assert "profiled: step by step" in message
+        assert "on rank 0: check_every=512 profile=False\n  on rank 1: check_every=512 profile=True" in message
     profiled = exe(profile=True)
     profiled(x=X, label=LABELS)
     assert all(seconds > 0 for _, seconds in profiled.profile)

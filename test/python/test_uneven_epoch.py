@@ -14,6 +14,7 @@ import pytest
 import lockstep as ls
 from cases import CASES, ROOT
 from ranks import mpirun
+from test_errors import raises
 
 BATCH = 8  # per rank
 SEED = 3
@@ -72,3 +73,13 @@ def test_an_epoch_ends_on_all_ranks_at_once(ranks: int, whose: str, tmp_path: Pa
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5 * np.abs(value).max(), err_msg=name)
+
+
+def test_a_step_of_full_batches_or_a_batch_without_names_is_an_error() -> None:
+    with raises(
+        "joined: this executable requires full batches; train_step(..., uneven=True) makes a step that does not"
+    ):
+        ls.compile(step_of(8), threads=1).joined([])
+    joined = ls.compile(step_of(8, uneven=True), threads=1).joined([samples()])
+    with raises('joined: a batch is a tuple, expected inputs by name, such as {"x": x, "label": label}'):
+        next(joined)

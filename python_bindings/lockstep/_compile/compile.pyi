@@ -34,8 +34,9 @@ def compile(graph: Graph, backend: str = 'cpu', world: Communicator | None = Non
         the number of ranks. None: `{"data": world.size}`. An axis "stage" makes a pipeline: a training step is cut
         into stages of about equal cost. Each rank runs one stage and has its weights. The micro-batches of
         `train_step(accumulate=…)` pass through the stages one after the other (docs/pipeline.md). An axis "stage"
-        requires the backend "cpu" and a training step with an optimizer, and excludes weights that ranks share.
-        `mesh` excludes `asynchronous`.
+        requires the backend "cpu" and a training step with an optimizer. An axis "stage" excludes parameter servers,
+        and weights that ranks share (`split`, `placements`, `shard_optimizer`, `shared_weights`). `mesh` excludes
+        `asynchronous`.
       split: The states and inputs to split: for each name, the dimension to split along each axis. With
         `{"fc1.weight": {"model": 0}, "fc2.weight": {"model": 1}}` each rank has a part of both weights. The
         optimizer's states of a weight are split with it. Inputs are split along "data" already, as `load_onnx` says.
@@ -67,11 +68,11 @@ def compile(graph: Graph, backend: str = 'cpu', world: Communicator | None = Non
         docs/parameter_servers.md). A rank pushes each gradient as soon as it is computed. The servers run the
         optimizer and keep its states, and the new weights come back at the end of the call. `exe.state`, `save` and
         `load` work as always. Servers require the backend "cpu", and an optimizer whose update needs only its
-        gradient, its states and its settings. They exclude f16 with a scaled loss, `uneven`, meshes of several axes,
-        weights that ranks share (`split`, `placements`, `shard_optimizer`, `shared_weights`), and the options of
-        all-reduces: `wire`, `buckets`, `bucket_bytes` and `factors`. Synchronous servers also exclude clipping and
-        `accumulate`. A `Strategy`, or its text such as "mesh={data=2},wire=bf16", sets all options in it. Passing one
-        of these options again is an error.
+        gradient, its states and its settings. They exclude f16 with a scaled loss, `uneven`, ranks along another axis
+        than "data", weights that ranks share (`split`, `placements`, `shard_optimizer`, `shared_weights`), and the
+        options of all-reduces: `wire`, `buckets`, `bucket_bytes` and `factors`. Synchronous servers also exclude
+        clipping and `accumulate`. A `Strategy`, or its text such as "mesh={data=2},wire=bf16", sets all options in
+        it. Passing one of these options again is an error.
       asynchronous: Requires strategy="parameter_server". False: an update waits for the gradients of all ranks, and
         has the bits of "all_reduce" in rank order. True: each gradient is an update at once, and no rank waits. The
         step of a rank is then a program of its own, with its own batch, loss and number of calls. All ranks still

@@ -17,8 +17,8 @@ from . import options as _options
 class Strategy:
     """The options of `compile` that are equal on all ranks, as one immutable value.
 
-    Strategies with the same meaning are equal. The text lists the options that differ from their defaults, as
-    `name=value`. It can be parsed:
+    The text lists the options that differ from their defaults, as `name=value`. Strategies with the same text are equal.
+    It can be parsed:
 
     >>> strategy = lockstep.Strategy(mesh={"data": 2, "model": 2}, split={"fc1.weight": {"model": 0}}, wire="bf16")
     >>> str(strategy)

@@ -175,6 +175,22 @@ TEST(DescriptionOf, SaysWhatListsHold) {
   EXPECT_NE(of(Collective::Permute(5, DType::kF32, there)), of(Collective::Permute(5, DType::kF32, back)));
 }
 
+// Calls that differ in one of these are not the same collective.
+TEST(DescriptionOf, DiffersIfAnyFieldOfTheCallDoes) {
+  const Collective call = Call(CollectiveOp::kReduceScatter, 5);
+  std::vector<Collective> others(5, call);
+  others[0].op = CollectiveOp::kAllReduce;
+  others[1].dtype = DType::kF64;
+  others[2].kind = ReduceKind::kSum;
+  others[3].root = 1;
+  others[4].counts = {6};
+  for (const Collective& other : others) EXPECT_NE(DescriptionOf(other, {}), DescriptionOf(call, {})) << other.root;
+  EXPECT_EQ(DescriptionOf(call, {.label = "one"}), DescriptionOf(call, {.label = "another"}));
+  EXPECT_NE(DescriptionOf(call, {.compared_only = true}), DescriptionOf(call, {}));
+  EXPECT_NE(DescriptionOf(call, {.is_transfer = true}), DescriptionOf(call, {}));
+  EXPECT_NE(DescriptionOf(call, {.evidence = {.states = 1}}), DescriptionOf(call, {}));
+}
+
 TEST(Describe, SaysWhatEachCollectiveIs) {
   EXPECT_EQ(Describe(Description(CollectiveOp::kBarrier, 5), "x"), "barrier `x`");
   EXPECT_EQ(Describe(Description(CollectiveOp::kAllocate, 5), "x"), "allocate `x`");
@@ -185,6 +201,9 @@ TEST(Describe, SaysWhatEachCollectiveIs) {
   EXPECT_EQ(Describe(Description(CollectiveOp::kAllToAll, 5), "x"), "all_to_all f32[5] `x`");
   EXPECT_EQ(Describe(Description(CollectiveOp::kGather, 5), "x"), "gather to rank 2 f32[5] `x`");
   EXPECT_EQ(Describe(Description(CollectiveOp::kScatter, 5), "x"), "scatter from rank 2 f32[5] `x`");
+  OpDescription transfer = Description(CollectiveOp::kBroadcast, 5);
+  transfer.is_transfer = true;
+  EXPECT_EQ(Describe(transfer, "%w from 0 to 1"), "transfer f32[5] `%w from 0 to 1`");
   OpDescription permute = Description(CollectiveOp::kPermute, 5), bucket = Description(CollectiveOp::kAllGather, 5);
   permute.lists = 0x12, bucket.lists = 0x34, bucket.pieces = 3;
   EXPECT_EQ(Describe(permute, "x"), "permute f32[5] (pairs 0x0000000000000012) `x`");

@@ -207,6 +207,8 @@ absl::Status RunAndCheck(Communicator& c, Op op, ReduceKind kind, int64_t count,
       RETURN_IF_ERROR(c.Run(Collective::Scatter(count, dtype, root), c.rank() == root ? input : nullptr, output, call));
       for (int64_t i = 0; i < count; ++i) expected[i] = Input<T>(root, c.rank() * count + i);
       break;
+    case Op::kBarrier:
+    case Op::kAllocate: break;  // they move nothing
   }
   RETURN_IF_ERROR(ExpectEqual(c, output + check_begin, expected.get() + check_begin, check_end - check_begin, title));
   if (divided) RETURN_IF_ERROR(ExpectSameOnAllRanks(c, output, count * sizeof(T), title));
@@ -301,7 +303,10 @@ absl::Status Pieces(Communicator& c) {
 absl::Status Roster(Communicator& c) {
   EXPECT_THAT_OR_RETURN(c.rank() >= 0 && c.rank() < c.size(), "roster");
   EXPECT_THAT_OR_RETURN(!c.transport().empty() && !c.host(c.rank()).empty(), "roster");
-  EXPECT_THAT_OR_RETURN(c.ranks_on_this_host() >= 1 && c.ranks_on_this_host() <= c.size(), "roster");
+  const std::string& host = c.host(c.rank());
+  const auto here = [&](int end) { return std::count(c.hosts().begin(), c.hosts().begin() + end, host); };
+  EXPECT_THAT_OR_RETURN(c.ranks_on_this_host() == here(c.size()), "roster");
+  EXPECT_THAT_OR_RETURN(c.rank_on_this_host() == here(c.rank()), "roster");
   for (int length : {0, 1, 7, 100000}) {
     // Lengths differ: rank r sends r times `length` letters.
     ASSIGN_OR_RETURN(std::vector<std::string> all,
@@ -429,7 +434,11 @@ absl::Status BadArguments(Communicator& c) {
   EXPECT_THAT_OR_RETURN(refused(c.Run(Collective::Broadcast(10, DType::kF32, -1), x.data(), x.data(), call)), "root");
   EXPECT_THAT_OR_RETURN(refused(c.Run(Collective::Gather(1, DType::kF32, c.size()), x.data(), y.data(), call)), "root");
   EXPECT_THAT_OR_RETURN(refused(c.Run(Collective::Scatter(1, DType::kF32, -1), x.data(), y.data(), call)), "root");
-  EXPECT_THAT_OR_RETURN(refused(c.Run(Collective::AllToAll(1, DType::kF32), x.data(), x.data(), call)), "in place");
+  const RankPair itself[] = {{c.rank(), c.rank()}};
+  for (const Collective& never :
+       {Collective::AllToAll(1, DType::kF32), Collective::Permute(1, DType::kF32, itself),
+        Collective::Gather(1, DType::kF32, c.rank()), Collective::Scatter(1, DType::kF32, c.rank())})
+    EXPECT_THAT_OR_RETURN(refused(c.Run(never, x.data(), x.data(), call)), "in place");
   const auto permute = [&](const std::vector<RankPair>& pairs) {
     return c.Run(Collective::Permute(1, DType::kF32, pairs), x.data(), y.data(), call);
   };
@@ -467,16 +476,8 @@ absl::Status ComparedOnly(Communicator& c) {
 }  // namespace
 
 std::vector<ConformanceCase> CollectiveCases() {
-  return {
+  std::vector<ConformanceCase> cases = {
       {"Roster", 1, kNormal, Roster},
-      {"AllReduce", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kAllReduce); }},
-      {"Broadcast", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kBroadcast); }},
-      {"AllGather", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kAllGather); }},
-      {"ReduceScatter", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kReduceScatter); }},
-      {"AllToAll", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kAllToAll); }},
-      {"Permute", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kPermute); }},
-      {"Gather", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kGather); }},
-      {"Scatter", 1, kNormal, [](Communicator& c) { return Sweep(c, Op::kScatter); }},
       {"Pieces", 1, kNormal, Pieces},
       {"BarrierWaits", 1, kNormal, BarrierWaits, /*waits=*/true},
       {"ManyInFlight", 1, kNormal, ManyInFlight},
@@ -486,6 +487,11 @@ std::vector<ConformanceCase> CollectiveCases() {
       {"BadArguments", 1, kNormal, BadArguments},
       {"ComparedOnly", 1, kNormal, ComparedOnly},
   };
+  for (Op op = {}; !CollectiveOpName(op).empty(); op = static_cast<Op>(static_cast<int>(op) + 1)) {
+    if (!TraitsOf(op).moves_data) continue;
+    cases.push_back({std::string(CollectiveOpName(op)), 1, kNormal, [op](Communicator& c) { return Sweep(c, op); }});
+  }
+  return cases;
 }
 
 }  // namespace lockstep

@@ -135,6 +135,14 @@ absl::Status DifferentEvidence(Communicator& c, uint64_t Communicator::Evidence:
   return absl::OkStatus();
 }
 
+// Only the first 95 bytes of a label count.
+absl::Status LongLabels(Communicator& c, size_t equal_bytes) {
+  const std::string label = std::string(equal_bytes, 'x') + std::string(1, static_cast<char>('a' + c.rank()));
+  if (equal_bytes >= 95) return c.Barrier(label);
+  return Disagree(c, [&](Communicator& world, bool) { return world.Barrier(label); },
+                  {"disagree", label.substr(0, 94)});
+}
+
 absl::Status AbortReachesPeers(Communicator& c) {
   RETURN_IF_ERROR(c.Barrier("before"));
   const int culprit = c.size() - 1;
@@ -142,8 +150,10 @@ absl::Status AbortReachesPeers(Communicator& c) {
   absl::Status status;
   const absl::Time begin = absl::Now();
   if (c.rank() == culprit) {
+    EXPECT_THAT_OR_RETURN(c.CheckPeers().ok(), "before the abort");
     absl::SleepFor(absl::Milliseconds(100));
     c.Abort(absl::InvalidArgumentError("label 11 is out of range"));
+    c.Abort(absl::InvalidArgumentError("only the first abort counts"));
     status = c.Barrier("after");
   } else {
     status =
@@ -156,6 +166,7 @@ absl::Status AbortReachesPeers(Communicator& c) {
     return Wrong(c, "abort") << message;
   }
   EXPECT_THAT_OR_RETURN(Stays(status, c.Barrier("later")), "abort stays");
+  EXPECT_THAT_OR_RETURN(absl::StrContains(c.CheckPeers().message(), "label 11 is out of range"), "checked peers");
   return absl::OkStatus();
 }
 
@@ -252,6 +263,8 @@ std::vector<ConformanceCase> FailureCases() {
       {"DifferentPairs", 2, kNormal, DifferentPairs},
       {"DifferentPieces", 2, kNormal, DifferentPieces},
       {"DifferentLabels", 2, kNormal, DifferentLabels},
+      {"LongLabelsThatDiffer", 2, kNormal, [](Communicator& c) { return LongLabels(c, 94); }},
+      {"LongLabelsThatEndDifferently", 2, kNormal, [](Communicator& c) { return LongLabels(c, 95); }},
       {"DifferentCallsThatAreCompared", 2, kNormal,
        [](Communicator& c) { return DifferentCallsThatMoveNothing(c, 100, /*compared_only=*/true); }},
       {"DifferentCallsWithoutElements", 2, kNormal,

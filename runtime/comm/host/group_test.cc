@@ -123,5 +123,24 @@ TEST_F(GroupTest, UnfinishedAreThoseWhoWorkOnThisCollective) {
   EXPECT_EQ(first->Unfinished(13, true), nobody);
 }
 
+TEST(PerOpCounter, StartsAtZeroForEachCollectiveAndStopsAtTheLimit) {
+  PerOpCounter counter;
+  EXPECT_EQ(counter.Get(0), 0u);
+  for (uint64_t sequence : {uint64_t{3}, 3 + kSlots, 3 + 2 * kSlots}) {
+    EXPECT_EQ(counter.Get(sequence), 0u);
+    for (uint32_t i : {0, 1, 2, 2}) EXPECT_EQ(counter.IncrementBelow(sequence, 2), i);
+    EXPECT_EQ(counter.Get(sequence), 2u);
+  }
+  EXPECT_EQ(counter.Get(3), 0u);
+}
+
+TEST(CopyText, CopiesAsMuchAsFits) {
+  char text[4] = "xyz";
+  CopyText("abcdef", text, sizeof(text));
+  EXPECT_STREQ(text, "abc");
+  CopyText({}, text, sizeof(text));
+  EXPECT_STREQ(text, "");
+}
+
 }  // namespace
 }  // namespace lockstep

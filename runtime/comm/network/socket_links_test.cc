@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/comm/network/exchange.h"
 #include "runtime/process/clock.h"
 
 namespace lockstep {
@@ -152,6 +153,23 @@ TEST(SocketLinks, AMessageMayBeAskedForWhileItComes) {
     } else {
       EXPECT_EQ(done.status().code(), absl::StatusCode::kOutOfRange) << done.status();
     }
+  }
+}
+
+TEST(Exchange, GetsAMessageOfEachInTheOrderOfReceivers) {
+  EXPECT_TRUE(Exchange().done());
+  const auto links = LinksOf(3);
+  std::vector<Exchange> exchanges;
+  const std::vector<std::vector<int>> others = {{2, 1}, {0, 2}, {1, 0}};
+  for (int rank = 0; rank < 3; ++rank)
+    exchanges.push_back(Exchange::Begin(*links[rank], others[rank], others[rank], 5, Message(100, rank)).value());
+  EXPECT_THAT(exchanges[0].Missing(), ::testing::ElementsAre(2, 1));
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_TRUE(Until([&] { return exchanges[rank].Step().ok() && exchanges[rank].done(); },
+                      {links[0].get(), links[1].get(), links[2].get()}));
+    EXPECT_TRUE(exchanges[rank].Missing().empty());
+    ASSERT_EQ(exchanges[rank].received().size(), 2u);
+    for (int i : {0, 1}) EXPECT_TRUE(AreEqual(exchanges[rank].received()[i], Message(100, others[rank][i])));
   }
 }
 
