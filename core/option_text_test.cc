@@ -107,7 +107,7 @@ TEST(OptionText, ErrorsNameTheOption) {
       ErrorOf("byte=1"),
       "there is no option 'byte'; is bytes meant? There are bytes, dtype, limit, mesh, names, rate, shares, split");
   EXPECT_THAT(ErrorOf("precision=1"), HasSubstr("there is no option 'precision'; there are bytes"));
-  EXPECT_EQ(Meant("a", {}), "; there are none");
+  EXPECT_EQ(SuggestName("a", {}), "; there are none");
 }
 
 }  // namespace
