@@ -264,6 +264,8 @@ def test_a_plan_has_a_mesh() -> None:
     assert results[0]
     with raises("mesh is {'model': 1}, but placements is a plan for the mesh {'data': 1, 'model': 2}"):
         ls.compile(step, mesh={"model": 1}, placements=plan)
+    with raises("mesh is {'model': 2, 'data': 1}, but placements is a plan for"):  # the ranks of another order
+        ls.compile(step, mesh={"model": 2, "data": 1}, placements=plan)
 
 
 def test_a_plan_that_shares_nothing_says_so_and_compiles(
