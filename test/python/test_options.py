@@ -248,6 +248,11 @@ def test_an_executable_says_what_it_was_compiled_with() -> None:
     }
 
 
+def test_a_pipeline_has_an_axis_for_its_batches() -> None:
+    for found in run_in_threads(2, lambda world: ls.compile(step(), world=world, threads=1, mesh={"stage": 2})):
+        assert str(found.strategy) == "mesh={data=1,stage=2}"
+
+
 def test_a_strategy_has_the_buckets_that_a_report_gave() -> None:
     def body(world: ls.Communicator) -> tuple[str, list[str], list[str]]:
         first = ls.compile(step(), world=world, threads=1)
