@@ -46,29 +46,76 @@ std::string ErrorOfOptions(const Graph& graph, std::string_view strategy, std::s
   return std::string(CheckOptions(graph, OptionsOf(strategy), backend).status().message());
 }
 
-TEST(CheckOptions, ReturnsTheMeshOfTheOptionsOrElseOfTheGraph) {
-  const Graph placed = AfterPasses("distribute{data=2}");
-  EXPECT_EQ(*CheckOptions(TrainingStep(), OptionsOf("mesh={data=4}"), "cpu"), Mesh({{"data", 4}}));
-  EXPECT_EQ(*CheckOptions(TrainingStep(), OptionsOf(""), "cpu"), Mesh());
-  EXPECT_EQ(*CheckOptions(placed, OptionsOf(""), "cpu"), Mesh({{"data", 2}}));
-  EXPECT_EQ(*CheckOptions(placed, OptionsOf("mesh={data=2}"), "cpu"), Mesh({{"data", 2}}));
-  EXPECT_EQ(ErrorOfOptions(placed, "mesh={data=4}"),
-            "graph @model is distributed over the mesh {data=2}, but is to be compiled for {data=4}");
+// Returns the error about options that exclude each other, without the reason; "" if there is none.
+std::string ExclusionIn(std::string_view text, std::string_view backend) {
+  CompileOptions options;
+  const absl::StatusOr<Strategy> strategy = Strategy::Parse(text);
+  if (!strategy.ok()) return std::string(strategy.status().message());
+  static_cast<Strategy&>(options) = *strategy;
+  const std::string message(CheckOptions(Graph("empty"), options, backend).status().message());
+  const bool is_exclusion = message.find(" does not go with ") != message.npos;
+  return is_exclusion ? message.substr(0, message.find(": ", sizeof("compile: "))) : "";
 }
 
-TEST(CheckOptions, NamesBothOfTwoOptionsWithTheReason) {
-  EXPECT_EQ(ErrorOfOptions(TrainingStep(), "optimize=false,factors=0.5"),
-            "compile: optimize=False does not go with factors: it turns this optimization off");
-  EXPECT_EQ(ErrorOfOptions(TrainingStep(), "optimize=false,factors=false"), "");
-  EXPECT_THAT(ErrorOfOptions(TrainingStep(), "wire=int8,mesh={data=1,stage=2}"),
-              HasSubstr("wire=\"int8\" does not go with stages, mesh={data=1,stage=2}: int8 keeps rounding errors"));
+TEST(CheckOptions, NamesBothOptionsThatExcludeEachOther) {
+  const std::string servers = "strategy=parameter_server", asynchronous = servers + ",asynchronous=true";
+  const struct {
+    std::string text, one, other;
+    std::string backend = "cpu";
+  } exclusions[] = {
+      {servers, "strategy=\"parameter_server\"", "backend=\"cuda\"", "cuda"},
+      {servers + ",mesh={stage=2}", "strategy=\"parameter_server\"", "stages, mesh={stage=2}"},
+      {servers + ",shared_weights=true", "strategy=\"parameter_server\"", "shared_weights=True"},
+      {servers + ",shard_optimizer=true", "strategy=\"parameter_server\"", "shard_optimizer=True"},
+      {servers + ",wire=bf16", "strategy=\"parameter_server\"", "wire=\"bf16\""},
+      {servers + ",buckets={}", "strategy=\"parameter_server\"", "buckets"},
+      {servers + ",bucket_bytes=8", "strategy=\"parameter_server\"", "bucket_bytes=8"},
+      {servers + ",factors=true", "strategy=\"parameter_server\"", "factors"},
+      {asynchronous + ",mesh={data=2}", "asynchronous=True", "mesh={data=2}"},
+      {asynchronous + ",split={w={data=0}}", "asynchronous=True", "split or placements"},
+      {"shared_weights=true", "shared_weights=True", "backend=\"cuda\"", "cuda"},
+      {"shared_weights=true,mesh={stage=2}", "shared_weights=True", "stages, mesh={stage=2}"},
+      {"shared_weights=true,wire=int8", "shared_weights=True", "wire=\"int8\""},
+      {"shard_optimizer=true,mesh={stage=2}", "shard_optimizer=True", "stages, mesh={stage=2}"},
+      {"shard_optimizer=true,wire=bf16", "shard_optimizer=True", "wire=\"bf16\""},
+      {"wire=int8,mesh={stage=2}", "wire=\"int8\"", "stages, mesh={stage=2}"},
+      {"buckets={},mesh={stage=2}", "buckets", "stages, mesh={stage=2}"},
+      {"buckets={}", "buckets", "backend=\"cuda\"", "cuda"},
+      {"optimize=false,buckets={}", "optimize=False", "buckets"},
+      {"optimize=false,factors=0.5", "optimize=False", "factors"},
+      {"mesh={stage=2}", "stages, mesh={stage=2}", "backend=\"cuda\"", "cuda"},
+  };
+  for (const auto& [text, one, other, backend] : exclusions)
+    EXPECT_EQ(ExclusionIn(text, backend), "compile: " + one + " does not go with " + other) << text;
 }
 
-TEST(CheckOptions, NamesTheBackendThatAnOptionExcludes) {
-  for (const std::string one : {"strategy=parameter_server", "shared_weights=true", "buckets={}", "mesh={stage=2}"}) {
-    EXPECT_EQ(ErrorOfOptions(TrainingStep(), one), "") << one;
-    EXPECT_THAT(ErrorOfOptions(TrainingStep(), one, "cuda"), HasSubstr("does not go with backend=\"cuda\": ")) << one;
+TEST(CheckOptions, AcceptsOtherValuesOfTheseOptions) {
+  for (const std::string text :
+       {"strategy=parameter_server,factors=false", "strategy=parameter_server,mesh={data=2}",
+        "strategy=parameter_server,split={w={data=0}}", "wire=bf16,mesh={stage=2}", "wire=int8,mesh={stage=1}",
+        "shard_optimizer=true,shared_weights=true", "optimize=false,factors=false", "buckets={},wire=bf16"}) {
+    EXPECT_EQ(ExclusionIn(text, "cpu"), "") << text;
   }
+  EXPECT_EQ(ExclusionIn("wire=int8,tf32=true,shard_optimizer=false", "cuda"), "");
+}
+
+TEST(CheckOptions, ReturnsTheMeshOfAllRanks) {
+  Graph graph("g");
+  CompileOptions options;
+  options.mesh = Mesh({{"data", 3}});
+  EXPECT_EQ(*CheckOptions(graph, options, "cpu"), options.mesh);
+  graph.set_mesh(Mesh({{"data", 2}}));
+  EXPECT_EQ(CheckOptions(graph, options, "cpu").status().message(),
+            "graph @g is distributed over the mesh {data=2}, but is to be compiled for {data=3}");
+  options.mesh = Mesh();
+  EXPECT_EQ(*CheckOptions(graph, options, "cpu"), graph.mesh());
+  for (const Mesh& mesh : {graph.mesh(), Mesh({{"stage", 1}, {"data", 2}})}) {
+    options.mesh = mesh;
+    EXPECT_EQ(*CheckOptions(graph, options, "cpu"), mesh);
+  }
+  options.servers.emplace();
+  EXPECT_EQ(CheckOptions(graph, options, "cpu").status().message(),
+            "graph @g: strategy=\"parameter_server\": it is already distributed, over the mesh {data=2}");
 }
 
 TEST(CheckOptions, ServersNeedWholeWeightsOfAGraphThatIsNotDistributed) {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/attributes.h"
 #include "core/check.h"
 
 namespace lockstep {
@@ -135,19 +136,28 @@ Option Bound(std::string name, T field, std::string doc) {
   return Bind<CompileOptions>(std::move(name), field, std::move(doc));
 }
 
-CompileOption OfStrategy(std::string type, std::string default_value, Option option) {
-  return {std::move(option), std::move(type), std::move(default_value), true};
+// Returns the default in Python's syntax. It is None for every type that has None.
+std::string DefaultOf(std::string_view type, const Option& option) {
+  if (type.ends_with("None")) return "None";
+  const std::string text = option.text(CompileOptions());
+  if (type == "int") return text;
+  if (type == "bool") return text == "true" ? "True" : "False";
+  return text.starts_with('"') ? text : Quoted(text);
 }
 
-CompileOption OfMachine(std::string type, std::string default_value, Option option) {
-  return {std::move(option), std::move(type), std::move(default_value), false};
+CompileOption Row(std::string type, bool is_of_strategy, Option option) {
+  std::string default_value = DefaultOf(type, option);
+  return {std::move(option), std::move(type), std::move(default_value), is_of_strategy};
 }
+
+CompileOption OfStrategy(std::string type, Option option) { return Row(std::move(type), true, std::move(option)); }
+CompileOption OfMachine(std::string type, Option option) { return Row(std::move(type), false, std::move(option)); }
 
 using O = CompileOptions;
 
 std::vector<CompileOption> MakeTable() {
   return {
-      OfStrategy("Mapping[str, int] | None", "None", Bound("mesh", &O::mesh, R"(
+      OfStrategy("Mapping[str, int] | None", Bound("mesh", &O::mesh, R"(
 The mesh of the ranks: the sizes of its named axes. The last axis varies fastest: with `{"data": 2, "model": 2}`, ranks
 0 and 1 differ along "model", and ranks 0 and 2 along "data". The product of the sizes is the number of ranks. None:
 `{"data": world.size}`. An axis "stage" makes a pipeline: a training step is cut into stages of about equal cost. Each
@@ -155,28 +165,25 @@ rank runs one stage and has its weights. The micro-batches of `train_step(accumu
 after the other (docs/pipeline.md). An axis "stage" requires the backend "cpu" and a training step with an optimizer. An
 axis "stage" excludes parameter servers, and weights that ranks share (`split`, `placements`, `shard_optimizer`,
 `shared_weights`). `mesh` excludes `asynchronous`.)")),
-      OfStrategy("Mapping[str, Mapping[str, int]] | None", "None",
-                 {"split", R"(
+      OfStrategy("Mapping[str, Mapping[str, int]] | None", {"split", R"(
 The states and inputs to split: for each name, the dimension to split along each axis. With
 `{"fc1.weight": {"model": 0}, "fc2.weight": {"model": 1}}` each rank has a part of both weights. The optimizer's states
 of a weight are split with it. Inputs are split along "data" already, as `load_onnx` says. Excludes `asynchronous`.)",
-                  TextOfPlacements, AddPlacements}),
-      OfStrategy("Mapping[str, Placement] | None", "None",
-                 {"placements", R"(
+                                                            TextOfPlacements, AddPlacements}),
+      OfStrategy("Mapping[str, Placement] | None", {"placements", R"(
 The same as `split`, by names or patterns: `{"fc1.*": split(0, "model"), "fc*": replicated()}`, with `lockstep.split`
 and `lockstep.replicated`. The first entry that matches a state or input counts. Entries of `split` come before those of
 `placements`. Patterns do not match the optimizer's states. A `Plan` of `lockstep.plan` is accepted too. It also sets
 `mesh` (docs/model_parallelism.md).)",
-                  NoText, AddPlacements}),
-      OfStrategy("bool", "False", Bound("shard_optimizer", &O::shard_optimizer, R"(
+                                                    NoText, AddPlacements}),
+      OfStrategy("bool", Bound("shard_optimizer", &O::shard_optimizer, R"(
 True shards the optimizer's states, such as momenta and averages, over the ranks along "data", as in the first stage of
 ZeRO. Gradients are reduced to slices. Each rank updates the slice whose states it has, and the slices of the new
 weights are gathered. The number of bytes sent stays the same. Results have the same bits, with two exceptions: norms
 of gradients that are sums over slices, and batch normalisation by the statistics of all ranks, which adds the ranks'
 means. A state without a dimension that divides evenly among the ranks stays whole. `exe.state` shows the slices of this
 rank. Checkpoints contain all slices. Excludes `wire`, parameter servers and an axis "stage".)")),
-      OfStrategy("bool", "False",
-                 {"shared_weights", R"(
+      OfStrategy("bool", {"shared_weights", R"(
 True keeps one copy of the weights, in shared memory, for the ranks along "data". It includes `shard_optimizer`: each
 rank updates its slices of the weights in place, after the last use of the old values on any rank, and no new weights
 are sent. With Adam, n ranks have n copies of the gradients, and one copy of the weights and moments. Results have the
@@ -185,14 +192,11 @@ are shared too. Each rank has its own copy of states that do not divide evenly a
 states that all ranks update alike (batch statistics, weights with plain SGD). Assigning a shared state waits for the
 other ranks, which must assign the same value. Requires processes or threads of one host, and the backend "cpu".
 Excludes `wire`, parameter servers and an axis "stage".)",
-                  [](const O& options) { return ToText(options.shared_weights); }, SetSharedWeights}),
-      OfMachine("int | None", "None", Number("threads", &O::threads, 1, kMaxThreads, R"(
+                          [](const O& options) { return ToText(options.shared_weights); }, SetSharedWeights}),
+      OfMachine("int | None", Number("threads", &O::threads, 1, kMaxThreads, R"(
 The number of threads of this rank, from 1 to 1024, equal on all ranks. None: OMP_NUM_THREADS if it is set. Otherwise,
 the cores of this process divided by the number of ranks on the host that has most.)")),
-      OneOf({"all_reduce", "parameter_server"},
-            OfStrategy(
-                "str | Strategy", "\"all_reduce\"",
-                {"strategy", R"(
+      OneOf({"all_reduce", "parameter_server"}, OfStrategy("str | Strategy", {"strategy", R"(
 The way in which trained weights are updated. "all_reduce": each rank updates them by the sum of all gradients.
 "parameter_server": the servers of the job update them (`lockstep launch -n N -s S`, docs/parameter_servers.md). A rank
 pushes each gradient as soon as it is computed. The servers run the optimizer and keep its states, and the new weights
@@ -202,32 +206,34 @@ an optimizer whose update needs only its gradient, its states and its settings. 
 `shared_weights`), and the options of all-reduces: `wire`, `buckets`, `bucket_bytes` and `factors`. Synchronous servers
 also exclude clipping and `accumulate`. A `Strategy`, or its text such as "mesh={data=2},wire=bf16", sets all options in
 it. Passing one of these options again is an error.)",
-                 [](const O& options) -> std::string { return options.servers ? "parameter_server" : "all_reduce"; },
-                 SetStrategy})),
-      OfStrategy("bool", "False",
-                 OfServers(
-                     "asynchronous", [](const ServerOptions& s) { return !s.synchronous; }, SetAsynchronous, R"(
+                                                                              [](const O& options) -> std::string {
+                                                                                return options.servers
+                                                                                           ? "parameter_server"
+                                                                                           : "all_reduce";
+                                                                              },
+                                                                              SetStrategy})),
+      OfStrategy("bool", OfServers(
+                             "asynchronous", [](const ServerOptions& s) { return !s.synchronous; }, SetAsynchronous, R"(
 Requires strategy="parameter_server". False: an update waits for the gradients of all ranks, and has the bits of
 "all_reduce" in rank order. True: each gradient is an update at once, and no rank waits. The step of a rank is then a
 program of its own, with its own batch, loss and number of calls. All ranks still assign, save and load states together,
 and the values and settings of rank 0 count. True excludes `mesh`, `split` and `placements`.)")),
-      OfStrategy("int | None", "None",
+      OfStrategy("int | None",
                  OfServers(
                      "max_staleness", [](const ServerOptions& s) { return s.max_staleness; }, SetMaxStaleness, R"(
 Requires asynchronous=True. The number of updates that a rank may be ahead of the slowest rank, at least 0. A rank that
 is further ahead waits. None: no limit. At calls where all ranks meet, such as `exe.save`, their numbers of calls may
 differ by at most this number. `exe.staleness()` says how late gradients were.)")),
-      OfStrategy("int | None", "None",
+      OfStrategy("int | None",
                  OfServers(
                      "bigarray_bound", [](const ServerOptions& s) { return s.bigarray_bound; }, SetBigarrayBound, R"(
 Requires strategy="parameter_server". Weights with more elements than this number, which is at least 1, are divided
 evenly among all servers. Each other weight is on one server. None: 1000000. Weights of optimizers that update a weight
 as a whole (LAMB, Muon) are never divided.)")),
-      OfStrategy("int | None", "None", Number("bucket_bytes", &O::bucket_bytes, 1, kAnyNumber, R"(
+      OfStrategy("int | None", Number("bucket_bytes", &O::bucket_bytes, 1, kAnyNumber, R"(
 The approximate size of buckets, in bytes. The gradients in a bucket are reduced together. None: 4 MiB.
 Excludes parameter servers.)")),
-      OfStrategy("Report | None", "None",
-                 {"buckets", R"(
+      OfStrategy("Report | None", {"buckets", R"(
 The `exe.report()` of an executable that ran the same step on these ranks. Buckets are then chosen so that the step ends
 as early as possible. The choice depends on the time at which each gradient was computed, the duration of its update,
 and the duration of collectives of different sizes, which is measured during compilation, in about a second. Each rank
@@ -236,17 +242,16 @@ may have another `wire`, except "int8", for which gradients have no times. Resul
 than two hosts: there, buckets of other sizes may take routes that add in another order (`order="rank"` keeps one
 order). Buckets of gathered new weights, and all buckets along an axis whose ranks share memory, still follow
 `bucket_bytes`. Requires the backend "cpu". Excludes optimize=False, parameter servers and an axis "stage".)",
-                  [](const O& options) { return ToText(options.measured); },
-                  [](O& options, std::string_view text) { return FromText(text, options.measured); }}),
-      OneOf({"bf16", "int8"}, OfStrategy("str | None", "None", Bound("wire", &O::wire, R"(
+                                   [](const O& options) { return ToText(options.measured); },
+                                   [](O& options, std::string_view text) { return FromText(text, options.measured); }}),
+      OneOf({"bf16", "int8"}, OfStrategy("str | None", Bound("wire", &O::wire, R"(
 The dtype in which f32 gradients of `train_step` are sent between ranks. None: f32. "bf16": half of the bytes. Values
 are rounded to 8 bits of significand and added in f32, and the sum is rounded again. "int8": about a quarter of the
 bytes. Values are integers from -127 to 127, with one scale for 256 values. Each rank keeps the rounding errors, in f32
 and as large as the gradients, and adds them in the next step (docs/wire.md). The loss, statistics and norms are sent
 unchanged. Excludes `shard_optimizer` and `shared_weights`, which reduce gradients to slices, and parameter servers.
 "int8" also excludes an axis "stage".)"))),
-      OfStrategy("bool | float | None", "None",
-                 {"factors", R"(
+      OfStrategy("bool | float | None", {"factors", R"(
 The condition for sending the factors of a gradient in place of the gradient. The gradient of a layer's weights is a
 product. With few rows in a batch and a wide layer, the factors are much smaller than the product. A number, more than
 0: ranks gather the factors of all rows, and each rank computes the whole product, if that takes fewer operations than
@@ -256,32 +261,32 @@ only bytes count. False: every gradient is reduced. None: 100 if ranks along "da
 are on one host or the communicator has `order="rank"`. Gradients of micro-batches, and gradients that `shard_optimizer`
 reduces to slices, are always reduced. With `wire`, the bytes of a gradient are those that are sent. Excludes
 optimize=False and parameter servers.)",
-                  TextOfFactors, SetFactors}),
-      OfStrategy("bool", "True", Bound("optimize", &O::optimize, R"(
+                                         TextOfFactors, SetFactors}),
+      OfStrategy("bool", Bound("optimize", &O::optimize, R"(
 True runs all passes. False runs only those that the program needs to run: no buckets and no `factors`.)")),
-      OfStrategy("bool", "False", Bound("replicated", &O::replicated, R"(
+      OfStrategy("bool", Bound("replicated", &O::replicated, R"(
 True allows that all ranks get the same inputs and compute the same. False: a graph that has no input or state split
 over several ranks is an error. Without a `world`, True allows that each process of a job trains a model of its own.)")),
-      OfMachine("int", "512", Number("check_every", &O::check_every, 0, kAnyNumber, R"(
+      OfMachine("int", Number("check_every", &O::check_every, 0, kAnyNumber, R"(
 Ranks compare the contents of replicated inputs and states every `check_every` calls. 0: never. Equal on all ranks.)")),
-      OfMachine("str", "\"\"", Bound("isa", &O::isa, R"(
+      OfMachine("str", Bound("isa", &O::isa, R"(
 The instruction set of the processor that kernels may use: "sse41", "avx2" or "avx512". Empty: everything that the
 processor has. Set it if ranks have different processors. It holds for the whole process, so pass it to the first
 `compile`. For the backend "cuda": the GPU for which code is generated ("h200", "sm_90"). Empty: the first GPU of this
 machine. Loading a program requires the GPU; `lockstep-run --dry` prints the steps for a GPU that is not present.)")),
-      OfStrategy("bool", "False", Bound("tf32", &O::tf32, R"(
+      OfStrategy("bool", Bound("tf32", &O::tf32, R"(
 True lets GPUs multiply f32 matrices with significands of 10 bits (TF32), which is several times as fast.)")),
-      OfMachine("bool", "False", Bound("tune", &O::tune, R"(
+      OfMachine("bool", Bound("tune", &O::tune, R"(
 True measures the time of cuBLASLt's algorithms for each matrix product on rank 0's GPU. All ranks then use the fastest.
 Algorithms differ in rounding. A file below ~/.cache/lockstep keeps the choices, so that later programs on this machine
 compute the same bits. False uses the library's first choice, without a file.)")),
-      OfMachine("int | None", "None", Number("memory_limit", &O::memory_limit, 1, kAnyNumber, R"(
+      OfMachine("int | None", Number("memory_limit", &O::memory_limit, 1, kAnyNumber, R"(
 The maximum number of bytes that this rank holds during and between calls, as `exe.memory` counts them: states,
 constants, buckets of collectives and the arena. None: no limit. Inputs and results belong to the caller and are not
 counted. If a step needs more, values are recomputed instead of kept, starting with those that cost least for their
 bytes. Results have the same bits. `exe.recomputed` and `exe.steps` show the cost. If the limit cannot be kept, the
 error names the smallest limit that was found. Ranks may have different limits.)")),
-      OfMachine("bool", "False", Bound("profile", &O::profile, R"(
+      OfMachine("bool", Bound("profile", &O::profile, R"(
 True runs the steps of a GPU one by one and waits for each, so that `exe.profile` has the time of each step, with its
 launch and the wait. Calls take longer. Steps of a CPU always run like this. Equal on all ranks.)")),
   };

@@ -13,7 +13,7 @@
 namespace lockstep {
 
 struct CompileOption : OptionOf<CompileOptions> {
-  std::string type, default_value;        // in Python's syntax
+  std::string type, default_value;        // in Python's syntax; None if the type has it, or the field's
   bool is_of_strategy = false;            // true: equal on all ranks, which compare it; false: of a rank's machine
   std::vector<std::string> choices = {};  // the allowed values of a string option; empty: any value
 };

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <map>
 #include <set>
+#include <string>
 
 #include "passes/distribute/gather_factors.h"
 
@@ -24,23 +26,23 @@ TEST(OptionTable, HasEachNameOnceWithItsDocumentation) {
   EXPECT_TRUE(names.contains("mesh") && names.contains("threads"));
 }
 
-TEST(OptionTable, DefaultsInPythonAreThoseOfTheFields) {
-  const CompileOptions defaults;
-  for (const CompileOption& option : CompileOptionTable()) {
-    if (option.default_value == "None") continue;  // the documentation has the number, below
-    std::string text = option.default_value;
-    if (text == "True" || text == "False") text = text == "True" ? "true" : "false";
-    ASSERT_TRUE(FromText(std::string(text), text).ok());  // removes quotes
-    CompileOptions options;
-    ASSERT_EQ(option.set(options, text), absl::OkStatus()) << option.name;
-    EXPECT_EQ(option.text(options), option.text(defaults)) << option.name;
-  }
-  const auto none_is = [](const std::string& name, auto number) {
-    EXPECT_THAT(CompileOptionNamed(name).doc, HasSubstr("None: " + ToText(number))) << name;
-  };
-  none_is("bucket_bytes", passes::MergeOptions().max_bytes / (1 << 20));
-  none_is("bigarray_bound", passes::ServerOptions().bigarray_bound);
-  none_is("factors", passes::kOperationsPerByte);
+TEST(OptionTable, DefaultsAreThoseOfTheFields) {
+  std::map<std::string, std::string> defaults;
+  for (const CompileOption& option : CompileOptionTable()) defaults[option.name] = option.default_value;
+  EXPECT_EQ(defaults["check_every"], "512");
+  EXPECT_EQ(defaults["strategy"], "\"all_reduce\"");
+  EXPECT_EQ(defaults["isa"], "\"\"");
+  EXPECT_EQ(defaults["optimize"], "True");
+  EXPECT_EQ(defaults["asynchronous"], "False");
+  for (const std::string name : {"mesh", "factors", "threads", "max_staleness"}) EXPECT_EQ(defaults[name], "None");
+}
+
+// None stands for these values, which the documentation names.
+TEST(OptionTable, TheDocumentationOfNoneIsCurrent) {
+  const auto doc_of = [](std::string_view name) { return CompileOptionNamed(name).doc; };
+  EXPECT_THAT(doc_of("bigarray_bound"), HasSubstr("None: " + ToText(passes::ServerOptions().bigarray_bound) + ". "));
+  EXPECT_THAT(doc_of("factors"), HasSubstr("None: " + ToText(passes::kOperationsPerByte) + " if ranks"));
+  EXPECT_THAT(doc_of("bucket_bytes"), HasSubstr("None: " + ToText(passes::MergeOptions().max_bytes >> 20) + " MiB."));
 }
 
 TEST(Strategy, PrintsWhatIsNotTheDefault) {
@@ -84,6 +86,22 @@ TEST(Strategy, ErrorsNameTheOption) {
   EXPECT_EQ(error_of("asynchronous=true"), "asynchronous requires strategy=\"parameter_server\"");
   for (const CompileOption& option : CompileOptionTable())
     EXPECT_THAT(error_of(option.name + "=?"), StartsWith(option.name + " ")) << option.name;
+}
+
+TEST(OptionTable, RangesIncludeTheirEnds) {
+  const auto is_set = [](std::string_view name, std::string_view text) {
+    CompileOptions options;
+    options.servers = {.synchronous = false};
+    return CompileOptionNamed(name).set(options, text).ok();
+  };
+  EXPECT_TRUE(is_set("threads", "1") && is_set("threads", "1024"));
+  EXPECT_FALSE(is_set("threads", "0") || is_set("threads", "1025"));
+  EXPECT_TRUE(is_set("check_every", "0") && !is_set("check_every", "-1"));
+  EXPECT_TRUE(is_set("bucket_bytes", "1") && !is_set("bucket_bytes", "0"));
+  EXPECT_TRUE(is_set("memory_limit", "1") && !is_set("memory_limit", "0"));
+  EXPECT_TRUE(is_set("max_staleness", "0") && !is_set("max_staleness", "-1"));
+  EXPECT_TRUE(is_set("bigarray_bound", "1") && !is_set("bigarray_bound", "0"));
+  EXPECT_TRUE(is_set("factors", "1e-9") && !is_set("factors", "0"));
 }
 
 }  // namespace

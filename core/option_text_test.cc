@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 namespace lockstep {
@@ -51,6 +52,7 @@ TEST(OptionText, SplitsOutsideOfBracesAndQuotes) {
 TEST(OptionText, ReadsNamesAndValues) {
   EXPECT_THAT(*ParseNamedTexts(R"(a = 1,"b=,c"={d={e=2}},f=)"),
               ElementsAre(Pair("a", "1"), Pair("b=,c", "{d={e=2}}"), Pair("f", "")));
+  EXPECT_THAT(*ParseNamedTexts("\ta\n=\n1\t\n"), ElementsAre(Pair("a", "1")));
   EXPECT_EQ(ParseNamedTexts("a=1,b").status().message(), "'b' is not of the form name=value");
   EXPECT_EQ(ParseNamedTexts("a=1,a=2").status().message(), "'a' is given twice");
 }
@@ -70,24 +72,41 @@ TEST(OptionText, DescribesDefaultsAndMeanings) {
 TEST(OptionText, PrintsWhatIsNotTheDefaultAndReadsItAgain) {
   EXPECT_EQ(OptionsToText(OptionsOfRecipe(), Recipe()), "");
   const std::string text =
-      R"(shares=true,bytes=-3,rate=0.1,dtype=bf16,limit=5,mesh={data=2,model=4},split={fc*.w={model=0},"a,{b"={}},names=a|b)";
+      R"(shares=true,bytes=-3,rate=0.1,dtype=bf16,limit=5,mesh={model=4,data=2},split={fc*.w={model=0},"a,{b"={}},names=a|b)";
   const absl::StatusOr<Recipe> recipe = RecipeFrom(text);
   ASSERT_TRUE(recipe.ok()) << recipe.status();
   EXPECT_TRUE(recipe->shares);
   EXPECT_EQ(recipe->bytes, -3);
-  EXPECT_EQ(recipe->mesh, Mesh({{"data", 2}, {"model", 4}}));
+  EXPECT_EQ(recipe->mesh, Mesh({{"model", 4}, {"data", 2}}));
   EXPECT_THAT(recipe->split, ElementsAre(Pair("fc*.w", ElementsAre(Pair("model", 0))), Pair("a,{b", ElementsAre())));
   EXPECT_EQ(OptionsToText(OptionsOfRecipe(), *recipe), text);
   EXPECT_EQ(RecipeFrom("rate=inf")->rate, std::numeric_limits<double>::infinity());
 }
 
 TEST(OptionText, KeepsAnyText) {
-  for (const std::string text : {"", "a b", "\"", "\\", "{", "line\nline", "=", "|"}) {
+  for (const std::string text : {"", "a b", " a", "a\t", "a\n", "\"", "\\", "{", "}", "line\nline", "=", ",", "|"}) {
     const absl::StatusOr<Recipe> recipe = RecipeFrom("dtype=" + ToText(text) + ",names=a|" + ToText(text));
     ASSERT_TRUE(recipe.ok()) << recipe.status();
     EXPECT_EQ(recipe->dtype, text);
     EXPECT_THAT(recipe->names, ElementsAre("a", text));
   }
+}
+
+TEST(OptionText, KeepsEachBitOfANumber) {
+  for (const double number : {0.1, 1.0 / 3, 123456789.0, 1e-300, 1e22, std::nextafter(1.0, 2.0), -2.5}) {
+    double parsed = 0;
+    ASSERT_TRUE(FromText(ToText(number), parsed).ok()) << ToText(number);
+    EXPECT_EQ(parsed, number) << ToText(number);
+  }
+}
+
+TEST(OptionText, DescribesTheDefaultsThatItIsGiven) {
+  const std::vector<OptionOf<Recipe>> options = {Bind("bytes", &Recipe::bytes, "of a bucket"),
+                                                 Bind("rate", &Recipe::rate)};
+  EXPECT_EQ(DescribeOptions(options), "bytes=7 (of a bucket), rate=0.5");
+  Recipe defaults;
+  defaults.bytes = 9;
+  EXPECT_EQ(DescribeOptions(options, defaults), "bytes=9 (of a bucket), rate=0.5");
 }
 
 TEST(OptionText, ErrorsNameTheOption) {
@@ -101,6 +120,8 @@ TEST(OptionText, ErrorsNameTheOption) {
   for (const std::string name : {"1st", "a-b", ""})
     EXPECT_EQ(ErrorOf("mesh={\"" + name + "\"=2}"), "mesh: the name of an axis is '" + name + "', " + expected);
   EXPECT_EQ(ErrorOf("mesh={a=256,_2=256}"), "mesh: axis _2 has size 256, which makes too many ranks");
+  EXPECT_EQ(ErrorOf("mesh=of{data=2}"), "mesh is 'of{data=2}', expected names and values in braces");
+  EXPECT_EQ(ErrorOf("mesh={data=2}x"), "mesh is '{data=2}x', expected names and values in braces");
   EXPECT_EQ(ErrorOf("split={w={model=x}}"), "split: w: model is 'x', expected a whole number");
   EXPECT_EQ(ErrorOf("split={w={model=0},w={}}"), "split: 'w' is given twice");
   EXPECT_EQ(
@@ -108,6 +129,16 @@ TEST(OptionText, ErrorsNameTheOption) {
       "there is no option 'byte'; is bytes meant? There are bytes, dtype, limit, mesh, names, rate, shares, split");
   EXPECT_THAT(ErrorOf("precision=1"), HasSubstr("there is no option 'precision'; there are bytes"));
   EXPECT_EQ(SuggestName("a", {}), "; there are none");
+  EXPECT_THAT(ErrorOf("bytesize=1"), HasSubstr("there is no option 'bytesize'; there are"));  // three letters more
+  EXPECT_THAT(ErrorOf("rta=1"), HasSubstr("there is no option 'rta'; there are"));            // a short name
+  EXPECT_THAT(ErrorOf("dtpye=1"), HasSubstr("there is no option 'dtpye'; is dtype meant?"));
+  EXPECT_EQ(CheckOptionNames({{"x", ""}}, {"far", "far"}).message(), "there is no option 'x'; there are far");
+}
+
+TEST(OptionText, AListReplacesTheOneBefore) {
+  std::vector<std::string> names = {"before"};
+  ASSERT_TRUE(FromText("a|b", names).ok());
+  EXPECT_THAT(names, ElementsAre("a", "b"));
 }
 
 }  // namespace

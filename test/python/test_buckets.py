@@ -96,6 +96,14 @@ def test_a_report_knows_when_gradients_are_ready() -> None:
             assert (gradient.update > 0) == (gradient.name != "loss") or gradient.name == "loss"
 
 
+def test_each_time_of_a_report_is_passed_on() -> None:
+    told = report({"a": 1.0, "b": 0.5}, needed=2.0, update=0.25)
+    assert _buckets.times_of(told, 2) == {
+        "a": (1_000_000_000, 2_000_000_000, 250_000_000),
+        "b": (500_000_000, 2_000_000_000, 250_000_000),
+    }
+
+
 @pytest.mark.usefixtures("between_hosts")
 def test_what_is_late_travels_alone() -> None:
     def body(world: ls.Communicator) -> list[list[str]]:
@@ -238,12 +246,18 @@ def test_a_report_of_another_program() -> None:
         assert "the report has no times for any gradient of this program, such as" in message
 
 
-def test_reports_of_different_programs() -> None:
-    programs = [report(late([])), report({"grad/other": 1.0}, program="other")]
+@pytest.mark.parametrize(
+    ("other", "parts"),
+    [
+        (report({"grad/other": 1.0}, program="other"), ["@other with 1", "only one has %grad/fc1.bias"]),
+        (report(late([]), program="other"), ["@other with 7"]),
+        (report(late([]) | {"grad/other": 1.0}), ["@mlp with 8", "only one has %grad/other"]),
+    ],
+)
+def test_reports_of_different_programs(other: _report.Report, parts: list[str]) -> None:
+    programs = [report(late([])), other]
     for message in errors_of(2, lambda world: compiled(world, buckets=programs[world.rank])):
-        assert "reports of the same step" in message
-        assert "@mlp" in message
-        assert "@other" in message
+        assert all(part in message for part in ["@mlp with 7", *parts, "reports of the same step"]), message
 
 
 def test_only_one_rank_has_a_report() -> None:

@@ -26,6 +26,7 @@ def values(rank: int, dtype: np.dtype) -> np.ndarray:
 
 def assert_same(found: np.ndarray, expected: object, dtype: np.dtype) -> None:
     assert isinstance(found, np.ndarray) and found.dtype == dtype.newbyteorder("=")
+    assert found.shape == np.shape(expected)
     np.testing.assert_array_equal(found, expected)
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,13 @@ def test_ranks_that_differ_are_told() -> None:
 def test_what_is_no_price(factors: Any) -> None:
     with raises(f"compile: factors is {factors!r}, expected True, False, or operations per byte, more than 0"):
         ls.compile(wide_step(), factors=factors)
+
+
+def test_rank_order_is_only_a_default() -> None:
+    """A communicator with order="rank" sends no factors, unless they are asked for."""
+    with_defaults, world = ls._compile.options.with_defaults_of, SimpleNamespace(_in_rank_order=True)
+    assert with_defaults(world, {"threads": 1})["factors"] is False
+    assert with_defaults(world, {"threads": 1, "factors": 0.5})["factors"] == 0.5
 
 
 @pytest.mark.parametrize("factors", [True, 100.0])

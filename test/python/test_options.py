@@ -138,6 +138,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     },
     "factors=false": {"factors": False},
     "factors=0.5": {"factors": 0.5},
+    "factors=12345678.25": {"factors": 12345678.25},
 }
 
 
@@ -247,6 +248,11 @@ def test_an_executable_says_what_it_was_compiled_with() -> None:
     }
 
 
+def test_a_pipeline_has_an_axis_for_its_batches() -> None:
+    for found in run_in_threads(2, lambda world: ls.compile(step(), world=world, threads=1, mesh={"stage": 2})):
+        assert str(found.strategy) == "mesh={data=1,stage=2}"
+
+
 def test_a_strategy_has_the_buckets_that_a_report_gave() -> None:
     def body(world: ls.Communicator) -> tuple[str, list[str], list[str]]:
         first = ls.compile(step(), world=world, threads=1)
@@ -274,6 +280,9 @@ def test_keywords_beside_a_strategy() -> None:
     assert error_of(strategy=5).startswith("compile: strategy is 5, expected")
     exe = ls.compile(step(), strategy="bucket_bytes=64", wire="bf16", threads=1)
     assert str(exe.strategy) == "mesh={data=1},bucket_bytes=64,wire=bf16"
+    exe = ls.compile(step(), strategy="wire=bf16", wire=None, threads=1)  # None is no second value
+    assert str(exe.strategy) == "mesh={data=1},wire=bf16"
+    assert ls.compile(step(), strategy=str(ls.Strategy()), threads=1).strategy == ls.Strategy(mesh={"data": 1})
 
 
 def test_ranks_compare_their_strategies() -> None:

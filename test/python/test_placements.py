@@ -18,6 +18,7 @@ import lockstep as ls
 from cases import CASES
 from example_parts import part
 from limited_memory import wide_step
+from lockstep._compile import placements as _placements
 from lockstep.forecast import Link, Machine
 from ranks import errors_of, mpirun, run_in_threads
 from test_errors import mlp, raises
@@ -260,6 +261,16 @@ def test_a_plan_is_printed_saved_and_read(tmp_path: Path) -> None:
         ls.Plan.read(tmp_path / "none.toml")
 
 
+def test_the_first_entry_that_matches_counts() -> None:
+    patterns = {"w*": ls.split(1, "model"), "w2": ls.replicated(), "v": ls.split(0, "data")}
+    given = _placements.choices({"w1": {"model": 0}}, patterns)
+    assert _placements.chosen(given, ["w1", "w2", "v", "b"]) == {
+        "w1": {"model": 0},
+        "w2": {"model": 1},
+        "v": {"data": 0},
+    }
+
+
 def test_a_plan_has_a_mesh() -> None:
     step = training(MLP, OPTIMIZERS[0])
     plan = ls.plan(step, MODEL, machine=FAST)
@@ -268,6 +279,8 @@ def test_a_plan_has_a_mesh() -> None:
     assert results[0]
     with raises("mesh is {'model': 1}, but placements is a plan for the mesh {'data': 1, 'model': 2}"):
         ls.compile(step, mesh={"model": 1}, placements=plan)
+    with raises("mesh is {'model': 2, 'data': 1}, but placements is a plan for"):  # the ranks of another order
+        ls.compile(step, mesh={"model": 2, "data": 1}, placements=plan)
 
 
 def test_a_plan_that_shares_nothing_says_so_and_compiles(

@@ -62,6 +62,14 @@ def test_ranks_with_different_numbers_of_threads() -> None:
         assert re.search(r"threads of a rank.*on rank 0: 1\n.*on rank 1: 2\n.*threads=1", message, re.DOTALL), message
 
 
+def test_ranks_with_different_checks() -> None:
+    graph = ls.parse(GRAPH.replace("[4", "[8"))
+    for message in errors_of(2, lambda world: ls.compile(graph, world=world, threads=1, check_every=1 + world.rank)):
+        assert "on rank 0: checked every 1 runs" in message and "on rank 1: checked every 2 runs" in message, message
+    for message in errors_of(2, lambda world: ls.compile(graph, world=world, threads=1, profile=world.rank == 1)):
+        assert "on rank 1: profiled: step by step" in message, message
+
+
 def test_threads_are_equal_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts of 12 cores, one with two ranks and one with one rank."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -288,6 +288,13 @@ def test_where_it_cannot_be() -> None:
         ls._compile.options.check_on_one_host(SimpleNamespace(size=3, host=hosts.__getitem__))
 
 
+def test_compile_checks_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ls.Communicator, "host", lambda world, rank: f"host {rank}")
+    step = sharded_step(MLP, ls.optim.Adam(1e-2))
+    for message in errors_of(2, lambda world: ls.compile(step, world=world, shared_weights=True, threads=1)):
+        assert "shared_weights requires ranks on one host, but rank 0 is on host 0 and rank 1 on host 1" in message
+
+
 def assert_nothing_stays(folder: Path) -> None:
     """Asserts that files of /dev/shm that ranks had mapped are gone. Ranks' records stay by intent, and are not memory
     of weights.

@@ -175,20 +175,39 @@ TEST(DescriptionOf, SaysWhatListsHold) {
   EXPECT_NE(of(Collective::Permute(5, DType::kF32, there)), of(Collective::Permute(5, DType::kF32, back)));
 }
 
-// Calls that differ in one of these are not the same collective.
-TEST(DescriptionOf, DiffersIfAnyFieldOfTheCallDoes) {
-  const Collective call = Call(CollectiveOp::kReduceScatter, 5);
-  std::vector<Collective> others(5, call);
-  others[0].op = CollectiveOp::kAllReduce;
-  others[1].dtype = DType::kF64;
-  others[2].kind = ReduceKind::kSum;
-  others[3].root = 1;
-  others[4].counts = {6};
-  for (const Collective& other : others) EXPECT_NE(DescriptionOf(other, {}), DescriptionOf(call, {})) << other.root;
-  EXPECT_EQ(DescriptionOf(call, {.label = "one"}), DescriptionOf(call, {.label = "another"}));
-  EXPECT_NE(DescriptionOf(call, {.compared_only = true}), DescriptionOf(call, {}));
-  EXPECT_NE(DescriptionOf(call, {.is_transfer = true}), DescriptionOf(call, {}));
-  EXPECT_NE(DescriptionOf(call, {.evidence = {.states = 1}}), DescriptionOf(call, {}));
+TEST(DescriptionOf, DiffersWithEachFieldOfACall) {
+  const Collective call = Call(CollectiveOp::kReduceScatter, 10);
+  std::vector<OpDescription> all = {DescriptionOf(call, {})};
+  const auto add = [&](void (*change)(Collective&, Communicator::Call&)) {
+    Collective changed = call;
+    Communicator::Call of = {};
+    change(changed, of);
+    all.push_back(DescriptionOf(changed, of));
+  };
+  add([](Collective& c, Communicator::Call&) { c.op = CollectiveOp::kAllReduce; });
+  add([](Collective& c, Communicator::Call&) { c.dtype = DType::kI32; });
+  add([](Collective& c, Communicator::Call&) { c.kind = ReduceKind::kMin; });
+  add([](Collective& c, Communicator::Call&) { c.root = 1; });
+  add([](Collective& c, Communicator::Call&) { c.counts = {11}; });
+  add([](Collective& c, Communicator::Call&) { c.counts = {4, 6}; });
+  add([](Collective& c, Communicator::Call&) { c.counts = {4, 6, 0}; });
+  add([](Collective&, Communicator::Call& of) { of.compared_only = true; });
+  add([](Collective&, Communicator::Call& of) { of.is_transfer = true; });
+  add([](Collective&, Communicator::Call& of) { of.evidence.program = 1; });
+  add([](Collective&, Communicator::Call& of) { of.evidence.assignments = 1; });
+  add([](Collective&, Communicator::Call& of) { of.evidence.inputs = 1; });
+  add([](Collective&, Communicator::Call& of) { of.evidence.states = 1; });
+  add([](Collective&, Communicator::Call& of) { of.evidence.settings = 1; });
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(all[i], all[j]) << i << " and " << j;
+  }
+  // Pairs that share a source or a target, and ranks of two bytes.
+  const auto permute = [](const std::vector<RankPair>& pairs) {
+    return DescriptionOf(Collective::Permute(5, DType::kF32, pairs), {}).lists;
+  };
+  EXPECT_NE(permute({{0, 1}}), permute({{0, 2}}));
+  EXPECT_NE(permute({{0, 1}}), permute({{2, 1}}));
+  EXPECT_NE(permute({{0, 1}}), permute({{0, 257}}));
 }
 
 TEST(Describe, SaysWhatEachCollectiveIs) {
