@@ -83,12 +83,13 @@ bench: build ## Measure against PyTorch and MPI; needs torch 2.13 in .venv (ARGS
 scaling: build ## Train on 1, 2, 4 and 8 simulated hosts, also with PyTorch and MXNet, and write docs/scaling.md; needs root (ARGS="--mxnet PYTHON")
 	.venv/bin/python benchmarks/scaling.py $(ARGS)
 
-docs: build ## Generate docs/ops.md, docs/onnx.md, docs/options.md and the stubs of optimizers, losses and options
+docs: build ## Generate docs/ops.md, docs/onnx.md, docs/options.md and the stubs of the Python package
 	$(BAZEL) build $(BAZEL_FLAGS) //tools:ops-document
 	bazel-bin/tools/ops-document > docs/ops.md
 	.venv/bin/python tools/python_stubs.py
 	.venv/bin/python tools/onnx_document.py
 	.venv/bin/python tools/options_document.py
+	.venv/bin/python -m nanobind.stubgen -q -P -m lockstep._lockstep -o python_bindings/lockstep/_lockstep.pyi
 
 format: setup ## Format C++ and Python in place
 	@clang-format-19 -i $(CPP_FILES)

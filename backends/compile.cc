@@ -2,6 +2,7 @@
 
 #include "backends/emit_executable.h"
 #include "core/local_types.h"
+#include "core/op_def.h"
 #include "passes/pipeline.h"
 
 namespace lockstep {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/builder.h"
+#include "core/option_text.h"
 
 namespace lockstep {
 namespace {
@@ -171,7 +172,11 @@ const OpDef::AttributeDef* OpDef::FindAttribute(std::string_view name) const {
 absl::StatusOr<AttributeMap> OpDef::CompleteAttributes(AttributeMap attributes) const {
   for (auto& [name, value] : attributes) {
     const AttributeDef* def = FindAttribute(name);
-    if (!def) return InvalidArgument() << name_ << ": unknown attribute '" << name << "'";
+    if (!def) {
+      std::vector<std::string> names;
+      for (const AttributeDef& attribute : attributes_) names.push_back(attribute.name);
+      return InvalidArgument() << name_ << ": unknown attribute '" << name << "'" << SuggestName(name, names);
+    }
     if (std::holds_alternative<double>(def->example) && std::holds_alternative<int64_t>(value)) {
       value = static_cast<double>(std::get<int64_t>(value));
     }

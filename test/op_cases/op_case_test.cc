@@ -227,7 +227,8 @@ TEST(Completeness, EveryOpHasARowWithoutElements) {
     }
   }
   for (const OpDef* op : AllOps())
-    EXPECT_NE(with_empty.contains(op->name()), never_empty.contains(op->name())) << op->name();
+    EXPECT_NE(with_empty.contains(op->name()), never_empty.contains(op->name()))
+        << op->name() << ": add a row with a tensor without elements, or, if the op refuses them all, its name above";
 }
 
 TEST(Completeness, EveryConstraintHasANegativeRow) {

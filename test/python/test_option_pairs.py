@@ -54,6 +54,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "profile": {"profile": True},
 }
 ELSEWHERE = {"graph", "backend", "world", "isa"}
+# These leave the program of this step as it is: the first is the default mesh, the small step fits one bucket, what is
+# replicated is only not refused, tf32 and tune are of GPUs, and the others are about runs.
+UNCHANGED = {"mesh data", "buckets", "replicated", "tf32", "tune", "check_every", "memory_limit", "profile"}
 
 
 def step_of(options: Mapping[str, Any]) -> ls.Graph:
@@ -91,7 +94,21 @@ def reports() -> list[ls.Report]:
 
 def test_each_option_is_here() -> None:
     here = {name for options in OPTIONS.values() for name in options}
-    assert here == set(inspect.signature(ls.compile).parameters) - ELSEWHERE
+    assert here == set(inspect.signature(ls.compile).parameters) - ELSEWHERE, "add a value of the new option to OPTIONS"
+
+
+def test_each_option_changes_the_program(reports: list[ls.Report]) -> None:
+    def program_of(options: dict[str, Any]) -> list[tuple[str, str]]:
+        def body(world: ls.Communicator) -> tuple[str, str]:
+            given = options | ({"buckets": reports[world.rank]} if "buckets" in options else {})
+            exe = ls.compile(step_of(options), world=world, **{"threads": 1, **given})
+            return str(exe.graph), exe.steps
+
+        return run_in_threads(RANKS, body)
+
+    default = program_of({})
+    same = {name for name, options in OPTIONS.items() if "strategy" not in options and program_of(options) == default}
+    assert same == UNCHANGED, "an option that compile does not apply, or add it to UNCHANGED with the reason"
 
 
 @pytest.mark.parametrize("first", OPTIONS)

@@ -1,4 +1,4 @@
-"""The checked-in stubs match the extension module. python_bindings/BUILD has the command that writes them."""
+"""The checked-in stubs match the extension module. `make docs` writes them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_stub_is_what_stubgen_writes(tmp_path: Path) -> None:
         tmp_path / "new.pyi",
     ]
     subprocess.run(command, check=True, timeout=60)
-    assert (PACKAGE / "_lockstep.pyi").read_text() == (tmp_path / "new.pyi").read_text()
+    assert (PACKAGE / "_lockstep.pyi").read_text() == (tmp_path / "new.pyi").read_text(), "run `make docs`"
 
 
 def test_the_generated_stubs_are_those_of_what_is_compiled_in() -> None:

@@ -60,7 +60,10 @@ class Generator {
   Value Binary() {
     static const std::vector<std::string> ops = ElementwiseOpsOfFloats(2);
     const OpDef& op = GetOp(random_.Of(ops));
-    const Value x = draft_.PickNumber();
+    const Value x = draft_.Pick([&](Value value) {
+      const TensorType types[] = {value.type(), value.type()};
+      return value.dtype() != DType::kBool && op.InferTypes(types, {}).ok();
+    });
     if (!x) return x;
     const Value y = random_.Chance(40) ? draft_.Constant(x.type()) : draft_.PickOf(x.type());
     return random_.Chance(50) ? b_.Op(op.name(), {y, x}) : b_.Op(op.name(), {x, y});
