@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 namespace lockstep {
 
@@ -44,6 +45,9 @@ struct CollectiveTraits {
   bool synchronizes() const { return moves_data && !has_root() && !permutes; }
 };
 CollectiveTraits TraitsOf(CollectiveOp op);
+
+// Returns the collectives with a property, in the order of their enumerators.
+std::vector<CollectiveOp> CollectiveOpsWith(bool (*property)(const CollectiveTraits&));
 
 inline std::string_view CollectiveOpName(CollectiveOp op) { return TraitsOf(op).name; }
 // The collective of this name that moves data; null if there is none.
