@@ -45,5 +45,16 @@ TEST(CollectiveOp, TraitsSayHowDataMoves) {
               ElementsAre("all_reduce", "all_gather", "reduce_scatter", "all_to_all"));
 }
 
+// A reduction to the root combines what a direct collective would only copy, and only the root waits for all ranks.
+TEST(CollectiveOp, AReductionToTheRootIsNotDirect) {
+  CollectiveTraits traits;
+  traits.to_root = true;
+  EXPECT_TRUE(traits.is_direct());
+  traits.reduces = true;
+  EXPECT_FALSE(traits.is_direct() || traits.synchronizes());
+  traits.to_root = false;
+  EXPECT_TRUE(traits.synchronizes());
+}
+
 }  // namespace
 }  // namespace lockstep
