@@ -168,6 +168,7 @@ TEST(DescriptionOf, SaysWhatListsHold) {
   EXPECT_EQ(of(Collective::AllGather(5, DType::kF32)).lists, 0u);
   const int64_t counts[] = {2, 3}, others[] = {3, 2};
   EXPECT_EQ(of(Collective::AllGather(counts, DType::kF32)).count, 5);
+  EXPECT_EQ(of(Collective::AllGather(counts, DType::kF32)).pieces, 2);
   EXPECT_NE(of(Collective::AllGather(counts, DType::kF32)), of(Collective::AllGather(others, DType::kF32)));
   const RankPair there[] = {{.source = 0, .target = 1}}, back[] = {{.source = 1, .target = 0}};
   EXPECT_NE(of(Collective::Permute(5, DType::kF32, there)), of(Collective::Permute(5, DType::kF32, back)));
