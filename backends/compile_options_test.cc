@@ -113,6 +113,9 @@ TEST(CheckOptions, ReturnsTheMeshOfAllRanks) {
     options.mesh = mesh;
     EXPECT_EQ(*CheckOptions(graph, options, "cpu"), mesh);
   }
+  graph.set_mesh(options.mesh);  // with a stage
+  EXPECT_EQ(*CheckOptions(graph, options, "cpu"), graph.mesh());
+  graph.set_mesh(Mesh({{"data", 2}}));
   options.servers.emplace();
   EXPECT_EQ(CheckOptions(graph, options, "cpu").status().message(),
             "graph @g: strategy=\"parameter_server\": it is already distributed, over the mesh {data=2}");

@@ -37,6 +37,14 @@ TEST(OptionTable, DefaultsAreThoseOfTheFields) {
   for (const std::string name : {"mesh", "factors", "threads", "max_staleness"}) EXPECT_EQ(defaults[name], "None");
 }
 
+TEST(OptionTable, OptionsOfAMachineAreNotOfTheStrategy) {
+  std::set<std::string> of_machine;
+  for (const CompileOption& option : CompileOptionTable()) {
+    if (!option.is_of_strategy) of_machine.insert(option.name);
+  }
+  EXPECT_EQ(of_machine, (std::set<std::string>{"check_every", "isa", "memory_limit", "profile", "threads", "tune"}));
+}
+
 // None stands for these values, which the documentation names.
 TEST(OptionTable, TheDocumentationOfNoneIsCurrent) {
   const auto doc_of = [](std::string_view name) { return CompileOptionNamed(name).doc; };
@@ -76,6 +84,12 @@ TEST(Strategy, IsWhatItsTextSays) {
     EXPECT_EQ(*Strategy::Parse(every.ToString()), every) << every.ToString();
   }
   EXPECT_FALSE(*parsed == every);
+}
+
+TEST(Strategy, SharedWeightsIncludeShardedOptimizers) {
+  EXPECT_TRUE(Strategy::Parse("shared_weights=true")->shard_optimizer);
+  EXPECT_TRUE(Strategy::Parse("shard_optimizer=true,shared_weights=false")->shard_optimizer);
+  EXPECT_FALSE(Strategy::Parse("shared_weights=false")->shard_optimizer);
 }
 
 TEST(Strategy, ErrorsNameTheOption) {

@@ -21,10 +21,17 @@ CollectiveTraits TraitsOf(CollectiveOp op) {
   return {};
 }
 
+std::vector<CollectiveOp> CollectiveOpsWith(bool (*property)(const CollectiveTraits&)) {
+  std::vector<CollectiveOp> ops;
+  for (CollectiveOp op = {}; !TraitsOf(op).name.empty(); op = static_cast<CollectiveOp>(static_cast<int>(op) + 1)) {
+    if (property(TraitsOf(op))) ops.push_back(op);
+  }
+  return ops;
+}
+
 std::optional<CollectiveOp> CollectiveOpFromName(std::string_view name) {
-  for (auto op = CollectiveOp::kBarrier; !TraitsOf(op).name.empty();
-       op = static_cast<CollectiveOp>(static_cast<int>(op) + 1)) {
-    if (TraitsOf(op).name == name && TraitsOf(op).moves_data) return op;
+  for (const CollectiveOp op : CollectiveOpsWith([](const CollectiveTraits& traits) { return traits.moves_data; })) {
+    if (TraitsOf(op).name == name) return op;
   }
   return std::nullopt;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 namespace lockstep {
 
@@ -25,7 +26,7 @@ enum class CollectiveOp : uint8_t {
 struct CollectiveTraits {
   std::string_view name;     // "all_reduce", in steps and messages
   bool moves_data = true;    // false: only the communicator's own
-  bool reduces = false;      // has a kind
+  bool reduces = false;      // inputs of ranks are combined elementwise, by a ReduceKind
   bool from_root = false;    // the root's input alone is read
   bool to_root = false;      // the root's output alone gets anything
   bool permutes = false;     // from the sources of pairs to their targets
@@ -38,12 +39,15 @@ struct CollectiveTraits {
   bool has_root() const { return from_root || to_root; }
   // The communicator counts the elements of a rank's slice.
   bool counts_slices() const { return scatters || gathers; }
-  // Each element goes from one rank to one rank.
-  bool is_direct() const { return permutes || to_root || (!reduces && scatters); }
+  // Each element is copied from one rank to one rank.
+  bool is_direct() const { return !reduces && (permutes || to_root || scatters); }
   // No rank has its result before all ranks have started: each result depends on all inputs.
   bool synchronizes() const { return moves_data && !has_root() && !permutes; }
 };
 CollectiveTraits TraitsOf(CollectiveOp op);
+
+// Returns the collectives with a property, in the order of their enumerators.
+std::vector<CollectiveOp> CollectiveOpsWith(bool (*property)(const CollectiveTraits&));
 
 inline std::string_view CollectiveOpName(CollectiveOp op) { return TraitsOf(op).name; }
 // The collective of this name that moves data; null if there is none.

@@ -89,6 +89,10 @@ TEST(OptionText, KeepsAnyText) {
     ASSERT_TRUE(recipe.ok()) << recipe.status();
     EXPECT_EQ(recipe->dtype, text);
     EXPECT_THAT(recipe->names, ElementsAre("a", text));
+    EXPECT_THAT(RecipeFrom("names=" + ToText(std::vector<std::string>{text}))->names, ElementsAre(text));
+    Named<int64_t> named;
+    ASSERT_TRUE(FromText(ToText(Named<int64_t>{{text, 5}}), named).ok()) << text;
+    EXPECT_THAT(named, ElementsAre(Pair(text, 5)));
   }
 }
 
@@ -120,6 +124,8 @@ TEST(OptionText, ErrorsNameTheOption) {
   for (const std::string name : {"1st", "a-b", ""})
     EXPECT_EQ(ErrorOf("mesh={\"" + name + "\"=2}"), "mesh: the name of an axis is '" + name + "', " + expected);
   EXPECT_EQ(ErrorOf("mesh={a=256,_2=256}"), "mesh: axis _2 has size 256, which makes too many ranks");
+  EXPECT_EQ(ErrorOf("mesh={a=4,b=4611686018427387904}"),
+            "mesh: axis b has size 4611686018427387904, which makes too many ranks");
   EXPECT_EQ(ErrorOf("mesh=of{data=2}"), "mesh is 'of{data=2}', expected names and values in braces");
   EXPECT_EQ(ErrorOf("mesh={data=2}x"), "mesh is '{data=2}x', expected names and values in braces");
   EXPECT_EQ(ErrorOf("split={w={model=x}}"), "split: w: model is 'x', expected a whole number");

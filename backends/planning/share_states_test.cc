@@ -172,14 +172,19 @@ class Sharing {
 };
 
 TEST(GuardSharedStates, ACollectiveOfAllRanksIsAsGoodAsABarrier) {
-  EXPECT_EQ(Sharing().Read(0).Start().Wait().Write(0).Guarded(), "read 0, start 0, wait 0, write 0, barrier 1, over 1");
+  for (const CollectiveOp op :
+       CollectiveOpsWith([](const CollectiveTraits& traits) { return traits.synchronizes(); })) {
+    EXPECT_EQ(Sharing().Read(0).Start(op).Wait().Write(0).Guarded(),
+              "read 0, start 0, wait 0, write 0, barrier 1, over 1")
+        << CollectiveOpName(op);
+  }
 }
 
 TEST(GuardSharedStates, OneThatSomeRanksNeedNotAwaitIsNot) {
   const std::string guarded = "read 0, barrier 0, start 1, wait 1, over 0, write 0, barrier 2, over 2";
-  for (const CollectiveOp op :
-       {CollectiveOp::kBroadcast, CollectiveOp::kPermute, CollectiveOp::kGather, CollectiveOp::kScatter})
-    EXPECT_EQ(Sharing().Read(0).Start(op).Wait().Write(0).Guarded(), guarded);
+  const auto needs_barrier = [](const CollectiveTraits& traits) { return traits.moves_data && !traits.synchronizes(); };
+  for (const CollectiveOp op : CollectiveOpsWith(needs_barrier))
+    EXPECT_EQ(Sharing().Read(0).Start(op).Wait().Write(0).Guarded(), guarded) << CollectiveOpName(op);
   EXPECT_EQ(Sharing().Read(0).Start(CollectiveOp::kAllReduce, 0).Wait().Write(0).Guarded(), guarded)
       << "of no elements";
   EXPECT_EQ(Sharing().Read(0).Start(CollectiveOp::kAllReduce, 1, /*mesh_axis=*/1).Wait().Write(0).Guarded(), guarded);

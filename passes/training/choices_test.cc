@@ -277,6 +277,10 @@ TEST_F(LossErrors, NameTheOption) {
             "loss softmax_cross_entropy: ignore_index is 0.5, expected an int");
   EXPECT_EQ(ErrorOfChoice({.predictions = {"m"}, .options = {{"class_weights", Floats({1, 2, -0.5, 1, 1})}}}),
             "loss softmax_cross_entropy: class_weights[2] is -0.5, expected a finite number of at least 0");
+  EXPECT_EQ(ErrorOfChoice({.predictions = {"m"}, .options = {{"class_weights", Floats({-1, 1, 1, 1, 1})}}}),
+            "loss softmax_cross_entropy: class_weights[0] is -1, expected a finite number of at least 0");
+  EXPECT_EQ(ErrorOfChoice({.predictions = {"m"}, .options = {{"class_weights", Tensor({DType::kF32, Shape({5})})}}}),
+            "loss softmax_cross_entropy: class_weights is f32[5], expected a list of floats");
   EXPECT_EQ(ErrorOfChoice({.predictions = {"m"}, .options = {{"class_weights", Tensor::Scalar(DType::kF64, 1)}}}),
             "loss softmax_cross_entropy: class_weights is f64[], expected a list of floats");
   EXPECT_EQ(ErrorOfChoice({.predictions = {"m"}, .options = {{"class_weights", 0.5}}}),

@@ -463,6 +463,7 @@ TEST(CompiledStages, RefuseWhatTheyCannotRun) {
               HasSubstr("only a training step with an optimizer can be cut into stages"));
   EXPECT_THAT(CompileError(step, two, std::nullopt), HasSubstr("CompileOptions::rank"));
   EXPECT_THAT(CompileError(step, two, 2), HasSubstr("there is no rank 2"));
+  EXPECT_THAT(CompileError(step, two, -1), HasSubstr("there is no rank -1"));
   Graph split = step.Clone();
   for (size_t i = 0; i < split.inputs().size(); ++i) {
     if (split.inputs()[i].name() == "w1") split.set_input_placements(i, {{"data", Placement::Split(1)}});

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -27,6 +28,12 @@ std::vector<OpCase> CollectiveRows() {
   return rows;
 }
 
+// The traits of the row's op; no trait if it is not a collective.
+CollectiveTraits TraitsOfRow(const OpCase& row) {
+  const std::optional<CollectiveOp> op = GetOp(row.op).collective();
+  return op ? TraitsOf(*op) : CollectiveTraits{.name = row.op, .moves_data = false};
+}
+
 std::string CollectiveName(const testing::TestParamInfo<OpCase>& info) {
   return info.param.op + "_" + std::to_string(info.index);
 }
@@ -42,7 +49,8 @@ void ExpectExchanged(const OpCase& row, const Node& node, const std::vector<std:
   const auto expect_zeros = [&](int64_t rank) {
     EXPECT_EQ(result(rank), Tensor(result(rank).type())) << "rank " << rank;
   };
-  if (row.op == "all_to_all") {
+  const CollectiveTraits traits = TraitsOfRow(row);
+  if (traits.gathers && traits.scatters) {
     const int64_t split_dim = node.attr<int64_t>("split_dim"), concat_dim = node.attr<int64_t>("concat_dim");
     for (int64_t source = 0; source < row.ranks; ++source) {
       for (int64_t target = 0; target < row.ranks; ++target) {
@@ -51,29 +59,26 @@ void ExpectExchanged(const OpCase& row, const Node& node, const std::vector<std:
             << "from " << source << " to " << target;
       }
     }
-  } else if (row.op == "collective_permute") {
+  } else if (traits.permutes) {
     const auto &sources = node.attr<Ints>("sources"), &targets = node.attr<Ints>("targets");
     for (int64_t rank = 0; rank < row.ranks; ++rank) {
       const auto target = std::find(targets.begin(), targets.end(), rank);
       if (target == targets.end()) expect_zeros(rank);
       else EXPECT_EQ(result(rank), input(sources[static_cast<size_t>(target - targets.begin())])) << "rank " << rank;
     }
-  } else {
+  } else if (traits.has_root() && traits.counts_slices()) {
     const int64_t dim = node.attr<int64_t>("dim"), root = node.attr<int64_t>("root");
     for (int64_t rank = 0; rank < row.ranks; ++rank) {
-      if (row.op == "collective_scatter") {
+      if (traits.scatters) {
         EXPECT_EQ(result(rank), SliceOf(input(root), dim, rank, row.ranks)) << "rank " << rank;
       } else {
         EXPECT_EQ(SliceOf(result(root), dim, rank, row.ranks), input(rank)) << "rank " << rank;
         if (rank != root) expect_zeros(rank);
       }
     }
+  } else {
+    ADD_FAILURE() << "add the expectation for " << row.op;
   }
-}
-
-bool Exchanges(const OpCase& row) {
-  return row.op == "all_to_all" || row.op == "collective_permute" || row.op == "collective_gather" ||
-         row.op == "collective_scatter";
 }
 
 // Along the op's own axis: where the rule says replicated, all ranks have the same bits; a collective that changes a
@@ -87,7 +92,8 @@ TEST_P(CollectivePlacementTest, MovesAValueWithoutChangingIt) {
   const std::vector<std::vector<Tensor>> inputs = RankInputs(row);
   const auto results = Interpret(*graph, inputs);
   ASSERT_TRUE(results.ok()) << results.status();
-  if (Exchanges(row)) return ExpectExchanged(row, node, inputs, *results);
+  const CollectiveTraits traits = TraitsOfRow(row);
+  if (traits.is_direct()) return ExpectExchanged(row, node, inputs, *results);
   for (size_t i = 0; i < graph->results().size(); ++i) {
     const Placement placement = graph->results()[i].value.placement(kCollectiveAxis);
     for (int64_t rank = 0; rank < row.ranks; ++rank) {
@@ -95,34 +101,36 @@ TEST_P(CollectivePlacementTest, MovesAValueWithoutChangingIt) {
       if (row.op == "axis_index") {
         EXPECT_TRUE(placement.is_local());
         EXPECT_EQ(result.At(0), static_cast<double>(rank));
-      } else if (row.op == "all_reduce" || row.op == "push" || row.op == "all_gather" ||
-                 row.op == "collective_broadcast") {
+      } else if (row.op == "push" || (traits.moves_data && !traits.scatters && !traits.to_root)) {
         EXPECT_TRUE(placement.is_replicated()) << placement;
         EXPECT_EQ(result, (*results)[0][i]) << "rank " << rank;
-        if (row.op == "all_gather") {
+        if (traits.gathers) {
           EXPECT_EQ(OnRank(result, CollectiveOperandPlacement(row), rank, row.ranks),
                     inputs[static_cast<size_t>(rank)][i]);
-        } else if (row.op == "collective_broadcast") {
+        } else if (traits.from_root) {
           EXPECT_EQ(result, inputs[static_cast<size_t>(node.attr<int64_t>("root"))][0]);
         }
       } else if (row.op == "parts") {
         EXPECT_EQ(placement, Placement::Split(0));
         EXPECT_EQ(result, inputs[static_cast<size_t>(rank)][i].Reshaped(result.shape()));
-      } else {
+      } else if (row.op == "shard" || (traits.reduces && traits.scatters)) {
         const int64_t dim = node.attr<int64_t>("dim");
         EXPECT_EQ(placement, Placement::Split(dim));
         if (row.op == "shard") {
           EXPECT_EQ(result, SliceOf(inputs[static_cast<size_t>(rank)][i], dim, rank, row.ranks));
         }
+      } else {
+        ADD_FAILURE() << "add the expectation for " << row.op;
       }
     }
   }
 }
 
-// Reductions compute the one-rank reduction of the ranks' tensors, and reduce_scatter is a slice of all_reduce.
+// Reductions compute the one-rank reduction of the ranks' tensors; those that scatter, a slice of it.
 TEST_P(CollectivePlacementTest, ReducesInRankOrder) {
   const OpCase& row = GetParam();
-  if (row.op != "all_reduce" && row.op != "reduce_scatter" && row.op != "push") return;
+  const CollectiveTraits traits = TraitsOfRow(row);
+  if (!traits.reduces && row.op != "push") return;
   const std::vector<std::vector<Tensor>> inputs = RankInputs(row);
   const absl::StatusOr<Graph> graph = CaseGraph(row);
   ASSERT_TRUE(graph.ok()) << graph.status();
@@ -143,8 +151,7 @@ TEST_P(CollectivePlacementTest, ReducesInRankOrder) {
     }
     if (IsInteger(row.operands[i].type.dtype)) expected = expected.Converted(DType::kI64);  // a mean is truncated
     for (int64_t rank = 0; rank < row.ranks; ++rank) {
-      const Tensor mine =
-          row.op != "reduce_scatter" ? expected : SliceOf(expected, node.attr<int64_t>("dim"), rank, row.ranks);
+      const Tensor mine = !traits.scatters ? expected : SliceOf(expected, node.attr<int64_t>("dim"), rank, row.ranks);
       const Tensor result = (*results)[static_cast<size_t>(rank)][i].Converted(mine.dtype());
       const bool is_half = SizeOf(row.operands[i].type.dtype) == 2 || row.attributes.contains("wire");
       const double of_int8 = static_cast<double>(row.ranks + 1) / 254;  // half a code for each rank, and for the sum
@@ -157,13 +164,22 @@ TEST_P(CollectivePlacementTest, ReducesInRankOrder) {
   }
 }
 
+// The ops that reduce over ranks.
+std::vector<const OpDef*> ReducingOps() {
+  std::vector<const OpDef*> ops;
+  for (const OpDef* op : AllOps()) {
+    if (op->collective() && TraitsOf(*op->collective()).reduces) ops.push_back(op);
+  }
+  return ops;
+}
+
 // Sums whose bits show their order: 1e8 absorbs a 1, which is lost when 1e8 is subtracted again.
 TEST(CollectivePlacement, SumsAreTakenInRankOrder) {
   const std::vector<float> of_ranks = {1e8F, 1, -1e8F, 1};
-  for (const char* op : {"all_reduce", "reduce_scatter"}) {
+  for (const OpDef* op : ReducingOps()) {
     for (const char* kind : {"sum", "mean"}) {
-      OpCase row = Case(op, {F32({4})}, {{"axis", kCollectiveAxis}, {"kind", std::string(kind)}}).Ranks(4);
-      if (row.op == "reduce_scatter") row.attributes.emplace("dim", int64_t{0});
+      OpCase row = Case(op->name(), {F32({4})}, {{"axis", kCollectiveAxis}, {"kind", std::string(kind)}}).Ranks(4);
+      if (TraitsOfRow(row).scatters) row.attributes.emplace("dim", int64_t{0});
       const Graph graph = *CaseGraph(row);
       // Element i of rank r: every rotation of the four numbers. `sums` has their sums from left to right.
       std::vector<std::vector<Tensor>> inputs;
@@ -179,7 +195,7 @@ TEST(CollectivePlacement, SumsAreTakenInRankOrder) {
         for (int64_t at = 0; at < result.num_elements(); ++at) {
           const auto i = static_cast<size_t>(result.num_elements() == 4 ? at : static_cast<int64_t>(rank));
           const float whole = std::string(kind) == "mean" ? sums[i] / 4 : sums[i];
-          EXPECT_EQ(result.At(at), whole) << op << " " << kind << ", element " << i << " on rank " << rank;
+          EXPECT_EQ(result.At(at), whole) << op->name() << " " << kind << ", element " << i << " on rank " << rank;
         }
       }
     }
@@ -282,9 +298,9 @@ INSTANTIATE_TEST_SUITE_P(Rows, CollectivePlacementTest, testing::ValuesIn(Collec
 
 // A partial value with one kind of reduction must not be reduced with another kind.
 TEST(CollectivePlacement, WrongKindIsRefused) {
-  for (const char* op : {"all_reduce", "reduce_scatter"}) {
-    OpCase row = Case(op, {F32({2})}, {{"axis", kCollectiveAxis}, {"kind", "max"}}).Ranks(2);
-    if (row.op == "reduce_scatter") row.attributes.emplace("dim", int64_t{0});
+  for (const OpDef* op : ReducingOps()) {
+    OpCase row = Case(op->name(), {F32({2})}, {{"axis", kCollectiveAxis}, {"kind", "max"}}).Ranks(2);
+    if (TraitsOfRow(row).scatters) row.attributes.emplace("dim", int64_t{0});
     Graph graph = *CaseGraph(row);
     graph.set_input_placements(0, {{kCollectiveAxis, Placement::Partial(ReduceKind::kSum)}});
     const absl::Status status = Verify(graph);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 namespace lockstep {
 
@@ -10,20 +11,29 @@ namespace {
 
 int64_t IntOf(const OpCase& row, std::string_view name) { return std::get<int64_t>(row.attributes.find(name)->second); }
 
-// True if the row is an all_to_all that moves a split from one dimension to another.
+// The traits of the row's op; null if it is not a collective.
+std::optional<CollectiveTraits> CollectiveTraitsOf(const OpCase& row) {
+  const std::optional<CollectiveOp> op = GetOp(row.op).collective();
+  return op ? std::optional(TraitsOf(*op)) : std::nullopt;
+}
+
+// True if the row moves a split from one dimension to another.
 bool MovesSplit(const OpCase& row) {
-  return row.op == "all_to_all" && IntOf(row, "split_dim") != IntOf(row, "concat_dim");
+  const std::optional<CollectiveTraits> traits = CollectiveTraitsOf(row);
+  return traits && traits->gathers && traits->scatters && IntOf(row, "split_dim") != IntOf(row, "concat_dim");
 }
 
 // The placements of a collective's results along its axis.
 PlacementMap ResultPlacements(const OpCase& row) {
   Placement placement = Placement::Replicated();
-  if (row.op == "reduce_scatter" || row.op == "shard" || row.op == "collective_scatter")
-    placement = Placement::Split(IntOf(row, "dim"));
-  if (row.op == "axis_index" || row.op == "collective_permute" || row.op == "collective_gather" ||
-      row.op == "all_to_all")
-    placement = Placement::Local();
-  if (MovesSplit(row)) placement = Placement::Split(IntOf(row, "split_dim"));
+  if (const std::optional<CollectiveTraits> traits = CollectiveTraitsOf(row)) {
+    if (MovesSplit(row)) placement = Placement::Split(IntOf(row, "split_dim"));
+    else if (traits->permutes || traits->to_root || (traits->gathers && traits->scatters))
+      placement = Placement::Local();
+    else if (traits->scatters) placement = Placement::Split(IntOf(row, "dim"));
+  }
+  if (row.op == "shard") placement = Placement::Split(IntOf(row, "dim"));
+  if (row.op == "axis_index") placement = Placement::Local();
   if (row.op == "parts") placement = Placement::Split(0);
   return {{std::string(kDataAxis), placement}};
 }
@@ -33,7 +43,8 @@ PlacementMap ResultPlacements(const OpCase& row) {
 Placement CollectiveOperandPlacement(const OpCase& row) {
   const auto dim = row.attributes.find("dim"), kind = row.attributes.find("kind");
   const bool has_dim = dim != row.attributes.end() && std::holds_alternative<int64_t>(dim->second);
-  if ((row.op == "all_gather" || row.op == "collective_gather") && has_dim)
+  const std::optional<CollectiveTraits> traits = CollectiveTraitsOf(row);
+  if (traits && traits->gathers && !traits->scatters && has_dim)
     return Placement::Split(std::get<int64_t>(dim->second));
   if (MovesSplit(row)) return Placement::Split(IntOf(row, "concat_dim"));
   if (row.op == "shard") return Placement::Replicated();

@@ -274,44 +274,23 @@ TEST(OpTraits, CollectivesCommunicateAsTheySay) {
     const auto ranks = static_cast<int64_t>(row.inputs.size());
     const int64_t before = row.inputs[0][0].num_elements(), after = row.results[0][0].num_elements();
     const CollectiveTraits traits = TraitsOf(*op.collective());
-    const bool may_differ = traits.scatters || traits.permutes || op.collective() == CollectiveOp::kGather;
+    EXPECT_TRUE(traits.moves_data) << op.name();
+    const bool may_differ = traits.scatters || traits.permutes || traits.to_root;
     for (const auto& of_rank : row.results) EXPECT_TRUE(may_differ || of_rank == row.results[0]) << "ranks differ";
-    const auto kind = row.node().attributes().find("kind");
-    const bool sums = kind != row.node().attributes().end() && std::get<std::string>(kind->second) == "sum";
-    const double total = Total(row.inputs);
-    switch (*op.collective()) {
-      case CollectiveOp::kBarrier:
-      case CollectiveOp::kAllocate: ADD_FAILURE() << op.name() << " moves no data"; break;
-      case CollectiveOp::kAllReduce:
-        EXPECT_EQ(after, before);
-        if (sums) {
-          EXPECT_NEAR(row.results.size() * total, Total(row.results), 0.05 * std::fabs(total) + 0.05);
-        }
-        break;
-      case CollectiveOp::kReduceScatter:
-        EXPECT_EQ(after * ranks, before);
-        if (sums) {
-          EXPECT_NEAR(total, Total(row.results), 0.05 * std::fabs(total) + 0.05);
-        }
-        break;
-      case CollectiveOp::kAllGather: EXPECT_EQ(after, before * ranks); break;
-      case CollectiveOp::kBroadcast:
-        EXPECT_EQ(row.results[0], row.inputs[static_cast<size_t>(row.node().attr<int64_t>("root"))]);
-        break;
-      case CollectiveOp::kAllToAll:
-        EXPECT_EQ(after, before);
-        EXPECT_NEAR(total, Total(row.results), 1e-9 * std::fabs(total));
-        break;
-      case CollectiveOp::kPermute: EXPECT_EQ(after, before); break;
-      case CollectiveOp::kGather:
-        EXPECT_EQ(after, before * ranks);
-        EXPECT_NEAR(total, Total(row.results), 1e-9 * std::fabs(total));
-        break;
-      case CollectiveOp::kScatter:
-        EXPECT_EQ(after * ranks, before);
-        EXPECT_NEAR(Total({row.inputs[static_cast<size_t>(row.node().attr<int64_t>("root"))]}), Total(row.results),
-                    1e-9);
+    EXPECT_EQ(after * (traits.scatters ? ranks : 1), before * (traits.gathers ? ranks : 1));
+    if (traits.permutes) return;  // ranks that are not the source of a pair send nothing
+    const std::vector<Tensor>* root =
+        traits.from_root ? &row.inputs[static_cast<size_t>(row.node().attr<int64_t>("root"))] : nullptr;
+    if (root && !traits.scatters) {
+      EXPECT_EQ(row.results[0], *root);
     }
+    const auto kind = row.node().attributes().find("kind");
+    if (traits.reduces && std::get<std::string>(kind->second) != "sum") return;
+    // Each element that is sent, or the sum of those of all ranks, is in the result of one rank or of all ranks.
+    const double copies = traits.scatters || traits.to_root ? 1 : static_cast<double>(ranks);
+    const double total = copies * (root ? Total({*root}) : Total(row.inputs));
+    EXPECT_NEAR(Total(row.results), total,
+                traits.reduces ? 0.05 * std::fabs(total) + 0.05 : 1e-9 * std::fabs(total) + 1e-9);
   });
 }
 

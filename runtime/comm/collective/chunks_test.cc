@@ -18,14 +18,15 @@ Collective Call(CollectiveOp op, int64_t count, DType dtype = DType::kF32) {
 
 OpDescription Description(CollectiveOp op, int64_t count) { return DescriptionOf(Call(op, count), {}); }
 
-constexpr CollectiveOp kMoving[] = {CollectiveOp::kAllReduce,     CollectiveOp::kBroadcast, CollectiveOp::kAllGather,
-                                    CollectiveOp::kReduceScatter, CollectiveOp::kAllToAll,  CollectiveOp::kPermute,
-                                    CollectiveOp::kGather,        CollectiveOp::kScatter};
+std::vector<CollectiveOp> MovingOps() {
+  return CollectiveOpsWith([](const CollectiveTraits& traits) { return traits.moves_data; });
+}
 
 TEST(Chunks, EachElementIsInOne) {
-  for (CollectiveOp op : kMoving) {
-    const bool is_whole = op == CollectiveOp::kAllReduce || op == CollectiveOp::kBroadcast;
-    const size_t shares = is_whole ? 1 : op == CollectiveOp::kAllToAll ? 9 : 3;
+  for (const CollectiveOp op : MovingOps()) {
+    SCOPED_TRACE(CollectiveOpName(op));
+    const CollectiveTraits traits = TraitsOf(op);
+    const size_t shares = (traits.gathers && traits.scatters) ? 9 : traits.counts_slices() || traits.permutes ? 3 : 1;
     for (DType dtype : {DType::kU8, DType::kF32, DType::kF64}) {
       for (int64_t count : {1, 63, 4096, 5000, 300001}) {
         for (int workers : {1, 3}) {
@@ -81,12 +82,9 @@ TEST(Chunks, ThereAreNoneWhereNothingMoves) {
 }
 
 TEST(Chunks, OperandsHaveAShareOfEachRankWhereTheOpSaysSo) {
-  for (CollectiveOp op : kMoving) {
-    const bool scatters =
-        op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllToAll || op == CollectiveOp::kScatter;
-    const bool gathers = op == CollectiveOp::kAllGather || op == CollectiveOp::kAllToAll || op == CollectiveOp::kGather;
-    EXPECT_EQ(InputBytes(Call(op, 10), 3), scatters ? 120u : 40u) << static_cast<int>(op);
-    EXPECT_EQ(OutputBytes(Call(op, 10), 3), gathers ? 120u : 40u) << static_cast<int>(op);
+  for (const CollectiveOp op : MovingOps()) {
+    EXPECT_EQ(InputBytes(Call(op, 10), 3), TraitsOf(op).scatters ? 120u : 40u) << CollectiveOpName(op);
+    EXPECT_EQ(OutputBytes(Call(op, 10), 3), TraitsOf(op).gathers ? 120u : 40u) << CollectiveOpName(op);
   }
 }
 
@@ -170,6 +168,7 @@ TEST(DescriptionOf, SaysWhatListsHold) {
   EXPECT_EQ(of(Collective::AllGather(5, DType::kF32)).lists, 0u);
   const int64_t counts[] = {2, 3}, others[] = {3, 2};
   EXPECT_EQ(of(Collective::AllGather(counts, DType::kF32)).count, 5);
+  EXPECT_EQ(of(Collective::AllGather(counts, DType::kF32)).pieces, 2);
   EXPECT_NE(of(Collective::AllGather(counts, DType::kF32)), of(Collective::AllGather(others, DType::kF32)));
   const RankPair there[] = {{.source = 0, .target = 1}}, back[] = {{.source = 1, .target = 0}};
   EXPECT_NE(of(Collective::Permute(5, DType::kF32, there)), of(Collective::Permute(5, DType::kF32, back)));

@@ -487,8 +487,7 @@ std::vector<ConformanceCase> CollectiveCases() {
       {"BadArguments", 1, kNormal, BadArguments},
       {"ComparedOnly", 1, kNormal, ComparedOnly},
   };
-  for (Op op = {}; !CollectiveOpName(op).empty(); op = static_cast<Op>(static_cast<int>(op) + 1)) {
-    if (!TraitsOf(op).moves_data) continue;
+  for (const Op op : CollectiveOpsWith([](const CollectiveTraits& traits) { return traits.moves_data; })) {
     cases.push_back({std::string(CollectiveOpName(op)), 1, kNormal, [op](Communicator& c) { return Sweep(c, op); }});
   }
   return cases;

@@ -69,9 +69,10 @@ absl::Status Call(Communicator& c, CollectiveOp op, int64_t bytes) {
     case CollectiveOp::kAllGather:
       RETURN_IF_ERROR(c.Run(Collective::AllGather(share, DType::kF32), input.data(), output.data(), {.label = "x"}));
       return ExpectCopies(output, share * c.size(), share);
-    default:
+    case CollectiveOp::kBroadcast:
       RETURN_IF_ERROR(c.Run(Collective::Broadcast(count, DType::kF32, 0), input.data(), output.data(), {.label = "x"}));
       return ExpectCopies(output, count, count);
+    default: return Internal() << "add the call for " << CollectiveOpName(op);
   }
 }
 
@@ -123,13 +124,13 @@ absl::Status Run(const Job& job, int ranks) {
   auto& c = static_cast<RankCommunicator&>(*world);
   if (c.size() != ranks || c.groups() != ranks / job.ranks_a_host)
     return Internal() << c.size() << " ranks in " << c.groups() << " groups";
+  const auto has_routes = [](const CollectiveTraits& traits) { return traits.moves_data && !traits.is_direct(); };
   int collectives = 0;
   for (const Route route : kRoutes) {
-    for (const CollectiveOp op :
-         {CollectiveOp::kAllReduce, CollectiveOp::kReduceScatter, CollectiveOp::kAllGather, CollectiveOp::kBroadcast}) {
+    for (const CollectiveOp op : CollectiveOpsWith(has_routes)) {
       if (!CanGo(route, TraitsOf(op))) continue;
       // Slices along the chain travel fewer times in each direction than the maximum in the table.
-      if (route == Route::kChain && (op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllGather)) continue;
+      if (route == Route::kChain && TraitsOf(op).counts_slices()) continue;
       c.SetRoutes({.preferred = route});
       const absl::Status status = GoesAsTheTableSays(c, job, route, op, watched);
       if (!status.ok()) c.Abort(status);

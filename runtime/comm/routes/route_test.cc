@@ -1,6 +1,7 @@
 #include "runtime/comm/routes/route.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -19,7 +20,10 @@ Route Of(CollectiveOp op, int64_t bytes, const RouteOptions& options) {
 }
 
 constexpr int64_t kTiny = 1024, kSmall = 4096, kLarge = 64 << 20;
-constexpr CollectiveOp kReducing[] = {CollectiveOp::kAllReduce, CollectiveOp::kReduceScatter};
+
+std::vector<CollectiveOp> ReducingOps() {
+  return CollectiveOpsWith([](const CollectiveTraits& traits) { return traits.reduces; });
+}
 
 TEST(RouteOf, SmallReductionsGoToAllAndLargeOnesToOwners) {
   EXPECT_EQ(Of(CollectiveOp::kAllReduce, kSmall, {.groups = 2}), Route::kAll);
@@ -53,10 +57,10 @@ TEST(RouteOf, ManyHostsSwapHalvesWhereMessagesCost) {
 // A network on which many senders to one receiver are slow.
 TEST(RouteOf, GoesAroundTheRingWhereNeighboursAreQuicker) {
   const RoutePolicy policy{.costs = {.byte_to_all = 4e-9, .byte_to_neighbour = 1e-9}};
-  for (const CollectiveOp op : kReducing) EXPECT_EQ(Of(op, kLarge, {.groups = 6, .policy = policy}), Route::kRing);
+  for (const CollectiveOp op : ReducingOps()) EXPECT_EQ(Of(op, kLarge, {.groups = 6, .policy = policy}), Route::kRing);
   EXPECT_EQ(Of(CollectiveOp::kAllGather, kLarge, {.groups = 6, .policy = policy}), Route::kRing);
   EXPECT_EQ(Of(CollectiveOp::kAllReduce, kTiny, {.groups = 6, .policy = policy}), Route::kAll) << "ten messages";
-  for (const CollectiveOp op : kReducing)
+  for (const CollectiveOp op : ReducingOps())
     EXPECT_EQ(Of(op, kLarge, {.groups = 6, .in_rank_order = true, .policy = policy}), Route::kOwner);
   EXPECT_EQ(Of(CollectiveOp::kAllReduce, kLarge, {.groups = 2, .policy = policy}), Route::kAll)
       << "both are neighbours";
@@ -85,7 +89,7 @@ TEST(RouteOf, AnotherOrderOfAdditionsHasToBeAQuarterQuicker) {
 }
 
 TEST(RouteOf, RankOrderNeedsTheChainWhereGroupsHaveSeveralRanks) {
-  for (const CollectiveOp op : kReducing) {
+  for (const CollectiveOp op : ReducingOps()) {
     for (const int64_t bytes : {kSmall, kLarge}) {
       EXPECT_EQ(Of(op, bytes, {.groups = 3, .largest_group = 2, .in_rank_order = true}), Route::kChain);
       EXPECT_NE(Of(op, bytes, {.groups = 3, .largest_group = 1, .in_rank_order = true}), Route::kChain);
@@ -118,8 +122,7 @@ TEST(RouteOf, CopiesGoFromTheirSourceAndLargeOnesOfOneAlongTheChain) {
 }
 
 TEST(RouteOf, WhatOneRankHasForAnotherGoesThereAlone) {
-  for (const CollectiveOp op :
-       {CollectiveOp::kAllToAll, CollectiveOp::kPermute, CollectiveOp::kGather, CollectiveOp::kScatter})
+  for (const CollectiveOp op : CollectiveOpsWith([](const CollectiveTraits& traits) { return traits.is_direct(); }))
     EXPECT_EQ(Of(op, kLarge, {.groups = 4, .largest_group = 2, .in_rank_order = true}), Route::kPair);
 }
 

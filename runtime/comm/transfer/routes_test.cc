@@ -224,23 +224,13 @@ TEST(Routes, KeepRankOrderWhereItIsAskedFor) {
 
 // Runs one collective. `bytes` is the size of the operand or the result, whichever is larger.
 absl::Status RouteCall(Communicator& c, CollectiveOp op, int64_t bytes) {
-  const int64_t count = bytes / 4, share = count / c.size();
+  const CollectiveTraits traits = TraitsOf(op);
+  const int64_t count = bytes / 4;
+  Collective call{.op = op, .dtype = DType::kF32, .counts = {traits.counts_slices() ? count / c.size() : count}};
+  for (int rank = 0; traits.permutes && rank < c.size(); ++rank)  // each rank sends to another group
+    call.pairs.push_back({.source = rank, .target = (rank + c.size() / 2) % c.size()});
   std::vector<float> input(count, 1.f), output(count);
-  switch (op) {
-    case CollectiveOp::kAllReduce:
-      return c.Run(Collective::AllReduce(count, DType::kF32, ReduceKind::kSum), input.data(), output.data(),
-                   {.label = "x"});
-    case CollectiveOp::kReduceScatter:
-      return c.Run(Collective::ReduceScatter(share, DType::kF32, ReduceKind::kSum), input.data(), output.data(),
-                   {.label = "x"});
-    case CollectiveOp::kAllGather:
-      return c.Run(Collective::AllGather(share, DType::kF32), input.data(), output.data(), {.label = "x"});
-    case CollectiveOp::kBroadcast:
-      return c.Run(Collective::Broadcast(count, DType::kF32, 0), input.data(), output.data(), {.label = "x"});
-    case CollectiveOp::kAllToAll:
-      return c.Run(Collective::AllToAll(share, DType::kF32), input.data(), output.data(), {.label = "x"});
-    default: return Internal() << "not in this test";
-  }
+  return c.Run(call, input.data(), output.data(), {.label = "x"});
 }
 
 // Checks that the messages and bytes of a collective are those of TrafficOf.
@@ -276,11 +266,11 @@ TEST(Routes, TravelAsTheTableSays) {
   const Sizes worlds[] = {{1, 1, 1}, {2, 2}, Sizes(5, 1), Sizes(16, 1), Sizes(4, 4)};
   for (const Sizes& sizes : worlds) {
     for (const Route route : kRoutes) {
-      for (const CollectiveOp op : {CollectiveOp::kAllReduce, CollectiveOp::kReduceScatter, CollectiveOp::kAllGather,
-                                    CollectiveOp::kBroadcast, CollectiveOp::kAllToAll}) {
+      for (const CollectiveOp op :
+           CollectiveOpsWith([](const CollectiveTraits& traits) { return traits.moves_data; })) {
         if (!CanGo(route, TraitsOf(op))) continue;
         // Slices, and results for the last group of the chain, send fewer bytes downwards.
-        if (route == Route::kChain && (op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllGather)) continue;
+        if (route == Route::kChain && TraitsOf(op).counts_slices()) continue;
         ExpectTraffic(sizes, route, op, 1 << 18);
       }
     }
