@@ -380,6 +380,30 @@ TEST(OnnxImporterTest, BatchNormalizationOfTrainingFormIsImportedInInferenceForm
   EXPECT_EQ(imported->graph.FindResult("next_mean")->value.name(), "mean");
 }
 
+TEST(OnnxImporterTest, OnlyOnnxsOwnBatchNormalizationHasStatistics) {
+  ModelProto model = EmptyModel();
+  for (const char* name : {"scale", "bias", "mean", "var"})
+    AddInitializer(model, name, Tensor::Full({DType::kF32, {4}}, 1));
+  AddNode(model, "BatchNormalization", {"x", "scale", "bias", "mean", "var"}, {"y"});
+  auto imported = Import(model, {{"n", 3}});
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_THAT(imported->unmarked_parameters, ElementsAre("scale", "bias"));
+  model.mutable_graph()->mutable_node(0)->set_domain("local");
+  onnx::FunctionProto& function = *model.add_functions();
+  function.set_name("BatchNormalization");
+  function.set_domain("local");
+  for (const char* name : {"a", "b", "c", "d", "e"}) function.add_input(name);
+  function.add_output("t");
+  NodeProto& add = *function.add_node();
+  add.set_op_type("Add");
+  add.add_input("a");
+  add.add_input("e");
+  add.add_output("t");
+  imported = Import(model, {{"n", 3}});
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_THAT(imported->unmarked_parameters, ElementsAre("var"));  // the function uses no other
+}
+
 // --- External data ---------------------------------------------------------------------------------------------------
 
 void SetExternal(TensorProto& tensor, const std::string& location, const std::string& offset,
