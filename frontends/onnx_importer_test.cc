@@ -533,11 +533,44 @@ TEST(OnnxImporterTest, UnknownOperators) {
   node.set_domain("com.example");
   model.add_opset_import()->set_domain("com.example");
   model.mutable_opset_import(1)->set_version(3);
-  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})), HasSubstr("operator Frobnicate of domain com.example (opset 3)"));
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("operator Frobnicate of domain com.example (opset 3) is not supported; "
+                        "supported are the domains ai.onnx, com.microsoft, at onnx:"));
   node.clear_domain();
   node.set_op_type("Swish");
   EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
               HasSubstr("operator Swish of domain ai.onnx is not supported in opset 20"));
+}
+
+TEST(OnnxImporterTest, OperatorsOfAnotherDomain) {
+  ModelProto model = EmptyModel();
+  NodeProto& node = AddNode(model, "QuickGelu", {"x"}, {"y"});
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("operator QuickGelu of domain ai.onnx (opset 20) is not supported, at onnx:"));
+  node.set_domain("com.microsoft");
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("operator QuickGelu of domain com.microsoft: the file does not import this domain, at onnx:"));
+  onnx::OperatorSetIdProto& imported = *model.add_opset_import();
+  imported.set_domain("com.microsoft");
+  imported.set_version(2);
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("operator QuickGelu of domain com.microsoft is not supported in opset 2, at onnx:"));
+  imported.set_version(1);
+  EXPECT_TRUE(Import(model, {{"n", 2}}).ok());
+  AttributeProto& attribute = *node.add_attribute();
+  attribute.set_name("consumed_inputs");
+  attribute.set_type(AttributeProto::INTS);
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("QuickGelu: attribute consumed_inputs is not supported in opset 1, at onnx:"));
+  node.clear_attribute();
+  node.set_op_type("BiasGelu");
+  node.add_input("x");
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("BiasGelu: bias f32[2,4] is not of the last dimension of f32[2,4], at onnx:"));
+  node.set_op_type("Relu");
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("operator Relu of domain com.microsoft (opset 1) is not supported; supported are BiasGelu, "
+                        "Gelu, QuickGelu, at onnx:"));
 }
 
 TEST(OnnxImporterTest, WrongShapesNameTheNode) {
