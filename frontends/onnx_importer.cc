@@ -63,7 +63,7 @@ std::map<std::string, std::string> KindsInModule(const onnx::GraphProto& graph) 
 // Adds the names of running statistics, including those in bodies. They are buffers of a module that training changes.
 void AddStatistics(const onnx::GraphProto& graph, std::set<std::string>& statistics) {
   for (const onnx::NodeProto& node : graph.node()) {
-    if (node.op_type() == "BatchNormalization" && node.input_size() == 5)
+    if (node.op_type() == "BatchNormalization" && IsDefaultDomain(node.domain()) && node.input_size() == 5)
       statistics.insert({node.input(3), node.input(4)});
     for (const onnx::AttributeProto& attribute : node.attribute()) {
       if (attribute.has_g()) AddStatistics(attribute.g(), statistics);

@@ -380,6 +380,30 @@ TEST(OnnxImporterTest, BatchNormalizationOfTrainingFormIsImportedInInferenceForm
   EXPECT_EQ(imported->graph.FindResult("next_mean")->value.name(), "mean");
 }
 
+TEST(OnnxImporterTest, OnlyOnnxsOwnBatchNormalizationHasStatistics) {
+  ModelProto model = EmptyModel();
+  for (const char* name : {"scale", "bias", "mean", "var"})
+    AddInitializer(model, name, Tensor::Full({DType::kF32, {4}}, 1));
+  AddNode(model, "BatchNormalization", {"x", "scale", "bias", "mean", "var"}, {"y"});
+  auto imported = Import(model, {{"n", 3}});
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_THAT(imported->unmarked_parameters, ElementsAre("scale", "bias"));
+  model.mutable_graph()->mutable_node(0)->set_domain("local");
+  onnx::FunctionProto& function = *model.add_functions();
+  function.set_name("BatchNormalization");
+  function.set_domain("local");
+  for (const char* name : {"a", "b", "c", "d", "e"}) function.add_input(name);
+  function.add_output("t");
+  NodeProto& add = *function.add_node();
+  add.set_op_type("Add");
+  add.add_input("a");
+  add.add_input("e");
+  add.add_output("t");
+  imported = Import(model, {{"n", 3}});
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_THAT(imported->unmarked_parameters, ElementsAre("var"));  // the function uses no other
+}
+
 // --- External data ---------------------------------------------------------------------------------------------------
 
 void SetExternal(TensorProto& tensor, const std::string& location, const std::string& offset,
@@ -509,11 +533,44 @@ TEST(OnnxImporterTest, UnknownOperators) {
   node.set_domain("com.example");
   model.add_opset_import()->set_domain("com.example");
   model.mutable_opset_import(1)->set_version(3);
-  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})), HasSubstr("operator Frobnicate of domain com.example (opset 3)"));
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("operator Frobnicate of domain com.example (opset 3) is not supported; "
+                        "supported are the domains ai.onnx, com.microsoft, at onnx:"));
   node.clear_domain();
   node.set_op_type("Swish");
   EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
               HasSubstr("operator Swish of domain ai.onnx is not supported in opset 20"));
+}
+
+TEST(OnnxImporterTest, OperatorsOfAnotherDomain) {
+  ModelProto model = EmptyModel();
+  NodeProto& node = AddNode(model, "QuickGelu", {"x"}, {"y"});
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("operator QuickGelu of domain ai.onnx (opset 20) is not supported, at onnx:"));
+  node.set_domain("com.microsoft");
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("operator QuickGelu of domain com.microsoft: the file does not import this domain, at onnx:"));
+  onnx::OperatorSetIdProto& imported = *model.add_opset_import();
+  imported.set_domain("com.microsoft");
+  imported.set_version(2);
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("operator QuickGelu of domain com.microsoft is not supported in opset 2, at onnx:"));
+  imported.set_version(1);
+  EXPECT_TRUE(Import(model, {{"n", 2}}).ok());
+  AttributeProto& attribute = *node.add_attribute();
+  attribute.set_name("consumed_inputs");
+  attribute.set_type(AttributeProto::INTS);
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("QuickGelu: attribute consumed_inputs is not supported in opset 1, at onnx:"));
+  node.clear_attribute();
+  node.set_op_type("BiasGelu");
+  node.add_input("x");
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("BiasGelu: bias f32[2,4] is not of the last dimension of f32[2,4], at onnx:"));
+  node.set_op_type("Relu");
+  EXPECT_THAT(ErrorOf(Import(model, {{"n", 2}})),
+              HasSubstr("operator Relu of domain com.microsoft (opset 1) is not supported; supported are BiasGelu, "
+                        "Gelu, QuickGelu, at onnx:"));
 }
 
 TEST(OnnxImporterTest, WrongShapesNameTheNode) {

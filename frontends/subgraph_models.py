@@ -5,13 +5,18 @@ MODELS has for each name a model, and a NumPy function of its inputs that return
 that the import must refuse, with the error messages.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
 
+def _gelu(x: np.ndarray) -> np.ndarray:
+    return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+
+
 def _model(graph: str, functions: str = "", opset: int = 18) -> str:
-    imports = f'"" : {opset}, "local" : 1'
+    imports = f'"" : {opset}, "local" : 1, "com.microsoft" : 1'
     return f"<ir_version: 9, opset_import: [{imports}]>\n{graph}\n{functions}"
 
 
@@ -461,6 +466,32 @@ MODELS: dict[str, tuple[str, Callable[..., list]]] = {
         # Rows 2 to 5, columns 1 to 5.
         lambda x: [x[1:, :, 2:, 1:].reshape(1, 3, 2, 10).max(3, keepdims=True)],
     ),
+    # --- Operators of other domains --------------------------------------------------------------------------------
+    "gelu_of_onnx_runtime": (
+        _model("g (float[2,3] x) => (float[2,3] y) { y = com.microsoft.Gelu(x) }"),
+        lambda x: [_gelu(x)],
+    ),
+    "bias_gelu_of_onnx_runtime": (
+        _model("g (float[2,3] x, float[3] bias) => (float[2,3] y) { y = com.microsoft.BiasGelu(x, bias) }"),
+        lambda x, bias: [_gelu(x + bias)],
+    ),
+    "quick_gelu_of_onnx_runtime": (
+        _model(
+            """g (float[2,3] x) => (float[2,3] y, float[2,3] z) {
+             y = com.microsoft.QuickGelu(x)
+             z = com.microsoft.QuickGelu <alpha = 0.5> (x)
+           }"""
+        ),
+        lambda x: [x / (1 + np.exp(-1.702 * x)), x / (1 + np.exp(-0.5 * x))],
+    ),
+    "function_with_an_operator_of_another_domain": (
+        _model(
+            "g (float[2,3] x) => (float[2,3] y) { y = local.F(x) }",
+            """<domain: "local", opset_import: ["" : 18, "com.microsoft" : 1]>
+               F (x) => (y) { y = com.microsoft.Gelu(x) }""",
+        ),
+        lambda x: [_gelu(x)],
+    ),
 }
 
 
@@ -512,6 +543,13 @@ def _many_calls(levels: int) -> str:
 
 # (error message, model)
 REFUSED: list[tuple[str, str]] = [
+    (
+        "operator Gelu of domain com.microsoft: the function local.F does not import this domain, at onnx:F_0/Gelu_0",
+        _model(
+            "g (float[2,3] x) => (float[2,3] y) { y = local.F(x) }",
+            _function("F", "(x) => (y) { y = com.microsoft.Gelu(x) }"),
+        ),
+    ),
     (
         "If: input 0, the condition, must be known before the program runs, at onnx:If_0",
         _model(

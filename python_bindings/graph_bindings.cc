@@ -402,9 +402,10 @@ void BindFunctions(nb::module_& module) {
   module.def("_load_onnx", &Imported, "path"_a, "bytes"_a.none(), "dims"_a, "split"_a.none(), "values"_a, "constants"_a,
              "states"_a);
   module.def("_onnx_operators", [] {
-    std::vector<std::tuple<std::string, int64_t, int64_t>> operators;
-    for (const OnnxOperator& op : SupportedOnnxOperators()) operators.emplace_back(op.type, op.since, op.until);
-    return operators;
+    std::map<std::string, std::vector<std::tuple<std::string, int64_t, int64_t>>> by_domain;
+    for (const OnnxOperator& op : SupportedOnnxOperators())
+      by_domain[op.domain].emplace_back(op.type, op.since, op.until);
+    return by_domain;
   });
   module.def("_with_values", &WithValues, "model"_a, "values"_a);
   module.def("_with_dims", &WithDims, "model"_a, "dims"_a);

@@ -55,7 +55,7 @@ DOMAINS = {
     "ai.onnx.ml": "trees, support vectors and encoders of categories, which are not trained by gradients",
     "ai.onnx.preview": "may change in ONNX's next version",
     "ai.onnx.preview.training": "`train_step()` makes gradients and optimizers",
-    "com.microsoft": "the own operators of ONNX Runtime; export to ONNX's default domain instead",
+    "com.microsoft": "ONNX Runtime's other operators; export to ONNX's default domain instead",
 }
 
 TYPES = """## Types
@@ -89,7 +89,7 @@ def opsets_of(op: str) -> str:
     schemas = [each for each in onnx.defs.get_all_schemas_with_history() if each.name == op and not each.domain]
     first = min(each.since_version for each in schemas)
     last = max([each.since_version - 1 for each in schemas if each.deprecated], default=newest)
-    rows = [(since, until) for name, since, until in _lockstep._onnx_operators() if name == op]
+    rows = [(since, until) for name, since, until in _lockstep._onnx_operators()[""] if name == op]
     in_table = {opset for since, until in rows for opset in range(since, until + 1)}
     opsets = sorted(in_table & set(range(first, last + 1)))
     if len(opsets) == last - first + 1:
@@ -136,7 +136,17 @@ def table() -> str:
         passed, total = tests.get(op, (0, 0))
         count = f"{passed} of {total}" if total else "none"
         lines.append(f"| {op} | {opsets_of(op)} | {count} | {gradient_of(op, known)} |")
-    return "## Imported\n\n" + "\n".join(lines) + "\n\n"
+    return "## Imported\n\n" + "\n".join([*lines, *other_domains()]) + "\n\n"
+
+
+def other_domains() -> list[str]:
+    """Returns a paragraph for each domain that is not ONNX's own: its operators with their opsets."""
+    lines = []
+    for domain, rows in _lockstep._onnx_operators().items():
+        ranges = [f"{op} ({since if since == until else f'{since} to {until}'})" for op, since, until in sorted(rows)]
+        if domain:
+            lines.append(f"\nOf the domain {domain}, with its opsets: {', '.join(ranges)}.")
+    return lines
 
 
 def left_out() -> str:
@@ -155,7 +165,7 @@ def left_out() -> str:
 
 
 def document() -> str:
-    head = HEAD.format(version=onnx.__version__, newest=max(until for _, _, until in _lockstep._onnx_operators()))
+    head = HEAD.format(version=onnx.__version__, newest=max(until for _, _, until in _lockstep._onnx_operators()[""]))
     return head + suites() + table() + TYPES + DIFFERENT + left_out()
 
 

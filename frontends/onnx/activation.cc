@@ -106,8 +106,8 @@ absl::Status Mish(OnnxNode& n) {
   return Map(n, [](Builder& b, Value x) { return b.Mul(x, b.Tanh(SoftplusOf(b, x))); });
 }
 
-absl::Status Swish(OnnxNode& n) {
-  const double alpha = n.Float("alpha", 1.0);
+absl::Status Swish(OnnxNode& n, double default_alpha) {
+  const double alpha = n.Float("alpha", default_alpha);
   return Map(n,
              [&](Builder& b, Value x) { return b.Mul(x, b.Unary("sigmoid", alpha == 1.0 ? x : b.Scale(x, alpha))); });
 }
@@ -124,21 +124,34 @@ absl::Status SwiGlu(OnnxNode& n) {
   return absl::OkStatus();
 }
 
+// x * (1 + s) / 2, where s is a function of x that rises from -1 to 1.
+Value GatedBy(Builder& b, Value x, Value s) { return b.Mul(b.Scale(x, 0.5), b.AddScalar(s, 1.0)); }
+
+Value GeluOf(Builder& b, Value x) { return GatedBy(b, x, b.Unary("erf", b.Scale(x, std::sqrt(0.5)))); }
+
+Value TanhGeluOf(Builder& b, Value x) {
+  const Value cube = b.Mul(b.Mul(x, x), x);
+  // sqrt(2 / pi)
+  return GatedBy(b, x, b.Tanh(b.Scale(b.Add(x, b.Scale(cube, 0.044715)), 0.7978845608028654)));
+}
+
 absl::Status Gelu(OnnxNode& n) {
   const std::string approximate = n.String("approximate", "none");
   if (approximate != "none" && approximate != "tanh") {
     return n.Unsupported() << "attribute approximate is '" << approximate << "', expected none or tanh";
   }
-  return Map(n, [&](Builder& b, Value x) {
-    Value s;
-    if (approximate == "none") {
-      s = b.Unary("erf", b.Scale(x, std::sqrt(0.5)));
-    } else {
-      const Value cube = b.Mul(b.Mul(x, x), x);
-      s = b.Tanh(b.Scale(b.Add(x, b.Scale(cube, 0.044715)), 0.7978845608028654));  // sqrt(2 / pi)
-    }
-    return b.Mul(b.Scale(x, 0.5), b.AddScalar(s, 1.0));
-  });
+  return Map(n, approximate == "none" ? GeluOf : TanhGeluOf);
+}
+
+absl::Status BiasGelu(OnnxNode& n) {
+  RETURN_IF_ERROR(n.RequireRank(0, 1));
+  const Value x = n.input(0), bias = n.input(1);
+  RETURN_IF_ERROR(n.b().status());
+  if (bias.shape() != Shape({x.shape()[x.shape().rank() - 1]}))
+    return n.Error() << "bias " << bias.type() << " is not of the last dimension of " << x.type();
+  ASSIGN_OR_RETURN(const std::vector<Value> xs, BroadcastInputs(n));
+  n.SetOutput(0, GeluOf(n.b(), n.b().Add(xs[0], xs[1])));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -160,9 +173,13 @@ std::vector<OnnxOp> ActivationOps() {
       {"HardSwish", 14, kNoEnd, 1, 1, HardSwish},
       {"Softplus", 1, kNoEnd, 1, 1, Softplus},
       {"Mish", 18, kNoEnd, 1, 1, Mish},
-      {"Swish", 24, kNoEnd, 1, 1, Swish},
+      {"Swish", 24, kNoEnd, 1, 1, [](OnnxNode& n) { return Swish(n, 1.0); }},
       {"SwiGLU", 28, kNoEnd, 2, 2, SwiGlu},
       {"Gelu", 20, kNoEnd, 1, 1, Gelu},
+      // ONNX Runtime's own, as its docs/ContribOperators.md defines them.
+      {"Gelu", 1, 1, 1, 1, [](OnnxNode& n) { return Map(n, GeluOf); }, false, "com.microsoft"},
+      {"BiasGelu", 1, 1, 2, 2, BiasGelu, false, "com.microsoft"},
+      {"QuickGelu", 1, 1, 1, 1, [](OnnxNode& n) { return Swish(n, 1.702f); }, false, "com.microsoft"},
   };
 }
 

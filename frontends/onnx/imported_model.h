@@ -81,9 +81,9 @@ struct ImportedModel {
   std::map<std::string, std::string> metadata;
 };
 
-// An operator of ONNX's default domain that can be imported, and a range of opsets. One operator may have several
-// ranges.
+// An operator that can be imported, and a range of opsets of its domain. One operator may have several ranges.
 struct OnnxOperator {
+  std::string domain;  // empty for ONNX's own
   std::string type;
   int64_t since, until;  // inclusive
 };

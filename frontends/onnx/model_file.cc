@@ -15,8 +15,6 @@ namespace {
 
 using VisitTensor = std::function<absl::Status(onnx::TensorProto&)>;
 
-bool IsDefaultDomain(const std::string& domain) { return domain.empty() || domain == "ai.onnx"; }
-
 absl::StatusOr<std::string> ReadBytes(const std::string& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);

@@ -13,7 +13,10 @@
 namespace lockstep {
 
 inline constexpr int64_t kOldestIrVersion = 3, kNewestIrVersion = 14;
-inline constexpr int64_t kOldestOpset = 1, kNewestOpset = 28;
+inline constexpr int64_t kOldestOpset = 1, kNewestOpset = 28;  // of the default domain
+
+// True for the domain of ONNX's own operators, which has two names.
+inline bool IsDefaultDomain(std::string_view domain) { return domain.empty() || domain == "ai.onnx"; }
 
 struct ModelFile {
   onnx::ModelProto model;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "frontends/onnx/model_file.h"
 #include "frontends/onnx/tensor_data.h"
-#include "onnx/onnx.pb.h"
 
 namespace lockstep {
 
@@ -21,6 +21,8 @@ OnnxNode::OnnxNode(const onnx::NodeProto& proto, std::string source, int64_t ops
       builder_(importer.builder()),
       model_(importer.model()),
       outputs_(static_cast<size_t>(proto.output_size())) {}
+
+bool OnnxNode::IsBeforeOnnxOpset(int64_t opset) const { return IsDefaultDomain(proto_.domain()) && opset_ < opset; }
 
 const std::string& OnnxNode::op_type() const { return proto_.op_type(); }
 
@@ -195,7 +197,7 @@ absl::StatusOr<Tensor> OnnxNode::TensorAttr(std::string_view name) {
 absl::Status OnnxNode::CheckAllAttributesAsked() const {
   for (const AttributeProto& attribute : proto_.attribute()) {
     if (asked_.count(attribute.name()) || Find(attribute.name()) == nullptr) continue;
-    if (opset_ < 6 && attribute.name() == "consumed_inputs") continue;  // a hint that memory may be reused
+    if (IsBeforeOnnxOpset(6) && attribute.name() == "consumed_inputs") continue;  // a hint that memory may be reused
     return Unsupported() << "attribute " << attribute.name() << " is not supported in opset " << opset_;
   }
   return absl::OkStatus();
@@ -322,7 +324,7 @@ absl::Status AlignSecondInput(OnnxNode& n, std::vector<Value>& values) {
 absl::StatusOr<std::vector<Value>> BroadcastInputs(OnnxNode& n) {
   std::vector<Value> values = n.inputs();
   RETURN_IF_ERROR(n.b().status());
-  if (n.opset() < 7 && values.size() == 2) RETURN_IF_ERROR(AlignSecondInput(n, values));
+  if (n.IsBeforeOnnxOpset(7) && values.size() == 2) RETURN_IF_ERROR(AlignSecondInput(n, values));
   ASSIGN_OR_RETURN(const Shape shape, BroadcastShapes(n, values));
   for (Value& value : values) value = BroadcastTo(n.b(), value, shape);
   RETURN_IF_ERROR(n.b().status());

@@ -37,7 +37,9 @@ class OnnxNode {
            SubgraphImporter& importer);
 
   Builder& b() { return builder_; }
-  int64_t opset() const { return opset_; }
+  int64_t opset() const { return opset_; }  // of the operator's domain
+  // True if the operator is ONNX's own and the opset is below `opset`.
+  bool IsBeforeOnnxOpset(int64_t opset) const;
   const std::string& op_type() const;
   // The PyTorch operator from which PyTorch's exporter made the node, such as "clamp.Tensor"; empty if the file does
   // not say. Needed where several PyTorch operators with different gradients are one ONNX operator.

@@ -1,7 +1,8 @@
 #include "frontends/onnx/op_table.h"
 
-#include <algorithm>
+#include <set>
 
+#include "absl/strings/str_join.h"
 #include "frontends/onnx/imported_model.h"
 #include "frontends/onnx/model_file.h"
 
@@ -54,25 +55,40 @@ const std::vector<OnnxOp>& AllOnnxOps() {
   return ops;
 }
 
-absl::StatusOr<const OnnxOp*> FindOnnxOp(std::string_view domain, std::string_view type, int64_t opset) {
-  const bool is_default = domain.empty() || domain == "ai.onnx";
-  const OnnxOp* other_opset = nullptr;
+namespace {
+
+// The error for an operator that has no row for `opset`.
+absl::Status NoRow(std::string_view domain, std::string_view type, int64_t opset) {
+  std::set<std::string> domains = {"ai.onnx"}, types;  // all domains, and the operators of this one
   for (const OnnxOp& op : AllOnnxOps()) {
-    if (op.type != type || !is_default) continue;
-    if (opset >= op.since && opset <= op.until) return &op;
-    other_opset = &op;
+    if (!op.domain.empty()) domains.emplace(op.domain);
+    if (op.domain == domain) types.emplace(op.type);
   }
-  if (other_opset != nullptr) {
-    return Unimplemented() << "operator " << type << " of domain ai.onnx is not supported in opset " << opset;
+  const std::string name =
+      "operator " + std::string(type) + " of domain " + std::string(domain.empty() ? "ai.onnx" : domain);
+  if (types.contains(std::string(type))) return Unimplemented() << name << " is not supported in opset " << opset;
+  if (domain.empty()) return Unimplemented() << name << " (opset " << opset << ") is not supported";
+  return Unimplemented() << name << " (opset " << opset << ") is not supported; supported are "
+                         << (types.empty() ? "the domains " + absl::StrJoin(domains, ", ")
+                                           : absl::StrJoin(types, ", "));
+}
+
+}  // namespace
+
+absl::StatusOr<const OnnxOp*> FindOnnxOp(std::string_view domain, std::string_view type, int64_t opset) {
+  if (IsDefaultDomain(domain)) domain = "";
+  for (const OnnxOp& op : AllOnnxOps()) {
+    if (op.type == type && op.domain == domain && opset >= op.since && opset <= op.until) return &op;
   }
-  return Unimplemented() << "operator " << type << " of domain " << (is_default ? "ai.onnx" : domain) << " (opset "
-                         << opset << ") is not supported";
+  return NoRow(domain, type, opset);
 }
 
 std::vector<OnnxOperator> SupportedOnnxOperators() {
   std::vector<OnnxOperator> operators;
-  for (const OnnxOp& op : AllOnnxOps())
-    operators.push_back({std::string(op.type), op.since, std::min(op.until, kNewestOpset)});
+  for (const OnnxOp& op : AllOnnxOps()) {
+    const int64_t until = op.until == kNoEnd ? kNewestOpset : op.until;
+    operators.push_back({std::string(op.domain), std::string(op.type), op.since, until});
+  }
   return operators;
 }
 

@@ -18,11 +18,13 @@ inline constexpr int64_t kNoEnd = 1 << 30;
 
 struct OnnxOp {
   std::string_view type;
-  // The opsets for which the converter is correct. 1 to kNoEnd means all.
+  // The opsets of the domain for which the converter is correct. 1 to kNoEnd means all; only ONNX's own domain, whose
+  // newest opset the importer checks, may use kNoEnd.
   int64_t since = 1, until = kNoEnd;
   int min_inputs = 1, max_inputs = 1;  // the first min_inputs are present
   absl::Status (*convert)(OnnxNode& n) = nullptr;
-  bool takes_any_kind = false;  // also sequences and optionals; if false, all inputs are tensors
+  bool takes_any_kind = false;   // also sequences and optionals; if false, all inputs are tensors
+  std::string_view domain = "";  // empty for ONNX's own
 };
 
 std::vector<OnnxOp> ElementwiseOps();         // elementwise.cc
@@ -62,7 +64,8 @@ std::vector<OnnxOp> SequenceOps();            // sequence.cc: sequences and opti
 // All rows of all families.
 const std::vector<OnnxOp>& AllOnnxOps();
 
-// Returns the row for `type` in `opset`, or an error that says which domains, operators or opsets are supported.
+// Returns the row for `type` of `domain` in `opset`. An error for a domain other than ONNX's own says which domains, or
+// which operators of this domain, are supported.
 absl::StatusOr<const OnnxOp*> FindOnnxOp(std::string_view domain, std::string_view type, int64_t opset);
 
 }  // namespace lockstep

@@ -18,23 +18,16 @@ namespace lockstep {
 namespace {
 
 std::string KeyOf(const std::string& domain, const std::string& name, const std::string& overload) {
-  return (domain == "ai.onnx" ? "" : domain) + '\0' + name + '\0' + overload;
+  return (IsDefaultDomain(domain) ? "" : domain) + '\0' + name + '\0' + overload;
 }
 
 std::string NameOf(const onnx::FunctionProto& function) {
   return (function.domain().empty() ? "" : function.domain() + ".") + function.name();
 }
 
-int64_t OpsetOf(const SubgraphImporter::OpsetImports& opsets, const std::string& domain, int64_t default_opset) {
-  for (const onnx::OperatorSetIdProto& id : opsets) {
-    if (!domain.empty() && domain != "ai.onnx" && id.domain() == domain) return id.version();
-  }
-  return default_opset;
-}
-
 // True for a node that gives the same constant in each run.
 bool IsConstant(const onnx::NodeProto& proto) {
-  return proto.op_type() == "Constant" && proto.domain().empty() && proto.output_size() == 1 &&
+  return proto.op_type() == "Constant" && IsDefaultDomain(proto.domain()) && proto.output_size() == 1 &&
          std::all_of(proto.attribute().begin(), proto.attribute().end(),
                      [](const onnx::AttributeProto& attribute) { return attribute.ref_attr_name().empty(); });
 }
@@ -126,12 +119,12 @@ absl::Status SubgraphImporter::AddNode(const onnx::NodeProto& proto, const std::
   if (const auto known = constants_.find(&proto); known != constants_.end())
     return values_.Define(proto.output(0), known->second);
   const Frame& frame = frames_.back();
-  ASSIGN_OR_RETURN(const OnnxOp* op,
-                   FindOnnxOp(proto.domain(), proto.op_type(), OpsetOf(*frame.opsets, proto.domain(), frame.opset)));
+  ASSIGN_OR_RETURN(const int64_t opset, OpsetOf(proto));
+  ASSIGN_OR_RETURN(const OnnxOp* op, FindOnnxOp(proto.domain(), proto.op_type(), opset));
   RETURN_IF_ERROR(CheckInputs(proto, op->min_inputs, op->max_inputs, op->takes_any_kind));
   // A copy, because importing bodies grows the list of frames.
   const OnnxAttributes call = frame.attributes;
-  OnnxNode node(proto, source, frame.opset, call, *this);
+  OnnxNode node(proto, source, opset, call, *this);
   builder_.set_source(source);
   if (const absl::Status status = Convert(*op, node); !status.ok()) {
     // An error of one of our ops names only that op. An error of a node in a body already names the operator.
@@ -142,6 +135,17 @@ absl::Status SubgraphImporter::AddNode(const onnx::NodeProto& proto, const std::
   if (in_body && IsConstant(proto) && !proto.output(0).empty())
     constants_.emplace(&proto, values_.Get(proto.output(0)));
   return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> SubgraphImporter::OpsetOf(const onnx::NodeProto& proto) const {
+  const Frame& frame = frames_.back();
+  if (IsDefaultDomain(proto.domain())) return frame.opset;
+  for (const onnx::OperatorSetIdProto& id : *frame.opsets) {
+    if (id.domain() == proto.domain()) return id.version();
+  }
+  return InvalidArgument() << "operator " << proto.op_type() << " of domain " << proto.domain() << ": "
+                           << (frame.function ? "the function " + NameOf(*frame.function) : "the file")
+                           << " does not import this domain";
 }
 
 absl::Status SubgraphImporter::Convert(const OnnxOp& op, OnnxNode& node) {
@@ -275,7 +279,7 @@ absl::StatusOr<SubgraphImporter::Frame> SubgraphImporter::FrameOf(const onnx::Fu
   const Frame& caller = frames_.back();
   Frame frame{&function.opset_import(), caller.opset, &function, {}};
   for (const onnx::OperatorSetIdProto& id : function.opset_import()) {
-    if (id.domain().empty() || id.domain() == "ai.onnx") frame.opset = id.version();
+    if (IsDefaultDomain(id.domain())) frame.opset = id.version();
   }
   if (frame.opset < kOldestOpset || frame.opset > kNewestOpset) {
     return Unimplemented() << NameOf(function) << " uses opset " << frame.opset

@@ -109,6 +109,7 @@ class SubgraphImporter {
 
   std::string SourceOf(const onnx::NodeProto& proto, const std::string& name) const;
   absl::Status AddNode(const onnx::NodeProto& proto, const std::string& source);
+  absl::StatusOr<int64_t> OpsetOf(const onnx::NodeProto& proto) const;  // of the node's domain
   absl::Status CheckInputs(const onnx::NodeProto& proto, int min_inputs, int max_inputs, bool takes_any_kind) const;
   absl::Status DefineOutputs(const onnx::NodeProto& proto, const OnnxNode& node);
   absl::Status Convert(const OnnxOp& op, OnnxNode& node);

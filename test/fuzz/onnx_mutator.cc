@@ -21,7 +21,7 @@ class Mutator {
     for (size_t changes = 1 + Below(3); changes > 0; --changes) {
       onnx::NodeProto& node = *graph.mutable_node(Index(graph.node_size()));
       switch (Below(9)) {
-        case 0: node.set_op_type(AnyOperator()); break;
+        case 0: SetOperator(node); break;
         case 1: ChangeInput(graph, node); break;
         case 2:
           if (node.attribute_size() > 0) ChangeAttribute(*node.mutable_attribute(Index(node.attribute_size())));
@@ -61,9 +61,11 @@ class Mutator {
     return kInts[Below(kInts.size())];
   }
 
-  const std::string& AnyOperator() {
+  void SetOperator(onnx::NodeProto& node) {
     static const std::vector<OnnxOperator> operators = SupportedOnnxOperators();
-    return operators[Below(operators.size())].type;
+    const OnnxOperator& chosen = operators[Below(operators.size())];
+    node.set_domain(chosen.domain);
+    node.set_op_type(chosen.type);
   }
 
   // Replaces an input by another value of the graph, removes one, or adds one.
@@ -91,7 +93,7 @@ class Mutator {
       case onnx::AttributeProto::GRAPH:
         if (attribute.g().node_size() > 0) {
           onnx::NodeProto& node = *attribute.mutable_g()->mutable_node(Index(attribute.g().node_size()));
-          if (Below(2) == 0) node.set_op_type(AnyOperator());
+          if (Below(2) == 0) SetOperator(node);
           else ChangeInput(*attribute.mutable_g(), node);
         }
         break;

@@ -34,7 +34,7 @@ def test_it_is_up_to_date(tool: ModuleType) -> None:
 
 def test_opsets(tool: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [("Relu", 1, 28), ("Gelu", 1, 28), ("Add", 1, 6), ("Add", 13, 28), ("Softmax", 7, 12), ("Scatter", 9, 10)]
-    monkeypatch.setattr(tool._lockstep, "_onnx_operators", lambda: rows)
+    monkeypatch.setattr(tool._lockstep, "_onnx_operators", lambda: {"": rows})
     found = {op: tool.opsets_of(op) for op, _, _ in rows}
     assert found == {
         "Relu": "all",
@@ -43,6 +43,12 @@ def test_opsets(tool: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
         "Softmax": "7 to 12",
         "Scatter": "all, to 10",
     }
+
+
+def test_other_domains(tool: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {"": [("Relu", 1, 28)], "com.example": [("B", 2, 4), ("A", 1, 1)]}
+    monkeypatch.setattr(tool._lockstep, "_onnx_operators", lambda: rows)
+    assert tool.other_domains() == ["\nOf the domain com.example, with its opsets: A (1), B (2 to 4)."]
 
 
 def test_every_operator_that_is_left_out_is_one_of_onnx(tool: ModuleType) -> None:
