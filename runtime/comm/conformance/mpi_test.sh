@@ -87,7 +87,7 @@ stop() {
 # Ranks of one host that cannot open each other's memory communicate as if they were on two hosts, and print this once.
 # Arguments: the command that starts rank 1.
 apart() {
-  local failures=0 out ran only=only=AllReduce
+  local failures=0 out ran only=only=all_reduce
   [ -z "${LOCKSTEP_TEST_EVERYTHING:-}" ] || only=
   out=$(mktemp)
   timeout 120 mpirun --oversubscribe -np 2 bash -c "if [ \$OMPI_COMM_WORLD_RANK = 1 ]; then exec $* $program 2 $only; else exec $program 2 $only; fi" \
