@@ -155,6 +155,8 @@ CompileOption OfMachine(std::string type, Option option) { return Row(std::move(
 
 using O = CompileOptions;
 
+std::string TextOfUpdates(const O& options) { return options.servers ? "parameter_server" : "all_reduce"; }
+
 std::vector<CompileOption> MakeTable() {
   return {
       OfStrategy("Mapping[str, int] | None", Bound("mesh", &O::mesh, R"(
@@ -206,12 +208,7 @@ an optimizer whose update needs only its gradient, its states and its settings. 
 `shared_weights`), and the options of all-reduces: `wire`, `buckets`, `bucket_bytes` and `factors`. Synchronous servers
 also exclude clipping and `accumulate`. A `Strategy`, or its text such as "mesh={data=2},wire=bf16", sets all options in
 it. Passing one of these options again is an error.)",
-                                                                              [](const O& options) -> std::string {
-                                                                                return options.servers
-                                                                                           ? "parameter_server"
-                                                                                           : "all_reduce";
-                                                                              },
-                                                                              SetStrategy})),
+                                                                              TextOfUpdates, SetStrategy})),
       OfStrategy("bool", OfServers(
                              "asynchronous", [](const ServerOptions& s) { return !s.synchronous; }, SetAsynchronous, R"(
 Requires strategy="parameter_server". False: an update waits for the gradients of all ranks, and has the bits of

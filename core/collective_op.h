@@ -39,7 +39,8 @@ struct CollectiveTraits {
   bool has_root() const { return from_root || to_root; }
   // The communicator counts the elements of a rank's slice.
   bool counts_slices() const { return scatters || gathers; }
-  // Each element is copied from one rank to one rank.
+  // Each element is copied from one rank to one rank. Input and output must then be apart; those of other collectives
+  // may be in place (runtime/collective.h).
   bool is_direct() const { return !reduces && (permutes || to_root || scatters); }
   // No rank has its result before all ranks have started: each result depends on all inputs.
   bool synchronizes() const { return moves_data && !has_root() && !permutes; }

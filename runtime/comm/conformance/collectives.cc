@@ -226,8 +226,6 @@ absl::Status RunAndCheck(Communicator& c, Op op, ReduceKind kind, int64_t count,
 // determines the variants.
 absl::Status Sweep(Communicator& c, Op op) {
   const bool reduces = TraitsOf(op).reduces, shares = TraitsOf(op).counts_slices();
-  const bool may_be_in_place =
-      op == Op::kAllReduce || op == Op::kBroadcast || op == Op::kAllGather || op == Op::kReduceScatter;
   // The strides do not divide the numbers of dtypes, kinds and places, so that all combinations occur. Large counts
   // take nearly all of the time under sanitizers.
   const int stride = reduces ? 11 : 3, large_stride = !kIsSanitized ? stride : reduces ? 37 : 7;
@@ -244,7 +242,7 @@ absl::Status Sweep(Communicator& c, Op op) {
         for (ReduceKind kind : kKinds) {
           if (!reduces && kind != ReduceKind::kSum) continue;
           for (bool in_place : {false, true}) {
-            if (in_place && !may_be_in_place) continue;
+            if (in_place && TraitsOf(op).is_direct()) continue;
             if (variant++ % (is_large ? large_stride : small_stride) != 0) continue;
             const std::string title = Title(op, dtype, kind, count, registered, in_place);
             RETURN_IF_ERROR(DispatchDType(dtype, [&](auto tag) {
