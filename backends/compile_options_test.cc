@@ -1,4 +1,4 @@
-// Tests CheckOptions: the mesh that it returns, exclusions that depend on the backend, and requirements on the graph.
+// Tests CheckOptions: options that exclude each other, the mesh that it returns, and requirements on the graph.
 
 #include "backends/compile_options.h"
 
@@ -48,11 +48,7 @@ std::string ErrorOfOptions(const Graph& graph, std::string_view strategy, std::s
 
 // Returns the error about options that exclude each other, without the reason; "" if there is none.
 std::string ExclusionIn(std::string_view text, std::string_view backend) {
-  CompileOptions options;
-  const absl::StatusOr<Strategy> strategy = Strategy::Parse(text);
-  if (!strategy.ok()) return std::string(strategy.status().message());
-  static_cast<Strategy&>(options) = *strategy;
-  const std::string message(CheckOptions(Graph("empty"), options, backend).status().message());
+  const std::string message = ErrorOfOptions(Graph("empty"), text, backend);
   const bool is_exclusion = message.find(" does not go with ") != message.npos;
   return is_exclusion ? message.substr(0, message.find(": ", sizeof("compile: "))) : "";
 }
