@@ -21,7 +21,6 @@
 #include "runtime/comm/conformance/cases.h"
 #include "runtime/comm/conformance/device.h"
 #include "runtime/comm/conformance/device_world.h"
-#include "runtime/comm/in_process.h"
 #include "runtime/cuda/device.h"
 #include "runtime/simulated_device.h"
 #include "test/fake_cuda/load.h"
