@@ -4,6 +4,7 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <map>
 #include <set>
 #include <system_error>
 
@@ -42,13 +43,7 @@ absl::StatusOr<int64_t> CheckVersions(const onnx::ModelProto& model) {
     return Unimplemented() << "has IR version " << model.ir_version() << "; supported are " << kOldestIrVersion
                            << " to " << kNewestIrVersion;
   }
-  int64_t opset = 0;
-  for (const onnx::OperatorSetIdProto& id : model.opset_import()) {
-    if (!IsDefaultDomain(id.domain())) continue;
-    if (opset != 0 && opset != id.version())
-      return InvalidArgument() << "imports the domain ai.onnx in opsets " << opset << " and " << id.version();
-    opset = id.version();
-  }
+  ASSIGN_OR_RETURN(const int64_t opset, DefaultOpset(model.opset_import()));
   if (opset == 0) return InvalidArgument() << "imports no operator set of the domain ai.onnx";
   if (opset < kOldestOpset || opset > kNewestOpset) {
     return Unimplemented() << "uses opset " << opset << " of the domain ai.onnx; supported are " << kOldestOpset
@@ -138,6 +133,7 @@ absl::Status CheckNodeNames(const google::protobuf::RepeatedPtrField<onnx::NodeP
   for (const onnx::NodeProto& node : nodes) {
     RETURN_IF_ERROR(CheckName("a node", node.name()));
     RETURN_IF_ERROR(CheckName("an operator", node.op_type()));
+    RETURN_IF_ERROR(CheckName("a domain", node.domain()));
     for (const std::string& name : node.input()) RETURN_IF_ERROR(CheckName("a value", name));
     for (const std::string& name : node.output()) RETURN_IF_ERROR(CheckName("a value", name));
     for (const onnx::AttributeProto& attribute : node.attribute()) {
@@ -195,6 +191,19 @@ absl::StatusOr<ModelFile> ReadModelBytes(std::string_view bytes) {
            << "its data is in another file, but the model itself is not in a file, so the folder is unknown";
   }));
   return file;
+}
+
+absl::StatusOr<int64_t> DefaultOpset(const google::protobuf::RepeatedPtrField<onnx::OperatorSetIdProto>& imports) {
+  std::map<std::string, int64_t> opsets = {{"ai.onnx", 0}};  // by domain
+  for (const onnx::OperatorSetIdProto& id : imports) {
+    RETURN_IF_ERROR(CheckName("a domain", id.domain()));
+    const std::string domain = IsDefaultDomain(id.domain()) ? "ai.onnx" : id.domain();
+    int64_t& opset = opsets[domain];
+    if (opset != 0 && opset != id.version())
+      return InvalidArgument() << "imports the domain " << domain << " in opsets " << opset << " and " << id.version();
+    opset = id.version();
+  }
+  return opsets.at("ai.onnx");
 }
 
 absl::Status CheckNames(const onnx::ModelProto& model) {

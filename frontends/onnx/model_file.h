@@ -31,6 +31,9 @@ absl::StatusOr<ModelFile> ReadModelFile(const std::string& path);
 // The same for a serialized model; external data is an error.
 absl::StatusOr<ModelFile> ReadModelBytes(std::string_view bytes);
 
+// Returns the opset of the default domain, 0 if it is not imported. It is an error to import a domain in two opsets.
+absl::StatusOr<int64_t> DefaultOpset(const google::protobuf::RepeatedPtrField<onnx::OperatorSetIdProto>& imports);
+
 // Returns an error if a name in the model is not valid text (core/text.h) and thus cannot be printed.
 absl::Status CheckNames(const onnx::ModelProto& model);
 

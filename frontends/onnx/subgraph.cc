@@ -277,10 +277,9 @@ const onnx::FunctionProto* SubgraphImporter::FindFunction(const onnx::NodeProto&
 absl::StatusOr<SubgraphImporter::Frame> SubgraphImporter::FrameOf(const onnx::FunctionProto& function,
                                                                   const onnx::NodeProto& call) const {
   const Frame& caller = frames_.back();
-  Frame frame{&function.opset_import(), caller.opset, &function, {}};
-  for (const onnx::OperatorSetIdProto& id : function.opset_import()) {
-    if (IsDefaultDomain(id.domain())) frame.opset = id.version();
-  }
+  const auto opset = DefaultOpset(function.opset_import());
+  if (!opset.ok()) return InvalidArgument() << NameOf(function) << " " << opset.status().message();
+  Frame frame{&function.opset_import(), *opset != 0 ? *opset : caller.opset, &function, {}};
   if (frame.opset < kOldestOpset || frame.opset > kNewestOpset) {
     return Unimplemented() << NameOf(function) << " uses opset " << frame.opset
                            << " of the domain ai.onnx; supported are " << kOldestOpset << " to " << kNewestOpset;

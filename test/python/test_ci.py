@@ -129,7 +129,8 @@ def test_a_file_that_is_changed_to_measure_is_restored(tmp_path: Path, monkeypat
 def test_a_watched_command_keeps_its_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "LARGEST", tmp_path / "build/largest")
     # Other compilers may run on this machine, too.
-    compiler = "exec -a /usr/lib/cc1plus python3 -c 'import time; held = b\"1\" * 10**8; time.sleep(1)' watched.cc"
+    python = Path(sys.executable).resolve()  # not a script that starts Python under a name of its own
+    compiler = f"exec -a /usr/lib/cc1plus {python} -c 'import time; held = b\"1\" * 10**8; time.sleep(1)' watched.cc"
     assert costs.watch(["bash", "-c", f"({compiler}); exit 5"]) == 5
     recorded = re.fullmatch(r"(\d+) MiB, \S+\n", costs.LARGEST.read_text())
     assert recorded is not None and int(recorded[1]) > 100

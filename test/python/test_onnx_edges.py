@@ -260,6 +260,24 @@ def test_a_file_has_one_opset_of_a_domain() -> None:
         ls.load_onnx(model)
 
 
+def test_a_file_has_one_opset_of_another_domain() -> None:
+    model = model_of("Clip", 6, [f32(1)], set())
+    model.opset_import.extend([helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("com.microsoft", 2)])
+    with pytest.raises(ls.Error, match="imports the domain com.microsoft in opsets 1 and 2"):
+        ls.load_onnx(model)
+
+
+def test_a_function_has_one_opset_of_a_domain() -> None:
+    model = model_of("Clip", 6, [f32(1)], set())
+    imports = [helper.make_opsetid("", 6), helper.make_opsetid("", 13)]
+    node = helper.make_node("Identity", ["a"], ["b"])
+    model.functions.append(helper.make_function("house", "same", ["a"], ["b"], [node], imports))
+    model.opset_import.append(helper.make_opsetid("house", 1))
+    model.graph.node[0].CopyFrom(helper.make_node("same", ["x0"], ["y0"], domain="house"))
+    with pytest.raises(ls.Error, match="house.same imports the domain ai.onnx in opsets 6 and 13"):
+        ls.load_onnx(model)
+
+
 def test_an_exponent_that_is_given_stays_an_input() -> None:
     """`values` fixes only inputs that an operator must know at import; Pow does not need its exponent."""
     model = model_of("Pow", 13, [f32(2, 3), f32(2, 2)], set())
