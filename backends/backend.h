@@ -47,6 +47,7 @@ struct GpuDescription {
   int multiprocessors = 0;
   uint64_t memory_bytes = 0;
   bool tf32 = false;
+  std::optional<Ceilings> ceilings;  // of known models
 };
 
 // The machine that an executable is compiled for: all that passes and lowering ask about it. Plain data, made by
@@ -67,6 +68,8 @@ struct Target {
   uint64_t body_bytes = 0;
   // Set for programs in which each rank computes its own part: the rank whose part is compiled.
   std::optional<PlaceOfPart> place;
+  // Returns what the machine can do at most. A CPU is measured, which takes part of a second.
+  std::function<absl::StatusOr<Ceilings>()> ceilings;
   // Lines about the processor and the libraries that kernels use. Processes with equal fingerprints compute equal bits
   // from equal programs.
   std::string fingerprint;

@@ -7,6 +7,7 @@
 #include "backends/planning/buffer_plan.h"
 #include "backends/planning/certificate.h"
 #include "backends/planning/emit_steps.h"
+#include "backends/planning/least_bytes.h"
 #include "backends/planning/reuse_operands.h"
 #include "backends/planning/served_states.h"
 #include "backends/planning/share_states.h"
@@ -57,6 +58,7 @@ absl::StatusOr<Executable> EmitExecutable(Graph graph, const Backend& backend, c
   // are written in place; values that do not fit are recomputed.
   ASSIGN_OR_RETURN(LoweredProgram lowered, LowerWithin(options.memory_limit, graph, shared, backend, target));
   Program& program = lowered.program;
+  const uint64_t least_bytes = LeastBytes(program);
   GuardSharedStates(program);                    // ranks do not read a state while another rank writes it
   ReuseOperands(program);                        // a kernel may overwrite its last-used operands
   const BufferPlan plan = PlanBuffers(program);  // the other values share an arena by lifetimes
@@ -91,6 +93,8 @@ absl::StatusOr<Executable> EmitExecutable(Graph graph, const Backend& backend, c
   executable.combined_run = std::move(program.combined_run);
   executable.num_collectives = program.num_collectives;
   executable.recomputed = lowered.work;
+  executable.least_bytes = least_bytes;
+  executable.ceilings = target.ceilings;
   executable.kernels_constant_bytes = kernels_constant_bytes;
   executable.certificate = std::move(certificate);
   executable.fingerprint = "build " + BuildId() + "\n" + target.fingerprint;

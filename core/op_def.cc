@@ -117,6 +117,24 @@ double FlopsOf(const Node& node) {
   return static_cast<double>(largest);
 }
 
+int64_t ElementsRead(const Node& node, size_t i) {
+  const int64_t all = node.operand(i).type().num_elements();
+  if (node.op().has_trait(kMovement)) return std::min(all, node.type().num_elements());
+  if (!node.Is("fusion")) return all;
+  const Graph& body = node.attr<Region>("body").graph();
+  const Value input = body.inputs()[i].value;
+  int64_t read = 0;
+  for (const Node& inner : body.nodes()) {
+    for (size_t k = 0; k < inner.operands().size(); ++k) {
+      if (inner.operand(k) == input) read += ElementsRead(inner, k);
+    }
+  }
+  for (const Result& result : body.results()) {
+    if (result.value == input) return all;
+  }
+  return std::min(all, read);
+}
+
 OpDef& OpDef::Reduces(ReduceKind kind) {
   LOCKSTEP_CHECK(kind != ReduceKind::kMean) << name_ << ": a mean is a sum that is divided";
   reduction_ = kind;

@@ -415,6 +415,10 @@ Affine CountOf(const Node& node);
 // largest operand or result.
 double FlopsOf(const Node& node);
 
+// The number of elements of operand `i` that the node reads: all of them, but of a movement, such as a slice or a
+// gather, no more than it has results. A fusion reads what the nodes in its body read.
+int64_t ElementsRead(const Node& node, size_t i);
+
 // All ops, in the order of docs/ops.md. Each is one line in core/ops/op_list.h.
 const std::vector<const OpDef*>& AllOps();
 const OpDef* FindOp(std::string_view name);  // null if there is none

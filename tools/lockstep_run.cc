@@ -4,11 +4,14 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "backends/roofline.h"
 #include "backends/run_in_process.h"
 #include "core/interpreter.h"
 #include "core/local_types.h"
@@ -28,6 +31,8 @@ ABSL_FLAG(std::string, isa, "", "the instruction set that kernels may use, or th
 ABSL_FLAG(bool, tune, false,
           "matrix products on GPUs use the fastest algorithm, found by timing when the program is loaded");
 ABSL_FLAG(bool, dry, false, "only compile and print the steps, which needs no such machine");
+ABSL_FLAG(bool, roofline, false,
+          "print the least time of each step on the machine that is compiled for, by its operations and bytes");
 ABSL_FLAG(bool, compare, false, "compare every result of every rank with the interpreter");
 ABSL_FLAG(double, tolerance, 1e-4, "largest difference for --compare, relative to the largest magnitude of a result");
 ABSL_FLAG(bool, print_graph, false, "print the graph that is given to the backend");
@@ -50,9 +55,11 @@ constexpr char kUsage[] = R"(runs a graph in text form on a backend, with random
   lockstep-run step.ir --strategy=mesh={data=2,model=2} the same on a mesh, with other options of compile
   lockstep-run step.ir --threads=2 --repeat=100         time it
   lockstep-run step.ir --repeat=20 --profile            time each of its steps
+  lockstep-run step.ir --repeat=20 --profile --roofline ... with the least time that this machine needs for it
   lockstep-run step.ir --print-graph --brief            the compiled graph, a line for each node
   lockstep-run step.ir --print-steps                    the compiled steps
   lockstep-run step.ir --backend=cuda --isa=h200 --dry  the compiled steps for a GPU that this machine lacks
+  lockstep-run step.ir --backend=cuda --isa=h200 --dry --roofline  the least time of each on that GPU
 
 With LOCKSTEP_DUMP=DIR in the environment the graph after each pass that changed it goes to DIR/<graph>/.
 Floats are uniform in [-1, 1], integers 0 to 4; --seed decides these and random numbers in the graph. Errors and
@@ -90,11 +97,23 @@ absl::Status Compare(const Graph& graph, const std::vector<std::vector<Tensor>>&
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-void PrintProfile(const Executor& executor, int runs) {
+// With --roofline, the second column is the least time of each step, as a share of the measured time.
+absl::Status PrintProfile(const Executor& executor, int runs) {
+  std::map<const StepInfo*, double> least;
+  if (absl::GetFlag(FLAGS_roofline)) {
+    ASSIGN_OR_RETURN(const Ceilings ceilings, executor.executable().ceilings());
+    for (const StepFloor& floor : RooflineOf(executor.executable(), ceilings).steps)
+      least[floor.step] = floor.seconds();
+  }
   std::vector<StepProfile> profile = executor.profile();
   std::stable_sort(profile.begin(), profile.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
-  for (const StepProfile& step : profile)
-    std::printf("%10.1f us  %s\n", step.seconds / runs * 1e6, step.step->ToString().c_str());
+  for (const StepProfile& step : profile) {
+    const double seconds = step.seconds / runs;
+    const auto floor = least.find(step.step);
+    const std::string share = floor == least.end() ? "" : absl::StrFormat("%4.0f %%  ", 100 * floor->second / seconds);
+    std::printf("%10.1f us  %s%s\n", seconds * 1e6, share.c_str(), step.step->ToString().c_str());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Time(Executor& executor, const Graph& graph, const std::vector<Tensor>& inputs, bool print) {
@@ -121,8 +140,7 @@ absl::Status Time(Executor& executor, const Graph& graph, const std::vector<Tens
       repeat, seconds[seconds.size() / 2] * 1e3, seconds[0] * 1e3, counters.total / repeat * 1e3,
       100 * counters.kernels / counters.total, 100 * counters.communication / counters.total,
       100 * counters.outside_kernels() / counters.total);
-  if (absl::GetFlag(FLAGS_profile)) PrintProfile(executor, repeat);
-  return absl::OkStatus();
+  return absl::GetFlag(FLAGS_profile) ? PrintProfile(executor, repeat) : absl::OkStatus();
 }
 
 absl::Status PrintCompiledGraph(const Executable& executable) {
@@ -135,10 +153,17 @@ absl::Status PrintCompiledGraph(const Executable& executable) {
   return absl::OkStatus();
 }
 
+absl::Status PrintRoofline(const Executable& executable) {
+  ASSIGN_OR_RETURN(const Ceilings ceilings, executable.ceilings());
+  std::printf("%s", RooflineOf(executable, ceilings).ToString(/*with_steps=*/true).c_str());
+  return absl::OkStatus();
+}
+
 // Compiles and prints once: the output is the same for all ranks.
 absl::Status CompileOnly(const Graph& graph, const Backend& backend, const CompileOptions& options) {
   ASSIGN_OR_RETURN(const Executable executable, Compile(graph.Clone(), backend, options));
   if (absl::GetFlag(FLAGS_print_graph)) RETURN_IF_ERROR(PrintCompiledGraph(executable));
+  if (absl::GetFlag(FLAGS_roofline)) return PrintRoofline(executable);
   std::printf("%s\n", executable.ToString().c_str());
   return absl::OkStatus();
 }
@@ -153,6 +178,7 @@ absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backe
   ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), backend, own_options));
   if (print) std::printf("compiled in %.0f ms\n", (Now() - begin) * 1e3);
   if (print && absl::GetFlag(FLAGS_print_graph)) RETURN_IF_ERROR(PrintCompiledGraph(executable));
+  if (print && absl::GetFlag(FLAGS_roofline)) RETURN_IF_ERROR(PrintRoofline(executable));
   if (print && absl::GetFlag(FLAGS_print_steps)) std::printf("%s\n", executable.ToString().c_str());
   ASSIGN_OR_RETURN(const RankDevice opened, backend.OpenDevice(communicator));
   ExecutorOptions executor_options;

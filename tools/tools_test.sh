@@ -29,6 +29,10 @@ expect 0 "loss = dense<f32[]" lockstep-run "$step" --print_results
 expect 0 "cublaslt.matmul+bias+relu" lockstep-run "$step" --backend=cuda --isa=h200 --dry # no GPU needed
 expect 0 "all_reduce.start" lockstep-run "$step" --backend=cuda --isa=sm_80 --ranks=2 --dry
 expect 0 "onednn.matmul" lockstep-run "$step" --dry
+expect 0 "(NVIDIA H200, measured)" lockstep-run "$step" --backend=cuda --isa=h200 --dry --roofline
+expect 0 "loops joined as far as other kernels allow" lockstep-run "$step" --backend=cuda --isa=h200 --dry --roofline
+expect 0 "of this processor, measured)" lockstep-run "$step" --roofline
+expect 0 " %  onednn.matmul" lockstep-run "$step" --repeat=5 --profile --roofline
 expect 1 "isa is \"h2000\", expected a GPU: a100 (sm_80)" lockstep-run "$step" --backend=cuda --isa=h2000 --dry
 expect 1 "--dry runs nothing" lockstep-run "$step" --dry --compare
 expect 1 "--dry runs nothing" lockstep-run "$step" --dry --repeat=5

@@ -1,5 +1,6 @@
 #include "backends/cpu/cpu_backend.h"
 
+#include "backends/cpu/ceilings.h"
 #include "backends/cpu/emit_context.h"
 #include "backends/cpu/emitters.h"
 #include "backends/cpu/processor.h"
@@ -37,6 +38,7 @@ class CpuBackend : public Backend {
     target.isa = options.isa;
     target.supports = Supports;
     target.prefers_f32 = PrefersF32;
+    target.ceilings = [threads = options.threads] { return cpu::MeasureCeilings(threads); };
     ASSIGN_OR_RETURN(target.fingerprint, cpu::ProcessorFingerprint(options.isa));
     return target;
   }

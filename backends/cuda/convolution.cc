@@ -6,6 +6,7 @@
 #include "backends/cuda/convolution_problem.h"
 #include "backends/cuda/cudnn_graph.h"
 #include "backends/cuda/emitters.h"
+#include "backends/cuda/exact_tf32.h"
 #include "core/builder.h"
 #include "core/check.h"
 
@@ -153,10 +154,11 @@ bool SupportsConvolution(const Node& node) {
 }
 
 absl::Status EmitConvolution(const Node& node, EmitContext& c) {
-  ConvolutionProblem problem(node, c.gpu().tf32, c.alignment());
+  ConvolutionProblem problem(node, c.gpu().tf32 || IsExactInTf32(node), c.alignment());
   Kernel kernel;
   kernel.name = "cudnn." + node.op_name();
   kernel.scratch_bytes = problem.WorkspaceLimit();
+  kernel.tf32 = problem.tf32;
   auto convolution = std::make_shared<Convolution>(std::move(problem), c.cudnn());
   c.AddPlan([convolution] { return convolution->Prepare(); });
   kernel.run = [convolution](const KernelArgs& args) { return convolution->Run(args); };

@@ -91,6 +91,22 @@ TEST_F(ConvolutionTest, TakesEnginesThatKeepToTheType) {
   }
 }
 
+// The gradient of a filter in mixed precision has operands of 16 bits and a result of f32. Tensor cores multiply it in
+// TF32 without rounding, and without the user's permission.
+TEST_F(ConvolutionTest, AWideGradientUsesTensorCoresAndIsExact) {
+  for (const std::string dtype : {"f16", "bf16"}) {
+    const Graph graph =
+        ParseForTest("graph @f(%x: " + dtype + "[2,4,8,7], %dy: " + dtype +
+                     "[2,6,8,4]) -> (dw: f32[6,2,3,3]) {\n%dw = convolution_grad_filter %x, %dy "
+                     "{stride=[1, 2], padding_low=[1, 1], padding_high=[1, 2], dilation=[1, 1], groups=2, "
+                     "filter_shape=[6, 2, 3, 3], wide_result=true} : f32[6,2,3,3]\nreturn %dw\n}");
+    const auto results = Run(graph);
+    ASSERT_TRUE(results.ok()) << results.status();
+    ExpectRight(graph, *results, 1e-5);
+    EXPECT_THAT(fake_.TakeCalls(), ElementsAre(testing::EndsWith("f32, engine 7"))) << dtype;
+  }
+}
+
 // Each kind of engine that must not be used is skipped, and the next heuristics are asked.
 TEST_F(ConvolutionTest, AsksTheNextHeuristics) {
   for (cudnnBackendNumericalNote_t note :

@@ -74,6 +74,10 @@ class CudaBackend final : public Backend {
     }
     target.gpu->tf32 = options.tf32;
     target.tune = options.tune;
+    target.ceilings = [gpu = *target.gpu]() -> absl::StatusOr<Ceilings> {
+      if (gpu.ceilings) return *gpu.ceilings;
+      return NotFound() << "the bandwidth and the operations a second of " << gpu.name << " are not known";
+    };
     target.fingerprint = target.gpu->name + ", " + target.gpu->architecture + (options.tf32 ? ", tf32" : "") +
                          (options.tune ? ", algorithms of products by time" : "") + "\nLLVM " + LLVM_VERSION_STRING;
     return target;

@@ -16,15 +16,28 @@ struct Model {
   int capability;
   int multiprocessors;
   uint64_t gibibytes;
+  double gigabytes_per_second;          // of a copy, read and written
+  std::array<double, 4> tera_a_second;  // operations, by Arithmetic
+  bool is_measured;                     // the bytes, TF32 and 16 bits; everything else is from NVIDIA's data sheets
 };
 
-// From NVIDIA's data sheets. The largest model of an architecture comes first.
+// The largest model of an architecture comes first.
 constexpr Model kModels[] = {
-    {"a100", "NVIDIA A100", 80, 108, 80},
-    {"l40s", "NVIDIA L40S", 89, 142, 48},
-    {"h200", "NVIDIA H200", 90, 132, 141},
-    {"h100", "NVIDIA H100", 90, 132, 80},
+    {"a100", "NVIDIA A100", 80, 108, 80, 2039, {19.5, 9.7, 156, 312}, false},
+    {"l40s", "NVIDIA L40S", 89, 142, 48, 864, {91.6, 1.4, 183, 362}, false},
+    {"h200", "NVIDIA H200", 90, 132, 141, 4300, {67, 34, 400, 790}, true},
+    // With the H200's multiprocessors, and a copy as measured (docs/gpu-h100.md).
+    {"h100", "NVIDIA H100", 90, 132, 80, 2930, {67, 34, 400, 790}, true},
 };
+
+Ceilings CeilingsOf(const Model& model) {
+  Ceilings ceilings{
+      .machine = std::string(model.full_name) + (model.is_measured ? ", measured" : ", by its data sheet"),
+      .bytes_per_second = 1e9 * model.gigabytes_per_second};
+  for (size_t i = 0; i < model.tera_a_second.size(); ++i)
+    ceilings.operations_per_second[i] = 1e12 * model.tera_a_second[i];
+  return ceilings;
+}
 
 std::string ArchitectureOf(int capability) { return "sm_" + std::to_string(capability); }
 
@@ -33,7 +46,8 @@ GpuDescription Describe(const Model& model) {
           .architecture = ArchitectureOf(model.capability),
           .capability = model.capability,
           .multiprocessors = model.multiprocessors,
-          .memory_bytes = model.gibibytes << 30};
+          .memory_bytes = model.gibibytes << 30,
+          .ceilings = CeilingsOf(model)};
 }
 
 }  // namespace
@@ -102,6 +116,10 @@ absl::StatusOr<GpuDescription> GpuOfThisMachine(const DriverApi& driver) {
   description.name = name;
   description.architecture = ArchitectureOf(description.capability);
   description.memory_bytes = bytes;
+  // The driver's name may say more, such as "NVIDIA H100 80GB HBM3".
+  for (const Model& model : kModels) {
+    if (description.name.starts_with(model.full_name)) description.ceilings = CeilingsOf(model);
+  }
   return description;
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "backends/cuda/emitters.h"
+#include "backends/cuda/exact_tf32.h"
 #include "backends/cuda/matmul_problem.h"
 #include "backends/cuda/product.h"
 #include "core/builder.h"
@@ -52,6 +53,7 @@ void AddMatMul(const Node& product, const MatMulProblem& problem, std::vector<in
   if (problem.has_bias()) kernel.name += "+bias";
   if (problem.has_relu()) kernel.name += "+relu";
   kernel.scratch_bytes = WorkspaceBytes(c.gpu());
+  kernel.tf32 = problem.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
   const std::shared_ptr<Product> run = c.AddProduct(problem, kernel.scratch_bytes);
   kernel.run = [run, has_bias = problem.has_bias()](const KernelArgs& args) {
     return run->Run(StreamOf(args), {.first = args.reads[1],
@@ -63,21 +65,24 @@ void AddMatMul(const Node& product, const MatMulProblem& problem, std::vector<in
   c.Add(product, std::move(kernel), std::move(reads), {c.Write(node)});
 }
 
+bool MayUseTf32(const Node& product, const EmitContext& c) { return c.gpu().tf32 || IsExactInTf32(product); }
+
 }  // namespace
 
 bool SupportsMatMul(const Node& node) {
   bool has_elements = node.type().num_elements() > 0;
   for (const Value& operand : node.operands()) has_elements = has_elements && operand.type().num_elements() > 0;
-  return has_elements && IsFloat(node.type().dtype) && node.type().dtype == node.operand(0).dtype();
+  const DType from = node.operand(0).dtype(), to = node.type().dtype;
+  return has_elements && IsFloat(from) && (to == from || (SizeOf(from) == 2 && to == DType::kF32));
 }
 
 absl::Status EmitMatMul(const Node& node, EmitContext& c) {
-  AddMatMul(node, MatMulProblem(node, c.gpu().tf32, c.alignment()), c.ReadAll(node), node, c);
+  AddMatMul(node, MatMulProblem(node, MayUseTf32(node, c), c.alignment()), c.ReadAll(node), node, c);
   return absl::OkStatus();
 }
 
 absl::Status EmitMatMulWithEpilogue(const Node& fusion, const MatMulEpilogue& epilogue, EmitContext& c) {
-  MatMulProblem problem(*epilogue.product, c.gpu().tf32, c.alignment());
+  MatMulProblem problem(*epilogue.product, MayUseTf32(*epilogue.product, c), c.alignment());
   problem.epilogue = epilogue.epilogue;
   std::vector<int> reads = c.ReadAll(*epilogue.product);
   if (epilogue.bias >= 0) reads.push_back(c.Read(fusion, static_cast<size_t>(epilogue.bias)));

@@ -66,7 +66,8 @@ std::optional<MatMulEpilogue> EpilogueOf(const Graph& graph, const Node& fusion)
   if (!pattern) return std::nullopt;
   const Node* product = fusion.operand(static_cast<size_t>(pattern->product)).node;
   if (product == nullptr || !product->Is("matmul") || product->users().size() != 1 || IsResult(graph, *product) ||
-      !SupportsMatMul(*product) || product->type().dtype == DType::kF64) {
+      !SupportsMatMul(*product) || product->type().dtype == DType::kF64 ||
+      product->type().dtype != product->operand(0).dtype()) {
     return std::nullopt;
   }
   // The product's columns must be the last dimension of its value.

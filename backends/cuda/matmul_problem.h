@@ -17,15 +17,16 @@ struct MatMulProblem {
     bool transpose = false;
   };
   Operand first, second, result;
-  int64_t batch = 1;  // the number of matrices, which are adjacent in memory
-  cudaDataType_t type = CUDA_R_32F;
+  int64_t batch = 1;                        // the number of matrices, which are adjacent in memory
+  cudaDataType_t type = CUDA_R_32F;         // of the operands
+  cudaDataType_t result_type = CUDA_R_32F;  // `type`, or f32 for operands of 16 bits (wide_result)
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
   cudaDataType_t scale = CUDA_R_32F;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;  // computed on the product before it is written
   uint32_t alignment = 1;                                   // bytes, a power of two: of all addresses in runs
 
-  // Requires a `matmul` node of floats. `tf32`: f32 products may use the significands of TF32. `alignment` is that of
-  // all values; an element is always aligned to its size.
+  // Requires a `matmul` node that SupportsMatMul (emitters.h) accepts. `tf32`: f32 products may use the significands of
+  // TF32. `alignment` is that of all values; an element is always aligned to its size.
   MatMulProblem(const Node& node, bool tf32, uint32_t alignment);
 
   int64_t inner() const { return first.transpose ? first.rows : first.columns; }
@@ -40,8 +41,13 @@ struct MatMulProblem {
   // Returns a line with all that distinguishes the problem for the library, such as "1x[64,128]x[128,32] f32, b
   // transposed, aligned to 64".
   std::string Key() const;
-  // The size of all matrices of an operand or the result.
-  uint64_t BytesOf(const Operand& operand) const;
+  // The size of all matrices of an operand, and of the result.
+  uint64_t BytesOf(const Operand& operand) const { return BytesOf(operand, type); }
+  uint64_t ResultBytes() const { return BytesOf(result, result_type); }
+  uint64_t BiasBytes() const;  // 0 without a bias
+
+ private:
+  uint64_t BytesOf(const Operand& operand, cudaDataType_t element) const;
 };
 
 }  // namespace lockstep::cuda

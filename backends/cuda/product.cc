@@ -31,9 +31,9 @@ absl::Status Product::Open() {
   const int32_t second = problem_.second.transpose ? CUBLAS_OP_T : CUBLAS_OP_N;
   RETURN_IF_ERROR(SetAttribute(CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first), "A's transposition"));
   RETURN_IF_ERROR(SetAttribute(CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second), "B's transposition"));
-  ASSIGN_OR_RETURN(first_, Layout(problem_.first));
-  ASSIGN_OR_RETURN(second_, Layout(problem_.second));
-  ASSIGN_OR_RETURN(result_, Layout(problem_.result));
+  ASSIGN_OR_RETURN(first_, Layout(problem_.first, problem_.type));
+  ASSIGN_OR_RETURN(second_, Layout(problem_.second, problem_.type));
+  ASSIGN_OR_RETURN(result_, Layout(problem_.result, problem_.result_type));
   if (problem_.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return absl::OkStatus();
   const int32_t epilogue = problem_.epilogue;
   RETURN_IF_ERROR(SetAttribute(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue), "the epilogue"));
@@ -43,12 +43,13 @@ absl::Status Product::Open() {
   return SetAttribute(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof(aligned), "the bias");
 }
 
-absl::StatusOr<cublasLtMatrixLayout_t> Product::Layout(const MatMulProblem::Operand& operand) const {
+absl::StatusOr<cublasLtMatrixLayout_t> Product::Layout(const MatMulProblem::Operand& operand,
+                                                       cudaDataType_t type) const {
   const CublasLtApi& api = library_->api();
   cublasLtMatrixLayout_t layout = nullptr;
   const auto rows = static_cast<uint64_t>(operand.rows), columns = static_cast<uint64_t>(operand.columns);
-  RETURN_IF_ERROR(api.Check(api.MatrixLayoutCreate(&layout, problem_.type, rows, columns, operand.rows),
-                            "cublasLtMatrixLayoutCreate"));
+  RETURN_IF_ERROR(
+      api.Check(api.MatrixLayoutCreate(&layout, type, rows, columns, operand.rows), "cublasLtMatrixLayoutCreate"));
   if (problem_.batch == 1) return layout;
   const auto batch = static_cast<int32_t>(problem_.batch);
   const int64_t stride = operand.rows * operand.columns;

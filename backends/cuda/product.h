@@ -58,7 +58,7 @@ class Product {
  private:
   absl::Status SetAttribute(cublasLtMatmulDescAttributes_t attribute, const void* value, size_t bytes,
                             const char* what);
-  absl::StatusOr<cublasLtMatrixLayout_t> Layout(const MatMulProblem::Operand& operand) const;
+  absl::StatusOr<cublasLtMatrixLayout_t> Layout(const MatMulProblem::Operand& operand, cudaDataType_t type) const;
   absl::Status SetPreferences(cublasLtMatmulPreference_t preference) const;
 
   const MatMulProblem problem_;

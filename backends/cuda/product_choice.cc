@@ -76,8 +76,8 @@ class Timing {
       return at;
     };
     const uint64_t first = take(problem.BytesOf(problem.first)), second = take(problem.BytesOf(problem.second));
-    const uint64_t bias = take(problem.has_bias() ? problem.BytesOf({.rows = problem.result.rows, .columns = 1}) : 0);
-    const uint64_t result = take(problem.BytesOf(problem.result)), workspace = take(product_.workspace());
+    const uint64_t bias = take(problem.BiasBytes());
+    const uint64_t result = take(problem.ResultBytes()), workspace = take(product_.workspace());
     ASSIGN_OR_RETURN(memory_, device_.Allocate(total, "timing " + problem.ToString()));
     std::byte* const data = memory_->data();
     operands_ = {data + first, data + second, problem.has_bias() ? data + bias : nullptr, data + result,

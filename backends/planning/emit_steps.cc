@@ -49,6 +49,7 @@ StepList EmitSteps(Program& program, const BufferPlan& plan) {
     Instruction& instruction = program.instructions[i];
     StepInfo info;
     info.source = instruction.source;
+    info.work = instruction.work;
     info.reads = Operands(instruction.reads, program, plan);
     info.writes = Operands(instruction.writes, program, plan);
     switch (instruction.kind) {

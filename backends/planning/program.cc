@@ -7,6 +7,9 @@ Instruction Program::CopyTo(Storage target, int source) {
   target.index = target.alias_of = target.bucket = -1;
   Instruction instruction;
   instruction.kind = Instruction::Kind::kCopy;
+  instruction.is_loop = true;
+  instruction.work.bytes = 2 * target.bytes;
+  instruction.read = {target.bytes};
   instruction.reads = {source};
   instruction.writes = {AddStorage(std::move(target))};
   return instruction;

@@ -14,6 +14,7 @@
 #include "core/graph.h"
 #include "runtime/execution/executable.h"
 #include "runtime/execution/steps.h"
+#include "runtime/execution/work.h"
 
 namespace lockstep {
 
@@ -46,7 +47,9 @@ struct Instruction {
   std::string source;
   std::vector<int> reads, writes;  // storages
   Kernel kernel;                   // of a kKernel
-  double flops = 0;                // of its node, as FlopsOf counts them
+  Work work;                       // of its node
+  std::vector<uint64_t> read;      // the bytes of each of `reads` that it needs, in their order; of kernels and copies
+  bool is_loop = false;            // its node, or all in it, is elementwise, a movement, a reduction or a generator
   // (write, read) positions: the write may use the bytes of the read, which is not needed afterwards.
   std::vector<std::pair<int, int>> may_overwrite;
   CollectiveInfo collective;  // kCollective becomes kStart and kWait when it is scheduled
@@ -55,7 +58,8 @@ struct Instruction {
                             // (refusals.h)
 
   Instruction WithoutRun() const {  // see Kernel
-    return {kind, source, reads, writes, kernel.WithoutRun(), flops, may_overwrite, collective, served, may_refuse};
+    return {kind,    source,        reads,      writes, kernel.WithoutRun(), work, read,
+            is_loop, may_overwrite, collective, served, may_refuse};
   }
 };
 

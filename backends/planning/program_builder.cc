@@ -20,6 +20,16 @@ ValueInfo Describe(const std::string& name, Value value, const PlacementMap& pla
   return info;
 }
 
+// Returns true for what one pass over the elements can compute, together with others of its kind.
+bool IsLoop(const Node& node) {
+  if (node.Is("fusion")) {
+    const auto& nodes = node.attr<Region>("body").graph().nodes();
+    return std::all_of(nodes.begin(), nodes.end(), IsLoop);
+  }
+  const OpDef& op = node.op();
+  return op.has_trait(kElementwise) || op.has_trait(kMovement) || op.has_trait(kReduction) || op.has_trait(kGenerator);
+}
+
 Storage StorageFor(Value value) {
   Storage storage;
   storage.name = value.name();
@@ -110,13 +120,43 @@ void ProgramBuilder::DefineAlias(Value value, int storage, std::string layout) {
   storages_[value].push_back(program_.AddStorage(std::move(alias)));
 }
 
+uint64_t ProgramBuilder::BytesRead(const Node& node, int storage) const {
+  const uint64_t bytes = program_.storage(storage).bytes;
+  uint64_t read = 0;
+  for (size_t i = 0; i < node.operands().size(); ++i) {
+    const auto ids = storages_.find(node.operand(i));  // none for a node in a body
+    if (ids == storages_.end() || std::count(ids->second.begin(), ids->second.end(), storage) == 0) continue;
+    if (node.operand(i).type().num_elements() == ElementsRead(node, i)) return bytes;  // with padding
+    read += static_cast<uint64_t>(ElementsRead(node, i)) * SizeOf(node.operand(i).dtype());
+  }
+  return read > 0 ? std::min(bytes, read) : bytes;  // 0: not an operand, but another form of one
+}
+
+Work ProgramBuilder::WorkOf(const Node& node, const Instruction& instruction) const {
+  const Kernel& kernel = instruction.kernel;
+  Work work;
+  if (!kernel.is_reorder) work.operations = FlopsOf(node);
+  std::map<int, uint64_t> read;  // by storage: an operand that is given twice is read once
+  for (size_t i = 0; i < instruction.reads.size(); ++i) read[instruction.reads[i]] = instruction.read[i];
+  for (const auto& [storage, bytes] : read) work.bytes += bytes;
+  for (int id : instruction.writes) work.bytes += program_.storage(id).bytes;
+  const DType dtype = node.operands().empty() ? node.type().dtype : node.operand(0).dtype();
+  const bool multiplies = node.op().precision() == PrecisionRule::kLow;
+  if (dtype == DType::kF64) work.arithmetic = Arithmetic::kF64;
+  else if (multiplies && SizeOf(dtype) == 2) work.arithmetic = Arithmetic::k16Bits;
+  else if (kernel.tf32) work.arithmetic = Arithmetic::kTF32;
+  return work;
+}
+
 Instruction& ProgramBuilder::Add(const Node& node, Kernel kernel, std::vector<int> reads, std::vector<int> writes) {
   Instruction instruction;
   instruction.source = node.source();
-  instruction.flops = kernel.is_reorder ? 0 : FlopsOf(node);
+  instruction.is_loop = IsLoop(node);
   instruction.kernel = std::move(kernel);
   instruction.reads = std::move(reads);
   instruction.writes = std::move(writes);
+  for (int id : instruction.reads) instruction.read.push_back(BytesRead(node, id));
+  instruction.work = WorkOf(node, instruction);
   program_.instructions.push_back(std::move(instruction));
   return program_.instructions.back();
 }

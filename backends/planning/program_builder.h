@@ -75,6 +75,9 @@ class ProgramBuilder {
   absl::StatusOr<Program> Finish(const std::function<absl::StatusOr<int>(Value)>& row_major);
 
  private:
+  // Returns the bytes of a storage that a kernel for `node` reads.
+  uint64_t BytesRead(const Node& node, int storage) const;
+  Work WorkOf(const Node& node, const Instruction& instruction) const;
   absl::Status LowerConstant(const Node& node);
   absl::Status LowerCollective(const Node& node);
   absl::Status LowerPush(const Node& node);

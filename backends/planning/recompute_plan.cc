@@ -241,7 +241,7 @@ void RecomputeFacts::AddUses(const Program& program) {
     const int at = num_steps();
     Step& step = steps_.emplace_back();
     step.scratch = AlignUp(instruction.kernel.scratch_bytes);
-    step.cost = 1 + instruction.flops / kFlopsPerByte;
+    step.cost = 1 + instruction.work.operations / kFlopsPerByte;
     const auto add = [&](const std::vector<int>& ids, std::vector<int>& to) {
       for (int id : ids) {
         const int root = program.Root(id), value = ValueOf(root);

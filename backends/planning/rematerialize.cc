@@ -135,7 +135,7 @@ Recomputation WorkOf(const Program& program, const RecomputePlan* plan) {
   for (const Instruction& instruction : program.instructions) {
     if (instruction.kind != Instruction::Kind::kKernel && instruction.kind != Instruction::Kind::kCopy) continue;
     ++work.all_kernels;
-    work.all_flops += instruction.flops;
+    work.all_flops += instruction.work.operations;
     work.all_bytes += static_cast<double>(BytesTouched(program, instruction));
   }
   if (plan == nullptr) return work;
@@ -143,7 +143,7 @@ Recomputation WorkOf(const Program& program, const RecomputePlan* plan) {
     if (!event.again) continue;
     const Instruction& instruction = program.instructions[static_cast<size_t>(event.position)];
     ++work.kernels;
-    work.flops += instruction.flops;
+    work.flops += instruction.work.operations;
     work.bytes += static_cast<double>(BytesTouched(program, instruction));
   }
   return work;

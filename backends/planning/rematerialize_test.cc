@@ -77,7 +77,7 @@ class Writer {
     for (int id : writes) of_writes.push_back(program.storage(id).bytes);
     Instruction instruction;
     instruction.kernel = Mixing(of_reads, of_writes, program.instructions.size() + 1, scratch);
-    instruction.flops = flops;
+    instruction.work.operations = flops;
     instruction.reads = std::move(reads);
     instruction.writes = std::move(writes);
     program.instructions.push_back(std::move(instruction));

@@ -33,6 +33,7 @@
 #include "runtime/buffer.h"
 #include "runtime/communicator.h"
 #include "runtime/device.h"
+#include "runtime/execution/work.h"
 
 namespace lockstep {
 
@@ -101,6 +102,7 @@ struct StepInfo {
   std::vector<std::pair<int, int>> may_overwrite;
   std::optional<CollectiveInfo> collective;  // for starts and waits
   int served = -1;                           // for pushes, pulls and their waits: position in Executable::served
+  Work work;                                 // of kernels and copies
 
   // Returns "matmul %y, at onnx:/fc1/MatMul", with the names of the first `most` results.
   std::string ToString(size_t most = std::numeric_limits<size_t>::max()) const;
@@ -271,7 +273,12 @@ struct Executable {
   std::vector<Lane> lanes;              // between the parts: those of all ranks, in one order
   uint64_t kernels_constant_bytes = 0;  // bytes that kernels hold themselves: constants in bodies of loops
   Recomputation recomputed;
+  // The bytes that kernels would read and write at least, if loops were joined as far as the other kernels allow
+  // (backends/planning/least_bytes.h).
+  uint64_t least_bytes = 0;
   Certificate certificate;
+  // Returns the ceilings of the machine that it is compiled for. A CPU is measured, which takes part of a second.
+  std::function<absl::StatusOr<Ceilings>()> ceilings;
   // lines about build, libraries and processor: if they are equal, equal programs compute the same bits
   std::string fingerprint;
   std::string graph_text;  // the program that a rank runs, after all passes; with parts, the text of all parts
