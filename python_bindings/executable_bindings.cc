@@ -9,12 +9,14 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 
+#include "backends/roofline.h"
 #include "core/printer.h"
 #include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
@@ -241,6 +243,40 @@ nb::list Profile(const LoadedExecutable& self) {
   return steps;
 }
 
+nb::dict RooflineFields(const LoadedExecutable& self, int depth) {
+  const Executable& executable = self.executor->executable();
+  Ceilings ceilings;
+  {
+    ReleasedGil released;
+    ceilings = ValueOrThrow(executable.ceilings());
+  }
+  const Roofline roofline = RooflineOf(executable, ceilings, depth);
+  std::map<const StepInfo*, double> measured;
+  for (const StepProfile& step : self.executor->profile()) measured[step.step] = step.seconds;
+  const auto runs = static_cast<double>(std::max<int64_t>(1, self.executor->counters().runs));
+  nb::list steps;
+  for (const StepFloor& floor : roofline.steps) {
+    steps.append(nb::make_tuple(ToValidText(floor.step->ToString()), floor.by_operations, floor.by_bytes,
+                                measured[floor.step] / runs));
+  }
+  const auto seconds_of = [](const std::vector<FloorSum>& sums) {
+    nb::dict seconds;
+    for (const FloorSum& sum : sums) seconds[ToValidText(sum.name).c_str()] = sum.seconds;
+    return seconds;
+  };
+  nb::dict fields;
+  fields["machine"] = ceilings.machine;
+  fields["seconds"] = roofline.all.seconds;
+  fields["operations"] = roofline.all.operations;
+  fields["bytes"] = roofline.all.bytes;
+  fields["least_bytes"] = roofline.least_bytes;
+  fields["kinds"] = seconds_of(roofline.kinds);
+  fields["layers"] = seconds_of(roofline.layers);
+  fields["steps"] = steps;
+  fields["text"] = ToValidText(roofline.ToString(/*with_steps=*/false));
+  return fields;
+}
+
 constexpr char kEvaluate[] =
     R"(Calls a program of `lockstep.evaluation` with each of this rank's batches. Returns the loss and the metrics
 over the samples of all ranks, as if they were one batch. Collective.
@@ -376,6 +412,23 @@ void BindViews(ExecutableClass& executable) {
           "The steps of a call in order, each with its seconds since loading, in calls that succeeded. On a GPU they\n"
           "are known only with compile(profile=True).",
           nb::sig("def profile(self) -> list[tuple[str, float]]"))
+      .def("_roofline", &RooflineFields, "depth"_a, nb::sig("def _roofline(self, depth: int) -> dict[str, typing.Any]"))
+      .def(
+          "roofline",
+          [](nb::object self, nb::object depth) {
+            return nb::module_::import_("lockstep._reports.roofline").attr("roofline_of_executable")(self, depth);
+          },
+          "depth"_a = 2,
+          "The least time that the steps of a call take, by their operations and by the bytes that they read and "
+          "write:\n"
+          "on the GPU that it is compiled for, if its model is known, or on this processor, which is measured for "
+          "about\n"
+          "0.3 s. It prints as tables by kind of step and by layer, whose names have at most `depth` parts; its steps\n"
+          "also have their measured times, as in `profile`. Communication is left out.\n"
+          "\n"
+          "Raises:\n"
+          "  Error: the model of the GPU is not known.",
+          nb::sig("def roofline(self, depth: int = 2) -> lockstep._reports.roofline.Roofline"))
       .def("__repr__", [](const LoadedExecutable& self) {
         const Executable& executable = self.executor->executable();
         std::vector<std::string> inputs, results;

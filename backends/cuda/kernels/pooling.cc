@@ -31,26 +31,34 @@ void ForTaps(const PoolArgs& a, int64_t at, F f) {
   }
 }
 
-// Returns the position of the window whose tap `tap` is at `place`; -1 if there is none.
-inline int64_t PositionOf(const PoolAxis& axis, int64_t place, int64_t tap) {
-  const int64_t offset = place + axis.low - tap * axis.dilation;
-  if (offset < 0 || offset % axis.stride != 0) return -1;
-  return offset / axis.stride < axis.y ? offset / axis.stride : -1;
-}
+// The positions of the windows along an axis that cover `place`, if the dilation is 1; otherwise some of them do not.
+// The divisions, which take long on a GPU, are made once for an element and not for each tap.
+struct WindowRange {
+  int64_t first, end, offset;  // of the place in the window at position 0
 
-// Calls f(position in the plane of y) for each window that covers position `at` of the plane of x, in order: later taps
-// belong to earlier windows.
+  WindowRange(const PoolAxis& axis, int64_t place) : offset(place + axis.low) {
+    const int64_t beyond = offset - (axis.size - 1) * axis.dilation;  // the last tap of the first window is here
+    first = beyond <= 0 ? 0 : (beyond + axis.stride - 1) / axis.stride;
+    end = offset / axis.stride + 1;
+    if (end > axis.y) end = axis.y;
+  }
+  bool Covers(const PoolAxis& axis, int64_t y) const {
+    return axis.dilation == 1 || (offset - y * axis.stride) % axis.dilation == 0;
+  }
+};
+
+// Calls f(position in the plane of y) for each window that covers position `at` of the plane of x, in order.
 template <typename F>
 void ForWindows(const PoolArgs& a, int64_t at, F f) {
   const PoolAxis &depth = a.axes[0], &height = a.axes[1], &width = a.axes[2];
-  const int64_t w = at % width.x, row = at / width.x, h = row % height.x, d = row / height.x;
-  for (int64_t i = depth.size; i-- > 0;) {
-    const int64_t y_d = PositionOf(depth, d, i);
-    for (int64_t j = height.size; y_d >= 0 && j-- > 0;) {
-      const int64_t y_h = PositionOf(height, h, j);
-      for (int64_t k = width.size; y_h >= 0 && k-- > 0;) {
-        const int64_t y_w = PositionOf(width, w, k);
-        if (y_w >= 0) f((y_d * height.y + y_h) * width.y + y_w);
+  const int64_t row = at / width.x;
+  const WindowRange in_depth(depth, row / height.x), in_height(height, row % height.x), in_width(width, at % width.x);
+  for (int64_t d = in_depth.first; d < in_depth.end; ++d) {
+    if (!in_depth.Covers(depth, d)) continue;
+    for (int64_t h = in_height.first; h < in_height.end; ++h) {
+      if (!in_height.Covers(height, h)) continue;
+      for (int64_t w = in_width.first; w < in_width.end; ++w) {
+        if (in_width.Covers(width, w)) f((d * height.y + h) * width.y + w);
       }
     }
   }
@@ -88,14 +96,24 @@ void MaxPoolGrad(const PoolArgs& a) {
   static_cast<T*>(a.y)[at] = Number<T>::Of(total);
 }
 
+// Returns the number of taps of the window at position `y` that are not padding.
+inline int64_t CountTaps(const PoolAxis& axis, int64_t y) {
+  const int64_t begin = y * axis.stride - axis.low;
+  int64_t count = 0;
+  for (int64_t tap = 0; tap < axis.size; ++tap) {
+    const int64_t place = begin + tap * axis.dilation;
+    count += place >= 0 && place < axis.x;
+  }
+  return count;
+}
+
 // Returns the divisor of a window's average.
 inline double DivisorOf(const PoolArgs& a, int64_t window) {
-  if (a.include_padding != 0) {
-    return static_cast<double>(a.axes[0].size) * static_cast<double>(a.axes[1].size * a.axes[2].size);
-  }
-  int64_t count = 0;
-  ForTaps(a, window, [&](int64_t) { ++count; });
-  return static_cast<double>(count);
+  const PoolAxis &depth = a.axes[0], &height = a.axes[1], &width = a.axes[2];
+  if (a.include_padding != 0) return static_cast<double>(depth.size) * static_cast<double>(height.size * width.size);
+  const int64_t row = window / width.y;
+  return static_cast<double>(CountTaps(depth, row / height.y) * CountTaps(height, row % height.y) *
+                             CountTaps(width, window % width.y));
 }
 
 template <typename T>

@@ -1,0 +1,89 @@
+"""The roofline of a step: sums over its steps, and what ResNet-50 and GPT need at least on an H200."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lockstep as ls
+from cases import ROOT
+
+sys.path.insert(0, str(ROOT / "test" / "cuda_check"))
+
+MLP = """graph @mlp(%x: f32[64,128], state %w1: f32[128,256], state %w2: f32[256,10]) -> (logits: f32[64,10]) {
+  %1 = matmul %x, %w1 : f32[64,256] @"torch:body.0.linear/node_MatMul_1"
+  %2 = relu %1 : f32[64,256] @"torch:body.1/node_Relu_2"
+  %logits = matmul %2, %w2 : f32[64,10] @"torch:head/node_MatMul_3"
+  return %logits
+}"""
+
+
+def test_a_roofline_adds_up() -> None:
+    exe = ls.compile(ls.parse(MLP), threads=1)
+    roofline = exe.roofline()
+    assert roofline.machine == "1 thread of this processor, measured"
+    products = 2 * 64 * 128 * 256 + 2 * 64 * 256 * 10
+    assert roofline.operations == products + 64 * 256
+    assert roofline.bytes == 4 * (64 * 128 + 128 * 256 + 3 * 64 * 256 + 64 * 256 + 256 * 10 + 64 * 10)
+    assert roofline.least_bytes == roofline.bytes
+    assert [step.measured for step in roofline.steps] == [0.0] * 3
+    assert roofline.seconds == pytest.approx(sum(step.seconds for step in roofline.steps))
+    assert roofline.seconds == pytest.approx(sum(roofline.kinds.values()))
+    assert list(roofline.layers) == sorted(roofline.layers, key=lambda name: -roofline.layers[name])
+    assert set(roofline.layers) == {"body.0", "body.1", "head"}
+    assert set(exe.roofline(depth=1).layers) == {"body", "head"}
+    for line in ("kind", "layer", "(1 thread of this processor, measured)", "ratio 1.000"):
+        assert line in str(roofline)
+
+
+def test_steps_have_their_measured_times() -> None:
+    exe = ls.compile(ls.parse(MLP), threads=1)
+    for _ in range(3):
+        exe(x=np.ones((64, 128), np.float32))
+    for step, (name, seconds) in zip(exe.roofline().steps, exe.profile, strict=True):
+        assert (step.step, step.measured) == (name, pytest.approx(seconds / 3))
+
+
+def test_a_depth_is_a_positive_number() -> None:
+    exe = ls.compile(ls.parse(MLP), threads=1)
+    with pytest.raises(ls.Error, match=r"roofline: depth is 0, expected at least 1"):
+        exe.roofline(depth=0)
+
+
+def bf16_step(name: str, **changes: int) -> str:
+    specs = pytest.importorskip("specs")
+    write_graphs = pytest.importorskip("write_graphs")
+    graph = write_graphs.graph_of(dataclasses.replace(specs.SPECS[name], **changes))
+    loss = ls.loss.softmax_cross_entropy("logits", "label")
+    return str(ls.train_step(graph, loss, ls.optim.SGD(0.1, momentum=0.9), precision="bf16"))
+
+
+# The numbers of docs/performance.md: milliseconds, gigabytes, and how many times the least bytes they are.
+@pytest.mark.parametrize(
+    ("name", "changes", "milliseconds", "gigabytes", "ratio"),
+    [
+        ("resnet50", {}, 17.83, 68.37, 1.271),
+        ("gpt", {"layers": 1}, 9.456, 22.80, 1.055),
+        pytest.param("gpt", {}, 45.9, 151.75, 1.086, marks=pytest.mark.everything),
+    ],
+    ids=["resnet50", "gpt of one layer", "gpt"],
+)
+def test_the_least_time_of_a_step_on_an_h200(
+    name: str, changes: dict[str, int], milliseconds: float, gigabytes: float, ratio: float, tmp_path: Path
+) -> None:
+    """Without tensor cores for the gradients of weights, it is 29.9 ms for ResNet-50 and 108.9 ms for GPT."""
+    (tmp_path / "step.ir").write_text(bf16_step(name, **changes))
+    command = [ROOT / "bazel-bin/tools/lockstep-run", tmp_path / "step.ir", "--backend=cuda", "--isa=h200"]
+    done = subprocess.run([*command, "--dry", "--roofline"], capture_output=True, text=True, timeout=300, check=True)
+    least = re.search(r"^ *([0-9.]+) .* all$", done.stdout, re.MULTILINE)
+    moved = re.search(r"^bytes: ([0-9.]+) MB; .*, ratio ([0-9.]+)$", done.stdout, re.MULTILINE)
+    assert least is not None and moved is not None, done.stdout[:1000]
+    found = (float(least[1]), float(moved[1]) / 1e3, float(moved[2]))
+    assert found == pytest.approx((milliseconds, gigabytes, ratio), rel=2e-3)
+    assert found[2] < 1.3
