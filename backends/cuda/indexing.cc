@@ -54,7 +54,8 @@ class SortedIndices {
   SortedIndices(EmitContext& c, Indices indices)
       : indices_(std::move(indices)),
         keys_(c.KernelOf("indexing", "scatter_keys")),
-        sort_(c.ImageOf("order"), indices_.rows().batch, indices_.rows().count) {}
+        sort_(c.ImageOf("order"), indices_.rows().batch, indices_.rows().count),
+        begins_(c.KernelOf("indexing", "scatter_begins")) {}
 
   const Indices& indices() const { return indices_; }
   const LineSort& sort() const { return sort_; }
@@ -66,13 +67,33 @@ class SortedIndices {
                                 sort_.padded(),    indices_.rows().extent,     indices_.ErrorId(stream),
                                 indices_.wide()};
     RETURN_IF_ERROR(keys_.Run(stream, sort_.total(), given));
-    return sort_.Run(stream, args.scratch);
+    RETURN_IF_ERROR(sort_.Run(stream, args.scratch));
+    if (!has_begins()) return absl::OkStatus();
+    const ScatterBeginsArgs of_rows{sort_.KeysIn(args.scratch), BeginsIn(args.scratch), indices_.rows().batch,
+                                    indices_.rows().count,      sort_.padded(),         indices_.rows().extent};
+    return begins_.Run(stream, num_begins(), of_rows);
+  }
+
+  uint64_t scratch_bytes() const {
+    return sort_.scratch_bytes() + (has_begins() ? static_cast<uint64_t>(num_begins()) * sizeof(uint32_t) : 0);
+  }
+  // Null if the elements of a row are so few that each searches for its updates itself.
+  uint32_t* BeginsIn(std::byte* scratch) const {
+    return has_begins() ? reinterpret_cast<uint32_t*>(scratch + sort_.scratch_bytes()) : nullptr;
   }
 
  private:
+  bool has_begins() const {
+    constexpr int64_t kFewElements = 4;
+    const ops::IndexedRows& rows = indices_.rows();
+    return rows.outer * rows.inner > kFewElements;
+  }
+  int64_t num_begins() const { return indices_.rows().batch * (indices_.rows().extent + 1); }
+
   Indices indices_;
   DeviceKernel keys_;
   LineSort sort_;
+  DeviceKernel begins_;
 };
 
 // Adds the kernel of a scatter, which combines the updates with x, or with 0 if there is no x. `reads` are x, if there
@@ -89,13 +110,14 @@ Instruction& AddScatter(const Node& node, EmitContext& c, Indices indices, Scatt
   SortedIndices sorted(c, std::move(indices));
   Kernel kernel;
   kernel.name = "cuda." + node.op_name();
-  kernel.scratch_bytes = sorted.sort().scratch_bytes();
+  kernel.scratch_bytes = sorted.scratch_bytes();
   kernel.run = [sorted, rows, kind, has_x, combine = c.KernelOf("indexing", name)](const KernelArgs& args) mutable {
     RETURN_IF_ERROR(sorted.Run(args, args.reads[has_x ? 1 : 0]));
     const ScatterArgs given{has_x ? args.reads[0] : nullptr,
                             args.reads[has_x ? 2 : 1],
                             sorted.sort().KeysIn(args.scratch),
                             sorted.sort().NumbersIn(args.scratch),
+                            sorted.BeginsIn(args.scratch),
                             args.writes[0],
                             rows,
                             sorted.sort().padded(),

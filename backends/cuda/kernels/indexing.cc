@@ -51,15 +51,28 @@ inline int64_t LowerBound(const uint64_t* keys, int64_t count, uint64_t key) {
   return low;
 }
 
+inline void ScatterBegins(const ScatterBeginsArgs& a) {
+  const int64_t at = ThreadOfGrid(), rows = a.extent + 1, batch = at / rows;
+  if (batch >= a.batches) return;
+  a.begins[at] =
+      static_cast<uint32_t>(LowerBound(a.keys + batch * a.padded, a.count, static_cast<uint64_t>(at % rows)));
+}
+
 // Calls f(position in the updates) for each update of element `at` of y, in order.
 template <typename F>
 void ForUpdates(const ScatterArgs& a, int64_t at, F f) {
   const Rows& rows = a.rows;
   const int64_t j = at % rows.inner, number = at / rows.inner, row = number % rows.extent, group = number / rows.extent;
-  const int64_t first = group / rows.outer * a.padded;
+  const int64_t batch = group / rows.outer, first = batch * a.padded;
+  const auto f_of = [&](int64_t i) { f((group * rows.count + a.numbers[first + i]) * rows.inner + j); };
+  if (a.begins != nullptr) {
+    const uint32_t* begin = a.begins + batch * (rows.extent + 1) + row;
+    for (int64_t i = begin[0]; i < begin[1]; ++i) f_of(i);
+    return;
+  }
   const auto key = static_cast<uint64_t>(row);
   for (int64_t i = LowerBound(a.keys + first, rows.count, key); i < rows.count && a.keys[first + i] == key; ++i)
-    f((group * rows.count + a.numbers[first + i]) * rows.inner + j);
+    f_of(i);
 }
 
 // Returns true if an update replaces the kept value. NaN stays NaN.
@@ -100,10 +113,11 @@ void Replace(const ScatterArgs& a) {
   static_cast<Unit*>(a.y)[at] = *from;
 }
 
-#define LOCKSTEP_INDEXING_KERNELS(K)                        \
-  LOCKSTEP_UNITS(K, gather, GatherArgs, false, Gather)      \
-  K(scatter_keys, ScatterKeysArgs, false, ScatterKeys)      \
-  LOCKSTEP_NUMBERS(K, scatter, ScatterArgs, false, Scatter) \
+#define LOCKSTEP_INDEXING_KERNELS(K)                         \
+  LOCKSTEP_UNITS(K, gather, GatherArgs, false, Gather)       \
+  K(scatter_keys, ScatterKeysArgs, false, ScatterKeys)       \
+  K(scatter_begins, ScatterBeginsArgs, false, ScatterBegins) \
+  LOCKSTEP_NUMBERS(K, scatter, ScatterArgs, false, Scatter)  \
   LOCKSTEP_UNITS(K, replace, ScatterArgs, false, Replace)
 LOCKSTEP_KERNELS(Indexing, LOCKSTEP_INDEXING_KERNELS)
 

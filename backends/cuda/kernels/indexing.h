@@ -38,16 +38,26 @@ struct ScatterKeysArgs {
   uint32_t wide;
 };
 
+// scatter_begins: computes, for each batch [extent + 1], the position of the first sorted key of each row, and after
+// the last row the end of the keys in range. One thread per position.
+struct ScatterBeginsArgs {
+  static constexpr int kPointers = 2;
+  const uint64_t* keys;  // sorted
+  uint32_t* begins;
+  int64_t batches, count, padded, extent;
+};
+
 enum class ScatterKind : uint32_t { kSum, kProd, kMin, kMax, kReplace };
 
 // scatter_<dtype>, and replace_b* in units: each element of y is that of x, or 0 if x is null, combined with the
 // updates that point to it, in their order. One thread per element.
 struct ScatterArgs {
-  static constexpr int kPointers = 5;
+  static constexpr int kPointers = 6;
   const void* x;
   const void* updates;
   const uint64_t* keys;  // sorted
   const uint32_t* numbers;
+  const uint32_t* begins;  // of the rows among the keys; null: each thread searches its row's
   void* y;
   Rows rows;
   int64_t padded;
