@@ -17,6 +17,7 @@ import lockstep
 import lockstep._base.values
 import lockstep._compile.settings
 import lockstep._reports.report
+import lockstep._reports.roofline
 import lockstep.kv
 
 
@@ -646,6 +647,19 @@ class Executable:
         """
         The steps of a call in order, each with its seconds since loading, in calls that succeeded. On a GPU they
         are known only with compile(profile=True).
+        """
+
+    def _roofline(self, depth: int) -> dict[str, Any]: ...
+
+    def roofline(self, depth: int = 2) -> lockstep._reports.roofline.Roofline:
+        """
+        The least time that the steps of a call take, by their operations and by the bytes that they read and write:
+        on the GPU that it is compiled for, if its model is known, or on this processor, which is measured for about
+        0.3 s. It prints as tables by kind of step and by layer, whose names have at most `depth` parts; its steps
+        also have their measured times, as in `profile`. Communication is left out.
+
+        Raises:
+          Error: the model of the GPU is not known.
         """
 
     def __repr__(self) -> str: ...

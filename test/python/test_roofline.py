@@ -64,7 +64,7 @@ def bf16_step(name: str, **changes: int) -> str:
     return str(ls.train_step(graph, loss, ls.optim.SGD(0.1, momentum=0.9), precision="bf16"))
 
 
-# The numbers of docs/performance.md: milliseconds, gigabytes, and how many times the least bytes they are.
+# The numbers of docs/gpu.md: milliseconds, gigabytes, and how many times the least bytes they are.
 @pytest.mark.parametrize(
     ("name", "changes", "milliseconds", "gigabytes", "ratio"),
     [
