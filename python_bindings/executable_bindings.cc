@@ -368,6 +368,18 @@ void BindViews(ExecutableClass& executable) {
                    "everything else lies that\n"
                    "a call computes, and the buckets of collectives. Inputs and results are the caller's.",
                    nb::sig("def memory(self) -> dict[str, int]"))
+      .def_prop_ro(
+          "unregistered",
+          [](const LoadedExecutable& self) {
+            nb::dict reasons;
+            for (const auto& [bucket, reason] : self.executor->unregistered())
+              reasons[ToValidText(bucket).c_str()] = ToValidText(reason);
+            return reasons;
+          },
+          "The buckets that NCCL has not registered, with the reason. Collectives copy them, which takes longer. "
+          "Empty\n"
+          "on CPUs.",
+          nb::sig("def unregistered(self) -> dict[str, str]"))
       .def_prop_ro("recomputed", &Recomputed,
                    "What a call computes again because of `memory_limit`: how many `kernels` run again, and the "
                    "`operations` and the\n"

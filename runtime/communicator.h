@@ -44,6 +44,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -72,13 +73,17 @@ class RegisteredMemory {
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
+  // Returns why collectives copy this memory after all, such as "ncclCommRegister: …"; empty if they do not.
+  const std::string& why_copied() const { return why_copied_; }
 
  protected:
-  RegisteredMemory(std::byte* data, size_t bytes) : data_(data), bytes_(bytes) {}
+  RegisteredMemory(std::byte* data, size_t bytes, std::string why_copied = "")
+      : data_(data), bytes_(bytes), why_copied_(std::move(why_copied)) {}
 
  private:
   std::byte* data_;
   size_t bytes_;
+  std::string why_copied_;
 };
 
 class Communicator {

@@ -351,6 +351,33 @@ TEST(RankDevice, ContextsAreKeptForTheNextProgram) {
   ExpectNothingLeft();
 }
 
+// A program says which of its buckets NCCL has not registered, and why.
+TEST(RankDevice, BucketsThatAreNotRegistered) {
+  const auto backend = CreateFakeCudaBackend(/*gpus=*/2);
+  const Graph graph = MlpStep();
+  for (const bool may : {true, false}) {
+    TheFakeNccl().LetBuffersBeRegistered(may);
+    const absl::Status status = ForEachRank(2, [&](Communicator& world) -> absl::Status {
+      ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(world));
+      CompileOptions options;
+      options.mesh = Mesh({{"data", 2}});
+      ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), *backend, options));
+      ASSIGN_OR_RETURN(const auto executor,
+                       Executor::Load(std::move(executable), opened.communicator, opened.device.get()));
+      EXPECT_GT(executor->executable().BytesOf(BufferKind::kRegistered), 0u);
+      if (may) {
+        EXPECT_THAT(executor->unregistered(), testing::IsEmpty());
+      } else {
+        EXPECT_THAT(executor->unregistered(),
+                    testing::ElementsAre(testing::Pair(HasSubstr("bucket"), HasSubstr("registers nothing"))));
+      }
+      return world.Barrier("both have looked");
+    });
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  TheFakeNccl().LetBuffersBeRegistered(true);
+}
+
 // Only NCCL knows if its version allows several ranks on one GPU: if the user asks for it, it is tried.
 TEST(RankDevice, NcclIsAskedWhetherRanksMayShareAGpu) {
   const auto backend = CreateFakeCudaBackend(/*gpus=*/1);

@@ -1,7 +1,7 @@
 #include "backends/cuda/exact_tf32.h"
 
-#include "core/printer.h"
 #include "gtest/gtest.h"
+#include "test/fake_cuda/run.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -607,6 +607,13 @@ class Executable:
         """
 
     @property
+    def unregistered(self) -> dict[str, str]:
+        """
+        The buckets that NCCL has not registered, with the reason. Collectives copy them, which takes longer. Empty
+        on CPUs.
+        """
+
+    @property
     def recomputed(self) -> dict[str, float]:
         """
         What a call computes again because of `memory_limit`: how many `kernels` run again, and the `operations` and the

@@ -167,6 +167,18 @@ TEST(SearchTest, TheDriverIsFoundAndItsErrorsHaveNames) {
                     HasSubstr("To install it: it comes with the system's driver of the GPU")));
 }
 
+// NCCL reads the variable from the environment of the process.
+TEST(SearchTest, NcclDoesNotSumInTheSwitchUnlessTheJobAsksForIt) {
+  const std::string folder = Install(NewFolder(), "libnccl.so.2", "libnccl.so.2");
+  unsetenv("NCCL_NVLS_ENABLE");
+  ASSERT_TRUE(FindNccl(Only({folder})).ok());
+  EXPECT_STREQ(getenv("NCCL_NVLS_ENABLE"), "0");
+  setenv("NCCL_NVLS_ENABLE", "1", 1);
+  ASSERT_TRUE(FindNccl(Only({folder})).ok());
+  EXPECT_STREQ(getenv("NCCL_NVLS_ENABLE"), "1");
+  unsetenv("NCCL_NVLS_ENABLE");
+}
+
 TEST(SearchTest, ErrorsOfNcclSayWhatItSaysLast) {
   const auto nccl = FindNccl(Only({Install(NewFolder(), "libnccl.so.2", "libnccl.so.2")}));
   ASSERT_TRUE(nccl.ok()) << nccl.status();

@@ -1,5 +1,7 @@
 #include "runtime/cuda/nccl.h"
 
+#include <cstdlib>
+
 #include "core/status.h"
 
 namespace lockstep::cuda {
@@ -39,6 +41,9 @@ absl::Status Load(const Library& library, NcclApi& api) {
   api.from = {.path = library.path(), .version = VersionOfNccl(number)};
   RETURN_IF_ERROR(CheckVersion(NcclSpec(), api.from.version));
   LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_CUDA_LOAD)
+  // Sums in the switch (NVLS) have bits that depend on the collectives before them, so that a program run twice may
+  // give two results (https://github.com/NVIDIA/nccl/issues/2360). NCCL reads this when it makes a communicator.
+  setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
   return absl::OkStatus();
 }
 

@@ -41,9 +41,12 @@ absl::Status Agree(Communicator& host, const absl::Status& mine, std::string_vie
 
 class NcclCommunicator::Memory final : public RegisteredMemory {
  public:
-  Memory(std::byte* data, size_t bytes, void* handle, std::shared_ptr<NcclHandle> nccl,
+  Memory(std::byte* data, size_t bytes, void* handle, std::string why_copied, std::shared_ptr<NcclHandle> nccl,
          std::shared_ptr<NcclStream> nccl_stream)
-      : RegisteredMemory(data, bytes), handle_(handle), nccl_(std::move(nccl)), nccl_stream_(std::move(nccl_stream)) {}
+      : RegisteredMemory(data, bytes, std::move(why_copied)),
+        handle_(handle),
+        nccl_(std::move(nccl)),
+        nccl_stream_(std::move(nccl_stream)) {}
   ~Memory() override {
     // Registrations end with the communicator, after its abort has ended.
     if (!nccl_stream_->AwaitIdle([] { return true; }) || !nccl_stream_->AwaitEnd(*nccl_)) {
@@ -65,8 +68,8 @@ namespace {
 
 class PlainMemory final : public RegisteredMemory {
  public:
-  explicit PlainMemory(std::unique_ptr<DeviceMemory> memory)
-      : RegisteredMemory(memory->data(), memory->bytes()), memory_(std::move(memory)) {}
+  PlainMemory(std::unique_ptr<DeviceMemory> memory, std::string why_copied)
+      : RegisteredMemory(memory->data(), memory->bytes(), std::move(why_copied)), memory_(std::move(memory)) {}
 
  private:
   const std::unique_ptr<DeviceMemory> memory_;
@@ -243,20 +246,24 @@ absl::StatusOr<std::unique_ptr<RegisteredMemory>> NcclCommunicator::Allocate(siz
   RETURN_IF_ERROR(device_.MakeCurrent());
   void* data = nullptr;
   void* handle = nullptr;
+  absl::Status done;
   const size_t wanted = std::max<size_t>(bytes, 1);
   {
     const std::lock_guard<std::mutex> lock(nccl_->mutex);
     if (nccl_->comm == nullptr) return FailedPrecondition() << label << ": NCCL's communicator was aborted";
-    if (nccl_->api.MemAlloc(&data, wanted) != ncclSuccess) data = nullptr;
-    if (data != nullptr && nccl_->api.CommRegister(nccl_->comm, data, wanted, &handle) != ncclSuccess) {
-      handle = nullptr;
-    }
+    done = nccl_->api.Check(nccl_->api.MemAlloc(&data, wanted), "ncclMemAlloc");
+    if (!done.ok()) data = nullptr;
+    else done = nccl_->api.Check(nccl_->api.CommRegister(nccl_->comm, data, wanted, &handle), "ncclCommRegister");
+    if (!done.ok()) handle = nullptr;
   }
+  std::string why_copied(done.message());
+  if (done.ok() && handle == nullptr) why_copied = "ncclCommRegister registers nothing, as with NCCL_LOCAL_REGISTER=0";
   if (data == nullptr) {
     ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory, device_.Allocate(bytes, label));
-    return std::make_unique<PlainMemory>(std::move(memory));
+    return std::make_unique<PlainMemory>(std::move(memory), std::move(why_copied));
   }
-  auto memory = std::make_unique<Memory>(static_cast<std::byte*>(data), bytes, handle, nccl_, nccl_stream_);
+  auto memory = std::make_unique<Memory>(static_cast<std::byte*>(data), bytes, handle, std::move(why_copied), nccl_,
+                                         nccl_stream_);
   const DriverApi& driver = device_.api();
   RETURN_IF_ERROR(
       device_.Check(driver.MemsetD8Async(reinterpret_cast<CUdeviceptr>(data), 0, wanted, device_.stream()->handle()),

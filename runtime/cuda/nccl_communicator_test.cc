@@ -566,10 +566,17 @@ TEST_P(Nccl, MemoryIsRegisteredWhereThatIsSupported) {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
     ASSIGN_OR_RETURN(auto x, c->Allocate(kNcclBytes, "x"));
     EXPECT_THAT(TheFakeNccl().TakeCalls(), Contains("ncclCommRegister 4000"));
+    EXPECT_EQ(x->why_copied(), "");
     TheFakeNccl().FailCall("ncclMemAlloc", 1, ncclInvalidUsage);
     ASSIGN_OR_RETURN(auto y, c->Allocate(kNcclBytes, "y"));
+    EXPECT_THAT(y->why_copied(), testing::HasSubstr("ncclMemAlloc: "));
     TheFakeNccl().FailCall("ncclCommRegister", 1, ncclInvalidUsage);
     ASSIGN_OR_RETURN(auto z, c->Allocate(kNcclBytes, "z"));
+    EXPECT_THAT(z->why_copied(), testing::HasSubstr("ncclCommRegister: "));
+    TheFakeNccl().LetBuffersBeRegistered(false);
+    ASSIGN_OR_RETURN(auto none, c->Allocate(kNcclBytes, "none"));
+    TheFakeNccl().LetBuffersBeRegistered(true);
+    EXPECT_THAT(none->why_copied(), testing::HasSubstr("registers nothing"));
     for (RegisteredMemory* memory : {x.get(), y.get(), z.get()}) {
       std::vector<float> values(kNcclCount, 2.f);
       RETURN_IF_ERROR(device.CopyToHost(BytesOfSum(values), memory->data(), kNcclBytes));

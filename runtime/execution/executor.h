@@ -47,6 +47,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/exclusive_use.h"
@@ -123,6 +124,8 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   const Executable& executable() const { return executable_; }
+  // Returns the buckets that are not registered with the library that moves data between GPUs, and why.
+  const std::vector<std::pair<std::string, std::string>>& unregistered() const { return unregistered_; }
 
   // Calls Start and then Wait.
   absl::Status Run(std::span<const NamedInput> inputs, std::span<const NamedResult> results);
@@ -289,8 +292,10 @@ class Executor {
   const ExecutorOptions options_;
   ExclusiveUse::Flag in_use_;
   std::vector<std::byte*> addresses_;  // of each buffer; on the host, those of inputs and results change
-  std::vector<std::unique_ptr<DeviceMemory>> memory_;          // owned by the executor
+  std::vector<std::unique_ptr<DeviceMemory>> memory_;  // owned by the executor
+  uint64_t bytes_registered_ = 0;
   std::vector<std::unique_ptr<RegisteredMemory>> registered_;  // allocated by the communicator
+  std::vector<std::pair<std::string, std::string>> unregistered_;
   std::vector<std::byte*> ahead_;       // by input, on a device: the target of copies while the previous run computes
   std::unique_ptr<DeviceEvent> taken_;  // the inputs of the last run have been copied from there
   std::vector<const std::byte*> given_inputs_;  // by input, of the current call

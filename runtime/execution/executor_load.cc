@@ -246,6 +246,7 @@ absl::Status Executor::AllocateBuffers() {
       Communicator& communicator = *axes_[static_cast<size_t>(buffer.mesh_axis)].communicator;
       ASSIGN_OR_RETURN(auto memory, communicator.Allocate(buffer.bytes, buffer.ToString()));
       addresses_[i] = memory->data();
+      if (!memory->why_copied().empty()) unregistered_.emplace_back(buffer.ToString(), memory->why_copied());
       registered_.push_back(std::move(memory));
       continue;
     }

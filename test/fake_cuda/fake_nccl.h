@@ -31,6 +31,8 @@ class FakeNccl {
   virtual void SetAsyncError(ncclResult_t result) = 0;
   // Allows ranks to share a GPU, as newer versions do on request. At first it is not allowed.
   virtual void LetRanksShareGpus(bool may) = 0;
+  // false: ncclCommRegister succeeds, registers nothing, and returns no handle, as with NCCL_LOCAL_REGISTER=0.
+  virtual void LetBuffersBeRegistered(bool may) = 0;
   // The calls since the last call of this function, in order: "ncclAllReduce 1000 f32 sum of 3 ranks".
   virtual std::vector<std::string> TakeCalls() = 0;
   // The number of communicators that are neither destroyed nor aborted.

@@ -149,8 +149,8 @@ LOCKSTEP_FAKE ncclResult_t ncclCommRegister(ncclComm_t comm, void* memory, size_
   if (failure != ncclSuccess) return failure;
   if (!fake.IsLive(comm)) return fake.Wrong("ncclCommRegister with a communicator that is gone");
   if (fake.memory.count(memory) == 0) return ncclInvalidArgument;
-  comm->registered.insert(memory);
-  *handle = memory;
+  *handle = fake.may_register ? memory : nullptr;
+  if (fake.may_register) comm->registered.insert(memory);
   return ncclSuccess;
 }
 

@@ -51,6 +51,10 @@ class Fake final : public FakeNccl {
     const std::lock_guard lock(mutex);
     may_share_gpus = may;
   }
+  void LetBuffersBeRegistered(bool may) override {
+    const std::lock_guard lock(mutex);
+    may_register = may;
+  }
   std::vector<std::string> TakeCalls() override {
     const std::lock_guard lock(mutex);
     return std::exchange(calls_, {});
@@ -84,6 +88,7 @@ class Fake final : public FakeNccl {
   std::map<void*, size_t> memory;  // from ncclMemAlloc
   ncclResult_t async_error = ncclSuccess;
   bool may_share_gpus = false;
+  bool may_register = true;
 
  private:
   std::vector<std::string> calls_;
