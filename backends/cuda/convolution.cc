@@ -67,13 +67,29 @@ class Convolution {
 
   absl::Status Run(const KernelArgs& args) {
     LOCKSTEP_CHECK(!plan_.parts.empty()) << problem_.ToString() << " runs in a program that was not prepared";
-    CudaStream& stream = StreamOf(args);
-    const std::array<void*, 3> pointers = {args.reads[0], args.reads[1], args.writes[0]};
-    return Annotate(RunPlan(*cudnn_, plan_, stream, RowOf(problem_.kind).tensors, pointers, args.scratch),
-                    problem_.ToString());
+    return Run(StreamOf(args), {args.reads[0], args.reads[1], args.writes[0]}, args.scratch);
+  }
+
+  // Runs it on memory of its own, and waits for it. Requires that it is prepared.
+  absl::Status RunOnce(CudaDevice& device) {
+    const std::string label = "trying " + problem_.ToString();
+    std::vector<std::unique_ptr<DeviceMemory>> tensors;
+    for (const uint64_t bytes : problem_.BytesOfTensors()) {
+      ASSIGN_OR_RETURN(auto memory, device.Allocate(bytes, label));
+      tensors.push_back(std::move(memory));
+    }
+    ASSIGN_OR_RETURN(const auto workspace, device.Allocate(problem_.WorkspaceLimit(), label));
+    RETURN_IF_ERROR(
+        Run(*device.stream(), {tensors[0]->data(), tensors[1]->data(), tensors[2]->data()}, workspace->data()));
+    return device.Synchronize();
   }
 
  private:
+  absl::Status Run(CudaStream& stream, const std::array<void*, 3>& pointers, std::byte* workspace) {
+    return Annotate(RunPlan(*cudnn_, plan_, stream, RowOf(problem_.kind).tensors, pointers, workspace),
+                    problem_.ToString());
+  }
+
   absl::Status MakePlan() {
     ASSIGN_OR_RETURN(const size_t x, AddTensor(kX, problem_.x, "x"));
     ASSIGN_OR_RETURN(const size_t filter, AddTensor(kFilter, problem_.filter, "the filter"));
@@ -160,7 +176,8 @@ absl::Status EmitConvolution(const Node& node, EmitContext& c) {
   kernel.scratch_bytes = problem.WorkspaceLimit();
   kernel.tf32 = problem.tf32;
   auto convolution = std::make_shared<Convolution>(std::move(problem), c.cudnn());
-  c.AddPlan([convolution] { return convolution->Prepare(); });
+  c.AddPlan([convolution] { return convolution->Prepare(); },
+            [convolution](CudaDevice& device) { return convolution->RunOnce(device); });
   kernel.run = [convolution](const KernelArgs& args) { return convolution->Run(args); };
   c.Add(node, std::move(kernel), c.ReadAll(node), {c.Write(node)});
   return absl::OkStatus();

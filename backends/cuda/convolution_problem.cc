@@ -56,9 +56,22 @@ ConvolutionProblem::ConvolutionProblem(const Node& node, bool with_tf32, uint32_
   alignment = std::min(kMost, std::max(of_values, static_cast<uint32_t>(SizeOf(node.type().dtype))));
 }
 
+uint64_t ConvolutionProblem::ElementBytes() const {
+  return type == CUDNN_DATA_DOUBLE ? 8 : type == CUDNN_DATA_FLOAT ? 4 : 2;
+}
+
+std::array<uint64_t, 3> ConvolutionProblem::BytesOfTensors() const {
+  const auto bytes = [&](const Side& side) {
+    return static_cast<uint64_t>(Shape(side.dims).num_elements()) * ElementBytes();
+  };
+  if (kind == Kind::kForward) return {bytes(x), bytes(filter), bytes(y)};
+  if (kind == Kind::kGradInput) return {bytes(filter), bytes(y), bytes(x)};
+  return {bytes(x), bytes(y), bytes(filter)};
+}
+
 uint64_t ConvolutionProblem::WorkspaceLimit() const {
   constexpr uint64_t kMiB = uint64_t{1} << 20;
-  const uint64_t element = type == CUDNN_DATA_DOUBLE ? 8 : type == CUDNN_DATA_FLOAT ? 4 : 2;
+  const uint64_t element = ElementBytes();
   return 32 * kMiB + BytesInEights(x, element) + BytesInEights(filter, element) + BytesInEights(y, element);
 }
 

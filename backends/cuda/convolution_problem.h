@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -34,6 +35,9 @@ struct ConvolutionProblem {
 
   int64_t groups() const { return x.dims[1] / filter.dims[1]; }
 
+  // The sizes of the node's operands and of its result, in this order.
+  std::array<uint64_t, 3> BytesOfTensors() const;
+
   // The workspace that an engine may use, in bytes. It must be known without a GPU. Most engines that need a workspace
   // copy the three tensors to the layout of tensor cores, channels-last in eights: there is room for that, and for 32
   // MiB of partial sums. An engine that needs more is not used.
@@ -42,6 +46,9 @@ struct ConvolutionProblem {
   // Returns a text such as "convolution_grad_filter of x[2,3,8,8], filter[4,3,3,3], y[2,4,8,8], padding [1,1]+[1,1],
   // stride [1,1], dilation [1,1], f32 in tf32".
   std::string ToString() const;
+
+ private:
+  uint64_t ElementBytes() const;
 };
 
 }  // namespace lockstep::cuda

@@ -163,6 +163,18 @@ ConvolutionProblem ProblemOf(const Graph& graph, bool tf32 = false) {
   std::abort();
 }
 
+TEST(ConvolutionProblemTest, TensorsAreInTheOrderOfTheNode) {
+  for (const char* dtype : {"f64", "f32", "bf16"}) {
+    const Graph graph = ParseForTest(ConvolutionText(dtype));
+    for (const Node& node : graph.nodes()) {
+      EXPECT_THAT(
+          ConvolutionProblem(node, false, 64).BytesOfTensors(),
+          ElementsAre(node.operand(0).type().num_bytes(), node.operand(1).type().num_bytes(), node.type().num_bytes()))
+          << node.Describe();
+    }
+  }
+}
+
 TEST(ConvolutionProblemTest, OneSpatialDimensionIsSeenAsTwo) {
   const ConvolutionProblem problem =
       ProblemOf(ParseForTest(R"(graph @f(%x: f32[6,2,9], %w: f32[2,2,3]) -> (y: f32[6,2,4]) {

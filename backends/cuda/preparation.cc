@@ -27,12 +27,23 @@ absl::Status Preparation::Run(CudaDevice& device, Communicator& communicator) {
   RETURN_IF_ERROR(OpenLibraries());
   RETURN_IF_ERROR(AgreeOnLibraries(device, communicator));
   RETURN_IF_ERROR(MakePlans(communicator));
+  RETURN_IF_ERROR(ChooseProducts(device, communicator));
+  return communicator.size() > 1 ? RunLibrariesOnce(device) : absl::OkStatus();
+}
+
+absl::Status Preparation::ChooseProducts(CudaDevice& device, Communicator& communicator) {
   for (const ProductOfOp& each : products_) RETURN_IF_ERROR(Annotate(each.product->Open(), each.op));
   if (!tune_) return TakeFirstChoices(products_);
   if (products_.empty()) return absl::OkStatus();
   const std::string machine = DescribeGpu(device) + ", CUDA driver " + device.api().from.version.ToString() +
                               ", cuBLASLt " + cublaslt_->api().from.version.ToString();
   return TakeFastest(products_, {.machine = machine, .cache = ProductCachePath()}, device, communicator);
+}
+
+absl::Status Preparation::RunLibrariesOnce(CudaDevice& device) {
+  RETURN_IF_ERROR(RunEachOnce(products_, device));
+  for (const Plan& plan : plans_) RETURN_IF_ERROR(Annotate(plan.run_once(device), plan.op));
+  return absl::OkStatus();
 }
 
 // The driver compiles an image when it is loaded, on the calling thread.

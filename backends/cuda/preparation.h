@@ -36,9 +36,11 @@ class Preparation {
   // Adds an image to be loaded, with this kernel of it; an empty name means that the kernels are not known by name.
   // `op` is the op that runs it, for messages.
   void AddKernel(const std::shared_ptr<KernelImage>& image, const std::string& kernel, const std::string& op);
-  // Adds a cuDNN plan. `make` is called with cuDNN open and returns a line that describes the choice.
-  void AddPlan(std::function<absl::StatusOr<std::string>()> make, const std::string& op) {
-    plans_.push_back({std::move(make), op});
+  // Adds a cuDNN plan. `make` is called with cuDNN open and returns a line that describes the choice. `run_once` is
+  // then called if the program has several ranks: it runs the plan on memory of its own and waits for it.
+  void AddPlan(std::function<absl::StatusOr<std::string>()> make, std::function<absl::Status(CudaDevice&)> run_once,
+               const std::string& op) {
+    plans_.push_back({std::move(make), std::move(run_once), op});
   }
   void AddProduct(std::shared_ptr<Product> product, const std::string& op) {
     products_.push_back({std::move(product), op});
@@ -59,6 +61,7 @@ class Preparation {
   };
   struct Plan {
     std::function<absl::StatusOr<std::string>()> make;
+    std::function<absl::Status(CudaDevice&)> run_once;
     std::string op;
   };
 
@@ -67,6 +70,10 @@ class Preparation {
   absl::Status OpenLibraries();
   // Makes the plans of convolutions, and checks that all ranks chose the same engines.
   absl::Status MakePlans(Communicator& communicator);
+  absl::Status ChooseProducts(CudaDevice& device, Communicator& communicator);
+  // Lets the libraries load their kernels, which they do when a kernel first runs. That may wait for the whole GPU, and
+  // so forever if a collective runs there whose peer waits likewise (https://github.com/openxla/xla/pull/38932).
+  absl::Status RunLibrariesOnce(CudaDevice& device);
   absl::Status AgreeOnLibraries(const CudaDevice& device, Communicator& communicator) const;
 
   const std::string program_;

@@ -64,6 +64,22 @@ class PreparationTest : public ::testing::Test {
   const std::unique_ptr<Backend> backend_ = CreateCudaBackend(FakeGridImages(), FakeKernelTexts());
 };
 
+// On several ranks each library has run every problem once when a program is loaded, before a collective can be in
+// flight; on one rank there is none.
+TEST_F(PreparationTest, LibrariesHaveRunWhenSeveralRanksHaveLoaded) {
+  LoadFakeDriver({.gpus = 2});
+  for (const auto& [text, matmuls, convolutions] : {std::tuple(kText, 1, 0), std::tuple(kConvolution, 0, 1)}) {
+    for (const int ranks : {1, 2}) {
+      TheFakeCublasLt().TakeCalls();
+      TheFakeCudnn().TakeCalls();
+      EXPECT_THAT(LoadOn(ranks, text), ::testing::Each(absl::OkStatus()));
+      const auto runs = static_cast<size_t>(ranks > 1 ? ranks : 0);
+      EXPECT_THAT(TheFakeCublasLt().TakeCalls(), ::testing::SizeIs(runs * matmuls)) << ranks;
+      EXPECT_THAT(TheFakeCudnn().TakeCalls(), ::testing::SizeIs(runs * convolutions)) << ranks;
+    }
+  }
+}
+
 TEST_F(PreparationTest, ImagesAreLoadedByLoadOnSeveralThreads) {
   FakeDriver& driver = LoadFakeDriver({.compile_time = std::chrono::milliseconds(50)}).driver;
   EXPECT_THAT(LoadOn(1), ElementsAre(absl::OkStatus()));

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "backends/cuda/product_cache.h"
@@ -39,7 +40,7 @@ class Event {
   CUevent handle_ = nullptr;
 };
 
-// Times the algorithms of one product, on its own memory.
+// Runs one product on its own memory, and times its algorithms.
 class Timing {
  public:
   Timing(Product& product, CudaDevice& device) : product_(product), device_(device), begin_(device), end_(device) {}
@@ -65,6 +66,13 @@ class Timing {
     return candidates[static_cast<size_t>(fastest - best.begin())];
   }
 
+  // Runs the chosen algorithm.
+  absl::Status Once() {
+    RETURN_IF_ERROR(Allocate());
+    RETURN_IF_ERROR(product_.Run(*device_.stream(), operands_));
+    return device_.Synchronize();
+  }
+
  private:
   absl::Status Allocate() {
     const MatMulProblem& problem = product_.problem();
@@ -78,7 +86,7 @@ class Timing {
     const uint64_t first = take(problem.BytesOf(problem.first)), second = take(problem.BytesOf(problem.second));
     const uint64_t bias = take(problem.BiasBytes());
     const uint64_t result = take(problem.ResultBytes()), workspace = take(product_.workspace());
-    ASSIGN_OR_RETURN(memory_, device_.Allocate(total, "timing " + problem.ToString()));
+    ASSIGN_OR_RETURN(memory_, device_.Allocate(total, "trying " + problem.ToString()));
     std::byte* const data = memory_->data();
     operands_ = {data + first, data + second, problem.has_bias() ? data + bias : nullptr, data + result,
                  data + workspace};
@@ -168,6 +176,15 @@ absl::Status TakeFastest(std::span<const ProductOfOp> products, const TuneOption
     }
     RETURN_IF_ERROR(Annotate(each.product->Check(found->second), each.op + ": the choice of rank 0"));
     each.product->Choose(found->second);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunEachOnce(std::span<const ProductOfOp> products, CudaDevice& device) {
+  std::set<std::string> done;
+  for (const ProductOfOp& each : products) {
+    if (!done.insert(each.product->problem().Key()).second) continue;
+    RETURN_IF_ERROR(Annotate(Timing(*each.product, device).Once(), each.op));
   }
   return absl::OkStatus();
 }

@@ -34,4 +34,7 @@ absl::Status TakeFirstChoices(std::span<const ProductOfOp> products);
 absl::Status TakeFastest(std::span<const ProductOfOp> products, const TuneOptions& options, CudaDevice& device,
                          Communicator& communicator);
 
+// Runs each problem once with its choice, on memory of its own, and waits for it.
+absl::Status RunEachOnce(std::span<const ProductOfOp> products, CudaDevice& device);
+
 }  // namespace lockstep::cuda
