@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ import pytest
 import lockstep as ls
 from cases import ROOT
 
-sys.path.insert(0, str(ROOT / "test" / "cuda_check"))
+sys.path.insert(0, str(ROOT / "benchmarks"))
 
 MLP = """graph @mlp(%x: f32[64,128], state %w1: f32[128,256], state %w2: f32[256,10]) -> (logits: f32[64,10]) {
   %1 = matmul %x, %w1 : f32[64,256] @"torch:body.0.linear/node_MatMul_1"
@@ -56,14 +54,6 @@ def test_a_depth_is_a_positive_number() -> None:
         exe.roofline(depth=0)
 
 
-def bf16_step(name: str, **changes: int) -> str:
-    specs = pytest.importorskip("specs")
-    write_graphs = pytest.importorskip("write_graphs")
-    graph = write_graphs.graph_of(dataclasses.replace(specs.SPECS[name], **changes))
-    loss = ls.loss.softmax_cross_entropy("logits", "label")
-    return str(ls.train_step(graph, loss, ls.optim.SGD(0.1, momentum=0.9), precision="bf16"))
-
-
 # The numbers of docs/gpu.md: milliseconds, gigabytes, and how many times the least bytes they are.
 @pytest.mark.parametrize(
     ("name", "changes", "milliseconds", "gigabytes", "ratio"),
@@ -75,15 +65,15 @@ def bf16_step(name: str, **changes: int) -> str:
     ids=["resnet50", "gpt of one layer", "gpt"],
 )
 def test_the_least_time_of_a_step_on_an_h200(
-    name: str, changes: dict[str, int], milliseconds: float, gigabytes: float, ratio: float, tmp_path: Path
+    name: str, changes: dict[str, int], milliseconds: float, gigabytes: float, ratio: float
 ) -> None:
     """Without tensor cores for the gradients of weights, it is 29.9 ms for ResNet-50 and 108.9 ms for GPT."""
-    (tmp_path / "step.ir").write_text(bf16_step(name, **changes))
-    command = [ROOT / "bazel-bin/tools/lockstep-run", tmp_path / "step.ir", "--backend=cuda", "--isa=h200"]
-    done = subprocess.run([*command, "--dry", "--roofline"], capture_output=True, text=True, timeout=300, check=True)
-    least = re.search(r"^ *([0-9.]+) .* all$", done.stdout, re.MULTILINE)
-    moved = re.search(r"^bytes: ([0-9.]+) MB; .*, ratio ([0-9.]+)$", done.stdout, re.MULTILINE)
-    assert least is not None and moved is not None, done.stdout[:1000]
+    benchmark = pytest.importorskip("roofline")
+    spec = dataclasses.replace(benchmark.SPECS[name], **changes)
+    printed = benchmark.roofline(spec, "bf16", "h200")
+    least = re.search(r"^ *([0-9.]+) .* all$", printed, re.MULTILINE)
+    moved = re.search(r"^bytes: ([0-9.]+) MB; .*, ratio ([0-9.]+)$", printed, re.MULTILINE)
+    assert least is not None and moved is not None, printed[:1000]
     found = (float(least[1]), float(moved[1]) / 1e3, float(moved[2]))
     assert found == pytest.approx((milliseconds, gigabytes, ratio), rel=2e-3)
     assert found[2] < 1.3
