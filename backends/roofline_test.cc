@@ -44,6 +44,21 @@ TEST(RooflineOf, AProduct) {
   }
 }
 
+// A gradient in mixed precision is one product of 16-bit operands, which are not converted.
+TEST(RooflineOf, AProductWithAWideResult) {
+  for (const std::string dtype : {"bf16", "f16"}) {
+    const Executable executable =
+        CompiledFor("cuda",
+                    "graph @f(%a: " + dtype + "[8,16], %b: " + dtype + "[16,4]) -> (y: f32[8,4]) {\n" +
+                        "%y = matmul %a, %b {wide_result=true} : f32[8,4]\nreturn %y\n}",
+                    "h200");
+    const Roofline roofline = RooflineOf(executable, kRound);
+    ASSERT_EQ(roofline.steps.size(), 1u) << executable.ToString();
+    EXPECT_DOUBLE_EQ(roofline.steps[0].by_operations, 1024 / 4e3);
+    EXPECT_DOUBLE_EQ(roofline.all.bytes, 2 * (128 + 64) + 4 * 32);
+  }
+}
+
 TEST(RooflineOf, SumsAreByKindAndByLayer) {
   const Executable executable = CompiledFor("cuda", R"(graph @f(%a: f32[8,8], %b: f32[8,8]) -> (y: f32[8,8]) {
     %1 = matmul %a, %b : f32[8,8] @"torch:blocks.3.attention.out/node_MatMul_5"

@@ -42,6 +42,8 @@ struct CollectiveTraits {
   // Each element is copied from one rank to one rank. Input and output must then be apart; those of other collectives
   // may be in place (runtime/collective.h).
   bool is_direct() const { return !reduces && (permutes || to_root || scatters); }
+  // There are several ways for it between groups of ranks, from which a communicator chooses (runtime/comm/routes).
+  bool has_routes() const { return moves_data && !is_direct(); }
   // No rank has its result before all ranks have started: each result depends on all inputs.
   bool synchronizes() const { return moves_data && !has_root() && !permutes; }
 };

@@ -116,7 +116,7 @@ nb::list Networks() {
         .groups = network.hosts, .largest_group = network.ranks, .policy = {.costs = network.costs}};
     nb::dict routes;
     for (const CollectiveOp op :
-         CollectiveOpsWith([](const CollectiveTraits& traits) { return traits.moves_data && !traits.is_direct(); })) {
+         CollectiveOpsWith([](const CollectiveTraits& traits) { return traits.has_routes(); })) {
       nb::list ranges;
       for (const RouteRange& range : RoutesBySize(op, options))
         ranges.append(nb::make_tuple(range.from, std::string(RouteName(range.route))));

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -97,13 +98,11 @@ absl::Status Compare(const Graph& graph, const std::vector<std::vector<Tensor>>&
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// With --roofline, the second column is the least time of each step, as a share of the measured time.
-absl::Status PrintProfile(const Executor& executor, int runs) {
+// With a roofline, the second column is the least time of each step, as a share of the measured time.
+void PrintProfile(const Executor& executor, int runs, const std::optional<Roofline>& roofline) {
   std::map<const StepInfo*, double> least;
-  if (absl::GetFlag(FLAGS_roofline)) {
-    ASSIGN_OR_RETURN(const Ceilings ceilings, executor.executable().ceilings());
-    for (const StepFloor& floor : RooflineOf(executor.executable(), ceilings).steps)
-      least[floor.step] = floor.seconds();
+  if (roofline) {
+    for (const StepFloor& floor : roofline->steps) least[floor.step] = floor.seconds();
   }
   std::vector<StepProfile> profile = executor.profile();
   std::stable_sort(profile.begin(), profile.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
@@ -113,7 +112,6 @@ absl::Status PrintProfile(const Executor& executor, int runs) {
     const std::string share = floor == least.end() ? "" : absl::StrFormat("%4.0f %%  ", 100 * floor->second / seconds);
     std::printf("%10.1f us  %s%s\n", seconds * 1e6, share.c_str(), step.step->ToString().c_str());
   }
-  return absl::OkStatus();
 }
 
 absl::Status Time(Executor& executor, const Graph& graph, const std::vector<Tensor>& inputs, bool print) {
@@ -140,7 +138,7 @@ absl::Status Time(Executor& executor, const Graph& graph, const std::vector<Tens
       repeat, seconds[seconds.size() / 2] * 1e3, seconds[0] * 1e3, counters.total / repeat * 1e3,
       100 * counters.kernels / counters.total, 100 * counters.communication / counters.total,
       100 * counters.outside_kernels() / counters.total);
-  return absl::GetFlag(FLAGS_profile) ? PrintProfile(executor, repeat) : absl::OkStatus();
+  return absl::OkStatus();
 }
 
 absl::Status PrintCompiledGraph(const Executable& executable) {
@@ -153,17 +151,20 @@ absl::Status PrintCompiledGraph(const Executable& executable) {
   return absl::OkStatus();
 }
 
-absl::Status PrintRoofline(const Executable& executable) {
+// Prints the roofline if the flag asks for it, and returns it.
+absl::StatusOr<std::optional<Roofline>> PrintRoofline(const Executable& executable) {
+  if (!absl::GetFlag(FLAGS_roofline)) return std::nullopt;
   ASSIGN_OR_RETURN(const Ceilings ceilings, executable.ceilings());
-  std::printf("%s", RooflineOf(executable, ceilings).ToString(/*with_steps=*/true).c_str());
-  return absl::OkStatus();
+  const Roofline roofline = RooflineOf(executable, ceilings);
+  std::printf("%s", roofline.ToString(/*with_steps=*/true).c_str());
+  return roofline;
 }
 
 // Compiles and prints once: the output is the same for all ranks.
 absl::Status CompileOnly(const Graph& graph, const Backend& backend, const CompileOptions& options) {
   ASSIGN_OR_RETURN(const Executable executable, Compile(graph.Clone(), backend, options));
   if (absl::GetFlag(FLAGS_print_graph)) RETURN_IF_ERROR(PrintCompiledGraph(executable));
-  if (absl::GetFlag(FLAGS_roofline)) return PrintRoofline(executable);
+  if (absl::GetFlag(FLAGS_roofline)) return PrintRoofline(executable).status();
   std::printf("%s\n", executable.ToString().c_str());
   return absl::OkStatus();
 }
@@ -178,7 +179,6 @@ absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backe
   ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), backend, own_options));
   if (print) std::printf("compiled in %.0f ms\n", (Now() - begin) * 1e3);
   if (print && absl::GetFlag(FLAGS_print_graph)) RETURN_IF_ERROR(PrintCompiledGraph(executable));
-  if (print && absl::GetFlag(FLAGS_roofline)) RETURN_IF_ERROR(PrintRoofline(executable));
   if (print && absl::GetFlag(FLAGS_print_steps)) std::printf("%s\n", executable.ToString().c_str());
   ASSIGN_OR_RETURN(const RankDevice opened, backend.OpenDevice(communicator));
   ExecutorOptions executor_options;
@@ -187,6 +187,10 @@ absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backe
                    Executor::Load(std::move(executable), opened.communicator, opened.device.get(), executor_options));
   ASSIGN_OR_RETURN(results, RunOnce(*executor, graph, inputs));
   if (absl::GetFlag(FLAGS_repeat) > 0) RETURN_IF_ERROR(Time(*executor, graph, inputs, print));
+  if (!print) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::optional<Roofline> roofline, PrintRoofline(executor->executable()));
+  if (absl::GetFlag(FLAGS_repeat) > 0 && absl::GetFlag(FLAGS_profile))
+    PrintProfile(*executor, absl::GetFlag(FLAGS_repeat), roofline);
   return absl::OkStatus();
 }
 

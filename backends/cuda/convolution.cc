@@ -6,7 +6,6 @@
 #include "backends/cuda/convolution_problem.h"
 #include "backends/cuda/cudnn_graph.h"
 #include "backends/cuda/emitters.h"
-#include "backends/cuda/exact_tf32.h"
 #include "core/builder.h"
 #include "core/check.h"
 
@@ -170,7 +169,7 @@ bool SupportsConvolution(const Node& node) {
 }
 
 absl::Status EmitConvolution(const Node& node, EmitContext& c) {
-  ConvolutionProblem problem(node, c.gpu().tf32 || IsExactInTf32(node), c.alignment());
+  ConvolutionProblem problem(node, c.MayUseTf32(node), c.alignment());
   Kernel kernel;
   kernel.name = "cudnn." + node.op_name();
   kernel.scratch_bytes = problem.WorkspaceLimit();

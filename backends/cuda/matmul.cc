@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "backends/cuda/emitters.h"
-#include "backends/cuda/exact_tf32.h"
 #include "backends/cuda/matmul_problem.h"
 #include "backends/cuda/product.h"
 #include "core/builder.h"
@@ -65,8 +64,6 @@ void AddMatMul(const Node& product, const MatMulProblem& problem, std::vector<in
   c.Add(product, std::move(kernel), std::move(reads), {c.Write(node)});
 }
 
-bool MayUseTf32(const Node& product, const EmitContext& c) { return c.gpu().tf32 || IsExactInTf32(product); }
-
 }  // namespace
 
 bool SupportsMatMul(const Node& node) {
@@ -77,12 +74,12 @@ bool SupportsMatMul(const Node& node) {
 }
 
 absl::Status EmitMatMul(const Node& node, EmitContext& c) {
-  AddMatMul(node, MatMulProblem(node, MayUseTf32(node, c), c.alignment()), c.ReadAll(node), node, c);
+  AddMatMul(node, MatMulProblem(node, c.MayUseTf32(node), c.alignment()), c.ReadAll(node), node, c);
   return absl::OkStatus();
 }
 
 absl::Status EmitMatMulWithEpilogue(const Node& fusion, const MatMulEpilogue& epilogue, EmitContext& c) {
-  MatMulProblem problem(*epilogue.product, MayUseTf32(*epilogue.product, c), c.alignment());
+  MatMulProblem problem(*epilogue.product, c.MayUseTf32(*epilogue.product), c.alignment());
   problem.epilogue = epilogue.epilogue;
   std::vector<int> reads = c.ReadAll(*epilogue.product);
   if (epilogue.bias >= 0) reads.push_back(c.Read(fusion, static_cast<size_t>(epilogue.bias)));

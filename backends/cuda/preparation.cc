@@ -1,6 +1,7 @@
 #include "backends/cuda/preparation.h"
 
 #include <algorithm>
+#include <set>
 
 #include "backends/codegen/run_jobs.h"
 #include "backends/cuda/gpu.h"
@@ -42,7 +43,10 @@ absl::Status Preparation::ChooseProducts(CudaDevice& device, Communicator& commu
 
 absl::Status Preparation::RunLibrariesOnce(CudaDevice& device) {
   RETURN_IF_ERROR(RunEachOnce(products_, device));
-  for (const Plan& plan : plans_) RETURN_IF_ERROR(Annotate(plan.run_once(device), plan.op));
+  std::set<std::string> done;
+  for (const Plan& plan : plans_) {
+    if (done.insert(plan.choice).second) RETURN_IF_ERROR(Annotate(plan.run_once(device), plan.op));
+  }
   return absl::OkStatus();
 }
 
@@ -78,10 +82,11 @@ absl::Status Preparation::OpenLibraries() {
 // cuDNN silently omits an engine if it cannot open a library that the engine needs, such as NVRTC.
 absl::Status Preparation::MakePlans(Communicator& communicator) {
   std::string chosen;
-  for (const Plan& plan : plans_) {
+  for (Plan& plan : plans_) {
     const absl::StatusOr<std::string> made = plan.make();
     if (!made.ok()) return Annotate(made.status(), plan.op);
-    chosen += plan.op + ": " + *made + "\n";
+    plan.choice = *made;
+    chosen += plan.op + ": " + plan.choice + "\n";
   }
   if (communicator.size() == 1 || plans_.empty()) return absl::OkStatus();
   return AgreeOnText(communicator, "engines of cuDNN of @" + program_, chosen,

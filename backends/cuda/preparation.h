@@ -40,7 +40,7 @@ class Preparation {
   // then called if the program has several ranks: it runs the plan on memory of its own and waits for it.
   void AddPlan(std::function<absl::StatusOr<std::string>()> make, std::function<absl::Status(CudaDevice&)> run_once,
                const std::string& op) {
-    plans_.push_back({std::move(make), std::move(run_once), op});
+    plans_.push_back({std::move(make), std::move(run_once), op, {}});
   }
   void AddProduct(std::shared_ptr<Product> product, const std::string& op) {
     products_.push_back({std::move(product), op});
@@ -63,6 +63,7 @@ class Preparation {
     std::function<absl::StatusOr<std::string>()> make;
     std::function<absl::Status(CudaDevice&)> run_once;
     std::string op;
+    std::string choice;  // the problem and its engine, as `make` has returned them
   };
 
   absl::Status LoadImages(CudaDevice& device);

@@ -41,6 +41,14 @@ constexpr char kConvolution[] = R"(graph @f(%x: f32[2,1,5,5] split(0), %w: f32[1
   return %y
 })";
 
+// The same problem twice.
+constexpr char kConvolutions[] =
+    R"(graph @f(%x: f32[2,1,5,5] split(0), %z: f32[2,1,5,5] split(0), %w: f32[1,1,3,3]) -> (y: f32[2,1,3,3], v: f32[2,1,3,3]) {
+  %y = convolution %x, %w {stride=[1, 1], padding_low=[0, 0], padding_high=[0, 0], dilation=[1, 1], groups=1} : f32[2,1,3,3]
+  %v = convolution %z, %w {stride=[1, 1], padding_low=[0, 0], padding_high=[0, 0], dilation=[1, 1], groups=1} : f32[2,1,3,3]
+  return %y, %v
+})";
+
 class PreparationTest : public ::testing::Test {
  protected:
   // Loads a text on a rank of a world, without running it.
@@ -68,7 +76,8 @@ class PreparationTest : public ::testing::Test {
 // flight; on one rank there is none.
 TEST_F(PreparationTest, LibrariesHaveRunWhenSeveralRanksHaveLoaded) {
   LoadFakeDriver({.gpus = 2});
-  for (const auto& [text, matmuls, convolutions] : {std::tuple(kText, 1, 0), std::tuple(kConvolution, 0, 1)}) {
+  for (const auto& [text, matmuls, convolutions] :
+       {std::tuple(kText, 1, 0), std::tuple(kConvolution, 0, 1), std::tuple(kConvolutions, 0, 1)}) {
     for (const int ranks : {1, 2}) {
       TheFakeCublasLt().TakeCalls();
       TheFakeCudnn().TakeCalls();

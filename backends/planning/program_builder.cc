@@ -126,8 +126,9 @@ uint64_t ProgramBuilder::BytesRead(const Node& node, int storage) const {
   for (size_t i = 0; i < node.operands().size(); ++i) {
     const auto ids = storages_.find(node.operand(i));  // none for a node in a body
     if (ids == storages_.end() || std::count(ids->second.begin(), ids->second.end(), storage) == 0) continue;
-    if (node.operand(i).type().num_elements() == ElementsRead(node, i)) return bytes;  // with padding
-    read += static_cast<uint64_t>(ElementsRead(node, i)) * SizeOf(node.operand(i).dtype());
+    const int64_t elements = ElementsRead(node, i);
+    if (elements == node.operand(i).type().num_elements()) return bytes;  // with padding
+    read += static_cast<uint64_t>(elements) * SizeOf(node.operand(i).dtype());
   }
   return read > 0 ? std::min(bytes, read) : bytes;  // 0: not an operand, but another form of one
 }

@@ -31,35 +31,29 @@ void ForTaps(const PoolArgs& a, int64_t at, F f) {
   }
 }
 
-// The positions of the windows along an axis that cover `place`, if the dilation is 1; otherwise some of them do not.
-// The divisions, which take long on a GPU, are made once for an element and not for each tap.
+// The positions of the windows along an axis whose first and last taps enclose `place`: those that cover it, and with a
+// dilation others too. The divisions, which take long on a GPU, are made once for an element and not for each tap.
 struct WindowRange {
-  int64_t first, end, offset;  // of the place in the window at position 0
+  int64_t first, end;
 
-  WindowRange(const PoolAxis& axis, int64_t place) : offset(place + axis.low) {
+  WindowRange(const PoolAxis& axis, int64_t place) {
+    const int64_t offset = place + axis.low;
     const int64_t beyond = offset - (axis.size - 1) * axis.dilation;  // the last tap of the first window is here
     first = beyond <= 0 ? 0 : (beyond + axis.stride - 1) / axis.stride;
     end = offset / axis.stride + 1;
     if (end > axis.y) end = axis.y;
   }
-  bool Covers(const PoolAxis& axis, int64_t y) const {
-    return axis.dilation == 1 || (offset - y * axis.stride) % axis.dilation == 0;
-  }
 };
 
-// Calls f(position in the plane of y) for each window that covers position `at` of the plane of x, in order.
+// Calls f(position in the plane of y) for each window that encloses position `at` of the plane of x, in order.
 template <typename F>
 void ForWindows(const PoolArgs& a, int64_t at, F f) {
   const PoolAxis &depth = a.axes[0], &height = a.axes[1], &width = a.axes[2];
   const int64_t row = at / width.x;
   const WindowRange in_depth(depth, row / height.x), in_height(height, row % height.x), in_width(width, at % width.x);
   for (int64_t d = in_depth.first; d < in_depth.end; ++d) {
-    if (!in_depth.Covers(depth, d)) continue;
     for (int64_t h = in_height.first; h < in_height.end; ++h) {
-      if (!in_height.Covers(height, h)) continue;
-      for (int64_t w = in_width.first; w < in_width.end; ++w) {
-        if (in_width.Covers(width, w)) f((d * height.y + h) * width.y + w);
-      }
+      for (int64_t w = in_width.first; w < in_width.end; ++w) f((d * height.y + h) * width.y + w);
     }
   }
 }
@@ -126,6 +120,7 @@ void AvgPool(const PoolArgs& a) {
   static_cast<T*>(a.y)[at] = Number<T>::Of(total / DivisorOf(a, at % y_plane));
 }
 
+// Averages have no dilation, so that each window encloses only what it covers.
 template <typename T>
 void AvgPoolGrad(const PoolArgs& a) {
   const int64_t at = ThreadOfGrid(), x_plane = PlaneOfX(a), plane = at / x_plane;

@@ -124,10 +124,10 @@ absl::Status Run(const Job& job, int ranks) {
   auto& c = static_cast<RankCommunicator&>(*world);
   if (c.size() != ranks || c.groups() != ranks / job.ranks_a_host)
     return Internal() << c.size() << " ranks in " << c.groups() << " groups";
-  const auto has_routes = [](const CollectiveTraits& traits) { return traits.moves_data && !traits.is_direct(); };
   int collectives = 0;
   for (const Route route : kRoutes) {
-    for (const CollectiveOp op : CollectiveOpsWith(has_routes)) {
+    for (const CollectiveOp op :
+         CollectiveOpsWith([](const CollectiveTraits& traits) { return traits.has_routes(); })) {
       if (!CanGo(route, TraitsOf(op))) continue;
       // Slices along the chain travel fewer times in each direction than the maximum in the table.
       if (route == Route::kChain && TraitsOf(op).counts_slices()) continue;
