@@ -23,7 +23,8 @@ namespace {
 // --- The functions that a thread calls -------------------------------------------------------------------------------
 
 constexpr char kLauncher[] = "launch_", kEntry[] = "enter_";
-constexpr int kBarrier = 0;  // a meeting of threads that is a barrier; other values are masks of shuffles
+// Kinds of meetings of threads. Other values are masks of shuffles.
+constexpr int kBarrier = 0, kProduct = 32;
 
 // The block that is running, and its current thread.
 struct Block {
@@ -32,7 +33,8 @@ struct Block {
   uint32_t thread = 0;
   bool together = false;  // threads of the block take turns
   std::vector<int> meeting;
-  std::vector<uint32_t> offered, before;  // by thread: the value for the current shuffle, and for the previous one
+  using Offer = std::array<uint32_t, 6>;  // a value for a shuffle, or the words of A and B for a product
+  std::vector<Offer> offered, before;     // by thread: at the current meeting, and at the previous one
   std::vector<std::byte> shared;
   ucontext_t scheduler = {};
   std::vector<ucontext_t> contexts;
@@ -62,9 +64,28 @@ uint32_t grid_block(uint32_t axis) { return running->block[axis]; }
 void grid_barrier() { Meet(kBarrier); }
 uint32_t grid_shuffle(uint32_t value, uint32_t mask) {
   const uint32_t self = running->thread;
-  running->offered[self] = value;
+  running->offered[self][0] = value;
   Meet(static_cast<int>(mask));
-  return running->before[self ^ mask];
+  return running->before[self ^ mask][0];
+}
+// The product of a warp as backends/cuda/kernels/warp_product.h defines it; `multiply` multiplies two words.
+void grid_product(const uint32_t* a, const uint32_t* b, float* c, float (*multiply)(uint32_t, uint32_t)) {
+  const uint32_t self = running->thread;
+  Block::Offer& own = running->offered[self];
+  std::copy_n(a, 4, own.begin());
+  std::copy_n(b, 2, own.begin() + 4);
+  Meet(kProduct);
+  const uint32_t warp = self / 32 * 32, g = self % 32 / 4, t = self % 4;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const uint32_t lower = i / 2, column = 2 * t + i % 2;  // row g + 8 lower
+    double sum = c[i];
+    for (uint32_t word = 0; word < 8; ++word) {
+      const uint32_t later = word / 4;
+      sum += multiply(running->before[warp + 4 * g + word % 4][lower + 2 * later],
+                      running->before[warp + 4 * column + word % 4][4 + later]);
+    }
+    c[i] = static_cast<float>(sum);
+  }
 }
 void* grid_shared(int64_t bytes) {
   running->shared.resize(std::max(running->shared.size(), static_cast<size_t>(bytes) + 64));
@@ -184,7 +205,7 @@ constexpr size_t kStack = size_t{64} << 10;
 absl::Status RunTogether(Block& block, const std::vector<int64_t>& order, const std::function<void()>& body) {
   const auto count = static_cast<size_t>(block.threads);
   block.meeting.assign(count, -1);
-  block.offered.assign(count, 0);
+  block.offered.assign(count, {});
   block.done.assign(count, false);
   block.contexts.assign(count, {});
   static thread_local std::unique_ptr<std::byte[]> stacks;

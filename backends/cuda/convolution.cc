@@ -173,7 +173,7 @@ absl::Status EmitConvolution(const Node& node, EmitContext& c) {
   Kernel kernel;
   kernel.name = "cudnn." + node.op_name();
   kernel.scratch_bytes = problem.WorkspaceLimit();
-  kernel.tf32 = problem.tf32;
+  if (problem.tf32) kernel.arithmetic = Arithmetic::kTF32;
   auto convolution = std::make_shared<Convolution>(std::move(problem), c.cudnn());
   c.AddPlan([convolution] { return convolution->Prepare(); },
             [convolution](CudaDevice& device) { return convolution->RunOnce(device); });

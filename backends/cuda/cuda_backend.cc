@@ -65,7 +65,9 @@ class CudaBackend final : public Backend {
     Target target;
     target.threads = 1;
     target.isa = options.isa;
-    target.supports = cuda::Supports;
+    target.supports = [tf32 = options.tf32](const Node& node) {
+      return cuda::Supports(node) && (tf32 || !cuda::NeedsTf32(node));
+    };
     if (options.isa.empty()) {
       ASSIGN_OR_RETURN(const cuda::DriverApi* driver, cuda::Driver());
       ASSIGN_OR_RETURN(target.gpu, cuda::GpuOfThisMachine(*driver));

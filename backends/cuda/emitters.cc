@@ -18,6 +18,8 @@ constexpr Emitter kEmitters[] = {
     {"convolution_grad_input", EmitConvolutionLoop, SupportsConvolutionLoop},
     {"convolution_grad_filter", EmitConvolution, SupportsConvolution},
     {"convolution_grad_filter", EmitConvolutionLoop, SupportsConvolutionLoop},
+    {"attention", EmitAttention, SupportsAttention},
+    {"attention_grad", EmitAttentionGrad, SupportsAttention},
     {"max_pool", EmitMaxPool, Always},
     {"max_pool_grad", EmitMaxPoolGrad, SupportsMaxPoolGrad},
     {"avg_pool", EmitAvgPool, Always},

@@ -18,8 +18,9 @@ struct Emitter {
   bool (*supports)(const Node& node);
 };
 
-// Returns true if there is a kernel for the node as it is.
+// Returns true if there is a kernel for the node as it is. NeedsTf32 says whether it may be used only under TF32.
 bool Supports(const Node& node);
+bool NeedsTf32(const Node& node);
 
 // Lowers a graph, or a loop's body.
 absl::StatusOr<Program> LowerGraph(const Graph& graph, const LoweringContext& with);
@@ -43,6 +44,10 @@ bool SupportsConvolution(const Node& node);
 absl::Status EmitConvolutionLoop(const Node& node, EmitContext& c);
 bool SupportsConvolutionLoop(const Node& node);
 
+// attention.cc: with products in 16 bits or TF32
+absl::Status EmitAttention(const Node& node, EmitContext& c);
+absl::Status EmitAttentionGrad(const Node& node, EmitContext& c);
+bool SupportsAttention(const Node& node);
 // pooling.cc
 absl::Status EmitMaxPool(const Node& node, EmitContext& c);
 absl::Status EmitMaxPoolGrad(const Node& node, EmitContext& c);

@@ -289,7 +289,8 @@ TEST_P(Ptx, IsCompleteAndKeepsToRegisters) {
   EXPECT_THAT(ptx, Not(HasSubstr(".extern .func")));
   EXPECT_THAT(ptx, Not(HasSubstr(".local")));
   EXPECT_THAT(ptx, HasSubstr(".version 7.0\n")) << "whatever CUDA is installed where it is compiled";
-  EXPECT_THAT(ptx, Not(HasSubstr("fma.")));
+  // Only what says so itself rounds a product and a sum once.
+  if (!std::string_view(GetParam()).starts_with("attention")) EXPECT_THAT(ptx, Not(HasSubstr("fma.")));
   EXPECT_EQ(WidenPtx(ptx), ptx) << "has what NVIDIA's assembler gets wrong";
   if (std::system("ptxas --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "ptxas is not installed";
   for (const char* architecture : {"sm_80", "sm_90"}) {
@@ -302,7 +303,8 @@ TEST_P(Ptx, IsCompleteAndKeepsToRegisters) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Ptx,
-                         ::testing::Values("copy", "cumulative", "indexing", "order", "overlap", "pooling", "sum"),
+                         ::testing::Values("attention_bf16", "attention_f16", "attention_f32", "copy", "cumulative",
+                                           "indexing", "order", "overlap", "pooling", "sum"),
                          [](const ::testing::TestParamInfo<const char*>& info) { return std::string(info.param); });
 
 TEST(PtxOfNoFamily, IsEmpty) { EXPECT_EQ(cuda::KernelText("unheard"), ""); }

@@ -52,7 +52,7 @@ void AddMatMul(const Node& product, const MatMulProblem& problem, std::vector<in
   if (problem.has_bias()) kernel.name += "+bias";
   if (problem.has_relu()) kernel.name += "+relu";
   kernel.scratch_bytes = WorkspaceBytes(c.gpu());
-  kernel.tf32 = problem.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+  if (problem.compute == CUBLAS_COMPUTE_32F_FAST_TF32) kernel.arithmetic = Arithmetic::kTF32;
   const std::shared_ptr<Product> run = c.AddProduct(problem, kernel.scratch_bytes);
   kernel.run = [run, has_bias = problem.has_bias()](const KernelArgs& args) {
     return run->Run(StreamOf(args), {.first = args.reads[1],

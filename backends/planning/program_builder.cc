@@ -143,9 +143,9 @@ Work ProgramBuilder::WorkOf(const Node& node, const Instruction& instruction) co
   for (int id : instruction.writes) work.bytes += program_.storage(id).bytes;
   const DType dtype = node.operands().empty() ? node.type().dtype : node.operand(0).dtype();
   const bool multiplies = node.op().precision() == PrecisionRule::kLow;
-  if (dtype == DType::kF64) work.arithmetic = Arithmetic::kF64;
+  if (kernel.arithmetic) work.arithmetic = *kernel.arithmetic;
+  else if (dtype == DType::kF64) work.arithmetic = Arithmetic::kF64;
   else if (multiplies && SizeOf(dtype) == 2) work.arithmetic = Arithmetic::k16Bits;
-  else if (kernel.tf32) work.arithmetic = Arithmetic::kTF32;
   return work;
 }
 

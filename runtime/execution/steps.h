@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "absl/functional/any_invocable.h"
 #include "runtime/execution/executable.h"
@@ -34,7 +35,7 @@ struct Kernel {
   uint64_t scratch_bytes = 0;
   int mesh_axis = -1;       // position in the mesh of the axis along which it needs the rank's coordinate; -1: none
   bool is_reorder = false;  // it moves a value to another layout and computes nothing
-  bool tf32 = false;        // it multiplies f32 with the significands of TF32
+  std::optional<Arithmetic> arithmetic;  // of its products, where it does not follow from the op and its dtype
   // For a loop: the scratch bytes that are the arena of its body, the further bytes for the body's constants, and the
   // recomputation in the body.
   uint64_t body_bytes = 0;
@@ -44,7 +45,7 @@ struct Kernel {
 
   // Returns a copy without the function, which cannot be copied.
   Kernel WithoutRun() const {
-    return {name, scratch_bytes, mesh_axis, is_reorder, tf32, body_bytes, constant_bytes, recomputed, nullptr};
+    return {name, scratch_bytes, mesh_axis, is_reorder, arithmetic, body_bytes, constant_bytes, recomputed, nullptr};
   }
 };
 

@@ -18,10 +18,16 @@ struct Family {
 };
 
 const std::vector<Family>& Families() {
-  static const auto* const families = new std::vector<Family>{
-      {"copy", CopyHostKernels()},   {"cumulative", CumulativeHostKernels()}, {"indexing", IndexingHostKernels()},
-      {"order", OrderHostKernels()}, {"overlap", OverlapHostKernels()},       {"pooling", PoolingHostKernels()},
-      {"sum", SumHostKernels()}};
+  static const auto* const families = new std::vector<Family>{{"attention_bf16", AttentionBf16HostKernels()},
+                                                              {"attention_f16", AttentionF16HostKernels()},
+                                                              {"attention_f32", AttentionF32HostKernels()},
+                                                              {"copy", CopyHostKernels()},
+                                                              {"cumulative", CumulativeHostKernels()},
+                                                              {"indexing", IndexingHostKernels()},
+                                                              {"order", OrderHostKernels()},
+                                                              {"overlap", OverlapHostKernels()},
+                                                              {"pooling", PoolingHostKernels()},
+                                                              {"sum", SumHostKernels()}};
   return *families;
 }
 

@@ -17,6 +17,9 @@ struct HostKernel {
   bool meets;                      // threads of a block wait for each other
 };
 
+std::vector<HostKernel> AttentionBf16HostKernels();
+std::vector<HostKernel> AttentionF16HostKernels();
+std::vector<HostKernel> AttentionF32HostKernels();
 std::vector<HostKernel> CopyHostKernels();
 std::vector<HostKernel> CumulativeHostKernels();
 std::vector<HostKernel> IndexingHostKernels();

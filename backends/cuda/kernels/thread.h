@@ -26,6 +26,12 @@
 namespace lockstep::cuda {
 
 #define LOCKSTEP_INLINE __attribute__((always_inline))
+// Before a loop: unrolls all of it on GPUs, so that an array that it indexes can be in registers.
+#ifdef __NVPTX__
+#define LOCKSTEP_UNROLL _Pragma("unroll")
+#else
+#define LOCKSTEP_UNROLL
+#endif
 
 #ifdef __NVPTX__
 
@@ -37,6 +43,11 @@ inline void Barrier() { __syncthreads(); }
 inline uint32_t ShuffleXor(uint32_t value, int mask) {
   return static_cast<uint32_t>(__nvvm_shfl_sync_bfly_i32(-1, static_cast<int>(value), mask, 31));
 }
+// 2^x and the binary logarithm, to about two units in the last place.
+inline float Exp2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
+inline float Log2(float x) { return __nvvm_lg2_approx_ftz_f(x); }
+// x y + z, rounded once.
+inline float MultiplyAdd(float x, float y, float z) { return __nvvm_fma_rn_f(x, y, z); }
 // Returns x, and hides from the compiler that it is a field of the argument, whose address it would otherwise take.
 inline uint64_t ByValue(uint64_t x) {
   asm("" : "+l"(x));
@@ -58,6 +69,7 @@ uint32_t grid_thread();
 uint32_t grid_block(uint32_t axis);
 void grid_barrier();
 uint32_t grid_shuffle(uint32_t value, uint32_t mask);
+void grid_product(const uint32_t* a, const uint32_t* b, float* c, float (*multiply)(uint32_t, uint32_t));
 void* grid_shared(int64_t bytes);
 }
 
@@ -65,6 +77,9 @@ inline uint32_t ThreadOfBlock() { return grid_thread(); }
 inline uint32_t BlockOfGrid() { return grid_block(0); }
 inline void Barrier() { grid_barrier(); }
 inline uint32_t ShuffleXor(uint32_t value, int mask) { return grid_shuffle(value, static_cast<uint32_t>(mask)); }
+inline float Exp2(float x) { return __builtin_exp2f(x); }
+inline float Log2(float x) { return __builtin_log2f(x); }
+inline float MultiplyAdd(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 inline uint64_t ByValue(uint64_t x) { return x; }
 #define LOCKSTEP_SHARED(type, name) type* const name = static_cast<type*>(grid_shared(sizeof(type)))
 
