@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string>
 
+#include "backends/cuda/attention_views.h"
 #include "backends/cuda/emitters.h"
 #include "backends/cuda/kernels/attention.h"
 #include "backends/cuda/kernels/block.h"
@@ -21,16 +22,6 @@ const Shape* MaskOf(const Node& node) {
 
 ops::AttentionDims DimsOf(const Node& node) {
   return {node.attributes(), node.operand(0).shape(), node.operand(1).shape(), node.operand(2).shape(), MaskOf(node)};
-}
-
-int64_t HeadsOfBatch(const Shape& shape) {
-  return shape.rank() > 2 ? std::max<int64_t>(shape[shape.rank() - 3], 1) : 1;
-}
-
-// The rows of a row-major tensor.
-AttentionRows RowsOf(const Shape& shape) {
-  const int64_t heads = HeadsOfBatch(shape), row = shape.dims().back(), head = row * shape[shape.rank() - 2];
-  return {.heads = heads, .batch = heads * head, .head = head, .row = row};
 }
 
 // The rows of the mask, of which some heads of q, [batches, heads], may share parts.
@@ -52,15 +43,11 @@ bool IsRegular(const ops::AttentionDims& dims, const AttentionRows& mask) {
 // The sizes of keys and values for which there are kernels.
 constexpr int64_t kSizes[] = {64, 128};
 
+// The arguments that are known before a run. Rows are added by Bind.
 AttentionArgs ArgsOf(const Node& node) {
   const ops::AttentionDims dims = DimsOf(node);
-  const Shape &q = node.operand(0).shape(), &k = node.operand(1).shape(), &v = node.operand(2).shape();
   AttentionArgs args{};
-  args.q_rows = args.dq_rows = RowsOf(q);
-  args.k_rows = args.dk_rows = RowsOf(k);
-  args.v_rows = args.dv_rows = RowsOf(v);
-  args.y_rows = args.dy_rows = RowsOf(q.WithDim(q.rank() - 1, dims.value_size));
-  args.mask_rows = MaskRowsOf(dims, HeadsOfBatch(q));
+  args.mask_rows = MaskRowsOf(dims, RowsOf(node.operand(0).shape()).heads);
   args.mask_is_bool = MaskOf(node) != nullptr && node.operands().back().dtype() == DType::kBool ? 1 : 0;
   args.heads = dims.heads;
   args.group = static_cast<int32_t>(dims.group);
@@ -74,6 +61,50 @@ AttentionArgs ArgsOf(const Node& node) {
   args.causal = dims.causal ? 1 : 0;
   return args;
 }
+
+// Where the rows of operands and results begin: at an offset in bytes of a storage that an instruction reads or writes.
+struct Place {
+  size_t position;
+  uint64_t bytes;
+
+  std::byte* In(std::byte* const* storages) const { return storages[position] + bytes; }
+};
+
+uint64_t BytesBefore(const AttentionView& view) {
+  return static_cast<uint64_t>(view.offset) * SizeOf(view.base.dtype());
+}
+
+// Adds the storage of an operand to `reads`, sets its rows, and returns its place.
+Place ReadRows(const Node& node, size_t i, EmitContext& c, std::vector<int>& reads, AttentionRows& rows) {
+  const AttentionView view = c.attention_views().OfOperand(node, i);
+  rows = view.rows;
+  reads.push_back(c.builder().StoragesOf(view.base).front());
+  return {reads.size() - 1, BytesBefore(view)};
+}
+
+// The results of one node in memory. Several may be parts of one value.
+class WrittenRows {
+ public:
+  explicit WrittenRows(const Node& node) : node_(node) {}
+
+  Place Add(size_t i, EmitContext& c, AttentionRows& rows) {
+    const AttentionView view = c.attention_views().OfResult(node_, i);
+    rows = view.rows;
+    const auto found = std::find(values_.begin(), values_.end(), view.base);
+    const auto position = static_cast<size_t>(found - values_.begin());
+    if (found == values_.end()) {
+      values_.push_back(view.base);
+      storages.push_back(c.builder().Define(view.base));
+    }
+    return {position, BytesBefore(view)};
+  }
+
+  std::vector<int> storages;
+
+ private:
+  const Node& node_;
+  std::vector<Value> values_;
+};
 
 DeviceKernel KernelOf(const Node& node, const std::string& kernel, EmitContext& c) {
   const std::string dtype(DTypeName(node.operand(0).dtype()));
@@ -98,7 +129,7 @@ bool SupportsAttention(const Node& node) {
     return size <= std::end(kSizes)[-1] && size * static_cast<int64_t>(SizeOf(dtype)) % 16 == 0;
   };
   return dtype != DType::kF64 && fits(dims.size) && fits(dims.value_size) && dims.queries <= kMostRows &&
-         dims.keys <= kMostRows && IsRegular(dims, MaskRowsOf(dims, HeadsOfBatch(node.operand(0).shape())));
+         dims.keys <= kMostRows && IsRegular(dims, MaskRowsOf(dims, RowsOf(node.operand(0).shape()).heads));
 }
 
 bool NeedsTf32(const Node& node) {
@@ -106,43 +137,60 @@ bool NeedsTf32(const Node& node) {
 }
 
 absl::Status EmitAttention(const Node& node, EmitContext& c) {
+  AttentionArgs given = ArgsOf(node);
+  std::vector<int> reads;
+  const Place q = ReadRows(node, 0, c, reads, given.q_rows), k = ReadRows(node, 1, c, reads, given.k_rows),
+              v = ReadRows(node, 2, c, reads, given.v_rows);
+  const bool has_mask = MaskOf(node) != nullptr;
+  if (has_mask) reads.push_back(c.Read(node, ops::kForwardOperands.mask));
+  WrittenRows written(node);
+  const Place y = written.Add(0, c, given.y_rows);
+  const size_t log_sum_exp = written.storages.size();
+  written.storages.push_back(c.Write(node, 1));
   Kernel kernel;
   kernel.name = "cuda.attention";
   kernel.arithmetic = NeedsTf32(node) ? Arithmetic::kTF32 : Arithmetic::k16Bits;
-  kernel.run = [given = ArgsOf(node), has_mask = MaskOf(node) != nullptr,
-                attention = KernelOf(node, "attention", c)](const KernelArgs& args) mutable {
-    given.q = args.reads[0], given.k = args.reads[1], given.v = args.reads[2];
+  kernel.run = [=, attention = KernelOf(node, "attention", c)](const KernelArgs& args) mutable {
+    given.q = q.In(args.reads), given.k = k.In(args.reads), given.v = v.In(args.reads);
     given.mask = has_mask ? args.reads[ops::kForwardOperands.mask] : nullptr;
-    given.y = args.writes[0];
-    given.log_sum_exp = args.write<float>(1);
+    given.y = y.In(args.writes);
+    given.log_sum_exp = args.write<float>(log_sum_exp);
     return attention.Run(StreamOf(args), ThreadsFor(given.heads, given.queries), given);
   };
-  const int y = c.Write(node, 0), log_sum_exp = c.Write(node, 1);
-  c.Add(node, std::move(kernel), c.ReadAll(node), {y, log_sum_exp});
+  c.Add(node, std::move(kernel), std::move(reads), std::move(written.storages));
   return absl::OkStatus();
 }
 
 absl::Status EmitAttentionGrad(const Node& node, EmitContext& c) {
+  constexpr ops::AttentionOperands kOperands = ops::kGradOperands;
+  AttentionArgs given = ArgsOf(node);
+  std::vector<int> reads;
+  const Place q = ReadRows(node, 0, c, reads, given.q_rows), k = ReadRows(node, 1, c, reads, given.k_rows),
+              v = ReadRows(node, 2, c, reads, given.v_rows);
+  reads.push_back(c.Read(node, kOperands.log_sum_exp));
+  const Place dy = ReadRows(node, kOperands.dy, c, reads, given.dy_rows);
+  reads.push_back(c.Read(node, kOperands.delta));
+  const bool has_mask = MaskOf(node) != nullptr;
+  if (has_mask) reads.push_back(c.Read(node, kOperands.mask));
+  WrittenRows written(node);
+  const Place dq = written.Add(0, c, given.dq_rows), dk = written.Add(1, c, given.dk_rows),
+              dv = written.Add(2, c, given.dv_rows);
   Kernel kernel;
   kernel.name = "cuda.attention_grad";
   kernel.arithmetic = NeedsTf32(node) ? Arithmetic::kTF32 : Arithmetic::k16Bits;
-  kernel.run = [given = ArgsOf(node), has_mask = MaskOf(node) != nullptr, key_heads = DimsOf(node).key_heads(),
-                of_queries = KernelOf(node, "attention_grad_q", c),
+  kernel.run = [=, key_heads = DimsOf(node).key_heads(), of_queries = KernelOf(node, "attention_grad_q", c),
                 of_keys = KernelOf(node, "attention_grad_kv", c)](const KernelArgs& args) mutable {
-    constexpr ops::AttentionOperands kOperands = ops::kGradOperands;
     CudaStream& stream = StreamOf(args);
-    given.q = args.reads[0], given.k = args.reads[1], given.v = args.reads[2];
+    given.q = q.In(args.reads), given.k = k.In(args.reads), given.v = v.In(args.reads);
     given.mask = has_mask ? args.reads[kOperands.mask] : nullptr;
     given.log_sum_exp = const_cast<float*>(args.read<float>(kOperands.log_sum_exp));
-    given.dy = args.reads[kOperands.dy];
+    given.dy = dy.In(args.reads);
     given.delta = args.read<float>(kOperands.delta);
-    given.dq = args.writes[0], given.dk = args.writes[1], given.dv = args.writes[2];
+    given.dq = dq.In(args.writes), given.dk = dk.In(args.writes), given.dv = dv.In(args.writes);
     RETURN_IF_ERROR(of_queries.Run(stream, ThreadsFor(given.heads, given.queries), given));
     return of_keys.Run(stream, ThreadsFor(key_heads, given.keys), given);
   };
-  std::vector<int> writes;
-  for (size_t i = 0; i < node.num_results(); ++i) writes.push_back(c.Write(node, i));
-  c.Add(node, std::move(kernel), c.ReadAll(node), std::move(writes));
+  c.Add(node, std::move(kernel), std::move(reads), std::move(written.storages));
   return absl::OkStatus();
 }
 

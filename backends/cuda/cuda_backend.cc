@@ -34,7 +34,8 @@ absl::StatusOr<Program> cuda::LowerGraph(const Graph& graph, const LoweringConte
   EmitContext c(graph, with);
   const MatMulEpilogues epilogues = EpiloguesOf(graph);
   for (const Node& node : graph.nodes()) {
-    if (epilogues.products.count(&node) > 0 || !c.builder().part().Computes(node)) continue;  // emitted with its fusion
+    if (!c.builder().part().Computes(node)) continue;
+    if (epilogues.products.count(&node) > 0 || c.attention_views().Contains(node)) continue;  // emitted with another
     c.Begin(node);
     const auto found = epilogues.by_fusion.find(&node);
     if (found == epilogues.by_fusion.end()) {

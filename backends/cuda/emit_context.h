@@ -13,6 +13,7 @@
 
 #include "backends/backend.h"
 #include "backends/codegen/grid_compiler.h"
+#include "backends/cuda/attention_views.h"
 #include "backends/cuda/cudnn_graph.h"
 #include "backends/cuda/device_kernel.h"
 #include "backends/cuda/exact_tf32.h"
@@ -48,10 +49,12 @@ inline CudaStream& StreamOf(const KernelArgs& args) { return static_cast<CudaStr
 
 class EmitContext {
  public:
-  EmitContext(const Graph& graph, const LoweringContext& with) : builder_(graph, with.target.place), with_(with) {}
+  EmitContext(const Graph& graph, const LoweringContext& with)
+      : builder_(graph, with.target.place), with_(with), attention_views_(graph) {}
 
   ProgramBuilder& builder() { return builder_; }
   const LoweringContext& with() const { return with_; }
+  const AttentionViews& attention_views() const { return attention_views_; }
   const Target& target() const { return with_.target; }
   const GpuDescription& gpu() const { return *with_.target.gpu; }
   uint32_t alignment() const { return with_.alignment; }
@@ -92,6 +95,7 @@ class EmitContext {
  private:
   ProgramBuilder builder_;
   const LoweringContext with_;
+  const AttentionViews attention_views_;
   std::string op_;
   std::map<std::string, std::shared_ptr<KernelImage>> families_;  // by name
   std::vector<Graph> loop_bodies_;
