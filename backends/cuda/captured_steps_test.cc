@@ -327,6 +327,8 @@ TEST(RankDevice, AnAssignmentDestroysTheCommunicatorBeforeItsDevice) {
     ExpectNothingLeft();
     EXPECT_EQ(TheFakeNccl().live(), 0);
   }
+  EXPECT_THAT(TheFakeDriver().misuse(), IsEmpty())
+      << "the failure aborts communicators whose collectives are in graphs";
 }
 
 // Programs of one process run one after the other.

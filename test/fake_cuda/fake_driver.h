@@ -83,9 +83,13 @@ class FakeDriver {
   virtual std::byte* Find(CUdeviceptr address, size_t bytes) const = 0;
 
   // For the other fake libraries. Enqueue adds their work to a stream, like a kernel; returns true if the stream
-  // captures it, and then graphs keep copies of it. AwaitIdle waits like cuMemFree for all work queued in the GPU's
-  // streams. CurrentGpu is the GPU of the calling thread's context, or -1. NoteMisuse reports misuse of their own.
-  virtual bool Enqueue(CUstream stream, std::string what, std::function<CUresult()> work) = 0;
+  // captures it, and then graphs keep copies of it. IsInGraph returns true while a graph, executable or not, contains
+  // captured work of this owner; an open capture and a running launch of a destroyed graph do not count. AwaitIdle
+  // waits like cuMemFree for all work queued in the GPU's streams. CurrentGpu is the GPU of the calling thread's
+  // context, or -1. NoteMisuse reports misuse of their own.
+  virtual bool Enqueue(CUstream stream, std::string what, std::function<CUresult()> work,
+                       const void* owner = nullptr) = 0;
+  virtual bool IsInGraph(const void* owner) const = 0;
   virtual void AwaitIdle(int gpu) = 0;
   // Makes the work appear to have taken this much longer in the times of the stream's events. Called by work of a
   // stream.
