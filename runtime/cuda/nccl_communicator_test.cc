@@ -170,6 +170,44 @@ TEST_P(Nccl, ManyAreQueuedAtOnce) {
   });
 }
 
+// NCCL's kernels of two communicators wait for each other if two GPUs start them in different orders. A GPU starts them
+// in the order of the calls, whatever order their waits have.
+TEST_P(Nccl, CollectivesOfTwoCommunicatorsHaveTheOrderOfTheirStarts) {
+  ForEachNcclRank(2, {.timeout = absl::Seconds(60)}, [](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto other, c->Split(0, "another axis"));
+    ASSIGN_OR_RETURN(auto x, c->Allocate(kNcclBytes, "x"));
+    ASSIGN_OR_RETURN(auto y, other->Allocate(kNcclBytes, "y"));
+    for (int i = 0; i < 20; ++i) {
+      ASSIGN_OR_RETURN(const Communicator::Ticket first, StartNcclSum(*c, device, x->data()));
+      ASSIGN_OR_RETURN(const Communicator::Ticket second, StartNcclSum(*other, device, y->data()));
+      if (c->rank() == 0) RETURN_IF_ERROR(other->Wait(second, device.stream()));
+      RETURN_IF_ERROR(c->Wait(first, device.stream()));
+      if (c->rank() == 1) RETURN_IF_ERROR(other->Wait(second, device.stream()));
+    }
+    return device.Synchronize();
+  });
+}
+
+// With different orders of the starts, ranks wait for each other: not for ever, but until the timeout. This is why
+// ranks compare the order over all axes when they load a program (backends/planning/certificate.h).
+TEST_P(Nccl, DifferentOrdersOfStartsEndWithTheTimeout) {
+  ForEachNcclRank(2, {.timeout = absl::Milliseconds(300)}, [](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto other, c->Split(0, "another axis"));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
+    ASSIGN_OR_RETURN(auto y, device.Allocate(kNcclBytes, "y"));
+    const bool swaps = c->rank() == 1;
+    Communicator &first = swaps ? *other : *c, &second = swaps ? *c : *other;
+    ASSIGN_OR_RETURN(const Communicator::Ticket a, StartNcclSum(first, device, x->data()));
+    ASSIGN_OR_RETURN(const Communicator::Ticket b, StartNcclSum(second, device, y->data()));
+    RETURN_IF_ERROR(first.Wait(a, device.stream()));
+    RETURN_IF_ERROR(second.Wait(b, device.stream()));
+    EXPECT_THAT(std::string(device.Synchronize().message()), HasSubstr("a GPU that waits for its peers"));
+    return absl::OkStatus();
+  });
+}
+
 TEST_P(Nccl, RefusesOtherStreams) {
   ForEachNcclRank(2, {}, [](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
