@@ -43,7 +43,8 @@ EXPORT CUresult cuInit(unsigned) {
 }
 
 EXPORT CUresult cuDriverGetVersion(int* version) {
-  *version = 13000;
+  const auto lock = Machine::Get().Lock();
+  *version = Machine::Get().options.version;
   return CUDA_SUCCESS;
 }
 

@@ -8,7 +8,8 @@
 //
 //   "lockstep-fake-kernels\n<name> <address of a FakeKernel, hexadecimal> <bytes of each parameter>...\n..."
 //
-// whose kernels are host functions, each called once per launch, in the order of its stream.
+// whose kernels are host functions, each called once per launch, in the order of its stream. Refused are PTX of a newer
+// version than the driver's, PTX of a kernel with more than 48 KiB of shared memory, and launches with more.
 
 #pragma once
 
@@ -45,6 +46,8 @@ class FakeDriver {
     size_t bytes = size_t{256} << 20;       // of each GPU
     std::vector<int> multiprocessors = {};  // by GPU; 132 for GPUs without an entry
     int capability = 90;                    // of all GPUs: 9.0
+    int version = 13000;                    // of CUDA, which the driver supports: 13.0
+    int ptx = 90;                           // the newest version of PTX that the driver reads: 9.0
     Pace pace = Pace::kRandom;
     uint64_t seed = 1;
     uint64_t queue = 1024;  // capacity of a stream: a call that queues more waits in the driver, as in NVIDIA's
