@@ -16,11 +16,6 @@ llvm::Type* GridFunction::MemoryType(llvm::Type* type) {
 IrValue* GridFunction::ToMemory(IrValue* value) { return b_.CreateZExtOrTrunc(value, MemoryType(value->getType())); }
 IrValue* GridFunction::FromMemory(IrValue* stored, llvm::Type* type) { return b_.CreateZExtOrTrunc(stored, type); }
 
-int64_t GridFunction::SharedBytes() const {
-  constexpr int64_t kWidest = 8;
-  return plan_.vector_reduced() ? plan_.threads / GridPlan::kWarp * kWidest : plan_.threads * plan_.lanes * kWidest;
-}
-
 IrValue* GridFunction::Exchange(IrValue* value, int mask) {
   llvm::Type* type = value->getType();
   const unsigned bits = type->getScalarSizeInBits();
@@ -57,7 +52,7 @@ IrValue* GridFunction::CombineShared(size_t r, IrValue* value, IrValue* writes, 
   constexpr uint64_t kSharedAlignment = 16;
   const llvm::Align align(std::min(kSharedAlignment, stored->getPrimitiveSizeInBits().getFixedValue() / 8));
   if (shared_) machine_.Barrier(b_);  // others may still read the values of an earlier reduction
-  else shared_ = machine_.Shared(b_, SharedBytes());
+  else shared_ = machine_.Shared(b_, plan_.shared_bytes());
   If(writes, [&] { b_.CreateAlignedStore(ToMemory(value), b_.CreateGEP(stored, shared_, to), align); });
   machine_.Barrier(b_);
   const auto part = [&](IrValue* i) {

@@ -67,6 +67,7 @@ uint32_t grid_shuffle(uint32_t value, uint32_t mask) {
   return running->before[self ^ mask];
 }
 void* grid_shared(int64_t bytes) {
+  LOCKSTEP_CHECK(bytes <= GridPlan::kMostShared) << "a GPU has no " << bytes << " bytes for a block";
   running->shared.resize(std::max(running->shared.size(), static_cast<size_t>(bytes) + 64));
   const auto address = reinterpret_cast<uintptr_t>(running->shared.data());
   return reinterpret_cast<void*>((address + 63) / 64 * 64);

@@ -141,6 +141,18 @@ TEST(Ptx, ReadsAndWritesVectors) {
   EXPECT_EQ(ptx.find(".local"), std::string::npos);
 }
 
+// A GPU refuses a kernel with more, so it is refused when it is compiled.
+TEST(Ptx, ABlockWithMoreMemoryThanAGpuHasIsRefused) {
+  const Graph body = Parse(R"(graph @wide(%x: u8[100000,4096]) -> (y: u8[4096]) {
+    %y = reduce_max %x {dims=[0]} : u8[4096]
+    return %y
+  })");
+  EXPECT_TRUE(AnalyzeGrid(body).ok());
+  const absl::Status status = AnalyzeGrid(body, {.threads = 1024}).status();
+  EXPECT_EQ(status.message(),
+            "the kernel of @wide has blocks of 1024 threads that share 65536 bytes of memory, and a GPU allows 49152");
+}
+
 TEST(Ptx, ThreadsOfAWarpMeetInRegistersAndWarpsInTheBlocksMemory) {
   const std::string warp = PtxOf(Parse(R"(graph @f(%x: f32[16384,1024]) -> (y: f32[16384]) {
     %y = reduce_max %x {dims=[1]} : f32[16384]

@@ -53,6 +53,10 @@ struct GridPlan : LoopNest {
   bool has_finish() const { return num_chunks > 1; }
   int64_t finish_blocks() const;  // of kFinishThreads threads; one warp per kept position
   static constexpr int64_t kFinishThreads = 256;
+  // The memory of a block in which its threads combine their sums: at most 8 bytes for each lane, or for each warp. A
+  // kernel with more than kMostShared does not start on a GPU; no plan of the default sizes has more.
+  static constexpr int64_t kMostShared = 48 << 10;
+  int64_t shared_bytes() const { return (vector_reduced() ? threads / kWarp : threads * lanes) * 8; }
   // The bytes of one reduction's partial results: [num_chunks, num_kept] of at most 8 bytes each, padded.
   int64_t scratch_stride() const { return (num_chunks * num_kept() * 8 + 63) / 64 * 64; }
   int64_t scratch_bytes() const {
