@@ -1,8 +1,8 @@
 // Sums of f32 in pairs of f32, for GPUs whose f64 is slow. A pair is the unrounded sum of its two numbers, of which
 // `low` is at most half a unit in the last place of `high`: 48 bits, by Knuth's and Dekker's error-free additions. The
 // error of an addition is below 2^-46 of its result (Joldes, Muller, Popescu, 2017), so that of a sum of n elements is
-// below n 2^-46 times the sum of their absolute values. Unlike in f64, an intermediate result beyond the range of f32 is
-// infinite. An infinite or NaN sum has the low part 0.
+// below n 2^-46 times the sum of their absolute values. Unlike in f64, an intermediate result beyond the range of f32
+// is infinite. An infinite or NaN sum has the low part 0.
 //
 // The code is for scalars or vectors. It must be compiled without reassociation and without fused operations.
 
