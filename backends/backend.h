@@ -47,6 +47,7 @@ struct GpuDescription {
   int multiprocessors = 0;
   uint64_t memory_bytes = 0;
   bool tf32 = false;
+  bool slow_f64 = false;             // 1/32 or 1/64 of the operations a second of f32, and not 1/2
   std::optional<Ceilings> ceilings;  // of known models
 };
 

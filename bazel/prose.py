@@ -20,7 +20,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIMIT = 0.02
 WIDTH = 120
-GENERATED = re.compile(r"docs/(ops|onnx|options|scaling|gpu-.*)\.md$")
+GENERATED = re.compile(r"docs/(ops|onnx|options|scaling|gpu[-_].*)\.md$")
 OPENINGS = {"how", "that", "those", "what", "where", "whether", "which", "who", "whom", "whose", "why"}
 
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Checks and measures the cuda backend on a machine with a GPU, in under ten minutes. docs/gpu.md says how, and what is
+# Checks and measures the cuda backend on a machine with a GPU, in five minutes. docs/gpu.md says how, and what is
 # required.
 #   cuda_check.sh [--out FOLDER] [--parts doctor,losses,…] [--backend cpu] …     --help lists the options
 # Runs from the unpacked bundle of `make cuda-bundle`, anywhere; in a checkout, from the bundle's folder in build/.

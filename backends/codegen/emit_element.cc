@@ -298,7 +298,7 @@ llvm::Value* ElementEmitter::Combine(ReduceKind kind, DType dtype, llvm::Value* 
   }
 }
 
-llvm::Value* ElementEmitter::CombineLanes(ReduceKind kind, DType dtype, llvm::Value* vector) {
+llvm::Value* ElementEmitter::CombineLanes(llvm::Value* vector, const CombineFunction& combine) {
   unsigned lanes = llvm::cast<llvm::FixedVectorType>(vector->getType())->getNumElements();
   for (; lanes > 1; lanes /= 2) {
     std::vector<int> low, high;
@@ -306,7 +306,7 @@ llvm::Value* ElementEmitter::CombineLanes(ReduceKind kind, DType dtype, llvm::Va
       low.push_back(static_cast<int>(i));
       high.push_back(static_cast<int>(i + lanes / 2));
     }
-    vector = Combine(kind, dtype, b_.CreateShuffleVector(vector, low), b_.CreateShuffleVector(vector, high));
+    vector = combine(b_.CreateShuffleVector(vector, low), b_.CreateShuffleVector(vector, high));
   }
   return b_.CreateExtractElement(vector, uint64_t{0});
 }

@@ -45,8 +45,10 @@ class ElementEmitter {
 
   llvm::Value* Identity(ReduceKind kind, DType dtype, llvm::Type* type);  // of a register type, or a vector of it
   llvm::Value* Combine(ReduceKind kind, DType dtype, llvm::Value* x, llvm::Value* y);
-  // Combines all lanes of a vector into one value, halving the vector in each step.
-  llvm::Value* CombineLanes(ReduceKind kind, DType dtype, llvm::Value* vector);
+  // Combines all lanes of a vector into one value, halving the vector in each step. `combine` emits the combination of
+  // two vectors.
+  using CombineFunction = std::function<llvm::Value*(llvm::Value*, llvm::Value*)>;
+  llvm::Value* CombineLanes(llvm::Value* vector, const CombineFunction& combine);
 
   // Compute what the ops of the same names compute. Compare is in emit_element.cc, the others in emit_arithmetic.cc.
   llvm::Value* Max(DType dtype, llvm::Value* x, llvm::Value* y);

@@ -44,6 +44,11 @@ CompiledGrid LaunchesOf(const GridPlan& plan) {
 absl::StatusOr<GridPlan> AnalyzeGrid(const Graph& body, const GridSizes& sizes) {
   ASSIGN_OR_RETURN(GridPlan plan, PlanGrid(body, sizes));
   RETURN_IF_ERROR(CheckSupported(plan, /*has_libm=*/false));
+  if (!plan.reductions.empty() && plan.shared_bytes() > GridPlan::kMostShared) {
+    return Unimplemented() << "the kernel of @" << body.name() << " has blocks of " << plan.threads
+                           << " threads that share " << plan.shared_bytes() << " bytes of memory, and a GPU allows "
+                           << GridPlan::kMostShared;
+  }
   return plan;
 }
 

@@ -34,7 +34,8 @@ struct CompiledGrid {
   std::vector<std::vector<int>> in_place;  // by result: operands whose memory the result may use (LoopInfo)
 };
 
-// Returns the plan for cutting the loop, or an error if `body` cannot be a loop, as AnalyzeLoop does.
+// Returns the plan for cutting the loop, or an error if `body` cannot be a loop, as AnalyzeLoop does, or if a block of
+// these sizes would need more memory than a GPU has for it.
 absl::StatusOr<GridPlan> AnalyzeGrid(const Graph& body, const GridSizes& sizes = {});
 
 class GridCompiler {

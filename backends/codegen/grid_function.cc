@@ -46,10 +46,17 @@ GridFunction::GridFunction(const Graph& body, const GridPlan& plan, Part part, T
       reduced_(plan.reductions.size()) {
   for (size_t i = 0; i < body.inputs().size() + body.results().size(); ++i)
     pointers_.push_back(function_->getArg(static_cast<unsigned>(i)));
-  for (size_t r = 0; r < plan.reductions.size(); ++r) accumulators_.push_back(b_.CreateAlloca(AccumulatorType(r)));
+  for (size_t r = 0; r < plan.reductions.size(); ++r) {
+    accumulators_.push_back(b_.CreateAlloca(AccumulatorType(r)));
+    llvm::Type* const part = VectorType(b_.getFloatTy());
+    pairs_.push_back(IsInPairs(r) ? FloatPair{b_.CreateAlloca(part), b_.CreateAlloca(part)} : FloatPair{});
+  }
 }
 
-llvm::Type* GridFunction::AccumulatorType(size_t reduction) { return VectorType(SumType(plan_.reductions[reduction])); }
+llvm::Type* GridFunction::CombinedType(size_t reduction) {
+  return IsInPairs(reduction) ? b_.getInt64Ty() : SumType(plan_.reductions[reduction]);
+}
+llvm::Type* GridFunction::AccumulatorType(size_t reduction) { return VectorType(CombinedType(reduction)); }
 
 void GridFunction::Emit() {
   OpenThread();
@@ -123,7 +130,12 @@ void GridFunction::EmitPhase(int phase) {
   for (size_t r = 0; r < plan_.reductions.size(); ++r) {
     const Reduction& reduction = plan_.reductions[r];
     if (reduction.phase != phase) continue;
-    b_.CreateStore(emit_.Identity(reduction.kind, reduction.sum_dtype(), AccumulatorType(r)), accumulators_[r]);
+    if (IsInPairs(r)) {
+      llvm::Constant* nothing = llvm::Constant::getNullValue(VectorType(b_.getFloatTy()));
+      for (IrValue* part : {pairs_[r].high, pairs_[r].low}) b_.CreateStore(nothing, part);
+    } else {
+      b_.CreateStore(emit_.Identity(reduction.kind, reduction.sum_dtype(), AccumulatorType(r)), accumulators_[r]);
+    }
   }
   If(active_, [&] {
     EmitUniforms(needed);
@@ -157,16 +169,27 @@ void GridFunction::EmitVector(int phase, const std::vector<bool>& needed, IrValu
   for (size_t r = 0; r < plan_.reductions.size(); ++r) {
     const Reduction& reduction = plan_.reductions[r];
     if (reduction.phase != phase) continue;
-    const DType dtype = reduction.sum_dtype();
-    IrValue* operand = emit_.Convert(VectorOf(reduction.operand, vectors), reduction.dtype, dtype);
-    IrValue* sum = b_.CreateLoad(operand->getType(), accumulators_[r]);
-    b_.CreateStore(emit_.Combine(reduction.kind, dtype, sum, operand), accumulators_[r]);
+    Accumulate(r, VectorOf(reduction.operand, vectors));
   }
   // All operands have been read by now: a result may overwrite an operand.
   for (const Output& output : plan_.outputs) {
     if (!output.after_reduction && output.phase == phase)
       StoreVector(output, VectorOf(output.element, vectors), nullptr);
   }
+}
+
+void GridFunction::Accumulate(size_t r, IrValue* operand) {
+  const Reduction& reduction = plan_.reductions[r];
+  if (IsInPairs(r)) {
+    const auto load = [&](IrValue* part) { return b_.CreateLoad(operand->getType(), part); };
+    const FloatPair sum = AddToPair(b_, {load(pairs_[r].high), load(pairs_[r].low)}, operand);
+    b_.CreateStore(sum.high, pairs_[r].high);
+    b_.CreateStore(sum.low, pairs_[r].low);
+    return;
+  }
+  operand = emit_.Convert(operand, reduction.dtype, reduction.sum_dtype());
+  IrValue* sum = b_.CreateLoad(operand->getType(), accumulators_[r]);
+  b_.CreateStore(Combine(r, sum, operand), accumulators_[r]);
 }
 
 IrValue* GridFunction::IsWriter() {
@@ -187,8 +210,13 @@ void GridFunction::EmitEpilogue() {
   });
 }
 
-IrValue* GridFunction::ReducedScalar(size_t reduction) { return reduced_[reduction]; }
-IrValue* GridFunction::ReducedVector(size_t reduction, IrValue*) { return reduced_[reduction]; }
+// The high part of a pair is the sum, rounded to f32. The callers convert it back from the sum's dtype.
+IrValue* GridFunction::ReducedScalar(size_t reduction) {
+  IrValue* value = reduced_[reduction];
+  if (value == nullptr || !IsInPairs(reduction)) return value;
+  return emit_.Convert(UnpackPair(b_, value).high, DType::kF32, plan_.reductions[reduction].sum_dtype());
+}
+IrValue* GridFunction::ReducedVector(size_t reduction, IrValue*) { return ReducedScalar(reduction); }
 
 // The first thread that finds an error reports it; which of several threads that is depends on the machine.
 void GridFunction::ReportError() {

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/codegen/float_pair.h"
 #include "backends/codegen/loop_elements.h"
 #include "backends/loops/grid_plan.h"
 
@@ -77,13 +78,18 @@ class GridFunction final : private LoopElements {
   llvm::Value* Exchange(llvm::Value* value, int mask);  // ShuffleXor for a value of any type
   llvm::Value* ScratchPointer(size_t reduction, llvm::Value* chunk);
   llvm::Type* AccumulatorType(size_t reduction);
+  // The type of a combined value: the reduction's sum_dtype(), or a packed pair (float_pair.h).
+  llvm::Type* CombinedType(size_t reduction);
+  llvm::Value* Combine(size_t reduction, llvm::Value* x, llvm::Value* y);
+  bool IsInPairs(size_t reduction) const { return plan_.IsInPairs(plan_.reductions[reduction]); }
+  // Adds the operand to the thread's accumulator in kRun.
+  void Accumulate(size_t reduction, llvm::Value* operand);
   // A bool is one byte in memory.
   llvm::Value* ToMemory(llvm::Value* value);
   llvm::Value* FromMemory(llvm::Value* stored, llvm::Type* type);
   llvm::Type* MemoryType(llvm::Type* type);
   llvm::Value* Number(int64_t value) { return llvm::ConstantInt::get(number_type_, static_cast<uint64_t>(value)); }
   llvm::Value* ToNumber(llvm::Value* i32) { return b_.CreateZExtOrTrunc(i32, number_type_); }
-  int64_t SharedBytes() const;
   int64_t splits() const { return part_ == Part::kRun ? plan_.splits : GridPlan::kWarp; }
   bool keeps_last() const { return !plan_.vector_reduced(); }
 
@@ -92,6 +98,7 @@ class GridFunction final : private LoopElements {
   ThreadEmitter& machine_;
   llvm::Type* const number_type_;  // of position numbers: 32 bits if they fit
   Values accumulators_;            // for each reduction, the thread's: a vector, or a scalar in kFinish
+  std::vector<FloatPair> pairs_;   // the same of sums in pairs in kRun, until they are packed into accumulators_
   Values reduced_;                 // for each reduction, the group's, once it has been computed
   llvm::Value* thread_ = nullptr;  // this and the following are of number_type_
   llvm::Value* group_ = nullptr;

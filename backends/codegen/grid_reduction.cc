@@ -16,11 +16,6 @@ llvm::Type* GridFunction::MemoryType(llvm::Type* type) {
 IrValue* GridFunction::ToMemory(IrValue* value) { return b_.CreateZExtOrTrunc(value, MemoryType(value->getType())); }
 IrValue* GridFunction::FromMemory(IrValue* stored, llvm::Type* type) { return b_.CreateZExtOrTrunc(stored, type); }
 
-int64_t GridFunction::SharedBytes() const {
-  constexpr int64_t kWidest = 8;
-  return plan_.vector_reduced() ? plan_.threads / GridPlan::kWarp * kWidest : plan_.threads * plan_.lanes * kWidest;
-}
-
 IrValue* GridFunction::Exchange(IrValue* value, int mask) {
   llvm::Type* type = value->getType();
   const unsigned bits = type->getScalarSizeInBits();
@@ -36,28 +31,32 @@ IrValue* GridFunction::Exchange(IrValue* value, int mask) {
   return b_.CreateBitCast(word, type);
 }
 
-IrValue* GridFunction::CombineNeighbours(size_t r, IrValue* value, int64_t count) {
+IrValue* GridFunction::Combine(size_t r, IrValue* x, IrValue* y) {
+  if (IsInPairs(r)) return PackPair(b_, AddPairs(b_, UnpackPair(b_, x), UnpackPair(b_, y)));
   const Reduction& reduction = plan_.reductions[r];
+  return emit_.Combine(reduction.kind, reduction.sum_dtype(), x, y);
+}
+
+IrValue* GridFunction::CombineNeighbours(size_t r, IrValue* value, int64_t count) {
   for (int64_t mask = 1; mask < count; mask *= 2) {
     IrValue* other = Exchange(value, static_cast<int>(mask));
     // Both threads use the lower thread's value as the first operand, so that both compute the same bits.
     IrValue* is_lower = b_.CreateICmpEQ(b_.CreateAnd(thread_, Number(mask)), Number(0));
     IrValue* first = b_.CreateSelect(is_lower, value, other);
     IrValue* second = b_.CreateSelect(is_lower, other, value);
-    value = emit_.Combine(reduction.kind, reduction.sum_dtype(), first, second);
+    value = Combine(r, first, second);
   }
   return value;
 }
 
 IrValue* GridFunction::CombineShared(size_t r, IrValue* value, IrValue* writes, IrValue* to, IrValue* from,
                                      int64_t step, int64_t count) {
-  const Reduction& reduction = plan_.reductions[r];
   llvm::Type* type = value->getType();
   llvm::Type* stored = MemoryType(type);
   constexpr uint64_t kSharedAlignment = 16;
   const llvm::Align align(std::min(kSharedAlignment, stored->getPrimitiveSizeInBits().getFixedValue() / 8));
   if (shared_) machine_.Barrier(b_);  // others may still read the values of an earlier reduction
-  else shared_ = machine_.Shared(b_, SharedBytes());
+  else shared_ = machine_.Shared(b_, plan_.shared_bytes());
   If(writes, [&] { b_.CreateAlignedStore(ToMemory(value), b_.CreateGEP(stored, shared_, to), align); });
   machine_.Barrier(b_);
   const auto part = [&](IrValue* i) {
@@ -67,20 +66,25 @@ IrValue* GridFunction::CombineShared(size_t r, IrValue* value, IrValue* writes, 
   b_.CreateStore(part(Number(0)), accumulators_[r]);
   For(Number(1), Number(count), 1, [&](IrValue* i) {
     IrValue* sum = b_.CreateLoad(type, accumulators_[r]);
-    b_.CreateStore(emit_.Combine(reduction.kind, reduction.sum_dtype(), sum, part(i)), accumulators_[r]);
+    b_.CreateStore(Combine(r, sum, part(i)), accumulators_[r]);
   });
   return b_.CreateLoad(type, accumulators_[r]);
 }
 
 IrValue* GridFunction::CombineGroup(size_t r) {
-  const Reduction& reduction = plan_.reductions[r];
+  if (part_ == Part::kRun && IsInPairs(r)) {
+    const auto load = [&](IrValue* part) { return b_.CreateLoad(VectorType(b_.getFloatTy()), part); };
+    b_.CreateStore(PackPair(b_, {load(pairs_[r].high), load(pairs_[r].low)}), accumulators_[r]);
+  }
   IrValue* value = b_.CreateLoad(AccumulatorType(r), accumulators_[r]);
   if (part_ == Part::kFinish) return CombineNeighbours(r, value, splits());
   if (!plan_.vector_reduced()) {
     if (splits() == 1) return value;
     return CombineShared(r, value, b_.getTrue(), thread_, group_, plan_.groups(), splits());
   }
-  if (plan_.lanes > 1) value = emit_.CombineLanes(reduction.kind, reduction.sum_dtype(), value);
+  if (plan_.lanes > 1) {
+    value = emit_.CombineLanes(value, [&](IrValue* x, IrValue* y) { return Combine(r, x, y); });
+  }
   if (splits() <= GridPlan::kWarp) return CombineNeighbours(r, value, splits());
   value = CombineNeighbours(r, value, GridPlan::kWarp);
   const int64_t warps = splits() / GridPlan::kWarp;
@@ -99,7 +103,7 @@ IrValue* GridFunction::ScratchPointer(size_t r, IrValue* chunk) {
   const auto wide = [&](IrValue* number) { return b_.CreateZExt(number, b_.getInt64Ty()); };
   IrValue* place =
       b_.CreateAdd(b_.CreateMul(wide(chunk), Int(plan_.num_kept())), b_.CreateMul(wide(kept_), Int(neighbours)));
-  return b_.CreateGEP(MemoryType(SumType(plan_.reductions[r])), base, place);
+  return b_.CreateGEP(MemoryType(CombinedType(r)), base, place);
 }
 
 void GridFunction::SaveChunk() {
@@ -116,12 +120,14 @@ void GridFunction::EmitFinish() {
   for (size_t r = 0; r < plan_.reductions.size(); ++r) {
     const Reduction& reduction = plan_.reductions[r];
     llvm::Type* type = AccumulatorType(r);
-    b_.CreateStore(emit_.Identity(reduction.kind, reduction.sum_dtype(), type), accumulators_[r]);
+    b_.CreateStore(
+        IsInPairs(r) ? llvm::Constant::getNullValue(type) : emit_.Identity(reduction.kind, reduction.sum_dtype(), type),
+        accumulators_[r]);
     If(active_, [&] {
       For(split_, Number(plan_.num_chunks), splits(), [&](IrValue* chunk) {
         IrValue* part = FromMemory(b_.CreateLoad(MemoryType(type), ScratchPointer(r, chunk)), type);
         IrValue* sum = b_.CreateLoad(type, accumulators_[r]);
-        b_.CreateStore(emit_.Combine(reduction.kind, reduction.sum_dtype(), sum, part), accumulators_[r]);
+        b_.CreateStore(Combine(r, sum, part), accumulators_[r]);
       });
     });
     reduced_[r] = CombineGroup(r);

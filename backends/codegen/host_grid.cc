@@ -88,6 +88,7 @@ void grid_product(const uint32_t* a, const uint32_t* b, float* c, float (*multip
   }
 }
 void* grid_shared(int64_t bytes) {
+  LOCKSTEP_CHECK(bytes <= GridPlan::kMostShared) << "a GPU has no " << bytes << " bytes for a block";
   running->shared.resize(std::max(running->shared.size(), static_cast<size_t>(bytes) + 64));
   const auto address = reinterpret_cast<uintptr_t>(running->shared.data());
   return reinterpret_cast<void*>((address + 63) / 64 * 64);

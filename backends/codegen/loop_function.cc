@@ -127,8 +127,9 @@ void LoopFunction::EmitPhase(int phase) {
   EmitReducedLoops(0, phase, needed);
   if (plan_.vector_reduced()) {
     for_each_accumulator([&](size_t r, const Reduction& reduction, llvm::Type* type) {
-      reduced_[r] = emit_.CombineLanes(reduction.kind, reduction.sum_dtype(),
-                                       b_.CreateLoad(VectorType(type), AccumulatorPointer(r, nullptr)));
+      reduced_[r] = emit_.CombineLanes(
+          b_.CreateLoad(VectorType(type), AccumulatorPointer(r, nullptr)),
+          [&](IrValue* x, IrValue* y) { return emit_.Combine(reduction.kind, reduction.sum_dtype(), x, y); });
     });
   }
   reduced_known_ = phase + 1;

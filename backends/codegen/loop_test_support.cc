@@ -1,5 +1,6 @@
 #include "backends/codegen/loop_test_support.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -9,6 +10,7 @@
 
 #include "backends/codegen/host_grid.h"
 #include "backends/codegen/loop_compiler.h"
+#include "core/check.h"
 #include "core/interpreter.h"
 #include "core/printer.h"
 #include "gtest/gtest.h"
@@ -201,20 +203,14 @@ int64_t ExpectClose(const std::vector<Tensor>& inputs, const std::vector<Tensor>
   return largest;
 }
 
-// Runs the same loop as a kernel of a GPU. Its results must be close to the interpreter's, and have the same bits in
-// all orders of blocks and threads, and if they overwrite operands.
-void CheckGrid(const Graph& body, const std::vector<Tensor>& inputs, const std::vector<Tensor>& expected,
-               int64_t ulps) {
-  SCOPED_TRACE("as a kernel of a GPU");
-  static const auto* const compiler = new GridCompiler(&HostGrid::CreateTarget);
+}  // namespace
+
+std::vector<Tensor> RunGrid(const Graph& body, const std::vector<Tensor>& inputs, const GridSizes& sizes) {
   static auto* const host = new HostGrid();
-  if (const absl::Status status = AnalyzeGrid(body).status(); !status.ok()) {
-    EXPECT_NE(status.message().find("function of the C library"), std::string::npos) << status;
-    return;
-  }
   const Graph* const bodies[] = {&body};
-  const absl::StatusOr<std::vector<CompiledGrid>> compiled = compiler->Compile(bodies);
-  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  const absl::StatusOr<std::vector<CompiledGrid>> compiled =
+      GridCompiler(&HostGrid::CreateTarget, sizes).Compile(bodies);
+  LOCKSTEP_CHECK(compiled.ok()) << compiled.status();
   const CompiledGrid& grid = compiled->front();
   const auto run = [&](const std::vector<int>& in_place, Order order) {
     const size_t count = body.inputs().size() + body.results().size();
@@ -225,8 +221,7 @@ void CheckGrid(const Graph& body, const std::vector<Tensor>& inputs, const std::
     });
   };
   const std::vector<int> apart(body.results().size(), -1);
-  const std::vector<Tensor> found = run(apart, Order::kForwards);
-  ExpectClose(inputs, found, expected, ulps);
+  std::vector<Tensor> found = run(apart, Order::kForwards);
   EXPECT_TRUE(run(apart, Order::kBackwards) == found) << "backwards";
   for (size_t r = 0; r < found.size(); ++r) {
     for (int operand : grid.in_place[r]) {
@@ -234,6 +229,27 @@ void CheckGrid(const Graph& body, const std::vector<Tensor>& inputs, const std::
       in_place[r] = operand;
       EXPECT_TRUE(run(in_place, Order::kMixed) == found) << "in the place of operand " << operand;
     }
+  }
+  return found;
+}
+
+namespace {
+
+// Runs the same loop as a kernel of a GPU, with sums in f64 and in pairs of f32. The results must be close to the
+// interpreter's.
+void CheckGrid(const Graph& body, const std::vector<Tensor>& inputs, const std::vector<Tensor>& expected,
+               int64_t ulps) {
+  SCOPED_TRACE("as a kernel of a GPU");
+  if (const absl::Status status = AnalyzeGrid(body).status(); !status.ok()) {
+    EXPECT_NE(status.message().find("function of the C library"), std::string::npos) << status;
+    return;
+  }
+  for (const GridSizes& sizes : {GridSizes{}, GridSizes{.sums_in_pairs = true}}) {
+    const GridPlan plan = AnalyzeGrid(body, sizes).value();
+    const auto in_pairs = [&](const Reduction& reduction) { return plan.IsInPairs(reduction); };
+    if (sizes.sums_in_pairs && std::none_of(plan.reductions.begin(), plan.reductions.end(), in_pairs)) continue;
+    SCOPED_TRACE(sizes.sums_in_pairs ? "sums in pairs" : "sums in f64");
+    ExpectClose(inputs, RunGrid(body, inputs, sizes), expected, ulps);
   }
 }
 

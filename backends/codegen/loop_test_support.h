@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/loops/grid_plan.h"
 #include "core/graph.h"
 #include "core/tensor.h"
 
@@ -37,5 +38,9 @@ int64_t CheckLoop(const LoopCase& loop_case);
 
 // Returns the results of one run with the given inputs, without checks.
 std::vector<Tensor> RunLoop(const Graph& body, const std::vector<Tensor>& inputs);
+
+// Returns the results of the body as a kernel of a GPU, run on the host. Checks that all orders of blocks and threads,
+// and results that overwrite operands, give the same bits.
+std::vector<Tensor> RunGrid(const Graph& body, const std::vector<Tensor>& inputs, const GridSizes& sizes);
 
 }  // namespace lockstep::loop_test

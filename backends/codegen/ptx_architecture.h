@@ -1,4 +1,4 @@
-// Chooses the architecture that PTX is generated for. Used by the compiler of kernels and by `lockstep doctor`. Any
+// Chooses the architecture and the version of PTX. Used by the compiler of kernels and by `lockstep doctor`. Any
 // thread may call it.
 
 #pragma once
@@ -17,5 +17,8 @@ inline constexpr int kOldestCapability = 80;
 // LLVM knows, because PTX runs on GPUs later than its own. Returns InvalidArgument for a name of another form, and for
 // one older than all that LLVM knows.
 absl::StatusOr<std::string> PtxArchitectureFor(const std::string& architecture);
+
+// Returns the PTX of a module without kernels for a GPU of this architecture. It states the version of PTX.
+absl::StatusOr<std::string> EmptyPtxFor(const std::string& architecture);
 
 }  // namespace lockstep

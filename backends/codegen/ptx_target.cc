@@ -116,4 +116,12 @@ absl::StatusOr<std::unique_ptr<GridTarget>> CreatePtxTarget(const std::string& a
   return std::make_unique<PtxTarget>(std::make_unique<ModuleCompiler>(std::move(machine)));
 }
 
+absl::StatusOr<std::string> EmptyPtxFor(const std::string& architecture) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<GridTarget> target, CreatePtxTarget(architecture));
+  llvm::LLVMContext context;
+  llvm::Module module("empty", context);
+  target->Prepare(module);
+  return target->Assemble(module);
+}
+
 }  // namespace lockstep

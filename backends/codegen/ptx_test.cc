@@ -20,8 +20,9 @@ namespace {
 
 constexpr char kArchitecture[] = "sm_90";
 
-absl::StatusOr<std::string> PtxOf(const Graph& body, const char* architecture = kArchitecture) {
-  const GridCompiler compiler([architecture] { return CreatePtxTarget(architecture); });
+absl::StatusOr<std::string> PtxOf(const Graph& body, const char* architecture = kArchitecture,
+                                  const GridSizes& sizes = {}) {
+  const GridCompiler compiler([architecture] { return CreatePtxTarget(architecture); }, sizes);
   const Graph* const bodies[] = {&body};
   ASSIGN_OR_RETURN(const std::vector<CompiledGrid> compiled, compiler.Compile(bodies));
   return *compiled[0].image;
@@ -139,6 +140,33 @@ TEST(Ptx, ReadsAndWritesVectors) {
   EXPECT_NE(ptx.find("st.global.v4.f32"), std::string::npos);
   EXPECT_EQ(ptx.find("ld.global.f32"), std::string::npos);
   EXPECT_EQ(ptx.find(".local"), std::string::npos);
+}
+
+// A GPU whose f64 is slow sums without it, and keeps both parts of a sum in registers.
+TEST(Ptx, SumsInPairsNeedNoF64) {
+  for (const char* dims : {"0", "1"}) {
+    const std::string text = "graph @f(%x: f32[1024,1024]) -> (y: f32[1024,1024]) {\n %s = reduce_sum %x {dims=[" +
+                             std::string(dims) + "]} : f32[1024]\n %b = broadcast %s {dims=[" +
+                             (dims[0] == '0' ? "1" : "0") +
+                             "], shape=[1024,1024]} : f32[1024,1024]\n %y = sub %x, %b : f32[1024,1024]\n return %y\n}";
+    const Graph body = Parse(text.c_str());
+    const std::string ptx = PtxOf(body, kArchitecture, {.sums_in_pairs = true}).value();
+    EXPECT_EQ(ptx.find(".f64"), std::string::npos) << ptx;
+    EXPECT_EQ(ptx.find(".local"), std::string::npos);
+    EXPECT_NE(PtxOf(body).value().find("add.rn.f64"), std::string::npos);
+  }
+}
+
+// A GPU refuses a kernel with more, so it is refused when it is compiled.
+TEST(Ptx, ABlockWithMoreMemoryThanAGpuHasIsRefused) {
+  const Graph body = Parse(R"(graph @wide(%x: u8[100000,4096]) -> (y: u8[4096]) {
+    %y = reduce_max %x {dims=[0]} : u8[4096]
+    return %y
+  })");
+  EXPECT_TRUE(AnalyzeGrid(body).ok());
+  const absl::Status status = AnalyzeGrid(body, {.threads = 1024}).status();
+  EXPECT_EQ(status.message(),
+            "the kernel of @wide has blocks of 1024 threads that share 65536 bytes of memory, and a GPU allows 49152");
 }
 
 TEST(Ptx, ThreadsOfAWarpMeetInRegistersAndWarpsInTheBlocksMemory) {

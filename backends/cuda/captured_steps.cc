@@ -94,12 +94,7 @@ absl::Status CapturedSteps::BeginCapture(StepContext& context) {
 }
 
 absl::Status CapturedSteps::EndCapture(bool keeps, absl::Status status, StepContext& context) {
-  CudaDevice& device = stream_->device();
-  const DriverApi& api = device.api();
-  CUgraph graph = nullptr;
-  status.Update(device.Check(api.StreamEndCapture(stream_->handle(), &graph), "cuStreamEndCapture"));
-  if (status.ok() && keeps) status = graph_->Instantiate(graph);
-  if (graph != nullptr) (void)api.GraphDestroy(graph);
+  status.Update(graph_->EndCapture(stream_->handle(), keeps && status.ok()));
   for (int axis : axes_) static_cast<NcclCommunicator*>(context.axis(axis).communicator)->DropCaptured();
   addresses_.assign(context.buffers().begin(), context.buffers().end());
   return status;

@@ -166,6 +166,52 @@ TEST_P(Captured, AFailureInTheCaptureIsNotOneOfTheRun) {
   }
 }
 
+// The collectives of both axes are in one order on all ranks, in the steps and in the graph: with another order on one
+// rank, the fake NCCL hangs, as NVIDIA's may.
+TEST(CapturedSteps, ComputesWhatTheStepsDoOnTwoAxes) {
+  const Mesh mesh({{"data", 2}, {"model", 2}});
+  const auto backend = CreateFakeCudaBackend();
+  const auto expected = Train(*backend, mesh, /*profile=*/true);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  for (int ahead : {0, 2}) {
+    const auto found = Train(*backend, mesh, /*profile=*/false, ahead);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_EQ(*found, *expected);
+  }
+  EXPECT_EQ(Count("cuGraphLaunch"), 2 * 4 * (kRuns - 1));
+  ExpectNothingLeft();
+}
+
+// Each axis has its own communicator, which cannot see that the order of its collective and one along another axis
+// differs between ranks. The certificate has the order over all axes.
+TEST(RankDevice, AnotherOrderAlongTwoAxesIsRefused) {
+  const auto backend = CreateFakeCudaBackend();
+  CompileOptions options;
+  options.mesh = Mesh({{"data", 2}, {"model", 2}});
+  options.replicated = true;
+  std::vector<absl::Status> all;
+  (void)ForEachRank(
+      4,
+      [&](Communicator& world) -> absl::Status {
+        ASSIGN_OR_RETURN(const RankDevice opened, backend->OpenDevice(world));
+        const std::string of_data = "  %a = reduce_sum %x {dims=[0]} : f32[6]\n",
+                          of_model = "  %b = reduce_sum %y {dims=[0]} : f32[6]\n";
+        ASSIGN_OR_RETURN(
+            Graph graph,
+            ParseGraph(
+                "graph @sums(%x: f32[4,6] split(0), %y: f32[4,6] split(0, model)) -> (a: f32[6], b: f32[6]) {\n" +
+                (world.rank() == 2 ? of_model + of_data : of_data + of_model) + "  return %a, %b\n}\n"));
+        ASSIGN_OR_RETURN(Executable executable, Compile(std::move(graph), *backend, options));
+        return Executor::Load(std::move(executable), opened.communicator, opened.device.get()).status();
+      },
+      &all);
+  for (const absl::Status& status : all) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), testing::AllOf(HasSubstr("along data"), HasSubstr("along model")));
+  }
+  ExpectNothingLeft();
+}
+
 // The failure on one rank is passed along all axes: no rank launches a graph that its peers do not launch.
 TEST(CapturedSteps, AFailureInTheCaptureIsThatOfAllAxes) {
   const Mesh mesh({{"data", 2}, {"model", 2}});
@@ -250,6 +296,8 @@ TEST(CapturedSteps, RanksThatPartAreNamed) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("different states were assigned on them"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("the collectives of a CUDA graph"));
   }
+  EXPECT_THAT(TheFakeDriver().misuse(), IsEmpty())
+      << "the failure aborts communicators whose collectives are in graphs";
 }
 
 // A program without collectives has one in which ranks compare their states. It is waited for before the graph begins,

@@ -76,6 +76,7 @@ class CudaBackend final : public Backend {
       ASSIGN_OR_RETURN(target.gpu, cuda::GpuByName(options.isa));
     }
     target.gpu->tf32 = options.tf32;
+    target.grid.sums_in_pairs = target.gpu->slow_f64;
     target.tune = options.tune;
     target.ceilings = [gpu = *target.gpu]() -> absl::StatusOr<Ceilings> {
       if (gpu.ceilings) return *gpu.ceilings;

@@ -116,6 +116,23 @@ TEST(CudaBackend, GpusBeforeAmpereAreRefusedByName) {
   EXPECT_EQ(status.message(), "Fake GPU has compute capability 7.5; 8.0 (Ampere) or later is needed");
 }
 
+// By the throughput of f64 in NVIDIA's programming guide.
+TEST(CudaBackend, GpusWithASlowF64SumInPairsOfF32) {
+  for (const auto& [capability, slow] :
+       {std::pair(80, false), {86, true}, {89, true}, {90, false}, {100, false}, {103, true}, {120, true}}) {
+    const cuda::LoadedFakeDriver fake = cuda::LoadFakeDriver({.capability = capability});
+    const absl::StatusOr<Target> target = CreateCudaBackend()->MakeTarget({});
+    ASSERT_TRUE(target.ok()) << target.status();
+    EXPECT_EQ(target->gpu->slow_f64, slow) << capability;
+    EXPECT_EQ(target->grid.sums_in_pairs, slow) << capability;
+  }
+  for (const auto& [isa, slow] : {std::pair("h200", false), {"a100", false}, {"l40s", true}}) {
+    const absl::StatusOr<Target> target = CreateCudaBackend()->MakeTarget({.isa = isa});
+    ASSERT_TRUE(target.ok()) << target.status();
+    EXPECT_EQ(target->grid.sums_in_pairs, slow) << isa;
+  }
+}
+
 // LLVM 19 does not support GPUs after Hopper; its code for Hopper runs on them.
 TEST(CudaBackend, CompilesForGpusThatAreLaterThanLlvm) {
   for (const auto& [capability, name] : {std::pair(100, "sm_100"), std::pair(120, "sm_120")}) {

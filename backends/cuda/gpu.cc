@@ -39,6 +39,10 @@ Ceilings CeilingsOf(const Model& model) {
   return ceilings;
 }
 
+// Of the compute capabilities from 8.0 on, those of NVIDIA's data-centre GPUs for simulations have a fast f64: A100,
+// H100 and H200, B200.
+bool HasSlowF64(int capability) { return capability != 80 && capability != 90 && capability != 100; }
+
 std::string ArchitectureOf(int capability) { return "sm_" + std::to_string(capability); }
 
 GpuDescription Describe(const Model& model) {
@@ -47,6 +51,7 @@ GpuDescription Describe(const Model& model) {
           .capability = model.capability,
           .multiprocessors = model.multiprocessors,
           .memory_bytes = model.gibibytes << 30,
+          .slow_f64 = HasSlowF64(model.capability),
           .ceilings = CeilingsOf(model)};
 }
 
@@ -116,6 +121,7 @@ absl::StatusOr<GpuDescription> GpuOfThisMachine(const DriverApi& driver) {
   description.name = name;
   description.architecture = ArchitectureOf(description.capability);
   description.memory_bytes = bytes;
+  description.slow_f64 = HasSlowF64(description.capability);
   // The driver's name may say more, such as "NVIDIA H100 80GB HBM3".
   for (const Model& model : kModels) {
     if (description.name.starts_with(model.full_name)) description.ceilings = CeilingsOf(model);

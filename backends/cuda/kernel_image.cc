@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "backends/cuda/ptx_version.h"
+
 namespace lockstep::cuda {
 
 KernelImage::~KernelImage() {
@@ -12,6 +14,7 @@ KernelImage::~KernelImage() {
 absl::Status KernelImage::Load(CudaDevice& device) {
   if (module_ != nullptr) return absl::OkStatus();
   api_ = &device.api();
+  RETURN_IF_ERROR(CheckReads(*api_, *text_));
   std::array<char, 4096> log = {};
   CUjit_option names[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
   void* values[] = {log.data(), reinterpret_cast<void*>(log.size())};

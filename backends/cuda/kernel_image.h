@@ -20,7 +20,7 @@ class KernelImage {
   KernelImage& operator=(const KernelImage&) = delete;
 
   // Loads the image for the device, whose context must be current; does nothing if it is loaded. An error includes the
-  // messages of the driver's compiler.
+  // messages of the driver's compiler, or the driver that is needed if this one is too old (ptx_version.h).
   absl::Status Load(CudaDevice& device);
 
   // Returns the kernel with this name, in the device's memory; loads the image if necessary. Otherwise CUDA would load

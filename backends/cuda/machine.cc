@@ -9,6 +9,7 @@
 #include "backends/cuda/cublaslt.h"
 #include "backends/cuda/cudnn.h"
 #include "backends/cuda/nvrtc.h"
+#include "backends/cuda/ptx_version.h"
 #include "core/status.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/nccl.h"
@@ -30,9 +31,13 @@ std::string Text(const CUuuid& uuid) {
   return text;
 }
 
-absl::StatusOr<std::string> CodeFor(int capability) {
+absl::StatusOr<std::string> CodeFor(const DriverApi& driver, int capability) {
   if (capability < kOldestCapability) return FailedPrecondition() << "8.0 (Ampere) or later is needed";
-  return PtxArchitectureFor("sm_" + std::to_string(capability));
+  const std::string gpu = "sm_" + std::to_string(capability);
+  ASSIGN_OR_RETURN(const std::string architecture, PtxArchitectureFor(gpu));
+  ASSIGN_OR_RETURN(const std::string ptx, EmptyPtxFor(gpu));
+  RETURN_IF_ERROR(CheckReads(driver, ptx));
+  return architecture + " (" + DescribePtx(PtxVersionOf(ptx)) + ")";
 }
 
 absl::StatusOr<VisibleGpu> DescribeGpu(const DriverApi& driver, int number) {
@@ -51,7 +56,7 @@ absl::StatusOr<VisibleGpu> DescribeGpu(const DriverApi& driver, int number) {
   size_t bytes = 0;
   RETURN_IF_ERROR(driver.Check(driver.DeviceTotalMem(&bytes, device), "cuDeviceTotalMem"));
   gpu.memory_bytes = bytes;
-  const absl::StatusOr<std::string> code = CodeFor(10 * gpu.capability_major + gpu.capability_minor);
+  const absl::StatusOr<std::string> code = CodeFor(driver, 10 * gpu.capability_major + gpu.capability_minor);
   gpu.code = code.ok() ? *code : "";
   gpu.unfit = std::string(code.status().message());
   return gpu;

@@ -22,7 +22,7 @@ struct VisibleGpu {
   int capability_minor = 0;
   int multiprocessors = 0;
   uint64_t memory_bytes = 0;
-  std::string code;   // the architecture of the PTX for this GPU ("sm_90"); empty if it is not supported
+  std::string code;   // "sm_90 (PTX 7.8, for a driver of CUDA 11.8 or later)": of its kernels; empty if not supported
   std::string unfit;  // the reason if it is not supported
 };
 

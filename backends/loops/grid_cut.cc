@@ -86,6 +86,7 @@ absl::StatusOr<GridPlan> PlanGrid(const Graph& body, const GridSizes& sizes) {
   GridPlan plan(std::move(nest));
   plan.lanes = LanesOf(plan, sizes);
   plan.threads = sizes.threads;
+  plan.sums_in_pairs = sizes.sums_in_pairs;
   if (!plan.reductions.empty()) plan.splits = SplitsOf(plan, sizes);
   CutIntoChunks(plan, sizes);
   plan.in_place = OverwritableOperands(plan, body);

@@ -22,13 +22,16 @@
 
 namespace lockstep {
 
-// Sizes for cutting loops for a GPU. They determine the order of summation, so different sizes give different last
-// bits: all GPUs use the defaults.
+// Sizes for cutting loops for a GPU, and the accumulators of their sums. They determine the last bits of sums: all GPUs
+// use the defaults, except for `sums_in_pairs`.
 struct GridSizes {
   int64_t threads = 256;      // of a block, at most; a power of two, at least kWarp
   int64_t vector_bytes = 16;  // bytes that a thread reads or writes at once
   int64_t blocks = 512;       // about this many keep a GPU busy
   int64_t vectors = 4;        // of a thread that shares a sum with others, at least
+  // Sums of f32 are accumulated in pairs of f32 (backends/codegen/float_pair.h) instead of in f64, which is slow on
+  // some GPUs.
+  bool sums_in_pairs = false;
 
   bool operator==(const GridSizes&) const = default;
 };
@@ -42,9 +45,13 @@ struct GridPlan : LoopNest {
   int64_t threads = 1;  // of a block
   int64_t splits = 1;   // a power of two
   int64_t num_chunks = 1;
-  int64_t chunk_length = 0;  // reduced vectors of a chunk
+  int64_t chunk_length = 0;    // reduced vectors of a chunk
+  bool sums_in_pairs = false;  // as in GridSizes
   std::vector<std::vector<int>> in_place;
 
+  bool IsInPairs(const Reduction& reduction) const {
+    return sums_in_pairs && reduction.sum_dtype() != reduction.dtype && reduction.kind != ReduceKind::kProd;
+  }
   int64_t groups() const { return threads / splits; }  // of a block
   int64_t kept_vectors() const { return num_kept() / (vector_reduced() ? 1 : lanes); }
   int64_t reduced_vectors() const { return num_reduced() / (vector_reduced() ? lanes : 1); }
@@ -53,6 +60,10 @@ struct GridPlan : LoopNest {
   bool has_finish() const { return num_chunks > 1; }
   int64_t finish_blocks() const;  // of kFinishThreads threads; one warp per kept position
   static constexpr int64_t kFinishThreads = 256;
+  // The memory of a block in which its threads combine their sums: at most 8 bytes for each lane, or for each warp. A
+  // kernel with more than kMostShared does not start on a GPU; no plan of the default sizes has more.
+  static constexpr int64_t kMostShared = 48 << 10;
+  int64_t shared_bytes() const { return (vector_reduced() ? threads / kWarp : threads * lanes) * 8; }
   // The bytes of one reduction's partial results: [num_chunks, num_kept] of at most 8 bytes each, padded.
   int64_t scratch_stride() const { return (num_chunks * num_kept() * 8 + 63) / 64 * 64; }
   int64_t scratch_bytes() const {

@@ -1,5 +1,7 @@
 #include "backends/loops/grid_plan.h"
 
+#include <algorithm>
+
 #include "core/printer.h"
 #include "gtest/gtest.h"
 
@@ -119,6 +121,25 @@ TEST(PlanGrid, AReducedResultMayNotOverwriteWhatOthersStillRead) {
   EXPECT_EQ(PlanOf(text("64,100")).in_place, (std::vector<std::vector<int>>{{0}, {}}));
   EXPECT_EQ(PlanOf(text("64,2")).splits, 1);
   EXPECT_EQ(PlanOf(text("64,2")).in_place, (std::vector<std::vector<int>>{{0}, {1}}));
+}
+
+// The most lanes and the widest accumulators: sums of columns of one byte.
+TEST(PlanGrid, TheMemoryOfABlockSufficesForAllPlansOfTheDefaultSizes) {
+  EXPECT_EQ(Summed("f32[600,65536]", "1", "f32[600]").shared_bytes(), 256 / 32 * 8);
+  int64_t most = 0;
+  for (const char* dtype : {"i8", "u8", "f16", "bf16", "i32", "f32", "i64", "f64"}) {
+    for (const char* rows : {"64", "1000", "65536", "4000000"}) {
+      for (const char* columns : {"1", "16", "512", "65536"}) {
+        const std::string to = dtype + std::string("[") + columns + "]";
+        const GridPlan plan =
+            PlanOf("graph @f(%x: " + std::string(dtype) + "[" + rows + "," + columns + "]) -> (y: " + to +
+                   ") {\n %y = reduce_max %x {dims=[0]} : " + to + "\n return %y\n}");
+        most = std::max(most, plan.shared_bytes());
+      }
+    }
+  }
+  EXPECT_GE(most, 16 << 10);
+  EXPECT_LE(most, GridPlan::kMostShared);
 }
 
 TEST(PlanGrid, SizesCutIt) {

@@ -11,14 +11,19 @@ absl::Status Dropped() { return FailedPrecondition() << "the CUDA graph was drop
 
 }  // namespace
 
-absl::Status LaunchableGraph::Instantiate(CUgraph captured) {
+absl::Status LaunchableGraph::EndCapture(CUstream stream, bool keeps) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (dropped_) return Dropped();
-  CUgraphExec executable = nullptr;
-  RETURN_IF_ERROR(
-      device_.Check(device_.api().GraphInstantiateWithFlags(&executable, captured, 0), "cuGraphInstantiateWithFlags"));
-  executable_ = executable;
-  return absl::OkStatus();
+  const DriverApi& api = device_.api();
+  CUgraph captured = nullptr;
+  absl::Status status = device_.Check(api.StreamEndCapture(stream, &captured), "cuStreamEndCapture");
+  if (dropped_) status = Dropped();
+  if (status.ok() && keeps) {
+    CUgraphExec executable = nullptr;
+    status = device_.Check(api.GraphInstantiateWithFlags(&executable, captured, 0), "cuGraphInstantiateWithFlags");
+    if (status.ok()) executable_ = executable;
+  }
+  if (captured != nullptr) (void)api.GraphDestroy(captured);
+  return status;
 }
 
 absl::Status LaunchableGraph::Launch(CUstream stream) {

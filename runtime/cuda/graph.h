@@ -1,5 +1,5 @@
 // A CUDA graph that can be launched, and that any thread may drop. NCCL communicators know the graphs with their
-// collectives: the end of such a communicator waits until the graph is dropped (nccl_communicator.h).
+// collectives, and drop them before they end (nccl_communicator.h).
 
 #pragma once
 
@@ -19,12 +19,13 @@ class LaunchableGraph {
   LaunchableGraph(const LaunchableGraph&) = delete;
   LaunchableGraph& operator=(const LaunchableGraph&) = delete;
 
-  // Instantiates the captured graph, which remains the caller's. Call it once. Instantiate and Launch fail after Drop.
-  // The thread that uses the device calls both.
-  absl::Status Instantiate(CUgraph captured);
+  // Ends the capture of the stream and, if `keeps`, makes the graph from it; call it once. EndCapture and Launch fail
+  // after Drop. The thread that uses the device calls both.
+  absl::Status EndCapture(CUstream stream, bool keeps);
   absl::Status Launch(CUstream stream);
-  // Destroys the graph. Running launches continue to their end. Makes the device's context current in the calling
-  // thread. May be called with a broken context; then the driver decides how much is freed.
+  // Destroys the graph, so that nothing that was captured is left except running launches, which continue to their end.
+  // Makes the device's context current in the calling thread. May be called with a broken context; then the driver
+  // decides how much is freed.
   void Drop();
 
  private:

@@ -71,7 +71,7 @@ class NcclCommunicator final : public Communicator {
 
   // While the device's stream is captured, calls are not compared: the launch of the graph compares it as a whole
   // (Call::compared_only). Call AddGraph before the capture, with the graph that will be made from it. The graph is
-  // dropped when the communicator ends, because NCCL would wait for it.
+  // dropped before the communicator ends, as NCCL demands (nccl_stream.h).
   void AddGraph(const std::shared_ptr<LaunchableGraph>& graph);
   // Call it after the capture, also if that failed. Forgets captured collectives without a Wait.
   void DropCaptured();

@@ -170,6 +170,44 @@ TEST_P(Nccl, ManyAreQueuedAtOnce) {
   });
 }
 
+// NCCL's kernels of two communicators wait for each other if two GPUs start them in different orders. A GPU starts them
+// in the order of the calls, whatever order their waits have.
+TEST_P(Nccl, CollectivesOfTwoCommunicatorsHaveTheOrderOfTheirStarts) {
+  ForEachNcclRank(2, {.timeout = absl::Seconds(60)}, [](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto other, c->Split(0, "another axis"));
+    ASSIGN_OR_RETURN(auto x, c->Allocate(kNcclBytes, "x"));
+    ASSIGN_OR_RETURN(auto y, other->Allocate(kNcclBytes, "y"));
+    for (int i = 0; i < 20; ++i) {
+      ASSIGN_OR_RETURN(const Communicator::Ticket first, StartNcclSum(*c, device, x->data()));
+      ASSIGN_OR_RETURN(const Communicator::Ticket second, StartNcclSum(*other, device, y->data()));
+      if (c->rank() == 0) RETURN_IF_ERROR(other->Wait(second, device.stream()));
+      RETURN_IF_ERROR(c->Wait(first, device.stream()));
+      if (c->rank() == 1) RETURN_IF_ERROR(other->Wait(second, device.stream()));
+    }
+    return device.Synchronize();
+  });
+}
+
+// With different orders of the starts, ranks wait for each other: not for ever, but until the timeout. This is why
+// ranks compare the order over all axes when they load a program (backends/planning/certificate.h).
+TEST_P(Nccl, DifferentOrdersOfStartsEndWithTheTimeout) {
+  ForEachNcclRank(2, {.timeout = absl::Milliseconds(300)}, [](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto other, c->Split(0, "another axis"));
+    ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
+    ASSIGN_OR_RETURN(auto y, device.Allocate(kNcclBytes, "y"));
+    const bool swaps = c->rank() == 1;
+    Communicator &first = swaps ? *other : *c, &second = swaps ? *c : *other;
+    ASSIGN_OR_RETURN(const Communicator::Ticket a, StartNcclSum(first, device, x->data()));
+    ASSIGN_OR_RETURN(const Communicator::Ticket b, StartNcclSum(second, device, y->data()));
+    RETURN_IF_ERROR(first.Wait(a, device.stream()));
+    RETURN_IF_ERROR(second.Wait(b, device.stream()));
+    EXPECT_THAT(std::string(device.Synchronize().message()), HasSubstr("a GPU that waits for its peers"));
+    return absl::OkStatus();
+  });
+}
+
 TEST_P(Nccl, RefusesOtherStreams) {
   ForEachNcclRank(2, {}, [](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
@@ -366,29 +404,30 @@ TEST_P(Nccl, OperandsAreKeptUntilAnAbortHasEnded) {
   EXPECT_EQ(freed, 1);
 }
 
-// Captures a sum in the device's stream. The caller owns the graph.
-absl::StatusOr<CUgraph> CaptureSum(NcclCommunicator& c, CudaDevice& device, std::byte* x) {
+// Returns a graph with a sum along each communicator, each of which knows the graph.
+absl::StatusOr<std::shared_ptr<LaunchableGraph>> CaptureSums(const std::vector<NcclCommunicator*>& communicators,
+                                                             CudaDevice& device, std::byte* x) {
   const DriverApi& api = device.api();
   const CUstream stream = device.stream()->handle();
+  auto graph = std::make_shared<LaunchableGraph>(device);
+  for (NcclCommunicator* c : communicators) c->AddGraph(graph);
   RETURN_IF_ERROR(api.Check(api.StreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "begin"));
-  ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(c, device, x));
-  RETURN_IF_ERROR(c.Wait(ticket, device.stream()));
-  CUgraph graph = nullptr;
-  RETURN_IF_ERROR(api.Check(api.StreamEndCapture(stream, &graph), "end"));
-  c.DropCaptured();
+  for (NcclCommunicator* c : communicators) {
+    ASSIGN_OR_RETURN(const Communicator::Ticket ticket, StartNcclSum(*c, device, x));
+    RETURN_IF_ERROR(c->Wait(ticket, device.stream()));
+  }
+  RETURN_IF_ERROR(graph->EndCapture(stream, /*keeps=*/true));
+  for (NcclCommunicator* c : communicators) c->DropCaptured();
   return graph;
 }
 
-// NCCL's abort waits for graphs: the graphs that the communicator knows are dropped first, even if others hold them.
+// NCCL's abort must come after the graphs: those that the communicator knows are dropped first, even if others hold
+// them. The fake records another order as misuse, in this test and in the others.
 TEST_P(Nccl, AGraphGoesBeforeItsCommunicator) {
   ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
     ASSIGN_OR_RETURN(auto x, c->Allocate(kNcclBytes, "x"));
-    const auto graph = std::make_shared<LaunchableGraph>(device);
-    c->AddGraph(graph);
-    ASSIGN_OR_RETURN(const CUgraph captured, CaptureSum(*c, device, x->data()));
-    RETURN_IF_ERROR(graph->Instantiate(captured));
-    EXPECT_EQ(device.api().GraphDestroy(captured), CUDA_SUCCESS);
+    ASSIGN_OR_RETURN(const auto graph, CaptureSums({c.get()}, device, x->data()));
     RETURN_IF_ERROR(graph->Launch(device.stream()->handle()));
     RETURN_IF_ERROR(device.Synchronize());
     const absl::Time begin = absl::Now();
@@ -399,17 +438,65 @@ TEST_P(Nccl, AGraphGoesBeforeItsCommunicator) {
   });
 }
 
+// A graph with collectives of two communicators is dropped before the first of them is aborted, whichever it is. So are
+// the graphs of other programs, which are aborted together with it after a failure.
+TEST_P(Nccl, AGraphGoesBeforeTheFirstOfItsCommunicators) {
+  for (const bool fails : {false, true}) {
+    std::atomic<int> captured_on{0};
+    ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+      ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+      std::vector<std::unique_ptr<Communicator>> parts;
+      std::vector<NcclCommunicator*> axes;
+      for (const char* label : {"one axis", "another axis", "the axis of another program"}) {
+        ASSIGN_OR_RETURN(auto part, c->Split(0, label));
+        axes.push_back(static_cast<NcclCommunicator*>(part.get()));
+        parts.push_back(std::move(part));
+      }
+      ASSIGN_OR_RETURN(auto x, c->Allocate(kNcclBytes, "x"));
+      ASSIGN_OR_RETURN(const auto of_two, CaptureSums({axes[0], axes[1]}, device, x->data()));
+      ASSIGN_OR_RETURN(const auto of_other, CaptureSums({axes[2]}, device, x->data()));
+      for (const auto& graph : {of_two, of_other}) RETURN_IF_ERROR(graph->Launch(device.stream()->handle()));
+      RETURN_IF_ERROR(device.Synchronize());
+      ++captured_on;
+      while (captured_on < 2) absl::SleepFor(absl::Milliseconds(1));
+      if (fails) c->Abort(absl::CancelledError("enough"));
+      else parts[1].reset();
+      EXPECT_THAT(std::string(of_two->Launch(device.stream()->handle()).message()), HasSubstr("was dropped"));
+      EXPECT_EQ(of_other->Launch(device.stream()->handle()).ok(), !fails);
+      if (!fails) RETURN_IF_ERROR(device.Synchronize());
+      return absl::OkStatus();
+    });
+  }
+}
+
+// A launch that waits for a peer does not keep the graph from being dropped, and ends with the abort.
+TEST_P(Nccl, AnAbortDropsAGraphThatIsRunning) {
+  std::atomic<int> captured_on{0}, ended_on{0};
+  ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
+    ASSIGN_OR_RETURN(auto x, c->Allocate(kNcclBytes, "x"));
+    ASSIGN_OR_RETURN(const auto graph, CaptureSums({c.get()}, device, x->data()));
+    ++captured_on;
+    while (captured_on < 2) absl::SleepFor(absl::Milliseconds(1));
+    if (c->rank() == 0) {
+      RETURN_IF_ERROR(graph->Launch(device.stream()->handle()));
+      absl::SleepFor(absl::Milliseconds(20));
+      c->Abort(absl::CancelledError("enough"));
+      EXPECT_THAT(std::string(device.Synchronize().message()), HasSubstr("enough"));
+    }
+    ++ended_on;
+    while (ended_on < 2) absl::SleepFor(absl::Milliseconds(1));
+    return absl::OkStatus();
+  });
+}
+
 // Also if the aborting thread has not used the GPU before.
 TEST_P(Nccl, AnotherThreadsAbortDropsTheGraph) {
   std::atomic<int> captured_on{0};
   ForEachNcclRank(2, {.timeout = absl::Minutes(5)}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
     ASSIGN_OR_RETURN(auto x, c->Allocate(kNcclBytes, "x"));
-    const auto graph = std::make_shared<LaunchableGraph>(device);
-    c->AddGraph(graph);
-    ASSIGN_OR_RETURN(const CUgraph captured, CaptureSum(*c, device, x->data()));
-    RETURN_IF_ERROR(graph->Instantiate(captured));
-    EXPECT_EQ(device.api().GraphDestroy(captured), CUDA_SUCCESS);
+    ASSIGN_OR_RETURN(const auto graph, CaptureSums({c.get()}, device, x->data()));
     ++captured_on;
     while (captured_on < 2) absl::SleepFor(absl::Milliseconds(1));
     std::thread([&] { c->Abort(absl::CancelledError("enough")); }).join();
@@ -451,19 +538,24 @@ TEST(NcclCapture, WhatFailedInItIsForgotten) {
   EXPECT_THAT(driver.driver.leaks(), IsEmpty());
 }
 
-// A graph that cannot be dropped: after ten seconds, destruction continues without NCCL's abort.
+// An abort of NCCL that does not end: after ten seconds, destruction continues without it.
 TEST(NcclEnd, DoesNotWaitForEver) {
+  static std::atomic<bool> ends;
+  ends = false;
+  NcclApi api = FakeApi();
+  api.CommAbort = [](ncclComm_t comm) {
+    while (!ends) absl::SleepFor(absl::Milliseconds(1));
+    return FakeApi().CommAbort(comm);
+  };
   const Gpus gpus(1, Pace::kRandom);
   testing::internal::CaptureStderr();
   ForEachRankOf(gpus, 1, {}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
-    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(FakeApi(), host, device));
-    ASSIGN_OR_RETURN(auto x, device.Allocate(kNcclBytes, "x"));
-    ASSIGN_OR_RETURN(const CUgraph captured, CaptureSum(*c, device, x->data()));
+    ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(api, host, device));
     const absl::Time begin = absl::Now();
     c.reset();
     EXPECT_GT(absl::Now() - begin, absl::Seconds(9));
     EXPECT_LT(absl::Now() - begin, absl::Seconds(60));
-    EXPECT_EQ(device.api().GraphDestroy(captured), CUDA_SUCCESS);
+    ends = true;
     while (TheFakeNccl().live() > 0) absl::SleepFor(absl::Milliseconds(1));
     return absl::OkStatus();
   });

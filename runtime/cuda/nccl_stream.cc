@@ -37,21 +37,24 @@ void NcclHandle::AddGraph(const std::shared_ptr<LaunchableGraph>& graph) {
 
 void NcclHandle::Abort() {
   std::vector<std::weak_ptr<LaunchableGraph>> graphs;
+  std::shared_ptr<End> end;
+  ncclComm_t ended = nullptr;
   {
     const std::lock_guard<std::mutex> lock(mutex);
     if (comm == nullptr) return;
     graphs = std::exchange(graphs_, {});
-    end_ = std::make_shared<End>();
-    std::thread([end = end_, abort = api.CommAbort, ended = std::exchange(comm, nullptr)] {
-      (void)abort(ended);
-      const std::lock_guard<std::mutex> reached(end->mutex);
-      end->reached = true;
-      end->changed.notify_all();
-    }).detach();
+    end = end_ = std::make_shared<End>();
+    ended = std::exchange(comm, nullptr);
   }
   for (const auto& each : graphs) {
     if (const auto graph = each.lock()) graph->Drop();
   }
+  std::thread([end, abort = api.CommAbort, ended] {
+    (void)abort(ended);
+    const std::lock_guard<std::mutex> reached(end->mutex);
+    end->reached = true;
+    end->changed.notify_all();
+  }).detach();
 }
 
 bool NcclHandle::aborted() {

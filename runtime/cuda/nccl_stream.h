@@ -1,7 +1,10 @@
 // The state that the communicators of one GPU share (nccl_communicator.h): the stream of their collectives, and the
-// aborts at their end. ncclCommAbort waits for graphs with collectives of its communicator, and in the end for all work
-// in the GPU's streams, including that of other communicators. So graphs are dropped first, all communicators of a GPU
-// are aborted together after a failure, and each abort runs in its own thread, which is abandoned if it does not end.
+// aborts at their end. ncclCommAbort must not come before the end of a graph with collectives of its communicator: it
+// waits for the graph, or the graph's end uses what it has freed. It also waits for all work in the GPU's streams,
+// including that of other communicators. So graphs are dropped first, all communicators of a GPU are aborted together
+// after a failure, and each abort runs in its own thread, which is abandoned if it does not end. A capture that is open
+// is the exception: NCCL may wait for peers in it, which only an abort ends. The abort then waits for the capture's
+// end.
 
 #pragma once
 
@@ -29,7 +32,7 @@ class NcclHandle {
   // Records a graph with collectives of this communicator. Drops the graph at once if the communicator is aborted.
   void AddGraph(const std::shared_ptr<LaunchableGraph>& graph);
 
-  // Drops the graphs and starts to abort the collectives in flight. Returns at once. Any thread.
+  // Drops the graphs, then starts to abort the collectives in flight, and returns. Any thread.
   void Abort();
   bool aborted();
   // Waits for the end of a started abort. Returns false if it has not ended at the time `until`.

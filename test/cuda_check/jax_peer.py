@@ -1,7 +1,9 @@
-"""JAX as a contestant of the measurements (contestant.py): jax_peer.py NETWORK [tf32]. Runs in a Python that has jax.
+"""JAX as a contestant of the measurements (contestant.py): jax_peer.py NETWORK PRECISION. Runs in a Python that has
+jax.
 
 Needs nothing else. Trains LeNet, MLPs and GPTs of specs.py by SGD with momentum, jitted as one step that donates the
-arrays it updates.
+arrays it updates. PRECISION is f32, TF32 or bf16: then the forward pass computes in bf16, from weights in f32, and the
+loss is f32.
 """
 
 from __future__ import annotations
@@ -102,15 +104,21 @@ def gpt(spec: Spec) -> tuple[Parameters, Callable[[Parameters, Any], Any]]:
 
 
 class Steps:
-    def __init__(self, name: str, tf32: bool) -> None:
-        jax.config.update("jax_default_matmul_precision", "tensorfloat32" if tf32 else "highest")
+    def __init__(self, name: str, precision: str) -> None:
+        of_products = {"f32": "highest", "TF32": "tensorfloat32", "bf16": "default"}[precision]
+        jax.config.update("jax_default_matmul_precision", of_products)
         spec, random = SPECS[name], np.random.default_rng(1)
         begin = time.perf_counter()
         p, forward = {"mlp": mlp, "lenet": lenet, "gpt": gpt}[spec.kind](spec)
         rate, momentum = spec.options["learning_rate"], spec.options["momentum"]
 
+        def narrow(value: Any) -> Any:
+            return value.astype(jnp.bfloat16) if jnp.issubdtype(value.dtype, jnp.floating) else value
+
         def loss_of(p: Parameters, x: Any, label: Any) -> Any:
-            logits = jax.nn.log_softmax(forward(p, x))
+            if precision == "bf16":
+                p, x = jax.tree_util.tree_map(narrow, (p, x))
+            logits = jax.nn.log_softmax(forward(p, x).astype(jnp.float32))
             return -jnp.take_along_axis(logits, label[:, None], 1).mean()
 
         @partial(jax.jit, donate_argnums=(0, 1))
@@ -153,4 +161,4 @@ class Steps:
 
 
 if __name__ == "__main__":
-    serve(lambda: Steps(sys.argv[1], "tf32" in sys.argv[2:]))
+    serve(lambda: Steps(sys.argv[1], sys.argv[2]))

@@ -19,7 +19,7 @@ GIB = 2**30
 @dataclass(frozen=True)
 class Race:
     network: str
-    tf32: bool
+    precision: str  # of products and convolutions: "f32", "TF32" or "bf16"
     peers: tuple[str, ...]  # modes of torch_peer.py
     jax: bool
     steps: int  # of one round
@@ -27,16 +27,18 @@ class Race:
 
     @property
     def name(self) -> str:
-        return f"{self.network}, {'TF32' if self.tf32 else 'f32'}"
+        return f"{self.network}, {self.precision}"
 
 
 # The most important races come first, in case time runs out.
 RACES = {
-    "resnet50": Race("resnet50", True, ("eager", "channels-last", "channels-last+default"), False, 4),
-    "gpt": Race("gpt", True, ("eager", "default", "reduce-overhead"), True, 4),
-    "lenet": Race("lenet", False, ("eager", "default", "reduce-overhead"), True, 50),
-    "mlp": Race("mlp", True, ("eager", "default", "max-autotune"), True, 50),
-    "resnet50-f32": Race("resnet50", False, ("eager", "channels-last"), False, 4),
+    "gpt-bf16": Race("gpt", "bf16", ("eager", "default"), True, 4),
+    "resnet50-bf16": Race("resnet50", "bf16", ("channels-last", "channels-last+default"), False, 4),
+    "resnet50": Race("resnet50", "TF32", ("eager", "channels-last", "channels-last+default"), False, 4),
+    "gpt": Race("gpt", "TF32", ("eager", "default", "reduce-overhead"), True, 4),
+    "lenet": Race("lenet", "f32", ("eager", "default", "reduce-overhead"), True, 50),
+    "mlp": Race("mlp", "TF32", ("eager", "default", "max-autotune"), True, 50),
+    "resnet50-f32": Race("resnet50", "f32", ("eager", "channels-last"), False, 4),
 }
 
 
@@ -46,13 +48,12 @@ def network_of(race: Race, machine: Machine) -> str:
 
 def torch_command(machine: Machine, race: Race, how: str) -> list[str | Path]:
     device = "cpu" if machine.tiny else "cuda"
-    options = ["tf32"] if race.tf32 else []
-    return [str(machine.python), HERE / "torch_peer.py", "steps", network_of(race, machine), how, device, *options]
+    network = network_of(race, machine)
+    return [str(machine.python), HERE / "torch_peer.py", "steps", network, how, device, race.precision]
 
 
 def jax_command(machine: Machine, race: Race) -> list[str | Path]:
-    options = ["tf32"] if race.tf32 else []
-    return [str(machine.python), HERE / "jax_peer.py", network_of(race, machine), *options]
+    return [str(machine.python), HERE / "jax_peer.py", network_of(race, machine), race.precision]
 
 
 class Prewarming:
@@ -129,7 +130,6 @@ def take_turns(ours: Contestant, other: Contestant, race: Race, machine: Machine
 
 
 def start_ours(machine: Machine, race: Race, suffix: str = "") -> tuple[Contestant, dict[str, Any]]:
-    options = ["tf32"] if race.tf32 else []
     command = [
         machine.ours_python,
         "-s",
@@ -137,7 +137,7 @@ def start_ours(machine: Machine, race: Race, suffix: str = "") -> tuple[Contesta
         "steps",
         network_of(race, machine),
         machine.backend,
-        *options,
+        race.precision,
     ]
     ours = Contestant(machine, f"steps.{race.name.replace(', ', '.')}.lockstep{suffix}", command, machine.ours)
     return ours, ours.answer(120)

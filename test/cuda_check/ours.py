@@ -1,7 +1,8 @@
 """Lockstep in the check: losses, ranks that fail, and contestants of the measurements. Runs in the bundle's Python.
 
-ours.py losses NETWORK FILE.npz BACKEND RANKS OUT.json   the losses from the weights and batches of torch_peer.py
-ours.py steps NETWORK BACKEND [tf32]                     a contestant (contestant.py)
+ours.py losses NETWORK FILE.npz BACKEND RANKS PRECISION OUT.json
+                                                         the losses from the weights and batches of torch_peer.py
+ours.py steps NETWORK BACKEND PRECISION                  a contestant (contestant.py); PRECISION is f32, TF32 or bf16
 ours.py loop NAME BACKEND                                a contestant: a graph of loops.py
 ours.py graph FOLDER BACKEND                             under mpirun: steps as a CUDA graph against steps one by one, then rank 1 dies
 ours.py rank kill|stop FOLDER BACKEND                    under mpirun: rank 1 dies or stops, and the others write the error they get
@@ -36,16 +37,18 @@ def threads() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def step_of(spec: Spec, name: str) -> ls.Graph:
+def step_of(spec: Spec, name: str, precision: str = "f32") -> ls.Graph:
     model = ls.parse((GRAPHS / f"{name}.ir").read_text())
     kind = {"sgd": ls.optim.SGD, "adam": ls.optim.Adam}[spec.optimizer]
-    return ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), kind(**spec.options))
+    loss = ls.loss.softmax_cross_entropy("logits", "label")
+    return ls.train_step(model, loss, kind(**spec.options), precision="bf16" if precision == "bf16" else "f32")
 
 
-def train(name: str, file: Path, backend: str, world: ls.Communicator) -> list[float]:
+def train(name: str, file: Path, backend: str, precision: str, world: ls.Communicator) -> list[float]:
     """Returns the losses of this rank, which gets its share of each batch."""
     spec, stored = SPECS[name], np.load(file)
-    exe = ls.compile(step_of(spec, name), backend=backend, world=world, threads=max(1, threads() // world.size))
+    step = step_of(spec, name, precision)
+    exe = ls.compile(step, backend=backend, world=world, threads=max(1, threads() // world.size))
     for key in stored.files:
         if key.startswith("p:") and key[2:] in exe.state:
             exe.state[key[2:]] = stored[key]
@@ -54,13 +57,13 @@ def train(name: str, file: Path, backend: str, world: ls.Communicator) -> list[f
     return [float(exe(x=x[i % len(x)][share[0]], label=label[i % len(x)][share[1]])["loss"]) for i in range(count)]
 
 
-def losses(name: str, file: Path, backend: str, ranks: int, out: Path) -> None:
+def losses(name: str, file: Path, backend: str, ranks: int, precision: str, out: Path) -> None:
     worlds = ls.Communicator.in_process(ranks)
     found: list[Any] = [None] * ranks
 
     def run(rank: int) -> None:
         try:
-            found[rank] = train(name, file, backend, worlds[rank])
+            found[rank] = train(name, file, backend, precision, worlds[rank])
         except ls.Error as error:
             worlds[rank].abort(str(error))
             found[rank] = str(error)
@@ -107,11 +110,11 @@ def initial_values(graph: ls.Graph) -> dict[str, np.ndarray]:
 
 
 class Steps:
-    def __init__(self, name: str, backend: str, tf32: bool) -> None:
+    def __init__(self, name: str, backend: str, precision: str) -> None:
         spec, before = SPECS[name], bytes_of_gpu_in_use()
         begin = time.perf_counter()
-        step = step_of(spec, name)
-        self.exe = ls.compile(step, backend=backend, threads=threads(), tf32=tf32)
+        step = step_of(spec, name, precision)
+        self.exe = ls.compile(step, backend=backend, threads=threads(), tf32=precision == "TF32")
         compiled = time.perf_counter() - begin
         random = np.random.default_rng(1)
         if spec.kind == "gpt":
@@ -257,7 +260,7 @@ def rank(mode: str, folder: Path, backend: str) -> None:
 def main() -> None:
     what, *rest = sys.argv[1:]
     if what == "losses":
-        losses(rest[0], Path(rest[1]), rest[2], int(rest[3]), Path(rest[4]))
+        losses(rest[0], Path(rest[1]), rest[2], int(rest[3]), rest[4], Path(rest[5]))
     elif what == "graph":
         rank(what, Path(rest[0]), rest[1])
     elif what == "rank":
@@ -274,7 +277,7 @@ def main() -> None:
         except ls.Error:
             print(0)
     else:
-        serve(lambda: Steps(rest[0], rest[1], "tf32" in rest[2:]))
+        serve(lambda: Steps(*rest))
 
 
 if __name__ == "__main__":

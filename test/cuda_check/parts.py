@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -21,9 +22,10 @@ from specs import LOSSES
 
 STEPS = 50
 # The tolerance of losses, relative to those that PyTorch computes in f64. Small differences grow from step to step by a
-# factor that depends on the network, so PyTorch's own f32 error sets the limit: the worse of two runs with different
-# kernels.
-TIMES_OWN, FLOOR = 2.0, 1e-5
+# factor that depends on the network, so PyTorch's own error in the same precision sets the limit: the worse of two runs
+# with different kernels.
+TIMES_OWN = 2.0
+FLOORS = {"f32": 1e-5, "bf16": 1e-3}
 CONFORMANCE = "cuda_conformance_test"
 OP_CASES = "*OpCases*"  # the suite with one case per row of the op cases; the other suites are of whole programs
 # The error that the other ranks must report about rank 1, and the seconds they may take. Where a rank stops, the
@@ -205,18 +207,21 @@ def compare_losses(expected: np.ndarray, found: list[list[float]], tolerance: fl
     return difference <= tolerance, text + f"losses {expected[0]:.4f} to {expected[-1]:.4f}"
 
 
-def judge_losses(exact: np.ndarray, own: np.ndarray, found: list[list[float]]) -> tuple[bool, str]:
-    """Returns True if the losses of all ranks are about as close to those in f64 as PyTorch's own in f32, and a text
-    with the distance.
+def judge_losses(
+    exact: np.ndarray, own: np.ndarray, found: list[list[float]], precision: str = "f32"
+) -> tuple[bool, str]:
+    """Returns True if the losses of all ranks are about as close to those in f64 as PyTorch's own in this precision, and
+    a text with the distance.
     """
     if lacks := lacks_losses(exact, found):
         return False, lacks
     distance, step = farthest(exact, np.array(found))
     of_torch = [farthest(exact, run[None])[0] for run in own]
-    bound = TIMES_OWN * max(of_torch) + FLOOR
+    floor = FLOORS[precision]
+    bound = TIMES_OWN * max(of_torch) + floor
     text = f"largest relative distance from PyTorch in f64: Lockstep {distance:.2g} in step {step}; "
-    text += f"PyTorch in f32 {of_torch[0]:.2g}, without cuDNN and oneDNN {of_torch[1]:.2g}; bound {bound:.2g}, "
-    text += f"which is {TIMES_OWN:g} times the larger and {FLOOR:g}; losses {exact[0]:.4f} to {exact[-1]:.4f}"
+    text += f"PyTorch in {precision} {of_torch[0]:.2g}, without cuDNN and oneDNN {of_torch[1]:.2g}; bound {bound:.2g}, "
+    text += f"which is {TIMES_OWN:g} times the larger and {floor:g}; losses {exact[0]:.4f} to {exact[-1]:.4f}"
     return distance <= bound < math.inf, text
 
 
@@ -228,16 +233,16 @@ def losses_of(machine: Machine, report: Report, name: str) -> None:
     theirs = machine.run_theirs(f"losses.torch.{name}", "torch_peer.py", *arguments, seconds=left())
     if theirs.code != 0:
         return report.add(part, name, FAILED, f"PyTorch's run failed: {shortened(theirs.out[-600:])}")
-    for ranks in (1, 2):
-        what = f"{name}, {STEPS} steps, {ranks} rank{'s' if ranks > 1 else ''}"
-        out = machine.scratch / f"{name}.{ranks}.json"
-        arguments = ("losses", name, file, machine.backend, str(ranks), out)
-        done = machine.run_ours(f"losses.{name}.{ranks}", *arguments, seconds=left())
+    for precision, ranks in itertools.product(FLOORS, (1, 2)):
+        what = f"{name}, {precision}, {STEPS} steps, {ranks} rank{'s' if ranks > 1 else ''}"
+        out = machine.scratch / f"{name}.{precision}.{ranks}.json"
+        arguments = ("losses", name, file, machine.backend, str(ranks), precision, out)
+        done = machine.run_ours(f"losses.{name}.{precision}.{ranks}", *arguments, seconds=left())
         if done.code != 0:
             report.add(part, what, FAILED, f"exit code {done.code}: {shortened(done.out[-600:])}")
             continue
         of_torch = np.load(file)
-        close, text = judge_losses(of_torch["losses"], of_torch["own"], json.loads(out.read_text()))
+        close, text = judge_losses(of_torch["losses"], of_torch[precision], json.loads(out.read_text()), precision)
         report.add(part, what, PASSED if close else FAILED, text)
 
 

@@ -1,10 +1,11 @@
 """PyTorch in the check: losses to compare with, and a contestant of the measurements. Runs in a Python that has torch.
 
-    torch_peer.py losses NETWORK FILE.npz STEPS DEVICE      writes weights, batches and losses, in f64 and in f32
-    torch_peer.py steps NETWORK HOW DEVICE [tf32]           a contestant (contestant.py); HOW is eager, channels-last, default, …
+    torch_peer.py losses NETWORK FILE.npz STEPS DEVICE      writes weights, batches and losses, in f64, f32 and bf16
+    torch_peer.py steps NETWORK HOW DEVICE PRECISION        a contestant (contestant.py); HOW is eager, channels-last, default, …
     torch_peer.py about                                     versions, as JSON
 
-HOW beyond eager and channels-last is a mode of torch.compile; "channels-last+default" is both.
+HOW beyond eager and channels-last is a mode of torch.compile; "channels-last+default" is both. PRECISION is f32, TF32 or
+bf16, which is torch's autocast.
 """
 
 from __future__ import annotations
@@ -75,13 +76,19 @@ def batches(spec: Spec, count: int) -> tuple[np.ndarray, np.ndarray]:
     return x, random.integers(spec.classes, size=(count, spec.rows), dtype=np.int64)
 
 
+def autocast(device: str, precision: str) -> torch.autocast:
+    """In bf16, the context of a forward pass in mixed precision; otherwise one without effect."""
+    return torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
+
+
 def set_tf32(allowed: bool) -> None:
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.allow_tf32 = allowed
 
 
-def train(spec: Spec, device: str, dtype: torch.dtype, x: np.ndarray, label: np.ndarray, steps: int) -> list[float]:
+def train(spec: Spec, device: str, precision: str, x: np.ndarray, label: np.ndarray, steps: int) -> list[float]:
     """Returns the losses of a module with the initial weights of module_of."""
+    dtype = torch.float64 if precision == "f64" else torch.float32
     module = module_of(spec).train().to(device, dtype)
     optimizer = optimizer_of(spec, module)
     found = []
@@ -89,7 +96,8 @@ def train(spec: Spec, device: str, dtype: torch.dtype, x: np.ndarray, label: np.
         samples, labels = (torch.from_numpy(part[step % BATCHES]).to(device) for part in (x, label))
         samples = samples.to(dtype) if samples.is_floating_point() else samples
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(module(samples), labels)
+        with autocast(device, precision):
+            loss = nn.functional.cross_entropy(module(samples), labels)
         loss.backward()
         optimizer.step()
         found.append(loss.item())
@@ -97,18 +105,19 @@ def train(spec: Spec, device: str, dtype: torch.dtype, x: np.ndarray, label: np.
 
 
 def losses(name: str, path: Path, steps: int, device: str) -> None:
-    """Writes the losses in f64, and twice in f32: with cuDNN and oneDNN, and without them, because their kernels round
-    differently.
+    """Writes the losses in f64, and twice in f32 and in bf16: with cuDNN and oneDNN, and without them, because their
+    kernels round differently.
     """
     spec = SPECS[name]
     set_tf32(False)
     start = {f"p:{key}": value.numpy().copy() for key, value in module_of(spec).state_dict().items()}
     x, label = batches(spec, BATCHES)
-    exact = train(spec, device, torch.float64, x, label, steps)
-    own = [train(spec, device, torch.float32, x, label, steps)]
+    exact = train(spec, device, "f64", x, label, steps)
+    own = {precision: [train(spec, device, precision, x, label, steps)] for precision in ("f32", "bf16")}
     with torch.backends.cudnn.flags(enabled=False, allow_tf32=False), torch.backends.mkldnn.flags(enabled=False):
-        own.append(train(spec, device, torch.float32, x, label, steps))
-    np.savez(path, x=x, label=label, losses=np.array(exact), own=np.array(own), **start)
+        for precision, runs in own.items():
+            runs.append(train(spec, device, precision, x, label, steps))
+    np.savez(path, x=x, label=label, losses=np.array(exact), **{k: np.array(runs) for k, runs in own.items()}, **start)
 
 
 class Steps:
@@ -116,8 +125,8 @@ class Steps:
     on the device.
     """
 
-    def __init__(self, name: str, how: str, device: str, tf32: bool) -> None:
-        set_tf32(tf32)
+    def __init__(self, name: str, how: str, device: str, precision: str) -> None:
+        set_tf32(precision == "TF32")
         spec = SPECS[name]
         self.device = torch.device(device)
         self.cuda = self.device.type == "cuda"
@@ -131,13 +140,17 @@ class Steps:
             self.module = self.module.to(memory_format=self.layout)
             self.resident = (self.resident[0].contiguous(memory_format=self.layout), self.resident[1])
         self.optimizer = optimizer_of(spec, self.module)
-        self.loss: Any = lambda x, label: nn.functional.cross_entropy(self.module(x), label)
+        self.loss: Any = lambda x, label: self._loss(x, label, precision)
         mode = how.replace("channels-last", "").strip("+")
         if mode not in ("", "eager"):
             self.loss = torch.compile(self.loss, mode=mode)
         for _ in range(3):  # CUDA graphs are captured in the second and third step
             self.step(*self.resident).item()
         self.compile_seconds = time.perf_counter() - begin
+
+    def _loss(self, x: torch.Tensor, label: torch.Tensor, precision: str) -> torch.Tensor:
+        with autocast(self.device.type, precision):
+            return nn.functional.cross_entropy(self.module(x), label)
 
     def step(self, x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         self.optimizer.zero_grad()
@@ -189,7 +202,7 @@ def main() -> None:
     elif what == "losses":
         losses(rest[0], Path(rest[1]), int(rest[2]), rest[3])
     else:
-        serve(lambda: Steps(rest[0], rest[1], rest[2], "tf32" in rest[3:]))
+        serve(lambda: Steps(*rest))
 
 
 if __name__ == "__main__":

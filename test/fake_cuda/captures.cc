@@ -50,6 +50,14 @@ CUresult Machine::EndCapture(CUstream stream, Graph* graph) {
   return CUDA_SUCCESS;
 }
 
+bool Machine::IsInGraph(const void* owner) const {
+  const auto has = [&](const auto* each) {
+    const auto& nodes = each->graph.nodes;
+    return std::any_of(nodes.begin(), nodes.end(), [&](const Graph::Node& node) { return node.owner == owner; });
+  };
+  return std::any_of(graphs.begin(), graphs.end(), has) || std::any_of(executables.begin(), executables.end(), has);
+}
+
 Work Machine::RunOf(const Graph& graph, CUstream stream) {
   return [this, graph, seed = stream->random(), gpu = stream->context->gpu]() -> CUresult {
     std::mt19937_64 random(seed);

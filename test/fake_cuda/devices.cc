@@ -43,7 +43,8 @@ EXPORT CUresult cuInit(unsigned) {
 }
 
 EXPORT CUresult cuDriverGetVersion(int* version) {
-  *version = 13000;
+  const auto lock = Machine::Get().Lock();
+  *version = Machine::Get().options.version;
   return CUDA_SUCCESS;
 }
 
@@ -195,12 +196,16 @@ class Control final : public FakeDriver {
     const auto lock = machine_.Lock();
     return machine_.Find(address, bytes);
   }
-  bool Enqueue(CUstream stream, std::string what, std::function<CUresult()> work) override {
+  bool Enqueue(CUstream stream, std::string what, std::function<CUresult()> work, const void* owner) override {
     const auto lock = machine_.Lock();
     machine_.CheckNotRetired(stream, what, "a stream");
     machine_.calls.push_back(what);
-    machine_.Enqueue(stream, std::move(what), std::move(work));
+    machine_.Enqueue(stream, std::move(what), std::move(work), owner);
     return stream->capture != nullptr;
+  }
+  bool IsInGraph(const void* owner) const override {
+    const auto lock = machine_.Lock();
+    return machine_.IsInGraph(owner);
   }
   void AwaitIdle(int gpu) override {
     auto lock = machine_.Lock();

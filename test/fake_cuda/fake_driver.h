@@ -8,7 +8,8 @@
 //
 //   "lockstep-fake-kernels\n<name> <address of a FakeKernel, hexadecimal> <bytes of each parameter>...\n..."
 //
-// whose kernels are host functions, each called once per launch, in the order of its stream.
+// whose kernels are host functions, each called once per launch, in the order of its stream. Refused are PTX of a newer
+// version than the driver's, PTX of a kernel with more than 48 KiB of shared memory, and launches with more.
 
 #pragma once
 
@@ -45,6 +46,8 @@ class FakeDriver {
     size_t bytes = size_t{256} << 20;       // of each GPU
     std::vector<int> multiprocessors = {};  // by GPU; 132 for GPUs without an entry
     int capability = 90;                    // of all GPUs: 9.0
+    int version = 13000;                    // of CUDA, which the driver supports: 13.0
+    int ptx = 90;                           // the newest version of PTX that the driver reads: 9.0
     Pace pace = Pace::kRandom;
     uint64_t seed = 1;
     uint64_t queue = 1024;  // capacity of a stream: a call that queues more waits in the driver, as in NVIDIA's
@@ -83,9 +86,13 @@ class FakeDriver {
   virtual std::byte* Find(CUdeviceptr address, size_t bytes) const = 0;
 
   // For the other fake libraries. Enqueue adds their work to a stream, like a kernel; returns true if the stream
-  // captures it, and then graphs keep copies of it. AwaitIdle waits like cuMemFree for all work queued in the GPU's
-  // streams. CurrentGpu is the GPU of the calling thread's context, or -1. NoteMisuse reports misuse of their own.
-  virtual bool Enqueue(CUstream stream, std::string what, std::function<CUresult()> work) = 0;
+  // captures it, and then graphs keep copies of it. IsInGraph returns true while a graph, executable or not, contains
+  // captured work of this owner; an open capture and a running launch of a destroyed graph do not count. AwaitIdle
+  // waits like cuMemFree for all work queued in the GPU's streams. CurrentGpu is the GPU of the calling thread's
+  // context, or -1. NoteMisuse reports misuse of their own.
+  virtual bool Enqueue(CUstream stream, std::string what, std::function<CUresult()> work,
+                       const void* owner = nullptr) = 0;
+  virtual bool IsInGraph(const void* owner) const = 0;
   virtual void AwaitIdle(int gpu) = 0;
   // Makes the work appear to have taken this much longer in the times of the stream's events. Called by work of a
   // stream.

@@ -405,6 +405,8 @@ TEST_F(FakeMisuse, OfHandlesSizesAndThreads) {
          [&] { return api().LaunchKernel(append_, 1, 1, 1, 1025, 1, 1, 0, a_, nullptr, nullptr); });
   Expect(CUDA_ERROR_INVALID_VALUE, "impossible sizes",
          [&] { return api().LaunchKernel(append_, 0, 1, 1, 32, 1, 1, 0, a_, nullptr, nullptr); });
+  Expect(CUDA_ERROR_INVALID_VALUE, "shared 49153 stream 1: impossible sizes",
+         [&] { return api().LaunchKernel(append_, 1, 1, 1, 32, 1, 1, 49153, a_, nullptr, nullptr); });
   Expect(CUDA_ERROR_INVALID_CONTEXT, "a thread without a context", [&] {
     CUresult result = CUDA_SUCCESS;
     std::thread([&] { result = Launch(a_, 'a', &text); }).join();

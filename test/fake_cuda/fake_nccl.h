@@ -2,10 +2,10 @@
 // of one host, each with a GPU of the fake driver. Its collectives run late, in the order of the caller's streams, and
 // are captured with them. Like NVIDIA's, it creates communicators and launches collectives in separate threads
 // (ncclInProgress); a captured collective waits there until its peers have captured theirs. It adds in an order of its
-// own. If ranks call different collectives or a peer is gone, it hangs until it is aborted. An abort waits until no
-// graph contains a collective of the communicator, and then for all work in the GPU's streams, that of other
-// communicators too. Forbidden calls return an error and are misuse of the fake driver. Any thread may call it. This
-// class covers only the calls of its own process.
+// own. If ranks call different collectives or a peer is gone, it hangs until it is aborted. Graphs with collectives of
+// a communicator must be destroyed before it is aborted. An abort waits for their launches and for open captures, and
+// then for all work in the GPU's streams, that of other communicators too. Forbidden calls return an error and are
+// misuse of the fake driver. Any thread may call it. This class covers only the calls of its own process.
 
 #pragma once
 

@@ -11,6 +11,8 @@
 namespace lockstep::cuda {
 namespace {
 
+constexpr int64_t kMostShared = 48 << 10;  // bytes of a block's shared memory, without further request
+
 void* FindForKernel(CUdeviceptr address, size_t bytes) {
   Machine& machine = Machine::Get();
   const auto lock = machine.Lock();
@@ -40,6 +42,37 @@ CUresult Parse(const std::string& image, std::map<std::string, CUfunc_st>& funct
   return CUDA_SUCCESS;
 }
 
+// Returns the bytes of static shared memory that a kernel of PTX uses: of the variables that its text names. They are
+// declared as ".shared .align 16 .b8 name[1024];" before the kernels.
+int64_t SharedBytes(const std::string& ptx, const std::string& kernel) {
+  const size_t begin = ptx.find(".entry " + kernel + "("), end = ptx.find(".entry ", begin + 1);
+  const std::string body = ptx.substr(begin, end - begin);
+  int64_t bytes = 0;
+  constexpr std::string_view kShared = ".shared .align ", kBytes = " .b8 ";
+  for (size_t at = ptx.find(kShared); at != std::string::npos; at = ptx.find(kShared, at + 1)) {
+    const size_t name = ptx.find(kBytes, at) + kBytes.size(), bracket = ptx.find('[', name);
+    if (body.find(ptx.substr(name, bracket - name)) != std::string::npos) bytes += std::stoll(ptx.substr(bracket + 1));
+  }
+  return bytes;
+}
+
+// Refuses what the compiler of NVIDIA's driver refuses. Returns its message in `log`.
+CUresult CheckPtx(const std::string& ptx, int newest, std::string& log) {
+  constexpr std::string_view kVersion = ".version ", kEntry = ".entry ";
+  const size_t version = ptx.find(kVersion) + kVersion.size();
+  if (10 * (ptx[version] - '0') + (ptx[version + 2] - '0') > newest) return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+  for (size_t at = ptx.find(kEntry); at != std::string::npos; at = ptx.find(kEntry, at + 1)) {
+    const size_t name = at + kEntry.size();
+    const std::string kernel = ptx.substr(name, ptx.find('(', name) - name);
+    const int64_t bytes = SharedBytes(ptx, kernel);
+    if (bytes <= kMostShared) continue;
+    log = Text("ptxas error   : Entry function '", kernel, "' uses too much shared data (", bytes, " bytes, ",
+               kMostShared, " max)");
+    return CUDA_ERROR_INVALID_PTX;
+  }
+  return CUDA_SUCCESS;
+}
+
 // Takes the time of a compilation. Other threads may call the driver meanwhile.
 void CompileFor(Call& call) {
   call.machine.most_loads = std::max(call.machine.most_loads, ++call.machine.loads);
@@ -54,7 +87,8 @@ void CompileFor(Call& call) {
 
 // --- Kernels ------------------------------------------------------------------------------------------------------
 
-EXPORT CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, CUjit_option*, void**) {
+EXPORT CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count, CUjit_option* options,
+                                   void** values) {
   Call call("cuModuleLoadDataEx");
   if (call.InContext().Unsafe("cuModuleLoadDataEx").failed()) return call.result;
   CompileFor(call);
@@ -67,6 +101,13 @@ EXPORT CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned
     }
   } else if (loaded->image.find(".version") == std::string::npos) {
     return call.machine.Wrong(CUDA_ERROR_INVALID_PTX, "an image is neither PTX nor one of fake kernels");
+  } else {
+    std::string log;
+    const CUresult refused = CheckPtx(loaded->image, call.machine.options.ptx, log);
+    // The caller gives the log's buffer, then its size.
+    if (count == 2 && options[0] == CU_JIT_ERROR_LOG_BUFFER)
+      log.copy(static_cast<char*>(values[0]), reinterpret_cast<size_t>(values[1]) - 1);
+    if (refused != CUDA_SUCCESS) return refused;
   }
   *module = loaded.release();
   call.machine.modules.insert(*module);
@@ -122,7 +163,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned gr
   if (!std::exchange(function->is_loaded, true)) call.machine.lazy_loads.push_back(function->name);
   const bool possible = grid_x > 0 && grid_y > 0 && grid_z > 0 && grid_x <= 2147483647u && grid_y <= 65535 &&
                         grid_z <= 65535 && block_x > 0 && block_y > 0 && block_z > 0 &&
-                        uint64_t{block_x} * block_y * block_z <= 1024 && shared_bytes <= 232448;
+                        uint64_t{block_x} * block_y * block_z <= 1024 && shared_bytes <= kMostShared;
   if (!possible) return call.machine.Wrong(CUDA_ERROR_INVALID_VALUE, call.machine.calls.back() + ": impossible sizes");
   std::vector<std::vector<std::byte>> taken;  // the caller may change its own after this returns
   for (size_t i = 0; i < function->parameters.size(); ++i) {

@@ -27,11 +27,11 @@ FakeDriver& TheFakeDriver() {
 FakeNccl& TheFakeNccl() { return Open<FakeNccl>("the fake NCCL", "./test/fake_cuda/libnccl.so.2", kGetFakeNccl); }
 
 LoadedFakeDriver LoadFakeDriver(const FakeDriver::Options& options) {
+  FakeDriver& driver = TheFakeDriver();
+  driver.Reset(options);  // first, because the table contains the driver's version
   const absl::StatusOr<DriverApi> api =
       FindDriver({.system = false, .python_folders = {}, .cuda_path = "./test/fake_cuda"});
   LOCKSTEP_CHECK(api.ok()) << api.status();
-  FakeDriver& driver = TheFakeDriver();
-  driver.Reset(options);
   LOCKSTEP_CHECK(api->Init(0) == CUDA_SUCCESS);
   return {*api, driver};
 }

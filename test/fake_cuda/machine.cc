@@ -262,10 +262,10 @@ CUresult Machine::Close(CUstream stream) {
   return CUDA_SUCCESS;
 }
 
-void Machine::Enqueue(CUstream stream, std::string what, Work work) {
+void Machine::Enqueue(CUstream stream, std::string what, Work work, const void* owner) {
   if (stream->capture != nullptr) {
     Graph& graph = stream->capture->graph;
-    graph.nodes.push_back({std::move(what), std::move(work), stream->last});
+    graph.nodes.push_back({std::move(what), std::move(work), stream->last, owner});
     stream->last = {graph.nodes.size() - 1};
     return;
   }

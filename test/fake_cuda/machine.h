@@ -36,6 +36,7 @@ struct Graph {
     std::string what;
     Work work;
     std::set<size_t> after;  // indices of nodes
+    const void* owner = nullptr;
   };
   std::vector<Node> nodes;
 };
@@ -137,7 +138,7 @@ class Machine {
 
   // Streams.
   CUstream MakeStream(CUcontext context);
-  void Enqueue(CUstream stream, std::string what, Work work);  // or captures the work
+  void Enqueue(CUstream stream, std::string what, Work work, const void* owner = nullptr);  // or captures the work
   std::shared_ptr<Mark> Record(CUstream stream);
   CUresult WaitFor(CUstream stream, const std::shared_ptr<Mark>& mark);
   void Want(CUstream stream) { stream->wanted = stream->queued, changed_.notify_all(); }
@@ -150,6 +151,7 @@ class Machine {
   // capture.
   CUresult CheckUnsafe(const std::string& call);
   CUresult EndCapture(CUstream stream, Graph* graph);
+  bool IsInGraph(const void* owner) const;
   // Runs the graph's nodes in a random order that its edges allow.
   Work RunOf(const Graph& graph, CUstream stream);
 

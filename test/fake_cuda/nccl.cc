@@ -67,13 +67,15 @@ LOCKSTEP_FAKE ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* 
 }
 
 // Like NVIDIA's, it waits for graphs that contain collectives of the communicator, and frees memory, which waits for
-// all work in the GPU's streams, also that of other communicators.
+// all work in the GPU's streams, also that of other communicators. If a graph that can be launched contains them, the
+// order is wrong: NVIDIA's would wait for ever if the same thread destroys the graph later.
 LOCKSTEP_FAKE ncclResult_t ncclCommAbort(ncclComm_t comm) {
   Fake& fake = TheFake();
   std::unique_lock lock(fake.mutex);
   (void)fake.Note("ncclCommAbort");
   if (!fake.IsLive(comm)) return fake.Wrong("ncclCommAbort of a communicator that is gone");
   const std::shared_ptr<ncclComm> kept = fake.comms[comm];
+  if (TheDriver().fake->IsInGraph(comm)) (void)fake.Wrong("ncclCommAbort before the graphs with its collectives end");
   kept->aborted = true;
   if (kept->world != nullptr) kept->world->Wake();
   NcclWorld::DropId(kept->id);

@@ -80,7 +80,7 @@ void Launch(const std::shared_ptr<ncclComm>& comm, const std::vector<Work>& work
     if (comm->aborted) break;
     const auto captured = std::make_shared<Captured>(comm);
     const bool captures =
-        TheDriver().fake->Enqueue(stream, work.name.c_str(), [run = work.run, captured] { return run(); });
+        TheDriver().fake->Enqueue(stream, work.name, [run = work.run, captured] { return run(); }, comm.get());
     if (captures) captured->Count();
     if (captures && meets_all) comm->world->HaveCaptured(comm->rank);
     while (captures && meets_all && !comm->aborted && !comm->world->AllHaveCaptured(comm->rank)) {

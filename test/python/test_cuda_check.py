@@ -72,6 +72,33 @@ def test_a_part_that_is_late_or_breaks_off_is_reported_and_the_others_run(machin
     assert not report.passed()
 
 
+def test_the_document_has_the_times_of_the_parts(machine: Machine, report: Report, tmp_path: Path) -> None:
+    cuda_check.run_parts(machine, report, {"quick": cuda_check.Part(lambda machine, report: None, 10)}, 60)
+    text = (tmp_path / "gpu_results.md").read_text()
+    assert text.startswith("# Results of the check on a machine with a GPU\n")
+    assert "| date | today |\n| time of the parts | quick 0 s |\n" in text
+
+
+def test_the_default_parts_have_all_that_decides_and_the_rest_comes_on_request() -> None:
+    assert cuda_check.DEFAULT == [
+        "doctor", "ops", "programs", "losses", "nccl", "nccl-graph", "ranks", "gpt-bf16", "resnet50-bf16", "bandwidth"
+    ]  # fmt: skip
+    assert set(cuda_check.PARTS) - set(cuda_check.DEFAULT) == {
+        "profile", "sanitizer", "gpt", "resnet50", "lenet", "mlp", "resnet50-f32"
+    }  # fmt: skip
+    assert cuda_check.SECONDS == 300
+    # Each part that decides can use its whole limit before the measurements begin.
+    before = cuda_check.DEFAULT[: cuda_check.DEFAULT.index("nccl")]
+    assert sum(cuda_check.PARTS[name].seconds for name in before) < cuda_check.SECONDS
+
+
+def test_precisions_reach_the_contestants(machine: Machine) -> None:
+    for name, race in measures.RACES.items():
+        assert measures.torch_command(machine, race, "eager")[-1] == race.precision, name
+        assert measures.jax_command(machine, race)[-1] == race.precision, name
+        assert race.precision in ("f32", "TF32", "bf16")
+
+
 def test_what_comes_after_the_end_is_left_out(machine: Machine, report: Report) -> None:
     cuda_check.run_parts(machine, report, {"second": cuda_check.Part(parts.doctor, 10)}, 1)
     assert outcomes(report) == {"second: all of it": LEFT_OUT}
@@ -80,7 +107,7 @@ def test_what_comes_after_the_end_is_left_out(machine: Machine, report: Report) 
 
 def test_parts_run_in_the_order_in_which_they_are_named() -> None:
     assert list(cuda_check.parts_of("ops,losses,,doctor")) == ["ops", "losses", "doctor"]
-    with pytest.raises(SystemExit, match="there is no part speed; there are doctor, losses"):
+    with pytest.raises(SystemExit, match="there is no part speed; there are doctor, ops"):
         cuda_check.parts_of("ops,speed")
 
 
@@ -96,7 +123,7 @@ def test_rows_are_on_disk_at_once(report: Report, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "results.jsonl").read_text()) == {
         "part": "a", "what": "b", "outcome": PASSED, "result": "a | b c"
     }  # fmt: skip
-    assert "| a | b | passed | a \\| b c |" in (tmp_path / "table.md").read_text()
+    assert "| a | b | passed | a \\| b c |" in (tmp_path / "gpu_results.md").read_text()
 
 
 def test_the_run_has_passed_if_something_ran_and_nothing_failed(tmp_path: Path) -> None:
@@ -147,22 +174,29 @@ def test_a_wrong_loss_fails_the_part(machine: Machine, report: Report, monkeypat
     expected = np.linspace(2, 1, parts.STEPS)
 
     def theirs(log: str, script: str, what: str, name: str, file: Path, *rest: str, seconds: float) -> Done:
-        np.savez(file, losses=expected, own=[expected, expected])
+        np.savez(file, losses=expected, f32=[expected, expected], bf16=[expected, expected * 1.01])
         return Done(0, "", file)
 
-    def ours(log: str, what: str, name: str, file: Path, backend: str, ranks: str, out: Path, seconds: float) -> Done:
-        wrong = 0.05 if (name, ranks) == ("gpt-small", "2") else 0.0
+    def ours(
+        log: str, what: str, name: str, file: Path, backend: str, ranks: str, precision: str, out: Path, seconds: float
+    ) -> Done:
+        wrong = {("gpt-small", "2", "f32"): 0.002, ("mlp-adam", "1", "bf16"): 0.05}.get((name, ranks, precision), 0.0)
+        if precision == "bf16" and not wrong:
+            wrong = 0.002  # nearer than PyTorch's own
         out.write_text(json.dumps([list(expected * (1 + wrong))] * int(ranks)))
-        return Done(3 if (name, ranks) == ("lenet", "1") else 0, "out of luck", file)
+        return Done(3 if (name, ranks, precision) == ("lenet", "1", "f32") else 0, "out of luck", file)
 
     machine.torch = "2"
     monkeypatch.setattr(machine, "run_theirs", theirs)
     monkeypatch.setattr(machine, "run_ours", ours)
     parts.losses(machine, report)
     failed = [row for row in report.rows if row.outcome == FAILED]
-    assert [row.what for row in failed] == ["lenet, 50 steps, 1 rank", "gpt-small, 50 steps, 2 ranks"]
-    assert "out of luck" in failed[0].result and "0.05" in failed[1].result
-    assert len(report.rows) == 2 * len(parts.LOSSES)
+    assert [row.what for row in failed] == [
+        "lenet, f32, 50 steps, 1 rank", "mlp-adam, bf16, 50 steps, 1 rank", "gpt-small, f32, 50 steps, 2 ranks"
+    ]  # fmt: skip
+    assert "out of luck" in failed[0].result and "PyTorch in bf16 0, without cuDNN and oneDNN 0.01" in failed[1].result
+    assert "0.002" in failed[2].result
+    assert len(report.rows) == 4 * len(parts.LOSSES)
 
 
 def test_survivors_have_to_blame_the_right_rank_in_time() -> None:

@@ -28,6 +28,7 @@ FAKES = {
 }
 CUDNN_PARTS = ["graph", "heuristic", "engines_precompiled", "engines_runtime_compiled"]
 UUID = "UUID 00010203-0405-0607-0809-0a0b0c0dfe0"  # of the fakes; the GPU's number follows
+SM_90 = "sm_90 (PTX 7.8, for a driver of CUDA 11.8 or later)"  # by LLVM 19
 NVIDIA = ("libcuda", "libcublas", "libcudnn", "libnccl", "libnv")
 
 
@@ -130,7 +131,7 @@ def test_libraries_and_gpus_are_described(site: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     for number in range(2):
-        gpu = f"Fake GPU, compute capability 9.0, 132 multiprocessors, 80.0 GiB, code of sm_90, {UUID}{number}"
+        gpu = f"Fake GPU, compute capability 9.0, 132 multiprocessors, 80.0 GiB, code of {SM_90}, {UUID}{number}"
         assert f"GPU {number}         {gpu}" in lines
     assert f"CUDA driver   13.0.0  {site}/nvidia/cu13/lib/libcuda.so.1" in lines
     assert f"cuBLASLt      13.1.0  {site}/nvidia/cu13/lib/libcublasLt.so.13" in lines
@@ -145,7 +146,7 @@ def test_gpus_that_are_later_than_llvm(fakes: Path) -> None:
         pytest.skip("this machine has libraries of NVIDIA's")
     for capability, number in (("10.0", "100"), ("12.0", "120")):
         done = doctor(LOCKSTEP_CUDA_PATH=str(fakes), LOCKSTEP_FAKE_CAPABILITY=number)
-        gpu = f"Fake GPU, compute capability {capability}, 132 multiprocessors, 80.0 GiB, code of sm_90, {UUID}0"
+        gpu = f"Fake GPU, compute capability {capability}, 132 multiprocessors, 80.0 GiB, code of {SM_90}, {UUID}0"
         assert f"GPU 0         {gpu}" in done.stdout.splitlines(), done.stdout + done.stderr
 
 
