@@ -29,9 +29,9 @@ struct ConvolutionProblem {
   bool tf32 = false;                           // f32 products may use the significands of TF32
   uint32_t alignment = 1;  // bytes, a power of two: of all addresses in runs, capped where engines see no difference
   // All three tensors are channels-last, as tensor cores read them, if these may serve and cuDNN's conditions for them
-  // are met: the channels of each group fill units of 16 bytes, and addresses are aligned to 16 bytes. Otherwise the
-  // tensors are row-major. cuDNN pads the channels of row-major tensors itself, and without tensor cores it has engines
-  // for them that transpose nothing.
+  // are met: the channels of each group fill units of 16 bytes (8 channels of 16 bits), and addresses are aligned to 16
+  // bytes. Otherwise the tensors are row-major: cuDNN pads the channels of such tensors itself, and without tensor
+  // cores it transposes nothing.
   bool channels_last = false;
 
   // Requires a `convolution`, `convolution_grad_input` or `convolution_grad_filter` node without empty tensors.

@@ -186,9 +186,9 @@ TEST_F(ConvolutionTest, RunsAgain) {
 
 // --- The problem ---------------------------------------------------------------------------------------------------
 
-ConvolutionProblem ProblemOf(const Graph& graph, bool tf32 = false) {
+ConvolutionProblem ProblemOf(const Graph& graph, uint32_t alignment = 64) {
   for (const Node& node : graph.nodes()) {
-    if (node.Is("convolution")) return {node, tf32, /*alignment=*/64};
+    if (node.Is("convolution")) return {node, /*tf32=*/false, alignment};
   }
   LOCKSTEP_CHECK(false) << "no convolution";
   std::abort();
@@ -218,6 +218,16 @@ TEST(ConvolutionProblemTest, OneSpatialDimensionIsSeenAsTwo) {
   EXPECT_THAT(problem.stride, ElementsAre(1, 2));
   EXPECT_THAT(problem.padding_high, ElementsAre(0, 2));
   EXPECT_THAT(problem.dilation, ElementsAre(1, 2));
+}
+
+TEST(ConvolutionProblemTest, IsChannelsLastAtAlignedAddresses) {
+  const Graph graph = ParseForTest(WithChannels("bf16", 8, 16));
+  const ConvolutionProblem aligned = ProblemOf(graph, 16), other = ProblemOf(graph, 8);
+  EXPECT_THAT(aligned.x.strides, ElementsAre(160, 1, 32, 8));
+  EXPECT_THAT(aligned.filter.strides, ElementsAre(72, 1, 24, 8));
+  EXPECT_THAT(aligned.y.strides, ElementsAre(320, 1, 64, 16));
+  EXPECT_THAT(aligned.ToString(), testing::EndsWith("bf16, channels-last"));
+  EXPECT_THAT(other.x.strides, ElementsAre(160, 20, 4, 1));
 }
 
 // The workspace has room for the three tensors with channels in eights: 3 channels become 8, 6 become 8.

@@ -2,6 +2,7 @@
 // reorders between layouts.
 
 #include <algorithm>
+#include <optional>
 
 #include "backends/cuda/emitters.h"
 #include "backends/loops/channels_last.h"
