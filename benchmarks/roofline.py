@@ -30,7 +30,7 @@ import lockstep as ls
 FEW = 10  # microseconds: most of the measured time of a shorter step is its launch
 
 
-def roofline(spec: Spec, precision: str | None, isa: str) -> str:
+def dry(spec: Spec, precision: str | None, isa: str, *flags: str) -> str:
     """Returns what lockstep-run prints for a training step: in TF32, if there is no other precision."""
     loss, optimizer = ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(0.1, momentum=0.9)
     options = {"precision": precision} if precision else {}
@@ -38,9 +38,13 @@ def roofline(spec: Spec, precision: str | None, isa: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "step.ir"
         file.write_text(str(step))
-        command = [ROOT / "bazel-bin/tools/lockstep-run", file, "--backend=cuda", f"--isa={isa}", "--dry", "--roofline"]
+        command = [ROOT / "bazel-bin/tools/lockstep-run", file, "--backend=cuda", f"--isa={isa}", "--dry", *flags]
         command += [] if precision else ["--strategy=tf32=true"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def roofline(spec: Spec, precision: str | None, isa: str) -> str:
+    return dry(spec, precision, isa, "--roofline")
 
 
 def steps_of(text: str, line: str) -> dict[tuple[str, str], list[float]]:

@@ -1,7 +1,5 @@
-// Channels-last values: rewritten bodies of loops, the steps of a convolutional network, and the results of loops,
-// pools, copies and collectives with such operands, compared with the interpreter.
-
-#include "backends/cpu/channels_last.h"
+// Channels-last values: the steps of a convolutional network, and the results of loops, pools, copies and collectives
+// with such operands, compared with the interpreter.
 
 #include <algorithm>
 #include <cstring>
@@ -40,57 +38,6 @@ int64_t LoopsChannelsLast(const Executable& executable) {
     return info.name.starts_with("llvm.") && (std::any_of(info.reads.begin(), info.reads.end(), IsChannelsLast) ||
                                               std::any_of(info.writes.begin(), info.writes.end(), IsChannelsLast));
   });
-}
-
-// --- Bodies ----------------------------------------------------------------------------------------------------------
-
-TEST(ChannelsLastBody, MovesTheValuesOfOneShape) {
-  const Graph body = Parse(R"(
-graph @f(%x: f32[8,5,3,4], %b: f32[5], %r: f32[5,3], %n: f32[8]) -> (y: f32[8,5,3,4], s: f32[8,5], t: f32[8]) {
-  %bb = broadcast %b {dims=[1], shape=[8,5,3,4]} : f32[8,5,3,4]
-  %rr = broadcast %r {dims=[1,2], shape=[8,5,3,4]} : f32[8,5,3,4]
-  %i = iota {dim=2, dtype=f32, shape=[8,5,3,4]} : f32[8,5,3,4]
-  %a = add %x, %bb : f32[8,5,3,4]
-  %c = mul %a, %rr : f32[8,5,3,4]
-  %y = sub %c, %i : f32[8,5,3,4]
-  %s = reduce_sum %y {dims=[2,3]} : f32[8,5]
-  %t = neg %n : f32[8]
-  return %y, %s, %t
-}
-)");
-  const auto moved = cpu::ChannelsLastBody(body, Shape({8, 5, 3, 4}));
-  ASSERT_TRUE(moved.ok()) << moved.status();
-  const Graph expected = Parse(R"(
-graph @f(%x: f32[8,3,4,5], %b: f32[5], %r: f32[5,3], %n: f32[8]) -> (y: f32[8,3,4,5], s: f32[8,5], t: f32[8]) {
-  %bb = broadcast %b {dims=[1], shape=[8,5,3,4]} : f32[8,5,3,4]
-  %0 = transpose %bb {permutation=[0,2,3,1]} : f32[8,3,4,5]
-  %rr = broadcast %r {dims=[1,2], shape=[8,5,3,4]} : f32[8,5,3,4]
-  %1 = transpose %rr {permutation=[0,2,3,1]} : f32[8,3,4,5]
-  %i = iota {dim=2, dtype=f32, shape=[8,5,3,4]} : f32[8,5,3,4]
-  %2 = transpose %i {permutation=[0,2,3,1]} : f32[8,3,4,5]
-  %a = add %x, %0 : f32[8,3,4,5]
-  %c = mul %a, %1 : f32[8,3,4,5]
-  %y = sub %c, %2 : f32[8,3,4,5]
-  %s = reduce_sum %y {dims=[1,2]} : f32[8,5]
-  %t = neg %n : f32[8]
-  return %y, %s, %t
-}
-)");
-  EXPECT_EQ(moved->ToString(), expected.ToString());
-}
-
-TEST(ChannelsLastBody, RefusesWhatTheOrderOfElementsMattersTo) {
-  for (const std::string_view text : {
-           "graph @f(%x: f32[8,5,3,4]) -> (y: f32[40,12]) {\n  %y = reshape %x {shape=[40,12]} : f32[40,12]\n  return "
-           "%y\n}\n",
-           "graph @f(%x: f32[8,5,3,4]) -> (y: f32[5,8,3,4]) {\n"
-           "  %y = transpose %x {permutation=[1,0,2,3]} : f32[5,8,3,4]\n  return %y\n}\n",
-           "graph @f(%x: f32[8,5,3,4]) -> (y: f32[8,5,3]) {\n  %y = reduce_sum %x {dims=[3]} : f32[8,5,3]\n  return "
-           "%y\n}\n",
-       }) {
-    const auto moved = cpu::ChannelsLastBody(Parse(text), Shape({8, 5, 3, 4}));
-    EXPECT_TRUE(absl::IsUnimplemented(moved.status())) << text;
-  }
 }
 
 // --- Steps -----------------------------------------------------------------------------------------------------------

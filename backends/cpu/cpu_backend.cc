@@ -51,13 +51,7 @@ class CpuBackend : public Backend {
 };
 
 absl::Status EmitNode(const Node& node, EmitContext& c) {
-  // Ops that treat elements as bytes in row-major order. An all_reduce does not depend on the order: LowerCommon.
-  const bool reduces_all = node.op().collective() == CollectiveOp::kAllReduce;
-  const bool takes_rows =
-      node.op().has_trait(kKeepsOrder) || (node.op().has_trait(kCollective) && !reduces_all) || node.Is("push");
-  if (takes_rows && !(c.builder().part().HasEndOf(node) && !c.builder().part().Has(node.operand(0)))) {
-    RETURN_IF_ERROR(c.ReadAll(node).status());
-  }
+  if (c.builder().TakesRowMajor(node)) RETURN_IF_ERROR(c.ReadAll(node).status());
   ASSIGN_OR_RETURN(const bool done, c.builder().LowerCommon(node));
   if (done) return absl::OkStatus();
   const cpu::Emitter* emitter = cpu::FindEmitter(node.op_name());

@@ -5,31 +5,26 @@
 #include <algorithm>
 #include <optional>
 
-#include "backends/cpu/channels_last.h"
 #include "backends/cpu/emitters.h"
+#include "backends/loops/channels_last.h"
 #include "backends/loops/loop_body.h"
 
 namespace lockstep::cpu {
 namespace {
 
-// Returns the shape whose values the loop should read and write channels-last: that of an operand that was produced
-// channels-last, unless more operands of that shape were not. Empty if there is none.
+// Returns the shape whose values the loop should read and write channels-last; empty if there is none, or if oneDNN
+// lacks the dtype of such a value and could not reorder it.
 std::optional<Shape> ChannelsLastShape(const Node& node, const EmitContext& c) {
-  const auto& operands = node.operands();
-  const auto first =
-      std::find_if(operands.begin(), operands.end(), [&](const Value& value) { return c.IsChannelsLast(value); });
-  if (first == operands.end()) return std::nullopt;
-  const Shape& shape = first->shape();
-  int64_t balance = 0;
-  for (const Value& operand : operands) {
-    if (operand.shape() != shape) continue;
-    if (!OneDnnType(operand.dtype())) return std::nullopt;
-    balance += c.IsChannelsLast(operand) ? 1 : -1;
+  const std::optional<Shape> shape =
+      ChannelsLastShapeOf(node, {.is_channels_last = [&](Value value) { return c.IsChannelsLast(value); }});
+  const auto is_refused = [&](const TensorType& type) { return type.shape == shape && !OneDnnType(type.dtype); };
+  for (const Value& operand : node.operands()) {
+    if (is_refused(operand.type())) return std::nullopt;
   }
   for (size_t i = 0; i < node.num_results(); ++i) {
-    if (node.type(i).shape == shape && !OneDnnType(node.type(i).dtype)) return std::nullopt;
+    if (is_refused(node.type(i))) return std::nullopt;
   }
-  return balance < 0 ? std::nullopt : std::optional(shape);
+  return shape;
 }
 
 // The computation of a node's loop, and the shape of its channels-last values.
@@ -42,7 +37,7 @@ struct Loop {
 absl::StatusOr<Loop> LoopOf(const Node& node, const EmitContext& c) {
   ASSIGN_OR_RETURN(Graph body, LoopBodyOf(node));
   if (const std::optional<Shape> shape = ChannelsLastShape(node, c)) {
-    absl::StatusOr<Graph> moved = ChannelsLastBody(body, *shape);
+    absl::StatusOr<Graph> moved = ChannelsLastBody(body, shape);
     absl::StatusOr<LoopInfo> info = moved.ok() ? AnalyzeLoop(*moved, c.loop_sizes()) : moved.status();
     if (info.ok()) return Loop{std::move(*moved), std::move(*info), shape};
     if (!absl::IsUnimplemented(info.status())) return Annotate(info.status(), node.Describe());

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "backends/cpu/scoped_threads.h"
+#include "backends/loops/channels_last.h"
 
 namespace lockstep::cpu {
 
@@ -25,14 +26,7 @@ dnnl::memory::desc RowMajor(const TensorType& type) {
 dnnl::memory::desc ChannelsLast(const TensorType& type) {
   const auto dtype = OneDnnType(type.dtype);
   LOCKSTEP_CHECK(dtype.has_value() && type.shape.rank() >= 3) << type.ToString();
-  dnnl::memory::dims strides(type.shape.dims().size(), 1);
-  int64_t stride = type.shape[1];
-  for (size_t dim = strides.size(); dim-- > 2;) {
-    strides[dim] = stride;
-    stride *= type.shape.dims()[dim];
-  }
-  strides[0] = stride;
-  return {type.shape.dims(), *dtype, strides};
+  return {type.shape.dims(), *dtype, ChannelsLastStrides(type.shape.dims())};
 }
 
 std::string LayoutName(const dnnl::memory::desc& desc) {

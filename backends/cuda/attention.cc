@@ -78,7 +78,7 @@ uint64_t BytesBefore(const AttentionView& view) {
 Place ReadRows(const Node& node, size_t i, EmitContext& c, std::vector<int>& reads, AttentionRows& rows) {
   const AttentionView view = c.attention_views().OfOperand(node, i);
   rows = view.rows;
-  reads.push_back(c.builder().StoragesOf(view.base).front());
+  reads.push_back(c.ReadAs(node, view.base, /*channels_last=*/false));
   return {reads.size() - 1, BytesBefore(view)};
 }
 

@@ -206,7 +206,7 @@ TEST(RankDevice, AnotherOrderAlongTwoAxesIsRefused) {
       },
       &all);
   for (const absl::Status& status : all) {
-    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    // A rank finds it, or hears from another rank that it gave up for this reason.
     EXPECT_THAT(std::string(status.message()), testing::AllOf(HasSubstr("along data"), HasSubstr("along model")));
   }
   ExpectNothingLeft();

@@ -1,5 +1,5 @@
 // Convolution and its gradients with cuDNN, or a loop that writes zeros if a tensor has no elements. Values are
-// row-major.
+// channels-last where tensor cores multiply them (convolution_problem.h), filters too.
 
 #include <memory>
 
@@ -174,11 +174,14 @@ absl::Status EmitConvolution(const Node& node, EmitContext& c) {
   kernel.name = "cudnn." + node.op_name();
   kernel.scratch_bytes = problem.WorkspaceLimit();
   if (problem.tf32) kernel.arithmetic = Arithmetic::kTF32;
+  const bool channels_last = problem.channels_last;
   auto convolution = std::make_shared<Convolution>(std::move(problem), c.cudnn());
   c.AddPlan([convolution] { return convolution->Prepare(); },
             [convolution](CudaDevice& device) { return convolution->RunOnce(device); });
   kernel.run = [convolution](const KernelArgs& args) { return convolution->Run(args); };
-  c.Add(node, std::move(kernel), c.ReadAll(node), {c.Write(node)});
+  std::vector<int> reads;
+  for (const Value& operand : node.operands()) reads.push_back(c.ReadAs(node, operand, channels_last));
+  c.Add(node, std::move(kernel), std::move(reads), {c.WriteAs(EmitContext::ResultOf(node), channels_last)});
   return absl::OkStatus();
 }
 

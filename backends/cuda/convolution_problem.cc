@@ -2,12 +2,15 @@
 
 #include <algorithm>
 
+#include "backends/loops/channels_last.h"
 #include "core/attributes.h"
 
 namespace lockstep::cuda {
 namespace {
 
 using Dims = std::vector<int64_t>;
+
+constexpr uint32_t kUnit = 16;  // bytes that tensor cores read at once; engines see no larger alignment
 
 ConvolutionProblem::Side RowMajor(const TensorType& type) {
   Dims dims = type.shape.dims();
@@ -52,8 +55,13 @@ ConvolutionProblem::ConvolutionProblem(const Node& node, bool with_tf32, uint32_
     case DType::kBF16: type = CUDNN_DATA_BFLOAT16; break;
     default: tf32 = with_tf32;
   }
-  constexpr uint32_t kMost = 16;  // larger alignments make no difference to engines
-  alignment = std::min(kMost, std::max(of_values, static_cast<uint32_t>(SizeOf(node.type().dtype))));
+  alignment = std::min(kUnit, std::max(of_values, static_cast<uint32_t>(SizeOf(node.type().dtype))));
+  const auto unit = static_cast<int64_t>(kUnit / ElementBytes());
+  const bool has_tensor_cores = ElementBytes() == 2 || tf32;
+  channels_last =
+      has_tensor_cores && alignment == kUnit && filter.dims[1] % unit == 0 && filter.dims[0] % (groups() * unit) == 0;
+  if (!channels_last) return;
+  for (Side* side : {&x, &filter, &y}) side->strides = ChannelsLastStrides(side->dims);
 }
 
 uint64_t ConvolutionProblem::ElementBytes() const {
@@ -86,7 +94,7 @@ std::string ConvolutionProblem::ToString() const {
   return std::string(op) + " of x" + Shape(x.dims).ToString() + ", filter" + Shape(filter.dims).ToString() + ", y" +
          Shape(y.dims).ToString() + ", padding " + ListToString(padding_low) + "+" + ListToString(padding_high) +
          ", stride " + ListToString(stride) + ", dilation " + ListToString(dilation) + ", " + name +
-         (tf32 ? " in tf32" : "");
+         (tf32 ? " in tf32" : "") + (channels_last ? ", channels-last" : "");
 }
 
 }  // namespace lockstep::cuda

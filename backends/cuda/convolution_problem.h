@@ -18,7 +18,7 @@ namespace lockstep::cuda {
 struct ConvolutionProblem {
   enum class Kind { kForward, kGradInput, kGradFilter };
   struct Side {
-    std::vector<int64_t> dims, strides;  // strides in elements: those of row-major values, but any are allowed
+    std::vector<int64_t> dims, strides;  // strides in elements
   };
 
   Kind kind = Kind::kForward;
@@ -28,6 +28,11 @@ struct ConvolutionProblem {
   cudnnDataType_t compute = CUDNN_DATA_FLOAT;  // the type of accumulation
   bool tf32 = false;                           // f32 products may use the significands of TF32
   uint32_t alignment = 1;  // bytes, a power of two: of all addresses in runs, capped where engines see no difference
+  // All three tensors are channels-last, as tensor cores read them, if these may serve and cuDNN's conditions for them
+  // are met: the channels of each group fill units of 16 bytes (8 channels of 16 bits), and addresses are aligned to 16
+  // bytes. Otherwise the tensors are row-major: cuDNN pads the channels of such tensors itself, and without tensor
+  // cores it transposes nothing.
+  bool channels_last = false;
 
   // Requires a `convolution`, `convolution_grad_input` or `convolution_grad_filter` node without empty tensors.
   // `alignment` is that of all values; an element is always aligned to its size.

@@ -107,6 +107,37 @@ TEST_F(ConvolutionTest, AWideGradientUsesTensorCoresAndIsExact) {
   }
 }
 
+std::string WithChannels(const std::string& dtype, int64_t channels, int64_t filters) {
+  const std::string c = std::to_string(channels), k = std::to_string(filters);
+  return "graph @f(%x: " + dtype + "[2," + c + ",5,4], %w: " + dtype + "[" + k + "," + c + ",3,3]) -> (y: " + dtype +
+         "[2," + k + ",5,4]) {\n%y = convolution %x, %w {stride=[1, 1], padding_low=[1, 1], padding_high=[1, 1], " +
+         "dilation=[1, 1]} : " + dtype + "[2," + k + ",5,4]\nreturn %y\n}";
+}
+
+// Where tensor cores multiply and channels fill units of 16 bytes, all tensors are channels-last. The fake has no
+// kernel for tensor cores that takes other channels-last tensors.
+TEST_F(ConvolutionTest, IsChannelsLastWhereTensorCoresReadIt) {
+  struct Row {
+    const char* dtype;
+    bool tf32;
+    int64_t channels, filters;
+    const char* end;
+    double tolerance;
+  };
+  for (const Row& row :
+       {Row{"bf16", false, 8, 16, "bf16 channels-last, engine 7", 0.1},
+        Row{"f16", false, 16, 8, "f16 channels-last, engine 7", 1e-2}, Row{"bf16", false, 12, 8, "bf16, engine 7", 0.1},
+        Row{"bf16", false, 8, 12, "bf16, engine 7", 0.1}, Row{"f32", true, 4, 8, "f32 channels-last, engine 7", 2e-2},
+        Row{"f32", true, 3, 8, "f32, engine 7", 2e-2}, Row{"f32", false, 4, 8, "f32, engine 3", 1e-5},
+        Row{"f64", false, 4, 8, "f64, engine 7", 1e-12}}) {
+    const Graph graph = ParseForTest(WithChannels(row.dtype, row.channels, row.filters));
+    const auto results = Run(graph, row.tf32);
+    ASSERT_TRUE(results.ok()) << results.status();
+    ExpectRight(graph, *results, row.tolerance);
+    EXPECT_THAT(fake_.TakeCalls(), ElementsAre(testing::EndsWith(row.end)));
+  }
+}
+
 // Each kind of engine that must not be used is skipped, and the next heuristics are asked.
 TEST_F(ConvolutionTest, AsksTheNextHeuristics) {
   for (cudnnBackendNumericalNote_t note :
@@ -155,9 +186,9 @@ TEST_F(ConvolutionTest, RunsAgain) {
 
 // --- The problem ---------------------------------------------------------------------------------------------------
 
-ConvolutionProblem ProblemOf(const Graph& graph, bool tf32 = false) {
+ConvolutionProblem ProblemOf(const Graph& graph, uint32_t alignment = 64) {
   for (const Node& node : graph.nodes()) {
-    if (node.Is("convolution")) return {node, tf32, /*alignment=*/64};
+    if (node.Is("convolution")) return {node, /*tf32=*/false, alignment};
   }
   LOCKSTEP_CHECK(false) << "no convolution";
   std::abort();
@@ -187,6 +218,16 @@ TEST(ConvolutionProblemTest, OneSpatialDimensionIsSeenAsTwo) {
   EXPECT_THAT(problem.stride, ElementsAre(1, 2));
   EXPECT_THAT(problem.padding_high, ElementsAre(0, 2));
   EXPECT_THAT(problem.dilation, ElementsAre(1, 2));
+}
+
+TEST(ConvolutionProblemTest, IsChannelsLastAtAlignedAddresses) {
+  const Graph graph = ParseForTest(WithChannels("bf16", 8, 16));
+  const ConvolutionProblem aligned = ProblemOf(graph, 16), other = ProblemOf(graph, 8);
+  EXPECT_THAT(aligned.x.strides, ElementsAre(160, 1, 32, 8));
+  EXPECT_THAT(aligned.filter.strides, ElementsAre(72, 1, 24, 8));
+  EXPECT_THAT(aligned.y.strides, ElementsAre(320, 1, 64, 16));
+  EXPECT_THAT(aligned.ToString(), testing::EndsWith("bf16, channels-last"));
+  EXPECT_THAT(other.x.strides, ElementsAre(160, 20, 4, 1));
 }
 
 // The workspace has room for the three tensors with channels in eights: 3 channels become 8, 6 become 8.

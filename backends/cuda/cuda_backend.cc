@@ -20,6 +20,7 @@ bool cuda::Supports(const Node& node) {
 namespace {
 
 absl::Status EmitNode(const Node& node, EmitContext& c) {
+  if (c.builder().TakesRowMajor(node)) c.ReadAll(node);
   ASSIGN_OR_RETURN(const bool done, c.builder().LowerCommon(node));
   if (done) return absl::OkStatus();
   const cuda::Emitter* emitter = cuda::FindEmitter(node);
@@ -44,8 +45,8 @@ absl::StatusOr<Program> cuda::LowerGraph(const Graph& graph, const LoweringConte
       RETURN_IF_ERROR(EmitMatMulWithEpilogue(node, found->second, c));
     }
   }
-  ASSIGN_OR_RETURN(Program program, c.builder().Finish([](Value value) -> absl::StatusOr<int> {
-    return Internal() << "%" << value.name() << " is not row-major";
+  ASSIGN_OR_RETURN(Program program, c.builder().Finish([&](Value value) -> absl::StatusOr<int> {
+    return c.ReadAs(*value.node, value, /*channels_last=*/false);
   }));
   const std::string architecture = c.gpu().architecture;
   const GridCompiler compiler(

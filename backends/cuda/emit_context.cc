@@ -1,12 +1,68 @@
 #include "backends/cuda/emit_context.h"
 
+#include <algorithm>
 #include <map>
 
+#include "backends/cuda/convolution_problem.h"
+#include "backends/cuda/emitters.h"
+#include "backends/loops/channels_last.h"
 #include "core/check.h"
+#include "core/op_def.h"
 
 namespace lockstep::cuda {
+namespace {
 
-std::vector<int> EmitContext::ReadAll(const Node& node) const {
+std::string NameOf(Value value, bool channels_last) {
+  return channels_last && !IsAlsoRowMajor(value.shape()) ? "channels-last" : "";
+}
+
+}  // namespace
+
+EmitContext::EmitContext(const Graph& graph, const LoweringContext& with)
+    : builder_(graph, with.target.place), with_(with), attention_views_(graph) {
+  for (const Result& result : graph.results()) results_.insert(result.value);
+}
+
+int EmitContext::ReadAs(const Node& node, Value value, bool channels_last) {
+  const int found = builder_.Find(value, NameOf(value, channels_last));
+  if (found >= 0) return found;
+  const int from = builder_.StoragesOf(value).front();
+  Kernel kernel = ReorderKernel(value.type(), channels_last, *this);
+  const int to = WriteAs(value, channels_last);
+  Add(node, std::move(kernel), {from}, {to});
+  return to;
+}
+
+int EmitContext::WriteAs(Value value, bool channels_last) {
+  return builder_.Define(value, NameOf(value, channels_last), value.type().num_bytes());
+}
+
+bool EmitContext::IsChannelsLast(Value value) const {
+  return !builder_.storage(builder_.StoragesOf(value).front()).layout.empty();
+}
+
+bool EmitContext::ExistsAs(Value value, bool channels_last) const {
+  return builder_.Find(value, NameOf(value, channels_last)) >= 0;
+}
+
+int EmitContext::Need(Value value) const {
+  if (IsAlsoRowMajor(value.shape())) return 0;
+  bool needs_last = false, needs_rows = results_.contains(value);
+  for (const Node* user : value.node->users()) {
+    if (std::find(user->operands().begin(), user->operands().end(), value) == user->operands().end()) continue;
+    const Emitter* const emitter = FindEmitter(*user);
+    if (emitter == nullptr) {
+      needs_rows = needs_rows || builder_.TakesRowMajor(*user);
+    } else if (emitter->layout == Emitter::Layout::kByProblem) {
+      (ConvolutionProblem(*user, MayUseTf32(*user), alignment()).channels_last ? needs_last : needs_rows) = true;
+    } else {
+      needs_rows = needs_rows || emitter->layout == Emitter::Layout::kRowMajor;
+    }
+  }
+  return (needs_last ? 1 : 0) - (needs_rows ? 1 : 0);
+}
+
+std::vector<int> EmitContext::ReadAll(const Node& node) {
   std::vector<int> reads;
   for (size_t i = 0; i < node.operands().size(); ++i) reads.push_back(Read(node, i));
   return reads;

@@ -1,5 +1,6 @@
-// The context of the CUDA backend's emitters: the program being built, the target GPU, and the code of loops. Values
-// are row-major in memory. It lives while one graph is lowered.
+// The context of the CUDA backend's emitters: the program being built, the target GPU, the code of loops, and the
+// layouts of values, which are row-major or channels-last in memory (docs/decisions/0006). It lives while one graph is
+// lowered.
 
 #pragma once
 
@@ -49,8 +50,7 @@ inline CudaStream& StreamOf(const KernelArgs& args) { return static_cast<CudaStr
 
 class EmitContext {
  public:
-  EmitContext(const Graph& graph, const LoweringContext& with)
-      : builder_(graph, with.target.place), with_(with), attention_views_(graph) {}
+  EmitContext(const Graph& graph, const LoweringContext& with);
 
   ProgramBuilder& builder() { return builder_; }
   const LoweringContext& with() const { return with_; }
@@ -79,11 +79,21 @@ class EmitContext {
   std::shared_ptr<KernelImage> ImageOf(const std::string& family);
   DeviceKernel KernelOf(const std::string& family, std::string name);
 
-  // Returns the storage of operand i of the node.
-  int Read(const Node& node, size_t i) const { return builder_.StoragesOf(node.operand(i)).front(); }
-  std::vector<int> ReadAll(const Node& node) const;
-  // Returns the storage of a result.
+  // Returns the storage of operand i of the node, row-major, or of `value` in a layout. If it exists only in the other
+  // layout, a reorder is added, with the source of `node`, its reader.
+  int Read(const Node& node, size_t i) { return ReadAs(node, node.operand(i), /*channels_last=*/false); }
+  std::vector<int> ReadAll(const Node& node);
+  int ReadAs(const Node& node, Value value, bool channels_last);
+  // Returns the storage of a result, row-major or in a layout.
   int Write(const Node& node, size_t i = 0) { return builder_.Define(ResultOf(node, i)); }
+  int WriteAs(Value value, bool channels_last);
+
+  // Returns true if `value` was produced channels-last, or exists in a layout. If both layouts are the same in memory,
+  // a value is row-major.
+  bool IsChannelsLast(Value value) const;
+  bool ExistsAs(Value value, bool channels_last) const;
+  // Returns what the readers of `value` need: 1 if channels-last, -1 if row-major, and 0 if they take both or differ.
+  int Need(Value value) const;
 
   Instruction& Add(const Node& node, Kernel kernel, std::vector<int> reads, std::vector<int> writes) {
     return builder_.Add(node, std::move(kernel), std::move(reads), std::move(writes));
@@ -97,6 +107,7 @@ class EmitContext {
   const LoweringContext with_;
   const AttentionViews attention_views_;
   std::string op_;
+  std::unordered_set<Value, ValueHash> results_;                  // of the graph
   std::map<std::string, std::shared_ptr<KernelImage>> families_;  // by name
   std::vector<Graph> loop_bodies_;
   std::vector<std::string> loop_ops_;

@@ -12,10 +12,13 @@
 namespace lockstep::cuda {
 
 struct Emitter {
+  enum class Layout { kRowMajor, kEither, kByProblem };  // the last: convolution_problem.h
+
   std::string_view op;
   absl::Status (*emit)(const Node& node, EmitContext& c);
   // Returns true if the emitter supports the node, above all its dtypes.
   bool (*supports)(const Node& node);
+  Layout layout = Layout::kRowMajor;  // that its kernels need
 };
 
 // Returns true if there is a kernel for the node as it is. NeedsTf32 says whether it may be used only under TF32.
@@ -28,10 +31,12 @@ absl::StatusOr<Program> LowerGraph(const Graph& graph, const LoweringContext& wi
 // Returns the emitter that supports the node; null if there is none.
 const Emitter* FindEmitter(const Node& node);
 
-// loop.cc: fusions, and other ops that the loop compiler accepts as a body of one node
+// loop.cc: fusions, other ops that the loop compiler accepts as a body of one node, and reorders
 bool SupportsLoop(const Node& node);
 absl::Status EmitLoop(const Node& node, EmitContext& c);
 absl::Status EmitLoopOf(const Node& node, Graph body, EmitContext& c);  // `body` has the node's inputs and results
+// Returns a kernel that copies a value of N,C,spatial from one layout to the other.
+Kernel ReorderKernel(const TensorType& type, bool to_channels_last, EmitContext& c);
 // matmul.cc: with cuBLASLt, and loops for integers
 absl::Status EmitMatMul(const Node& node, EmitContext& c);
 bool SupportsMatMul(const Node& node);

@@ -1,7 +1,13 @@
-// Fused loops, compiled by the loop compiler: `fusion` nodes, and single nodes that become a loop of their own.
+// Fused loops, compiled by the loop compiler: `fusion` nodes, single nodes that become a loop of their own, and the
+// reorders between layouts.
+
+#include <algorithm>
+#include <optional>
 
 #include "backends/cuda/emitters.h"
+#include "backends/loops/channels_last.h"
 #include "backends/loops/loop_body.h"
+#include "core/check.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -59,6 +65,36 @@ std::vector<std::string> MessagesOf(const Graph& body) {
   return messages;
 }
 
+Kernel LoopKernel(std::string name, Graph body, const GridPlan& plan, EmitContext& c) {
+  Kernel kernel;
+  kernel.name = "ptx." + std::move(name);
+  kernel.scratch_bytes = static_cast<uint64_t>(plan.scratch_bytes());
+  std::vector<std::string> messages = MessagesOf(body);
+  const size_t num_reads = body.inputs().size(), num_writes = body.results().size();
+  kernel.run = LoopRunner(c.AddLoop(std::move(body)), std::move(messages), num_reads, num_writes);
+  return kernel;
+}
+
+// Adds a loop. `body` computes the values of `shape` channels-last, and reads those operands channels-last for which
+// `inputs` is true.
+absl::Status AddLoop(const Node& node, Graph body, const std::optional<Shape>& shape, const std::vector<bool>& inputs,
+                     EmitContext& c) {
+  const absl::StatusOr<GridPlan> plan = AnalyzeGrid(body, c.target().grid);
+  if (!plan.ok()) return plan.status();
+  std::vector<int> reads, writes;
+  for (size_t i = 0; i < node.operands().size(); ++i) reads.push_back(c.ReadAs(node, node.operand(i), inputs[i]));
+  for (size_t i = 0; i < node.num_results(); ++i) {
+    writes.push_back(c.WriteAs(EmitContext::ResultOf(node, i), node.type(i).shape == shape));
+  }
+  Kernel kernel = LoopKernel(node.op_name(), std::move(body), *plan, c);
+  Instruction& instruction = c.Add(node, std::move(kernel), std::move(reads), std::move(writes));
+  for (size_t result = 0; result < plan->in_place.size(); ++result) {
+    for (int operand : plan->in_place[result])
+      instruction.may_overwrite.emplace_back(static_cast<int>(result), operand);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 bool SupportsLoop(const Node& node) {
@@ -68,25 +104,42 @@ bool SupportsLoop(const Node& node) {
 
 absl::Status EmitLoop(const Node& node, EmitContext& c) {
   ASSIGN_OR_RETURN(Graph body, LoopBodyOf(node));
+  const std::optional<Shape> wanted =
+      ChannelsLastShapeOf(node, {.is_channels_last = [&](Value value) { return c.IsChannelsLast(value); },
+                                 .need = [&](Value value) { return c.Need(value); }});
+  // An operand that exists only in the other layout is read at transposed indices: a reorder would read it, write it
+  // and be read.
+  for (const std::optional<Shape>& shape : {wanted, std::optional<Shape>()}) {
+    std::vector<bool> inputs;
+    for (const Value& operand : node.operands()) {
+      const bool is_of_shape = operand.shape() == shape;
+      inputs.push_back(c.ExistsAs(operand, is_of_shape) == is_of_shape);
+    }
+    if (!shape && std::find(inputs.begin(), inputs.end(), true) == inputs.end()) break;
+    absl::StatusOr<Graph> moved = ChannelsLastBody(body, shape, inputs);
+    const absl::Status status = moved.ok() ? AddLoop(node, *std::move(moved), shape, inputs, c) : moved.status();
+    if (!absl::IsUnimplemented(status)) return Annotate(status, node.Describe());
+  }
   return EmitLoopOf(node, std::move(body), c);
 }
 
 absl::Status EmitLoopOf(const Node& node, Graph body, EmitContext& c) {
-  const absl::StatusOr<GridPlan> plan = AnalyzeGrid(body, c.target().grid);
-  if (!plan.ok()) return Annotate(plan.status(), node.Describe());
-  std::vector<int> reads = c.ReadAll(node), writes;
-  for (size_t i = 0; i < node.num_results(); ++i) writes.push_back(c.Write(node, i));
-  Kernel kernel;
-  kernel.name = "ptx." + node.op_name();
-  kernel.scratch_bytes = static_cast<uint64_t>(plan->scratch_bytes());
-  std::vector<std::string> messages = MessagesOf(body);
-  kernel.run = LoopRunner(c.AddLoop(std::move(body)), std::move(messages), reads.size(), writes.size());
-  Instruction& instruction = c.Add(node, std::move(kernel), std::move(reads), std::move(writes));
-  for (size_t result = 0; result < plan->in_place.size(); ++result) {
-    for (int operand : plan->in_place[result])
-      instruction.may_overwrite.emplace_back(static_cast<int>(result), operand);
-  }
-  return absl::OkStatus();
+  const std::vector<bool> row_major(node.operands().size(), false);
+  return Annotate(AddLoop(node, std::move(body), std::nullopt, row_major, c), node.Describe());
+}
+
+Kernel ReorderKernel(const TensorType& type, bool to_channels_last, EmitContext& c) {
+  Graph copy("reorder");
+  const absl::StatusOr<Value> x = copy.AddInput("x", type);
+  LOCKSTEP_CHECK(x.ok() && copy.AddResult("y", *x).ok());
+  const std::optional<Shape> shape = to_channels_last ? std::optional(type.shape) : std::nullopt;
+  absl::StatusOr<Graph> body = ChannelsLastBody(copy, shape, {!to_channels_last});
+  LOCKSTEP_CHECK(body.ok()) << body.status();
+  const absl::StatusOr<GridPlan> plan = AnalyzeGrid(*body, c.target().grid);
+  LOCKSTEP_CHECK(plan.ok()) << plan.status();
+  Kernel kernel = LoopKernel("reorder", *std::move(body), *plan, c);
+  kernel.is_reorder = true;
+  return kernel;
 }
 
 }  // namespace lockstep::cuda

@@ -162,6 +162,12 @@ Instruction& ProgramBuilder::Add(const Node& node, Kernel kernel, std::vector<in
   return program_.instructions.back();
 }
 
+bool ProgramBuilder::TakesRowMajor(const Node& node) const {
+  const bool moves = node.op().has_trait(kCollective) && node.op().collective() != CollectiveOp::kAllReduce;
+  if (!moves && !node.op().has_trait(kKeepsOrder) && !node.Is("push")) return false;
+  return !part_.HasEndOf(node) || part_.Has(node.operand(0));
+}
+
 absl::StatusOr<bool> ProgramBuilder::LowerCommon(const Node& node) {
   if (node.is_constant()) {
     RETURN_IF_ERROR(LowerConstant(node));

@@ -32,6 +32,8 @@ class ProgramBuilder {
   int MeshAxisOf(const Node& node) const;
   int64_t RanksAlong(const Node& node) const;  // the size of that axis
 
+  // Returns true if LowerCommon needs the operands of `node` row-major. An all_reduce does not depend on their order.
+  bool TakesRowMajor(const Node& node) const;
   // Lowers `node` if it needs no kernel of the backend; returns false if it does.
   absl::StatusOr<bool> LowerCommon(const Node& node);
 

@@ -274,7 +274,11 @@ LOCKSTEP_FAKE cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descri
   if (!wrong.empty()) return library.Refuse(wrong);
   if (of->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
     of->engine = of->Of(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG).engine;
-    if (!of->engine.takes) return library.Refuse("the engine does not take it", CUDNN_STATUS_NOT_SUPPORTED);
+    const auto& notes = of->engine.notes;
+    const bool has_tensor_cores =
+        std::find(notes.begin(), notes.end(), CUDNN_NUMERICAL_NOTE_TENSOR_CORE) != notes.end();
+    if (!of->engine.takes || (has_tensor_cores && !FakeConvolution(OperationOf(*of)).FitsTensorCores()))
+      return library.Refuse("the engine does not take it", CUDNN_STATUS_NOT_SUPPORTED);
     ++library.made_plans;
   }
   of->is_final = true;

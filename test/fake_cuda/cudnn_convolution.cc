@@ -190,13 +190,27 @@ std::string FakeConvolution::Check() const {
   return "";
 }
 
+bool FakeConvolution::FitsTensorCores() const {
+  constexpr int64_t kUnit = 16;
+  const auto unit = kUnit / static_cast<int64_t>(SizeOf(x.dtype));
+  const int64_t channels = filter.dims[1], filters = filter.dims[0] / (x.dims[1] / channels);
+  int last = 0;
+  bool is_aligned = true;
+  for (const FakeTensor* tensor : {&x, &filter, &y}) {
+    last += tensor->is_channels_last();
+    is_aligned = is_aligned && tensor->alignment >= kUnit;
+  }
+  return last == 0 || (last == 3 && is_aligned && channels % unit == 0 && filters % unit == 0);
+}
+
 std::string FakeConvolution::ToString() const {
   const auto row = std::find_if(std::begin(kOperations), std::end(kOperations),
                                 [&](const OperationNames& names) { return names.kind == kind; });
   return std::string("convolution ") + row->text + " x" + ListToString(x.dims) + " w" + ListToString(filter.dims) +
          " y" + ListToString(y.dims) + ", padding " + ListToString(padding_low) + "+" + ListToString(padding_high) +
          ", stride " + ListToString(stride) + ", dilation " + ListToString(dilation) + ", " +
-         std::string(DTypeName(x.dtype)) + ", engine " + std::to_string(engine.index);
+         std::string(DTypeName(x.dtype)) + (x.is_channels_last() ? " channels-last" : "") + ", engine " +
+         std::to_string(engine.index);
 }
 
 void FakeConvolution::Run() const {

@@ -18,6 +18,7 @@ struct FakeTensor {
 
   explicit FakeTensor(const FakeDescriptor& descriptor);
   size_t span() const;  // bytes from the first element to the last
+  bool is_channels_last() const { return strides[1] == 1 && strides.back() > 1; }
 };
 
 struct FakeConvolution {
@@ -37,6 +38,10 @@ struct FakeConvolution {
 
   // Returns a description of what does not fit together, or "".
   std::string Check() const;
+  // True if cuDNN documents that kernels for tensor cores take the tensors: all are row-major, which it pads and
+  // transposes itself, or all are channels-last, with channels in each group that fill units of 16 bytes, at addresses
+  // aligned to 16 bytes.
+  bool FitsTensorCores() const;
   std::string ToString() const;
   // Requires that `data` of the three sides is set.
   void Run() const;

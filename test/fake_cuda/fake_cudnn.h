@@ -15,7 +15,8 @@ namespace lockstep::cuda {
 
 // An engine that the heuristics return for every operation. An engine that is nondeterministic, narrows its operands,
 // adds in a narrower type, or uses Winograd's or Fourier's algorithm gives numbers that are far off. One with tensor
-// cores multiplies f32 in TF32.
+// cores multiplies f32 in TF32. It takes channels-last tensors only as NVIDIA documents: all three have this layout,
+// the channels of each group fill units of 16 bytes, and addresses are aligned to 16 bytes.
 struct FakeEngine {
   int64_t index = 0;
   std::vector<cudnnBackendNumericalNote_t> notes;
@@ -26,7 +27,7 @@ struct FakeEngine {
 class FakeCudnn {
  public:
   // The operations since the last call of this function, in order, such as "convolution forward x[2,3,8,8] w[4,3,3,3]
-  // y[2,4,8,8], padding [1,1]+[1,1], stride [1,1], dilation [1,1], f32, engine 3".
+  // y[2,4,8,8], padding [1,1]+[1,1], stride [1,1], dilation [1,1], f32, engine 3", or "f32 channels-last, engine 7".
   virtual std::vector<std::string> TakeCalls() = 0;
   // The wrong calls since the last call of this function.
   virtual std::vector<std::string> TakeMisuse() = 0;

@@ -135,6 +135,22 @@ TEST_F(FakeCudnnTest, OperationsThatDoNotFitTogether) {
               HasSubstr("ids of tensors are equal"));
 }
 
+// Channels-last tensors of f32 whose channels fill units of 16 bytes, and what does not.
+TEST_F(FakeCudnnTest, TensorCoresTakeChannelsLastTensorsAsDocumented) {
+  fake_.SetEngines(CUDNN_HEUR_MODE_A,
+                   {{.index = 7, .notes = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE}}, {.index = 3, .notes = {}}});
+  const CudnnDescriptor window = Final(Window({0, 0}, {1, 1}));
+  const auto engine = [&](int64_t channels, const List& y_strides) {
+    const CudnnDescriptor x = Final(Tensor(1, {1, channels, 3, 3}, {9 * channels, 1, 3 * channels, channels})),
+                          w = Final(Tensor(2, {4, channels, 2, 2}, {4 * channels, 1, 2 * channels, channels})),
+                          y = Final(Tensor(3, {1, 4, 2, 2}, y_strides)), operation = Final(Forward(x, w, y, window));
+    return PlanOperation(cudnn_, operation, {.workspace_bytes = 4096})->engine;
+  };
+  EXPECT_EQ(engine(8, {16, 1, 8, 4}), "engine 7");
+  EXPECT_EQ(engine(6, {16, 1, 8, 4}), "engine 3");
+  EXPECT_EQ(engine(8, {16, 4, 2, 1}), "engine 3");  // a row-major result
+}
+
 class FakeCudnnRunTest : public FakeCudnnTest {
  protected:
   void SetUp() override {

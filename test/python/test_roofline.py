@@ -1,4 +1,4 @@
-"""The roofline of a step: sums over its steps, and what ResNet-50 and GPT need at least on an H200."""
+"""The roofline of a step: sums over its steps, what ResNet-50 and GPT need at least on an H200, and its reorders."""
 
 from __future__ import annotations
 
@@ -77,3 +77,15 @@ def test_the_least_time_of_a_step_on_an_h200(
     found = (float(least[1]), float(moved[1]) / 1e3, float(moved[2]))
     assert found == pytest.approx((milliseconds, gigabytes, ratio), rel=2e-3)
     assert found[2] < 1.3
+
+
+@pytest.mark.parametrize(("precision", "reorders"), [("bf16", 0), (None, 16)], ids=["bf16", "TF32"])
+def test_only_filters_are_reordered_between_convolutions(precision: str | None, reorders: int) -> None:
+    """The stem, with three channels, and the gradient of its filter are row-major. In bf16 a conversion writes filters."""
+    benchmark = pytest.importorskip("roofline")
+    steps = benchmark.dry(benchmark.SPECS["resnet50"], precision, "h200").splitlines()
+    found = [step for step in steps if " ptx.reorder " in step]
+    assert len(found) == reorders
+    assert all(re.search(r" reads %[^ ]*\.weight  writes ", step) for step in found)
+    convolutions = [step for step in steps if " cudnn.convolution" in step]
+    assert (len(convolutions), sum(":channels-last" not in step for step in convolutions)) == (158, 2)

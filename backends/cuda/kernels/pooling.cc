@@ -11,6 +11,30 @@ namespace lockstep::cuda {
 inline int64_t PlaneOfX(const PoolArgs& a) { return a.axes[0].x * a.axes[1].x * a.axes[2].x; }
 inline int64_t PlaneOfY(const PoolArgs& a) { return a.axes[0].y * a.axes[1].y * a.axes[2].y; }
 
+// The element of a thread: its plane, and its position in the plane.
+struct PoolElement {
+  int64_t plane, image = 0, at;
+
+  // `size` is that of the planes whose elements the threads have.
+  PoolElement(const PoolArgs& a, int64_t size) {
+    const int64_t number = ThreadOfGrid(), row = number / (a.x_step == 1 ? size : a.channels);
+    if (a.x_step == 1) {
+      plane = row;
+      at = number % size;
+      if (a.y_step != 1) image = plane / a.channels;
+    } else {
+      at = row % size;
+      image = row / size;
+      plane = image * a.channels + number % a.channels;
+    }
+  }
+
+  // Returns the position in memory where the plane begins, in a tensor with planes of `size`.
+  int64_t Begin(const PoolArgs& a, int64_t size, int64_t step) const {
+    return step == 1 ? plane * size : image * size * a.channels + plane - image * a.channels;
+  }
+};
+
 // Calls f(position in the plane of x) for each element that the window at position `at` of y covers, in order.
 template <typename F>
 void ForTaps(const PoolArgs& a, int64_t at, F f) {
@@ -62,32 +86,35 @@ void ForWindows(const PoolArgs& a, int64_t at, F f) {
 // position.
 template <typename T>
 void MaxPool(const PoolArgs& a) {
-  const int64_t at = ThreadOfGrid(), y_plane = PlaneOfY(a), plane = at / y_plane;
-  if (plane >= a.planes) return;
-  const T* x = static_cast<const T*>(a.x) + plane * PlaneOfX(a);
+  const PoolElement element(a, PlaneOfY(a));
+  if (element.plane >= a.planes) return;
+  const T* x = static_cast<const T*>(a.x) + element.Begin(a, PlaneOfX(a), a.x_step);
   using Ordered = typename Number<T>::Ordered;
   int64_t best = -1;
   Ordered largest = 0;
-  ForTaps(a, at % y_plane, [&](int64_t place) {
-    const Ordered value = Number<T>::OrderedOf(x[place]);
+  ForTaps(a, element.at, [&](int64_t place) {
+    const Ordered value = Number<T>::OrderedOf(x[place * a.x_step]);
     if (best >= 0 && (largest != largest || value <= largest)) return;
     best = place;
     largest = value;
   });
-  if (a.maxima != nullptr) a.maxima[at] = static_cast<int32_t>(best);
-  if (a.y != nullptr) static_cast<T*>(a.y)[at] = best >= 0 ? x[best] : Number<T>::Of(-__builtin_inf());
+  if (a.maxima != nullptr) a.maxima[ThreadOfGrid()] = static_cast<int32_t>(best);
+  if (a.y == nullptr) return;
+  T* y = static_cast<T*>(a.y) + element.Begin(a, PlaneOfY(a), a.y_step);
+  y[element.at * a.y_step] = best >= 0 ? x[best * a.x_step] : Number<T>::Of(-__builtin_inf());
 }
 
 template <typename T>
 void MaxPoolGrad(const PoolArgs& a) {
-  const int64_t at = ThreadOfGrid(), x_plane = PlaneOfX(a), plane = at / x_plane;
-  if (plane >= a.planes) return;
-  const int64_t first = plane * PlaneOfY(a), place = at % x_plane;
+  const PoolElement element(a, PlaneOfX(a));
+  if (element.plane >= a.planes) return;
+  const T* dy = static_cast<const T*>(a.x) + element.Begin(a, PlaneOfY(a), a.y_step);
+  const int32_t* maxima = a.maxima + element.Begin(a, PlaneOfY(a), a.x_step);
   typename Number<T>::Wide total = 0;
-  ForWindows(a, place, [&](int64_t window) {
-    if (a.maxima[first + window] == place) total += Number<T>::WideOf(static_cast<const T*>(a.x)[first + window]);
+  ForWindows(a, element.at, [&](int64_t window) {
+    if (maxima[window * a.x_step] == element.at) total += Number<T>::WideOf(dy[window * a.y_step]);
   });
-  static_cast<T*>(a.y)[at] = Number<T>::Of(total);
+  static_cast<T*>(a.y)[ThreadOfGrid()] = Number<T>::Of(total);
 }
 
 // Returns the number of taps of the window at position `y` that are not padding.
@@ -112,23 +139,25 @@ inline double DivisorOf(const PoolArgs& a, int64_t window) {
 
 template <typename T>
 void AvgPool(const PoolArgs& a) {
-  const int64_t at = ThreadOfGrid(), y_plane = PlaneOfY(a), plane = at / y_plane;
-  if (plane >= a.planes) return;
-  const T* x = static_cast<const T*>(a.x) + plane * PlaneOfX(a);
+  const PoolElement element(a, PlaneOfY(a));
+  if (element.plane >= a.planes) return;
+  const T* x = static_cast<const T*>(a.x) + element.Begin(a, PlaneOfX(a), a.x_step);
   double total = 0;
-  ForTaps(a, at % y_plane, [&](int64_t place) { total += Number<T>::WideOf(x[place]); });
-  static_cast<T*>(a.y)[at] = Number<T>::Of(total / DivisorOf(a, at % y_plane));
+  ForTaps(a, element.at, [&](int64_t place) { total += Number<T>::WideOf(x[place * a.x_step]); });
+  T* y = static_cast<T*>(a.y) + element.Begin(a, PlaneOfY(a), a.y_step);
+  y[element.at * a.y_step] = Number<T>::Of(total / DivisorOf(a, element.at));
 }
 
 // Averages have no dilation, so that each window encloses only what it covers.
 template <typename T>
 void AvgPoolGrad(const PoolArgs& a) {
-  const int64_t at = ThreadOfGrid(), x_plane = PlaneOfX(a), plane = at / x_plane;
-  if (plane >= a.planes) return;
-  const T* dy = static_cast<const T*>(a.x) + plane * PlaneOfY(a);
+  const PoolElement element(a, PlaneOfX(a));
+  if (element.plane >= a.planes) return;
+  const T* dy = static_cast<const T*>(a.x) + element.Begin(a, PlaneOfY(a), a.y_step);
   double total = 0;
-  ForWindows(a, at % x_plane, [&](int64_t window) { total += Number<T>::WideOf(dy[window]) / DivisorOf(a, window); });
-  static_cast<T*>(a.y)[at] = Number<T>::Of(total);
+  ForWindows(a, element.at,
+             [&](int64_t window) { total += Number<T>::WideOf(dy[window * a.y_step]) / DivisorOf(a, window); });
+  static_cast<T*>(a.y)[ThreadOfGrid()] = Number<T>::Of(total);
 }
 
 #define LOCKSTEP_POOLING_KERNELS(K)                               \

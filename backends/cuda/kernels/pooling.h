@@ -1,5 +1,5 @@
-// Arguments of the pooling kernels, over [planes, spatial] with three spatial dimensions. With fewer, the outermost are
-// trivial.
+// Arguments of the pooling kernels, over [images, channels, spatial] with three spatial dimensions. With fewer, the
+// outermost are trivial. x and y are row-major or channels-last, each for itself.
 
 #pragma once
 
@@ -13,15 +13,18 @@ struct PoolAxis {
 };
 
 // max_pool_<dtype>: one thread per element of y. If `maxima` is not null, it receives the position of each maximum in
-// its plane of x; y may then be null.
+// its plane of x, in the layout of x; y may then be null.
 // max_pool_grad_<dtype>: dx from dy, given as `x`, and maxima; one thread per element of dx, given as `y`.
 // avg_pool_<dtype>, avg_pool_grad_<dtype>: the same without maxima.
+// Adjacent threads have adjacent elements in the layout of x, or of dx.
 struct PoolArgs {
   static constexpr int kPointers = 3;
   const void* x;
   void* y;
   int32_t* maxima;
-  int64_t planes;
+  int64_t planes;  // images * channels
+  int64_t channels;
+  int64_t x_step, y_step;  // between neighbours of a plane of x, y, dx or dy: 1, or `channels` if channels-last
   PoolAxis axes[3];
   uint32_t include_padding;
 };
