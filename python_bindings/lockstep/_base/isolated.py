@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import sys
 
-_PYTHON = (3, 11)  # as in bazel/setup.sh; another version lacks symbols that the extension module needs
-if sys.version_info[:2] != _PYTHON:
+PYTHON = (3, 11)  # bazel/setup.sh reads this line; another version lacks symbols that the extension module needs
+if sys.version_info[:2] != PYTHON:
     raise ImportError(
         "lockstep is built for Python {}.{}, this is Python {}.{} ({}): use .venv/bin/python of the checkout, which "
-        "`make setup` makes".format(*_PYTHON, *sys.version_info[:2], sys.executable)
+        "`make setup` makes".format(*PYTHON, *sys.version_info[:2], sys.executable)
     )
 
 _flags = sys.getdlopenflags()
