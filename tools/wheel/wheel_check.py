@@ -82,6 +82,11 @@ def check_libraries(environment: Environment) -> None:
             continue
         if OF_SYSTEM.match(library.name) is None:
             sys.exit(f"wheel-check: the package uses {library}, which is neither in the wheel nor on every Linux")
+    module = Path(package).parent / "_lockstep.so"
+    symbols = subprocess.run(["nm", "-D", "-g", "--defined-only", module], capture_output=True, text=True, check=True)
+    functions = [line.split()[-1] for line in symbols.stdout.splitlines() if line.split()[-2] != "W"]
+    if functions != ["PyInit__lockstep"]:
+        sys.exit(f"wheel-check: the extension module exports {', '.join(functions)}, expected PyInit__lockstep alone")
 
 
 def check_training(environment: Environment, ranks: int) -> None:
