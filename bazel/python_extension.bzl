@@ -31,7 +31,10 @@ def python_extension(name, srcs, hdrs, deps, **kwargs):
             "-Wl,-rpath,'$$ORIGIN/../../..'",
         ],
         linkshared = True,
-        deps = [":{}_functions".format(name)],
+        deps = [":{}_functions".format(name)] + select({
+            "//bazel:for_a_wheel": ["//bazel:arc4random"],
+            "//conditions:default": [],
+        }),
         **kwargs
     )
     native.filegroup(

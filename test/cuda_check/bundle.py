@@ -104,8 +104,8 @@ def open_mpi_folder(name: str) -> Path:
 
 
 def copy_open_mpi(closure: Closure) -> list[str]:
-    """Copies mpirun, orted and the plugins that need no further libraries. Returns the names of the other plugins, such
-    as those for network cards.
+    """Copies mpirun, orted, the library, and the plugins that need no further libraries. Returns the names of the other
+    plugins, such as those for network cards.
     """
     for program in ("mpirun", "orted"):
         source = shutil.which(program)
@@ -113,6 +113,9 @@ def copy_open_mpi(closure: Closure) -> list[str]:
             sys.exit(f"cuda-bundle: there is no {program}. Run `make setup`, or install openmpi-bin.")
         copy(Path(source), STAGE / "bin" / program)
         closure.add(Path(source).resolve())
+    library = (open_mpi_folder("libdir") / "libmpi.so").resolve()
+    closure.add(library)
+    closure.libraries["libmpi.so.40"] = library  # the name by which the extension module opens it
     shutil.copytree(open_mpi_folder("pkgdatadir"), STAGE / "openmpi/share", symlinks=False)
     left_out = []
     plugins = sorted(open_mpi_folder("pkglibdir").glob("mca_*.so"))

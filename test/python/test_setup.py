@@ -12,13 +12,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 INPUTS = ["setup.sh", "debian-packages.txt", "requirements.txt", "requirements-test.txt", "requirements-source.txt"]
+ISOLATED = "python_bindings/lockstep/_base/isolated.py"  # has the version of Python
 
 PROGRAMS = {
     "bin/id": "echo $USER_ID",
     "bin/sudo": 'echo "sudo $1" >> log; exec "$@"',
     "bin/dpkg-query": "for each in $INSTALLED; do echo installed $each; done; echo not-installed gamma",
     "bin/apt-get": 'echo "apt-get $*" >> log; echo Reading...; [ "$1" != "$FAILING" ]',
-    ".venv/bin/python": 'case "$*" in *sys.executable*) echo $0;; -m*) echo "$*" >> log;; esac',
+    ".venv/bin/python": 'case "$*" in *sys.executable*) echo $0;; *version_info*) echo 3.11;; -m*) echo "$*" >> log;; esac',
 }
 
 
@@ -37,6 +38,8 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / ".venv/src/protobuf").mkdir(parents=True)
     (tmp_path / ".venv/src/protobuf/version").write_text("grpcio-tools==1.51.1\n")
     (tmp_path / ".venv/lib/python3.11/site-packages").mkdir(parents=True)
+    (tmp_path / ISOLATED).parent.mkdir(parents=True)
+    shutil.copy(ROOT / ISOLATED, tmp_path / ISOLATED)
     stamp(tmp_path).write_text(wanted(tmp_path))
     return tmp_path
 
@@ -114,6 +117,15 @@ def test_changed_requirements_are_installed(tree: Path) -> None:
     files = "-r requirements.txt -r requirements-test.txt"
     assert log(tree) == [f"-m pip install --quiet --disable-pip-version-check {files}"]
     assert stamp(tree).read_text() == wanted(tree)
+
+
+def test_the_version_of_python_is_that_of_the_package(tree: Path) -> None:
+    source = (tree / ISOLATED).read_text()
+    assert "\nPYTHON = (3, 11)" in source
+    (tree / ISOLATED).write_text(source.replace("\nPYTHON = (3, 11)", "\nPYTHON = (3, 12)"))
+    done = set_up(tree)
+    assert done.returncode == 1
+    assert done.stderr == f"setup: error: PYTHON={tree}/.venv/bin/python is not a Python 3.12\n"
 
 
 def test_the_environment_of_another_checkout_keeps_its_package(tree: Path) -> None:

@@ -6,22 +6,15 @@ libraries would call a mixture of both copies and crash.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import sys
 
-_PYTHON = (3, 11)  # as in bazel/setup.sh; another version lacks symbols that the extension module needs
-if sys.version_info[:2] != _PYTHON:
+PYTHON = (3, 11)  # bazel/setup.sh reads this line; another version lacks symbols that the extension module needs
+if sys.version_info[:2] != PYTHON:
     raise ImportError(
         "lockstep is built for Python {}.{}, this is Python {}.{} ({}): use .venv/bin/python of the checkout, which "
-        "`make setup` makes".format(*_PYTHON, *sys.version_info[:2], sys.executable)
+        "`make setup` makes".format(*PYTHON, *sys.version_info[:2], sys.executable)
     )
-
-# MPI is loaded like other libraries. In isolation it would use another `environ` than a Python binary with a copy of
-# it, such as Debian's, and MPI_Init would free memory that it does not own.
-with contextlib.suppress(OSError):
-    ctypes.CDLL("libmpi.so.40")
 
 _flags = sys.getdlopenflags()
 sys.setdlopenflags(_flags | getattr(os, "RTLD_DEEPBIND", 0))

@@ -63,7 +63,8 @@ class Lines:
     def _shown(self, rank: int, line: bytes) -> bytes:
         text = line.rstrip(b"\r\n").rstrip(b"\0")
         end = b"\r" if line.endswith(b"\r\n") else b"\n"
-        ended = _ENDED.fullmatch(text + end)
+        message = text.removeprefix(b" ")  # Open MPI 5 writes a space after its tag
+        ended = _ENDED.fullmatch(message + end)
         if ended:
             code = int(ended[2]) + (128 if ended[1] == b"by signal" else 0)
             failed = code != 0 and not ended[6]
@@ -71,13 +72,13 @@ class Lines:
             if not failed or not self._names_ranks:  # not worth a line
                 return b""
             text = text.replace(ended[4] or b"", b"")
-        elif stopped := _STOPPED.fullmatch(text + end):
+        elif stopped := _STOPPED.fullmatch(message + end):
             host = stopped[2].decode(errors="replace")
             self._ends.note_stop(rank, host if stopped[1] != b"goes on" else "", of=int(stopped[4] or 0))
             if not self._names_ranks:
                 return b""
             text = text.replace(stopped[3] or b"", b"")
-        elif (waits := _WAITS.match(text)) and int(waits[1]) == rank:
+        elif (waits := _WAITS.match(message)) and int(waits[1]) == rank:
             self._ends.note_wait(rank)
         elif self._keeps_words and text.strip():
             self._ends.note_words(rank, text.decode(errors="replace"))

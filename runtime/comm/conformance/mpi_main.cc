@@ -9,7 +9,6 @@
 // measured=R only rank R requests measured costs. With single=R, rank R has initialised MPI itself, for one thread, and
 // all print their errors.
 
-#include <mpi.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -26,6 +25,7 @@
 #include "runtime/comm/conformance/cases.h"
 #include "runtime/comm/conformance/watchdog.h"
 #include "runtime/comm/mpi/mpi.h"
+#include "runtime/comm/mpi/mpi_library.h"
 
 namespace lockstep {
 namespace {
@@ -124,9 +124,11 @@ absl::Status InitializeForOneThread(const MpiOptions& options, int single) {
   if (rank.empty()) return absl::FailedPreconditionError("not under mpirun");
   const bool is_single = std::stoi(rank) == single;
   int provided = 0;
-  if (is_single) MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SINGLE, &provided);
+  const absl::Status opened = OpenMpi();
+  if (!opened.ok()) return opened;
+  if (is_single) Mpi().Init_thread(nullptr, nullptr, kMpiThreadSingle, &provided);
   std::printf("rank %s learns: %s\n", rank.c_str(), CreateMpi(options).status().ToString().c_str());
-  if (is_single) MPI_Finalize();
+  if (is_single) Mpi().Finalize();
   return absl::OkStatus();
 }
 

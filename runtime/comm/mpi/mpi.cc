@@ -1,6 +1,5 @@
 #include "runtime/comm/mpi/mpi.h"
 
-#include <mpi.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,9 +14,12 @@
 
 #include "absl/time/time.h"
 #include "core/status.h"
+#include "runtime/comm/in_process.h"
 #include "runtime/comm/measure_network.h"
 #include "runtime/comm/mpi/mpi_calls.h"
+#include "runtime/comm/mpi/mpi_library.h"
 #include "runtime/comm/mpi/mpi_links.h"
+#include "runtime/comm/mpi/mpi_roles.h"
 #include "runtime/comm/mpi/mpi_world.h"
 #include "runtime/comm/network/socket_links.h"
 #include "runtime/comm/rank_communicator.h"
@@ -31,18 +33,18 @@
 namespace lockstep {
 namespace {
 
-absl::StatusOr<MPI_Comm> Duplicate(MPI_Comm world, absl::Duration limit) {
-  MPI_Errhandler before;
-  MPI_Comm_get_errhandler(world, &before);
-  MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
-  auto comm = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
-  MPI_Request request = MPI_REQUEST_NULL;
-  absl::Status status = MpiStatus(MPI_Comm_idup(world, comm.get(), &request), "MPI_Comm_idup");
+absl::StatusOr<MpiComm> Duplicate(MpiComm world, absl::Duration limit) {
+  MpiErrhandler before{};
+  Mpi().Comm_get_errhandler(world, &before);
+  Mpi().Comm_set_errhandler(world, Mpi().errors_return);
+  auto comm = std::make_shared<MpiComm>(Mpi().comm_null);
+  MpiRequest request = Mpi().request_null;
+  absl::Status status = MpiStatus(Mpi().Comm_idup(world, comm.get(), &request), "MPI_Comm_idup");
   if (status.ok()) status = AwaitRequest(&request, comm, limit, "MPI_Comm_idup");
-  MPI_Comm_set_errhandler(world, before);
-  MPI_Errhandler_free(&before);
+  Mpi().Comm_set_errhandler(world, before);
+  Mpi().Errhandler_free(&before);
   RETURN_IF_ERROR(status);
-  RETURN_IF_ERROR(MpiStatus(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
+  RETURN_IF_ERROR(MpiStatus(Mpi().Comm_set_errhandler(*comm, Mpi().errors_return), "MPI_Comm_set_errhandler"));
   return *comm;
 }
 
@@ -109,7 +111,7 @@ Range GroupOf(int rank, const std::vector<int>& begins, int size) {
 
 // Returns 1 for each rank of a host that shares no memory with its neighbours, because one of them cannot open
 // another's memory: different users, user namespaces or process namespaces, or a /proc that hides processes.
-absl::StatusOr<std::vector<uint8_t>> RanksApart(MPI_Comm comm, int rank, const std::vector<RankFacts>& facts,
+absl::StatusOr<std::vector<uint8_t>> RanksApart(MpiComm comm, int rank, const std::vector<RankFacts>& facts,
                                                 int max_group, absl::Duration limit) {
   const int size = static_cast<int>(facts.size());
   const std::vector<int> begins = GroupBegins(facts, std::vector<uint8_t>(size, 0), max_group);
@@ -144,7 +146,7 @@ struct Outcome {
 };
 
 // Returns OK if `mine` is OK on every rank, otherwise the first error, the same on all ranks.
-absl::Status AgreeOnOutcome(MPI_Comm comm, int size, const absl::Status& mine, absl::Duration limit) {
+absl::Status AgreeOnOutcome(MpiComm comm, int size, const absl::Status& mine, absl::Duration limit) {
   Outcome outcome{.code = static_cast<int32_t>(mine.code())};
   CopyText(std::string_view(mine.message().data(), mine.message().size()), outcome.message, sizeof(outcome.message));
   ASSIGN_OR_RETURN(const std::vector<Outcome> all, GatherFacts(comm, size, outcome, limit));
@@ -179,9 +181,9 @@ absl::Status CheckSameOptions(const std::vector<RankFacts>& facts) {
 }
 
 absl::Status CheckThreadLevel() {
-  int level = MPI_THREAD_SINGLE;
-  MPI_Query_thread(&level);
-  if (level == MPI_THREAD_MULTIPLE) return absl::OkStatus();
+  int level = kMpiThreadSingle;
+  Mpi().Query_thread(&level);
+  if (level == kMpiThreadMultiple) return absl::OkStatus();
   return FailedPrecondition()
          << "MPI can carry messages between hosts only with MPI_THREAD_MULTIPLE, but another library initialised it "
          << "with thread level " << level << "; create the communicator first, or initialise MPI with that level";
@@ -189,7 +191,7 @@ absl::Status CheckThreadLevel() {
 
 // Sets `control` to the shared state of a group: its first rank creates it and publishes its location, and the others
 // open it. An error of this rank alone is in `control`; the function returns errors of the exchange.
-absl::Status ShareControlBlock(MPI_Comm comm, int rank, int size, int first, int ranks, absl::Duration limit,
+absl::Status ShareControlBlock(MpiComm comm, int rank, int size, int first, int ranks, absl::Duration limit,
                                absl::StatusOr<std::shared_ptr<Segment>>& control) {
   MemoryFacts where;
   if (rank == first) {
@@ -201,16 +203,29 @@ absl::Status ShareControlBlock(MPI_Comm comm, int rank, int size, int first, int
   return absl::OkStatus();
 }
 
+// Returns the world of a process that is the only rank. `missing` is the error if a launcher has started several.
+absl::StatusOr<std::unique_ptr<Communicator>> CreateWithoutMpi(const absl::Status& missing) {
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    const char* const ranks = std::getenv(variable);
+    if (ranks == nullptr || std::atoi(ranks) < 2) continue;
+    return Annotate(missing, std::string("this process is one of ") + ranks + " ranks (" + variable + ")");
+  }
+  ASSIGN_OR_RETURN(const std::optional<RoleCounts> roles, RolesOfEnvironment());
+  if (roles) return Annotate(missing, "this process is a worker of a job with servers");
+  return CreateSingle();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& options) {
   const absl::Duration limit = options.communicator.timeout;
+  if (const absl::Status found = OpenMpi(); !found.ok()) return CreateWithoutMpi(found);
   RETURN_IF_ERROR(InitializeMpi());
-  ASSIGN_OR_RETURN(MPI_Comm world, WorldOfWorkers(limit));
-  ASSIGN_OR_RETURN(MPI_Comm comm, Duplicate(world, limit));
+  ASSIGN_OR_RETURN(MpiComm world, WorldOfWorkers(limit));
+  ASSIGN_OR_RETURN(MpiComm comm, Duplicate(world, limit));
   int rank = 0, size = 1;
-  MPI_Comm_rank(comm, &rank);
-  MPI_Comm_size(comm, &size);
+  Mpi().Comm_rank(comm, &rank);
+  Mpi().Comm_size(comm, &size);
   ASSIGN_OR_RETURN(const std::vector<RankFacts> facts, GatherFacts(comm, size, FactsOfThisRank(options), limit));
   RETURN_IF_ERROR(CheckSameOptions(facts));
   ASSIGN_OR_RETURN(const std::vector<uint8_t> apart, RanksApart(comm, rank, facts, options.max_group, limit));
@@ -266,14 +281,15 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& option
   }
   // If MPI carries data, its communicator lives until MPI ends: freeing it is a collective, which a failed world cannot
   // run.
-  if (!by_mpi) MPI_Comm_free(&comm);
+  if (!by_mpi) Mpi().Comm_free(&comm);
   return communicator;
 }
 
-std::string MpiLibraryVersion() {
-  std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
+absl::StatusOr<std::string> MpiLibraryVersion() {
+  RETURN_IF_ERROR(OpenMpi());
+  std::string text(kMpiTextBytes, '\0');
   int length = 0;
-  if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS) return "an MPI library of unknown version";
+  if (Mpi().Get_library_version(text.data(), &length) != kMpiSuccess) return "an MPI library of unknown version";
   text.resize(static_cast<size_t>(length));
   return text;
 }

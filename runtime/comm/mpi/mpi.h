@@ -41,14 +41,15 @@ struct MpiOptions {
 // Returns the communicator of this process's rank in MPI_COMM_WORLD, duplicated. Collective over the world; may be
 // called several times. Initialises MPI with MPI_THREAD_MULTIPLE and finalises it when the process exits, unless
 // another library (mpi4py) has initialised it. If then MPI carries messages between hosts, that level must have been
-// provided. Without mpirun, this is a world of one rank. In a job with parameter servers, this is the world of the
-// workers (mpi_roles.h).
+// provided. Without mpirun, this is a world of one rank, which needs no MPI library. In a job with parameter servers,
+// this is the world of the workers (mpi_roles.h).
 //
 // TCP uses all network interfaces that are up, or those that the environment variable LOCKSTEP_INTERFACE names ("eth0",
 // "ib,eth": prefixes of names, separated by commas).
 absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const MpiOptions& options = {});
 
-// Returns the name and version of the MPI library, "Open MPI v4.1.4, ...". Does not need an initialised MPI.
-std::string MpiLibraryVersion();
+// Returns the name and version of the MPI library, "Open MPI v4.1.4, ...". Does not need an initialised MPI. If there
+// is no library, the error is that of LoadMpi (mpi_library.h).
+absl::StatusOr<std::string> MpiLibraryVersion();
 
 }  // namespace lockstep

@@ -35,16 +35,16 @@ std::atomic<int>& OwnerOfMpi() {
 
 // Returns true if all ranks of a failed world have reached their end, and so MPI_Finalize.
 bool AllAreThere() {
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  return MPI_Ibarrier(MPI_COMM_WORLD, &request) == MPI_SUCCESS &&
+  MpiRequest request = Mpi().request_null;
+  Mpi().Comm_set_errhandler(Mpi().comm_world, Mpi().errors_return);
+  return Mpi().Ibarrier(Mpi().comm_world, &request) == kMpiSuccess &&
          AwaitRequest(&request, nullptr, kLastBarrier, "MPI_Ibarrier").ok();
 }
 
 void Finalize() {
   if (getpid() != OwnerOfMpi()) return;
   int finalized = 0;
-  MPI_Finalized(&finalized);
+  Mpi().Finalized(&finalized);
   if (finalized || LiveMpiLinks() > 0)
     return;  // a communicator that was never destroyed may still use MPI in its thread
   if (WorldFailed() && !AllAreThere()) {
@@ -52,17 +52,17 @@ void Finalize() {
     return;
   }
   const MpiWait wait("MPI_Finalize", kFinalizePatience);
-  MPI_Finalize();
+  Mpi().Finalize();
 }
 
 }  // namespace
 
 void MarkMpiFailed() { WorldFailed() = true; }
 
-absl::Status AwaitRequest(MPI_Request* request, std::shared_ptr<void> memory, absl::Duration limit, const char* call) {
+absl::Status AwaitRequest(MpiRequest* request, std::shared_ptr<void> memory, absl::Duration limit, const char* call) {
   const absl::Duration end = SteadyNow() + limit;
   for (int complete = 0; !complete;) {
-    RETURN_IF_ERROR(MpiStatus(MPI_Test(request, &complete, MPI_STATUS_IGNORE), call));
+    RETURN_IF_ERROR(MpiStatus(Mpi().Test(request, &complete, Mpi().status_ignore), call));
     if (complete) break;
     if (SteadyNow() >= end) {
       KeepUntilDone(*request, std::move(memory));
@@ -77,18 +77,19 @@ absl::Status AwaitRequest(MPI_Request* request, std::shared_ptr<void> memory, ab
 absl::Status InitializeMpi() {
   static std::mutex mutex;
   std::lock_guard<std::mutex> lock(mutex);
+  RETURN_IF_ERROR(OpenMpi());
   int finalized = 0, initialized = 0;
-  MPI_Finalized(&finalized);
+  Mpi().Finalized(&finalized);
   if (finalized) return FailedPrecondition() << "MPI is finalised already";
   if (OwnerOfMpi() != 0 && OwnerOfMpi() != getpid()) {
     return FailedPrecondition() << "this process (" << getpid() << ") was forked from process " << OwnerOfMpi()
                                 << ", which is an MPI rank; a forked process is not";
   }
-  MPI_Initialized(&initialized);
+  Mpi().Initialized(&initialized);
   if (initialized) return absl::OkStatus();
   const MpiWait wait("MPI_Init", kInitPatience);
   int provided = 0;
-  RETURN_IF_ERROR(MpiStatus(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread"));
+  RETURN_IF_ERROR(MpiStatus(Mpi().Init_thread(nullptr, nullptr, kMpiThreadMultiple, &provided), "MPI_Init_thread"));
   OwnerOfMpi() = getpid();
   AtProcessEnd(Finalize);
   return absl::OkStatus();

@@ -3,8 +3,6 @@
 
 #pragma once
 
-#include <mpi.h>
-
 #include <memory>
 #include <utility>
 #include <vector>
@@ -14,27 +12,29 @@
 #include "absl/time/time.h"
 #include "core/status.h"
 #include "runtime/comm/mpi/mpi_failed.h"
+#include "runtime/comm/mpi/mpi_library.h"
 #include "runtime/comm/mpi/mpi_links.h"
 
 namespace lockstep {
 
-// Initialises MPI if it is not initialised, and then finalises it when the process exits.
+// Opens MPI's library (mpi_library.h). Initialises MPI if it is not initialised, and then finalises it when the process
+// exits.
 absl::Status InitializeMpi();
 
 // Waits for a nonblocking collective. `memory`, which it uses, is kept alive until the collective is complete.
-absl::Status AwaitRequest(MPI_Request* request, std::shared_ptr<void> memory, absl::Duration limit, const char* call);
+absl::Status AwaitRequest(MpiRequest* request, std::shared_ptr<void> memory, absl::Duration limit, const char* call);
 
 // Returns the T of all ranks, by rank.
 template <typename T>
-absl::StatusOr<std::vector<T>> GatherFacts(MPI_Comm comm, int size, const T& mine, absl::Duration limit) {
+absl::StatusOr<std::vector<T>> GatherFacts(MpiComm comm, int size, const T& mine, absl::Duration limit) {
   struct Facts {
     T mine;
     std::vector<T> all;
   };
   auto facts = std::make_shared<Facts>(Facts{mine, std::vector<T>(size)});
-  MPI_Request request = MPI_REQUEST_NULL;
+  MpiRequest request = Mpi().request_null;
   const int code =
-      MPI_Iallgather(&facts->mine, sizeof(T), MPI_BYTE, facts->all.data(), sizeof(T), MPI_BYTE, comm, &request);
+      Mpi().Iallgather(&facts->mine, sizeof(T), Mpi().byte, facts->all.data(), sizeof(T), Mpi().byte, comm, &request);
   RETURN_IF_ERROR(MpiStatus(code, "MPI_Iallgather"));
   RETURN_IF_ERROR(AwaitRequest(&request, facts, limit, "MPI_Iallgather"));
   return std::move(facts->all);

@@ -33,7 +33,7 @@ class GivenUp {
     static GivenUp& given_up = *new GivenUp;
     return given_up;
   }
-  void Add(MPI_Request request, std::shared_ptr<void> memory) {
+  void Add(MpiRequest request, std::shared_ptr<void> memory) {
     std::lock_guard<std::mutex> lock(mutex_);
     transfers_.emplace_back(request, std::move(memory));
   }
@@ -42,34 +42,34 @@ class GivenUp {
     std::lock_guard<std::mutex> lock(mutex_);
     std::erase_if(transfers_, [](auto& transfer) {
       int complete = 0;
-      return MPI_Test(&transfer.first, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && complete;
+      return Mpi().Test(&transfer.first, &complete, Mpi().status_ignore) == kMpiSuccess && complete;
     });
   }
 
  private:
   std::mutex mutex_;
-  std::vector<std::pair<MPI_Request, std::shared_ptr<void>>> transfers_;
+  std::vector<std::pair<MpiRequest, std::shared_ptr<void>>> transfers_;
 };
 
-class MpiRequest final : public LinkRequest {
+class MpiTransfer final : public LinkRequest {
  public:
-  MpiRequest(MPI_Request request, MessageBuffer buffer, bool receives)
+  MpiTransfer(MpiRequest request, MessageBuffer buffer, bool receives)
       : request_(request), buffer_(std::move(buffer)), receives_(receives) {}
-  ~MpiRequest() override {
-    if (request_ == MPI_REQUEST_NULL) return;
-    if (receives_) MPI_Cancel(&request_);
+  ~MpiTransfer() override {
+    if (request_ == Mpi().request_null) return;
+    if (receives_) Mpi().Cancel(&request_);
     GivenUp::Get().Add(request_, std::move(buffer_));
   }
 
   absl::StatusOr<bool> Test() override {
-    int complete = 0, bytes = 0, error = MPI_SUCCESS;
-    MPI_Status status;
-    const int code = MPI_Test(&request_, &complete, &status);
-    if (code != MPI_SUCCESS) MPI_Error_class(code, &error);
-    if (receives_ && error == MPI_ERR_TRUNCATE) return WrongSize() << "a longer one";
+    int complete = 0, bytes = 0, error = kMpiSuccess;
+    MpiReceived status;
+    const int code = Mpi().Test(&request_, &complete, &status);
+    if (code != kMpiSuccess) Mpi().Error_class(code, &error);
+    if (receives_ && error == Mpi().err_truncate) return WrongSize() << "a longer one";
     RETURN_IF_ERROR(MpiStatus(code, "MPI_Test"));
     if (!complete || !receives_) return complete != 0;
-    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    Mpi().Get_count(&status, Mpi().byte, &bytes);
     if (static_cast<size_t>(bytes) != buffer_->size()) return WrongSize() << "one of " << bytes;
     return true;
   }
@@ -80,7 +80,7 @@ class MpiRequest final : public LinkRequest {
            << "expected a message of " << buffer_->size() << " bytes, received ";
   }
 
-  MPI_Request request_;
+  MpiRequest request_;
   MessageBuffer buffer_;
   const bool receives_;
 };
@@ -88,7 +88,7 @@ class MpiRequest final : public LinkRequest {
 class MpiLinks final : public Links {
  public:
   // `ranks`: the ranks' numbers in `comm`.
-  MpiLinks(MPI_Comm comm, std::vector<int> ranks, uint32_t channel, std::vector<int> group_begins)
+  MpiLinks(MpiComm comm, std::vector<int> ranks, uint32_t channel, std::vector<int> group_begins)
       : comm_(comm), ranks_(std::move(ranks)), channel_(channel), group_begins_(std::move(group_begins)) {
     ++LiveLinks();
   }
@@ -98,19 +98,19 @@ class MpiLinks final : public Links {
   }
 
   absl::StatusOr<std::unique_ptr<LinkRequest>> Send(int to_rank, int tag, MessageBuffer buffer) override {
-    MPI_Request request = MPI_REQUEST_NULL;
-    const int code = MPI_Isend(buffer->data(), static_cast<int>(buffer->size()), MPI_BYTE, ranks_[to_rank], TagOf(tag),
-                               comm_, &request);
+    MpiRequest request = Mpi().request_null;
+    const int code = Mpi().Isend(buffer->data(), static_cast<int>(buffer->size()), Mpi().byte, ranks_[to_rank],
+                                 TagOf(tag), comm_, &request);
     RETURN_IF_ERROR(MpiStatus(code, "MPI_Isend"));
-    return std::make_unique<MpiRequest>(request, std::move(buffer), false);
+    return std::make_unique<MpiTransfer>(request, std::move(buffer), false);
   }
 
   absl::StatusOr<std::unique_ptr<LinkRequest>> Receive(int from_rank, int tag, MessageBuffer buffer) override {
-    MPI_Request request = MPI_REQUEST_NULL;
-    const int code = MPI_Irecv(buffer->data(), static_cast<int>(buffer->size()), MPI_BYTE, ranks_[from_rank],
-                               TagOf(tag), comm_, &request);
+    MpiRequest request = Mpi().request_null;
+    const int code = Mpi().Irecv(buffer->data(), static_cast<int>(buffer->size()), Mpi().byte, ranks_[from_rank],
+                                 TagOf(tag), comm_, &request);
     RETURN_IF_ERROR(MpiStatus(code, "MPI_Irecv"));
-    return std::make_unique<MpiRequest>(request, std::move(buffer), true);
+    return std::make_unique<MpiTransfer>(request, std::move(buffer), true);
   }
 
   // MPI moves data only when it is asked for completion, and cannot say when to ask again.
@@ -131,22 +131,24 @@ class MpiLinks final : public Links {
 
   std::optional<Notice> PollNotice() override {
     int there = 0;
-    MPI_Message handle;
-    MPI_Status status;
-    if (MPI_Improbe(MPI_ANY_SOURCE, TagOf(kMpiNoticeTag), comm_, &there, &handle, &status) != MPI_SUCCESS || !there) {
+    MpiMessage handle{};
+    MpiReceived status;
+    if (Mpi().Improbe(Mpi().any_source, TagOf(kMpiNoticeTag), comm_, &there, &handle, &status) != kMpiSuccess ||
+        !there) {
       GivenUp::Get().Sweep();
       return std::nullopt;
     }
     NoticeMessage message;
-    if (MPI_Mrecv(&message, sizeof(message), MPI_BYTE, &handle, &status) != MPI_SUCCESS) return std::nullopt;
-    return message.From(static_cast<int>(std::find(ranks_.begin(), ranks_.end(), status.MPI_SOURCE) - ranks_.begin()));
+    if (Mpi().Mrecv(&message, sizeof(message), Mpi().byte, &handle, &status) != kMpiSuccess) return std::nullopt;
+    return message.From(
+        static_cast<int>(std::find(ranks_.begin(), ranks_.end(), status.words[Mpi().source_word]) - ranks_.begin()));
   }
 
   absl::StatusOr<std::unique_ptr<Links>> Among(const std::vector<int>& ranks, uint32_t channel,
                                                std::vector<int> group_begins) const override {
     int* largest = nullptr;  // the largest tag that MPI accepts
     int known = 0;
-    RETURN_IF_ERROR(MpiStatus(MPI_Comm_get_attr(comm_, MPI_TAG_UB, &largest, &known), "MPI_Comm_get_attr"));
+    RETURN_IF_ERROR(MpiStatus(Mpi().Comm_get_attr(comm_, Mpi().tag_ub, &largest, &known), "MPI_Comm_get_attr"));
     if (!known || channel > static_cast<uint32_t>(*largest - kTags) / kTags) {
       return ErrorStream(absl::StatusCode::kResourceExhausted)
              << "MPI's tags (at most " << (known ? *largest : 0) << ") do not suffice for communicator number "
@@ -162,7 +164,7 @@ class MpiLinks final : public Links {
  private:
   int TagOf(int tag) const { return static_cast<int>(channel_) * kTags + tag; }
 
-  const MPI_Comm comm_;
+  const MpiComm comm_;
   const std::vector<int> ranks_;
   const uint32_t channel_;
   const std::vector<int> group_begins_;
@@ -172,20 +174,19 @@ class MpiLinks final : public Links {
 }  // namespace
 
 absl::Status MpiStatus(int code, const char* call) {
-  if (code == MPI_SUCCESS) return absl::OkStatus();
-  char text[MPI_MAX_ERROR_STRING] = {};
+  if (code == kMpiSuccess) return absl::OkStatus();
+  std::string text(kMpiTextBytes, '\0');
   int length = 0;
-  MPI_Error_string(code, text, &length);
+  Mpi().Error_string(code, text.data(), &length);
+  text.resize(static_cast<size_t>(length));
   return ErrorStream(absl::StatusCode::kUnavailable) << call << ": " << text;
 }
 
-void KeepUntilDone(MPI_Request request, std::shared_ptr<void> memory) {
-  GivenUp::Get().Add(request, std::move(memory));
-}
+void KeepUntilDone(MpiRequest request, std::shared_ptr<void> memory) { GivenUp::Get().Add(request, std::move(memory)); }
 
-std::unique_ptr<Links> CreateMpiLinks(MPI_Comm comm, std::vector<int> group_begins) {
+std::unique_ptr<Links> CreateMpiLinks(MpiComm comm, std::vector<int> group_begins) {
   int size = 0;
-  MPI_Comm_size(comm, &size);
+  Mpi().Comm_size(comm, &size);
   std::vector<int> ranks(size);
   std::iota(ranks.begin(), ranks.end(), 0);
   return std::make_unique<MpiLinks>(comm, std::move(ranks), 0, std::move(group_begins));

@@ -1,7 +1,5 @@
 #include "runtime/comm/mpi/mpi_roles.h"
 
-#include <mpi.h>
-
 #include <charconv>
 #include <cstdlib>
 #include <memory>
@@ -23,7 +21,7 @@ constexpr char kWorkers[] = "LOCKSTEP_WORKERS", kServers[] = "LOCKSTEP_SERVERS";
 struct Job {
   std::mutex mutex;
   bool has_joined = false;
-  MPI_Comm workers = MPI_COMM_WORLD;
+  MpiComm workers = {};
   std::unique_ptr<ServersOfJob> servers;
 };
 Job& ThisJob() {
@@ -51,13 +49,13 @@ struct RankInJob {
 // Joins the ranks of the job. Returns this one's number among all.
 absl::StatusOr<int> Join(Job& job, const RoleCounts& roles, const RankInJob& mine, absl::Duration limit) {
   int rank = 0, size = 1;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  Mpi().Comm_rank(Mpi().comm_world, &rank);
+  Mpi().Comm_size(Mpi().comm_world, &size);
   if (roles.workers + roles.servers != size) {
     return FailedPrecondition() << kWorkers << "=" << roles.workers << " and " << kServers << "=" << roles.servers
                                 << " are " << roles.workers + roles.servers << " ranks, and the MPI job has " << size;
   }
-  ASSIGN_OR_RETURN(const std::vector<RankInJob> all, GatherFacts(MPI_COMM_WORLD, size, mine, limit));
+  ASSIGN_OR_RETURN(const std::vector<RankInJob> all, GatherFacts(Mpi().comm_world, size, mine, limit));
   for (int r = 0; r < size; ++r) {
     if (all[static_cast<size_t>(r)].is_server == (r >= roles.workers)) continue;
     return FailedPrecondition() << "rank " << r << " on host " << all[static_cast<size_t>(r)].facts.host << " is a "
@@ -66,9 +64,9 @@ absl::StatusOr<int> Join(Job& job, const RoleCounts& roles, const RankInJob& min
                                 << roles.workers << " on are servers: mpirun -n " << roles.workers << " PROGRAM : -n "
                                 << roles.servers << " python -m lockstep serve";
   }
-  MPI_Comm of_role = MPI_COMM_NULL;
-  RETURN_IF_ERROR(MpiStatus(MPI_Comm_split(MPI_COMM_WORLD, mine.is_server, rank, &of_role), "MPI_Comm_split"));
-  RETURN_IF_ERROR(MpiStatus(MPI_Comm_set_errhandler(of_role, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
+  MpiComm of_role = Mpi().comm_null;
+  RETURN_IF_ERROR(MpiStatus(Mpi().Comm_split(Mpi().comm_world, mine.is_server, rank, &of_role), "MPI_Comm_split"));
+  RETURN_IF_ERROR(MpiStatus(Mpi().Comm_set_errhandler(of_role, Mpi().errors_return), "MPI_Comm_set_errhandler"));
   job.workers = of_role;
   job.servers = std::make_unique<ServersOfJob>();
   job.servers->worker = rank;
@@ -92,12 +90,12 @@ absl::StatusOr<std::optional<RoleCounts>> RolesOfEnvironment() {
   return RoleCounts{*workers, *servers};
 }
 
-absl::StatusOr<MPI_Comm> WorldOfWorkers(absl::Duration limit) {
+absl::StatusOr<MpiComm> WorldOfWorkers(absl::Duration limit) {
   Job& job = ThisJob();
   const std::lock_guard<std::mutex> lock(job.mutex);
   if (job.has_joined) return job.workers;
   ASSIGN_OR_RETURN(const std::optional<RoleCounts> roles, RolesOfEnvironment());
-  if (!roles) return MPI_COMM_WORLD;
+  if (!roles) return Mpi().comm_world;
   RankInJob mine;
   CopyText(HostName(), mine.facts.host, sizeof(mine.facts.host));
   RETURN_IF_ERROR(Join(job, *roles, mine, limit).status());
