@@ -276,9 +276,9 @@ True lets GPUs multiply f32 matrices with significands of 10 bits (TF32), which 
 they do so only where it rounds nothing: if both matrices were converted from 16 bits, as for gradients in mixed
 precision.)")),
       OfMachine("bool", Bound("tune", &O::tune, R"(
-True measures the time of cuBLASLt's algorithms for each matrix product on rank 0's GPU. All ranks then use the fastest.
-Algorithms differ in rounding. A file below ~/.cache/lockstep keeps the choices, so that later programs on this machine
-compute the same bits. False uses the library's first choice, without a file.)")),
+True measures the times of cuBLASLt's algorithms for each matrix product, and of cuDNN's engines for each convolution,
+on rank 0's GPU. All ranks then use the fastest. They differ in rounding. A file below ~/.cache/lockstep keeps the choices, so that later programs on this machine
+compute the same bits. False uses the libraries' first choices, without a file.)")),
       OfMachine("int | None", Number("memory_limit", &O::memory_limit, 1, kAnyNumber, R"(
 The maximum number of bytes that this rank holds during and between calls, as `exe.memory` counts them: states,
 constants, buckets of collectives and the arena. None: no limit. Inputs and results belong to the caller and are not

@@ -30,7 +30,7 @@ ABSL_FLAG(int, threads, 1, "threads of each rank");
 ABSL_FLAG(std::string, strategy, "", "options that ranks share (docs/options.md), such as wire=bf16,optimize=false");
 ABSL_FLAG(std::string, isa, "", "the instruction set that kernels may use, or the GPU to compile for (\"h200\")");
 ABSL_FLAG(bool, tune, false,
-          "matrix products on GPUs use the fastest algorithm, found by timing when the program is loaded");
+          "products and convolutions on GPUs use the fastest algorithm, found by timing when the program is loaded");
 ABSL_FLAG(bool, dry, false, "only compile and print the steps, which needs no such machine");
 ABSL_FLAG(bool, roofline, false,
           "print the least time of each step on the machine that is compiled for, by its operations and bytes");

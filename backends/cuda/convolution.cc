@@ -6,6 +6,7 @@
 #include "backends/cuda/convolution_problem.h"
 #include "backends/cuda/cudnn_graph.h"
 #include "backends/cuda/emitters.h"
+#include "backends/cuda/tuning.h"
 #include "core/builder.h"
 #include "core/check.h"
 
@@ -53,43 +54,70 @@ const OperationRow& RowOf(ConvolutionProblem::Kind kind) {
 }
 
 // One convolution. Its library descriptors are created when the program is loaded, because that needs a GPU.
-class Convolution {
+class Convolution final : public Tunable {
  public:
   Convolution(ConvolutionProblem problem, std::shared_ptr<CudnnHandle> cudnn)
       : problem_(std::move(problem)), cudnn_(std::move(cudnn)) {}
 
-  // Creates the plan and returns a text with its engine. Requires that the library's handle is open.
-  absl::StatusOr<std::string> Prepare() {
-    RETURN_IF_ERROR(Annotate(MakePlan(), problem_.ToString()));
-    return problem_.ToString() + ": " + plan_.engine;
+  std::string Key() const override {
+    return problem_.ToString() + ", aligned to " + std::to_string(problem_.alignment);
+  }
+  absl::Status Open() override { return Annotate(MakeOperation(), problem_.ToString()); }
+  std::string taken() const override { return problem_.ToString() + ": " + plan_.choice; }
+
+  absl::Status Take(const std::string& choice) override {
+    if (!choice.empty() && choice == plan_.choice) return absl::OkStatus();
+    absl::StatusOr<std::vector<CudnnPlan>> plans = Plans(1, choice);
+    if (!plans.ok()) return Annotate(plans.status(), problem_.ToString());
+    plan_ = std::move(plans->front());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Fastest(CudaDevice& device) override {
+    const absl::StatusOr<std::vector<CudnnPlan>> plans = Plans(kMostTimed, "");
+    if (!plans.ok()) return Annotate(plans.status(), problem_.ToString());
+    ASSIGN_OR_RETURN(const TrialMemory memory, MemoryFor(device));
+    const auto queue = [&](size_t i) { return RunIn(memory, (*plans)[i], device); };
+    const absl::StatusOr<size_t> fastest = FastestOf(plans->size(), queue, device);
+    if (!fastest.ok()) return Annotate(fastest.status(), problem_.ToString());
+    return (*plans)[*fastest].choice;
+  }
+
+  absl::Status RunOnce(CudaDevice& device) override {
+    ASSIGN_OR_RETURN(const TrialMemory memory, MemoryFor(device));
+    RETURN_IF_ERROR(RunIn(memory, plan_, device));
+    return device.Synchronize();
   }
 
   absl::Status Run(const KernelArgs& args) {
     LOCKSTEP_CHECK(!plan_.parts.empty()) << problem_.ToString() << " runs in a program that was not prepared";
-    return Run(StreamOf(args), {args.reads[0], args.reads[1], args.writes[0]}, args.scratch);
-  }
-
-  // Runs it on memory of its own, and waits for it. Requires that it is prepared.
-  absl::Status RunOnce(CudaDevice& device) {
-    const std::string label = "trying " + problem_.ToString();
-    std::vector<std::unique_ptr<DeviceMemory>> tensors;
-    for (const uint64_t bytes : problem_.BytesOfTensors()) {
-      ASSIGN_OR_RETURN(auto memory, device.Allocate(bytes, label));
-      tensors.push_back(std::move(memory));
-    }
-    ASSIGN_OR_RETURN(const auto workspace, device.Allocate(problem_.WorkspaceLimit(), label));
-    RETURN_IF_ERROR(
-        Run(*device.stream(), {tensors[0]->data(), tensors[1]->data(), tensors[2]->data()}, workspace->data()));
-    return device.Synchronize();
+    return Run(plan_, StreamOf(args), {args.reads[0], args.reads[1], args.writes[0]}, args.scratch);
   }
 
  private:
-  absl::Status Run(CudaStream& stream, const std::array<void*, 3>& pointers, std::byte* workspace) {
-    return Annotate(RunPlan(*cudnn_, plan_, stream, RowOf(problem_.kind).tensors, pointers, workspace),
+  absl::Status Run(const CudnnPlan& plan, CudaStream& stream, const std::array<void*, 3>& pointers,
+                   std::byte* workspace) {
+    return Annotate(RunPlan(*cudnn_, plan, stream, RowOf(problem_.kind).tensors, pointers, workspace),
                     problem_.ToString());
   }
 
-  absl::Status MakePlan() {
+  absl::Status RunIn(const TrialMemory& memory, const CudnnPlan& plan, CudaDevice& device) {
+    return Run(plan, *device.stream(), {memory.part(0), memory.part(1), memory.part(2)}, memory.part(3));
+  }
+
+  absl::StatusOr<TrialMemory> MemoryFor(CudaDevice& device) const {
+    const auto [x, y, z] = problem_.BytesOfTensors();
+    const std::array<uint64_t, 4> sizes = {x, y, z, problem_.WorkspaceLimit()};
+    return TrialMemory::Allocate(sizes, "trying " + problem_.ToString(), device);
+  }
+
+  absl::StatusOr<std::vector<CudnnPlan>> Plans(size_t most, const std::string& choice) const {
+    const EngineRequirements wishes = {.tensor_cores = problem_.type != CUDNN_DATA_FLOAT || problem_.tf32,
+                                       .workspace_bytes = problem_.WorkspaceLimit()};
+    return PlansFor(*cudnn_, tensors_.back(), wishes, most, choice);
+  }
+
+  absl::Status MakeOperation() {
     ASSIGN_OR_RETURN(const size_t x, AddTensor(kX, problem_.x, "x"));
     ASSIGN_OR_RETURN(const size_t filter, AddTensor(kFilter, problem_.filter, "the filter"));
     ASSIGN_OR_RETURN(const size_t y, AddTensor(kY, problem_.y, "y"));
@@ -105,11 +133,7 @@ class Convolution {
     } else {
       operation.Set(row.alpha, CUDNN_TYPE_FLOAT, 1.0f).Set(row.beta, CUDNN_TYPE_FLOAT, 0.0f);
     }
-    RETURN_IF_ERROR(operation.Finalize());
-    const EngineRequirements wishes = {.tensor_cores = problem_.type != CUDNN_DATA_FLOAT || problem_.tf32,
-                                       .workspace_bytes = problem_.WorkspaceLimit()};
-    ASSIGN_OR_RETURN(plan_, PlanOperation(*cudnn_, operation, wishes));
-    return absl::OkStatus();
+    return operation.Finalize();
   }
 
   absl::StatusOr<size_t> AddTensor(int64_t id, const ConvolutionProblem::Side& side, const char* what) {
@@ -139,7 +163,7 @@ class Convolution {
 
   const ConvolutionProblem problem_;
   const std::shared_ptr<CudnnHandle> cudnn_;  // shared by all kernels of the program
-  std::vector<CudnnDescriptor> tensors_;      // including the window and the operation; the plan refers to them
+  std::vector<CudnnDescriptor> tensors_;      // then the window and the operation; the plan refers to them
   CudnnPlan plan_;
 };
 
@@ -176,8 +200,7 @@ absl::Status EmitConvolution(const Node& node, EmitContext& c) {
   if (problem.tf32) kernel.arithmetic = Arithmetic::kTF32;
   const bool channels_last = problem.channels_last;
   auto convolution = std::make_shared<Convolution>(std::move(problem), c.cudnn());
-  c.AddPlan([convolution] { return convolution->Prepare(); },
-            [convolution](CudaDevice& device) { return convolution->RunOnce(device); });
+  c.AddConvolution(convolution);
   kernel.run = [convolution](const KernelArgs& args) { return convolution->Run(args); };
   std::vector<int> reads;
   for (const Value& operand : node.operands()) reads.push_back(c.ReadAs(node, operand, channels_last));

@@ -84,7 +84,7 @@ class CudaBackend final : public Backend {
       return NotFound() << "the bandwidth and the operations a second of " << gpu.name << " are not known";
     };
     target.fingerprint = target.gpu->name + ", " + target.gpu->architecture + (options.tf32 ? ", tf32" : "") +
-                         (options.tune ? ", algorithms of products by time" : "") + "\nLLVM " + LLVM_VERSION_STRING;
+                         (options.tune ? ", algorithms by time" : "") + "\nLLVM " + LLVM_VERSION_STRING;
     return target;
   }
 

@@ -124,35 +124,45 @@ constexpr Mode kModes[] = {
 
 }  // namespace
 
-absl::StatusOr<CudnnPlan> PlanOperation(const CudnnHandle& cudnn, const CudnnDescriptor& operation,
-                                        const EngineRequirements& wishes) {
+absl::StatusOr<std::vector<CudnnPlan>> PlansFor(const CudnnHandle& cudnn, const CudnnDescriptor& operation,
+                                                const EngineRequirements& wishes, size_t most,
+                                                const std::string& choice) {
   const CudnnApi& api = cudnn.api();
-  CudnnPlan plan;
-  CudnnDescriptor& graph = plan.parts.emplace_back(api, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "the operation graph");
-  RETURN_IF_ERROR(graph.Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation)
+  const auto graph =
+      std::make_shared<CudnnDescriptor>(api, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "the operation graph");
+  RETURN_IF_ERROR(graph->Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation)
                       .Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, cudnn.handle())
                       .Finalize());
+  std::vector<CudnnPlan> plans;
   std::string tried;
   for (const Mode& mode : kModes) {
-    auto configurations = Configurations(api, plan.parts.front(), mode.mode);
+    if (plans.size() == most) break;
+    auto configurations = Configurations(api, *graph, mode.mode);
     if (!configurations.ok()) {
       tried += std::string("; ") + mode.name + ": " + std::string(configurations.status().message());
       continue;
     }
     tried += std::string("; ") + mode.name + (configurations->empty() ? ": no engine" : "");
-    for (CudnnDescriptor& config : *configurations) {
+    for (size_t i = 0; i < configurations->size() && plans.size() < most; ++i) {
+      const std::string number = std::string(mode.name) + ", number " + std::to_string(i + 1) + ", ";
+      if (!choice.empty() && !choice.starts_with(number)) continue;
       std::string engine = "an engine";
       std::vector<CudnnDescriptor> made;
-      const absl::Status status = TryConfiguration(cudnn, config, wishes, engine, made);
-      if (status.ok()) {
-        plan.engine = std::move(engine);
-        plan.parts.push_back(std::move(config));
+      const absl::Status status = TryConfiguration(cudnn, (*configurations)[i], wishes, engine, made);
+      if (!status.ok()) {
+        tried += ", " + engine + ": " + std::string(status.message());
+      } else if (!choice.empty() && choice != number + engine) {
+        tried += ", " + engine + ", not that of the choice " + choice;
+      } else {
+        CudnnPlan& plan = plans.emplace_back();
+        plan.graph = graph;
+        plan.choice = number + engine;
+        plan.parts.push_back(std::move((*configurations)[i]));
         std::move(made.begin(), made.end(), std::back_inserter(plan.parts));
-        return plan;
       }
-      tried += ", " + engine + ": " + std::string(status.message());
     }
   }
+  if (!plans.empty()) return plans;
   return Unimplemented() << "no engine for it that may be used with a workspace of " << wishes.workspace_bytes
                          << " bytes" << tried;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -76,17 +77,19 @@ struct EngineRequirements {
 
 // The plan for running one operation.
 struct CudnnPlan {
-  std::vector<CudnnDescriptor> parts;  // the descriptors that the plan refers to, and the plan last
-  std::string engine;                  // "engine 3"
+  std::shared_ptr<const CudnnDescriptor> graph;  // and `parts`: what the plan refers to, and the plan last
+  std::vector<CudnnDescriptor> parts;
+  std::string choice;  // the recommendation, and its engine: "mode A, number 2, engine 3"
   cudnnBackendDescriptor_t plan() const { return parts.back().value(); }
 };
 
-// Returns the plan of the first engine that the heuristics recommend (mode A, then B, then the fallback) which meets
-// the wishes and supports `operation`. It is the same on equal GPUs with equal libraries if cuDNN finds all its parts:
-// ranks compare their engines (preparation.h). Returns Unimplemented, with the engines that were tried, if there is
-// none.
-absl::StatusOr<CudnnPlan> PlanOperation(const CudnnHandle& cudnn, const CudnnDescriptor& operation,
-                                        const EngineRequirements& wishes);
+// Returns the plans of the first recommendations of the heuristics (mode A, then B, then the fallback) which meet the
+// wishes and support `operation`: at most `most`, or only that of `choice` if it is not empty. They are the same on
+// equal GPUs with equal libraries if cuDNN finds all its parts: ranks compare their choices (preparation.h). Returns
+// Unimplemented, with the engines that were tried, if there is none.
+absl::StatusOr<std::vector<CudnnPlan>> PlansFor(const CudnnHandle& cudnn, const CudnnDescriptor& operation,
+                                                const EngineRequirements& wishes, size_t most,
+                                                const std::string& choice);
 
 // Queues the plan. The tensor with id ids[i] is at `pointers`[i]; tensors and workspace are on the GPU.
 absl::Status RunPlan(const CudnnHandle& cudnn, const CudnnPlan& plan, CudaStream& stream, std::span<const int64_t> ids,

@@ -5,6 +5,7 @@
 
 #include "backends/cuda/convolution_problem.h"
 #include "backends/cuda/emitters.h"
+#include "backends/cuda/tunable_product.h"
 #include "backends/loops/channels_last.h"
 #include "core/check.h"
 #include "core/op_def.h"
@@ -87,7 +88,7 @@ DeviceKernel EmitContext::KernelOf(const std::string& family, std::string name) 
 
 std::shared_ptr<Product> EmitContext::AddProduct(const MatMulProblem& problem, uint64_t workspace) {
   auto product = std::make_shared<Product>(problem, workspace, with_.preparation.cublaslt());
-  with_.preparation.AddProduct(product, op_);
+  with_.preparation.AddProduct(std::make_shared<TunableProduct>(product), op_);
   return product;
 }
 

@@ -69,11 +69,9 @@ class EmitContext {
   absl::Status CompileLoops(const GridCompiler& compiler);
 
   const std::shared_ptr<CudnnHandle>& cudnn() const { return with_.preparation.cudnn(); }
-  // Adds work for when the program is loaded: a cuDNN plan, where `make` returns a text with the chosen engine, or a
-  // product, which may use up to `workspace` bytes.
-  void AddPlan(std::function<absl::StatusOr<std::string>()> make, std::function<absl::Status(CudaDevice&)> run_once) {
-    with_.preparation.AddPlan(std::move(make), std::move(run_once), op_);
-  }
+  // Adds work for when the program is loaded: the choice of an engine, or of the algorithm of a product, which may use
+  // up to `workspace` bytes.
+  void AddConvolution(std::shared_ptr<Tunable> problem) { with_.preparation.AddConvolution(std::move(problem), op_); }
   std::shared_ptr<Product> AddProduct(const MatMulProblem& problem, uint64_t workspace);
   // Returns the image of a family of kernels/, which all its kernels in a program share, or one kernel of it.
   std::shared_ptr<KernelImage> ImageOf(const std::string& family);

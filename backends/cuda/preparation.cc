@@ -1,11 +1,10 @@
 #include "backends/cuda/preparation.h"
 
 #include <algorithm>
-#include <set>
 
 #include "backends/codegen/run_jobs.h"
+#include "backends/cuda/choice_cache.h"
 #include "backends/cuda/gpu.h"
-#include "backends/cuda/product_cache.h"
 #include "core/status.h"
 #include "runtime/execution/agreement.h"
 
@@ -27,27 +26,26 @@ absl::Status Preparation::Run(CudaDevice& device, Communicator& communicator) {
   RETURN_IF_ERROR(LoadImages(device));
   RETURN_IF_ERROR(OpenLibraries());
   RETURN_IF_ERROR(AgreeOnLibraries(device, communicator));
-  RETURN_IF_ERROR(MakePlans(communicator));
-  RETURN_IF_ERROR(ChooseProducts(device, communicator));
+  const std::string cudnn = convolutions_.empty() ? "" : "cuDNN " + cudnn_->api().from.version.ToString() + Nvrtc();
+  const std::string cublaslt = products_.empty() ? "" : "cuBLASLt " + cublaslt_->api().from.version.ToString();
+  RETURN_IF_ERROR(Choose(convolutions_, cudnn, device, communicator));
+  RETURN_IF_ERROR(AgreeOnEngines(communicator));
+  RETURN_IF_ERROR(Choose(products_, cublaslt, device, communicator));
   return communicator.size() > 1 ? RunLibrariesOnce(device) : absl::OkStatus();
 }
 
-absl::Status Preparation::ChooseProducts(CudaDevice& device, Communicator& communicator) {
-  for (const ProductOfOp& each : products_) RETURN_IF_ERROR(Annotate(each.product->Open(), each.op));
-  if (!tune_) return TakeFirstChoices(products_);
-  if (products_.empty()) return absl::OkStatus();
-  const std::string machine = DescribeGpu(device) + ", CUDA driver " + device.api().from.version.ToString() +
-                              ", cuBLASLt " + cublaslt_->api().from.version.ToString();
-  return TakeFastest(products_, {.machine = machine, .cache = ProductCachePath()}, device, communicator);
+absl::Status Preparation::Choose(const std::vector<TunableOfOp>& problems, const std::string& library,
+                                 CudaDevice& device, Communicator& communicator) {
+  for (const TunableOfOp& each : problems) RETURN_IF_ERROR(Annotate(each.problem->Open(), each.op));
+  if (problems.empty() || !tune_) return TakeFirstChoices(problems);
+  const std::string machine =
+      DescribeGpu(device) + ", CUDA driver " + device.api().from.version.ToString() + ", " + library;
+  return TakeFastest(problems, {.machine = machine, .cache = ChoiceCachePath()}, device, communicator);
 }
 
 absl::Status Preparation::RunLibrariesOnce(CudaDevice& device) {
   RETURN_IF_ERROR(RunEachOnce(products_, device));
-  std::set<std::string> done;
-  for (const Plan& plan : plans_) {
-    if (done.insert(plan.choice).second) RETURN_IF_ERROR(Annotate(plan.run_once(device), plan.op));
-  }
-  return absl::OkStatus();
+  return RunEachOnce(convolutions_, device);
 }
 
 // The driver compiles an image when it is loaded, on the calling thread.
@@ -75,35 +73,31 @@ absl::Status Preparation::LoadImage(CudaDevice& device, const Image& image) {
 
 absl::Status Preparation::OpenLibraries() {
   if (!products_.empty()) RETURN_IF_ERROR(Annotate(cublaslt_->Open(), products_.front().op));
-  if (!plans_.empty()) RETURN_IF_ERROR(Annotate(cudnn_->Open(), plans_.front().op));
+  if (!convolutions_.empty()) RETURN_IF_ERROR(Annotate(cudnn_->Open(), convolutions_.front().op));
   return absl::OkStatus();
 }
 
 // cuDNN silently omits an engine if it cannot open a library that the engine needs, such as NVRTC.
-absl::Status Preparation::MakePlans(Communicator& communicator) {
+absl::Status Preparation::AgreeOnEngines(Communicator& communicator) const {
+  if (communicator.size() == 1 || convolutions_.empty()) return absl::OkStatus();
   std::string chosen;
-  for (Plan& plan : plans_) {
-    const absl::StatusOr<std::string> made = plan.make();
-    if (!made.ok()) return Annotate(made.status(), plan.op);
-    plan.choice = *made;
-    chosen += plan.op + ": " + plan.choice + "\n";
-  }
-  if (communicator.size() == 1 || plans_.empty()) return absl::OkStatus();
+  for (const TunableOfOp& each : convolutions_) chosen += each.op + ": " + each.problem->taken() + "\n";
   return AgreeOnText(communicator, "engines of cuDNN of @" + program_, chosen,
                      "Different engines round differently. Give all ranks the same libraries, including NVRTC, with "
                      "which cuDNN compiles some of its engines; `lockstep doctor` lists the libraries of a rank.");
 }
 
+std::string Preparation::Nvrtc() const {
+  const LoadedFrom& nvrtc = cudnn_->api().nvrtc;
+  return nvrtc.path.empty() ? " without NVRTC" : " with NVRTC " + nvrtc.version.ToString();
+}
+
 // The GPU and the versions of the libraries determine the chosen algorithms and their rounding.
 absl::Status Preparation::AgreeOnLibraries(const CudaDevice& device, Communicator& communicator) const {
-  if (communicator.size() == 1 || (products_.empty() && plans_.empty())) return absl::OkStatus();
+  if (communicator.size() == 1 || (products_.empty() && convolutions_.empty())) return absl::OkStatus();
   std::string text = DescribeGpu(device);
   if (!products_.empty()) text += "\ncuBLASLt " + cublaslt_->api().from.version.ToString();
-  if (!plans_.empty()) {
-    const LoadedFrom& nvrtc = cudnn_->api().nvrtc;
-    text += "\ncuDNN " + cudnn_->api().from.version.ToString() +
-            (nvrtc.path.empty() ? " without NVRTC" : " with NVRTC " + nvrtc.version.ToString());
-  }
+  if (!convolutions_.empty()) text += "\ncuDNN " + cudnn_->api().from.version.ToString() + Nvrtc();
   return AgreeOnText(communicator, "GPUs and their libraries of @" + program_, text,
                      "Products and convolutions of different GPUs or library versions round differently. Give all "
                      "ranks the same GPUs and the same versions of the libraries.");

@@ -1,11 +1,10 @@
 // The work that a program does once on its GPU when it is loaded (Executable::prepare): compiles the images of its
-// kernels to machine code, on several threads, makes the plans of its convolutions, and chooses the algorithms of its
+// kernels to machine code, on several threads, and chooses the engines of its convolutions and the algorithms of its
 // products. Filled while a graph and the bodies of its loops, which share it, are lowered; it lives as long as the
 // program. One thread at a time may use it.
 
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,15 +14,15 @@
 #include "backends/cuda/cudnn_graph.h"
 #include "backends/cuda/kernel_image.h"
 #include "backends/cuda/product.h"
-#include "backends/cuda/product_choice.h"
+#include "backends/cuda/tuning.h"
 #include "runtime/communicator.h"
 
 namespace lockstep::cuda {
 
 class Preparation {
  public:
-  // `program` is its name, for messages; `gpu` is the GPU that it is compiled for. `tune`: products use the fastest
-  // algorithm, else the library's first choice.
+  // `program` is its name, for messages; `gpu` is the GPU that it is compiled for. `tune`: products and convolutions
+  // are computed in the fastest way, else in the libraries' first.
   Preparation(std::string program, GpuDescription gpu, bool tune)
       : program_(std::move(program)), gpu_(std::move(gpu)), tune_(tune) {}
   Preparation(const Preparation&) = delete;
@@ -36,14 +35,11 @@ class Preparation {
   // Adds an image to be loaded, with this kernel of it; an empty name means that the kernels are not known by name.
   // `op` is the op that runs it, for messages.
   void AddKernel(const std::shared_ptr<KernelImage>& image, const std::string& kernel, const std::string& op);
-  // Adds a cuDNN plan. `make` is called with cuDNN open and returns a line that describes the choice. `run_once` is
-  // then called if the program has several ranks: it runs the plan on memory of its own and waits for it.
-  void AddPlan(std::function<absl::StatusOr<std::string>()> make, std::function<absl::Status(CudaDevice&)> run_once,
-               const std::string& op) {
-    plans_.push_back({std::move(make), std::move(run_once), op, {}});
+  void AddConvolution(std::shared_ptr<Tunable> problem, const std::string& op) {
+    convolutions_.push_back({std::move(problem), op});
   }
-  void AddProduct(std::shared_ptr<Product> product, const std::string& op) {
-    products_.push_back({std::move(product), op});
+  void AddProduct(std::shared_ptr<Tunable> problem, const std::string& op) {
+    products_.push_back({std::move(problem), op});
   }
 
   // All ranks of the communicator must call it, with their devices.
@@ -59,23 +55,20 @@ class Preparation {
     std::vector<Kernel> kernels;  // the kernels that are known by name
     absl::Status status;          // of loading it
   };
-  struct Plan {
-    std::function<absl::StatusOr<std::string>()> make;
-    std::function<absl::Status(CudaDevice&)> run_once;
-    std::string op;
-    std::string choice;  // the problem and its engine, as `make` has returned them
-  };
 
   absl::Status LoadImages(CudaDevice& device);
   static absl::Status LoadImage(CudaDevice& device, const Image& image);
   absl::Status OpenLibraries();
-  // Makes the plans of convolutions, and checks that all ranks chose the same engines.
-  absl::Status MakePlans(Communicator& communicator);
-  absl::Status ChooseProducts(CudaDevice& device, Communicator& communicator);
+  // `library` is that of the problems, with its version.
+  absl::Status Choose(const std::vector<TunableOfOp>& problems, const std::string& library, CudaDevice& device,
+                      Communicator& communicator);
+  // Checks that all ranks chose the same engines.
+  absl::Status AgreeOnEngines(Communicator& communicator) const;
   // Lets the libraries load their kernels, which they do when a kernel first runs. That may wait for the whole GPU, and
   // so forever if a collective runs there whose peer waits likewise (https://github.com/openxla/xla/pull/38932).
   absl::Status RunLibrariesOnce(CudaDevice& device);
   absl::Status AgreeOnLibraries(const CudaDevice& device, Communicator& communicator) const;
+  std::string Nvrtc() const;  // " with NVRTC 13.0.1", with which cuDNN compiles some of its engines
 
   const std::string program_;
   const GpuDescription gpu_;
@@ -84,8 +77,7 @@ class Preparation {
   const std::shared_ptr<CublasLtHandle> cublaslt_ = std::make_shared<CublasLtHandle>("cublasLtCreate");
   std::vector<Image> images_;  // each once, in the order in which they were added
   std::map<const KernelImage*, size_t> places_;
-  std::vector<Plan> plans_;
-  std::vector<ProductOfOp> products_;
+  std::vector<TunableOfOp> convolutions_, products_;
 };
 
 }  // namespace lockstep::cuda

@@ -339,7 +339,10 @@ LOCKSTEP_FAKE cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBacke
   library.calls.push_back(convolution.ToString());
   const CUstream stream = handle->stream;
   lock.unlock();
-  const bool is_queued = TheDriver().Enqueue(stream, [convolution] { convolution.Run(); });
+  const bool is_queued = TheDriver().Enqueue(stream, [convolution, stream] {
+    TheDriver().fake->Spend(stream, convolution.engine.time);
+    convolution.Run();
+  });
   return is_queued ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
 }
 

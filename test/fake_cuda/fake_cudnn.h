@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,8 +21,9 @@ namespace lockstep::cuda {
 struct FakeEngine {
   int64_t index = 0;
   std::vector<cudnnBackendNumericalNote_t> notes;
-  int64_t workspace = 4096;  // required bytes
-  bool takes = true;         // false: no plan of it can be finalized
+  int64_t workspace = 4096;           // required bytes
+  bool takes = true;                  // false: no plan of it can be finalized
+  std::chrono::microseconds time{0};  // duration as the events of its stream measure it
 };
 
 class FakeCudnn {
