@@ -144,11 +144,11 @@ TEST_F(FakeCudnnTest, TensorCoresTakeChannelsLastTensorsAsDocumented) {
     const CudnnDescriptor x = Final(Tensor(1, {1, channels, 3, 3}, {9 * channels, 1, 3 * channels, channels})),
                           w = Final(Tensor(2, {4, channels, 2, 2}, {4 * channels, 1, 2 * channels, channels})),
                           y = Final(Tensor(3, {1, 4, 2, 2}, y_strides)), operation = Final(Forward(x, w, y, window));
-    return PlanOperation(cudnn_, operation, {.workspace_bytes = 4096})->engine;
+    return PlansFor(cudnn_, operation, {.workspace_bytes = 4096}, 1, "")->front().choice;
   };
-  EXPECT_EQ(engine(8, {16, 1, 8, 4}), "engine 7");
-  EXPECT_EQ(engine(6, {16, 1, 8, 4}), "engine 3");
-  EXPECT_EQ(engine(8, {16, 4, 2, 1}), "engine 3");  // a row-major result
+  EXPECT_EQ(engine(8, {16, 1, 8, 4}), "mode A, number 1, engine 7");
+  EXPECT_EQ(engine(6, {16, 1, 8, 4}), "mode A, number 2, engine 3");
+  EXPECT_EQ(engine(8, {16, 4, 2, 1}), "mode A, number 2, engine 3");  // a row-major result
 }
 
 class FakeCudnnRunTest : public FakeCudnnTest {
@@ -164,9 +164,9 @@ class FakeCudnnRunTest : public FakeCudnnTest {
     parts_.push_back(Final(Tensor(3, {1, 1, 2, 1}, {2, 2, 1, 1})));
     parts_.push_back(Final(Window({0, 0}, {1, 1})));
     parts_.push_back(Final(Forward(parts_[0], parts_[1], parts_[2], parts_[3])));
-    ASSIGN_OR_RETURN(const CudnnPlan plan,
-                     PlanOperation(cudnn_, parts_[4], {.tensor_cores = false, .workspace_bytes = 4096}));
-    return RunPlan(cudnn_, plan, *device_->stream(), ids, pointers, workspace);
+    ASSIGN_OR_RETURN(const std::vector<CudnnPlan> plans,
+                     PlansFor(cudnn_, parts_[4], {.tensor_cores = false, .workspace_bytes = 4096}, 1, ""));
+    return RunPlan(cudnn_, plans.front(), *device_->stream(), ids, pointers, workspace);
   }
   std::byte* At(size_t offset) { return memory_->data() + offset; }
 
