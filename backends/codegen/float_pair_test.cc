@@ -112,6 +112,26 @@ TEST(FloatPair, InfinitiesAndNanAreKept) {
   EXPECT_EQ(sum_with({3e38f, 3e38f}), kInfinity);
 }
 
+// Products and maxima have their own accumulators, also in a loop that sums.
+TEST(FloatPair, OtherReductionsAreAsWithoutPairs) {
+  const Graph body = ParseGraph(R"(
+graph @f(%x: f32[8,300]) -> (p: f32[8], s: f32[8], m: f32[8]) {
+  %p = reduce_prod %x {dims=[1]} : f32[8]
+  %s = reduce_sum %x {dims=[1]} : f32[8]
+  %m = reduce_max %x {dims=[1]} : f32[8]
+  return %p, %s, %m
+}
+)")
+                         .value();
+  const std::vector<Tensor> inputs = {RandomTensor(body.inputs()[0].value.type(), Values::kNearOne, 1)};
+  const std::vector<Tensor> in_f64 = RunGrid(body, inputs, {}), in_pairs = RunGrid(body, inputs, kInPairs);
+  for (int64_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(in_pairs[0].At(i), in_f64[0].At(i));
+    EXPECT_LE(UlpDistance(in_pairs[1], in_f64[1], i), 1);
+    EXPECT_EQ(in_pairs[2].At(i), in_f64[2].At(i));
+  }
+}
+
 // --- Single additions ------------------------------------------------------------------------------------------------
 
 using Exact = __float128;  // sums of the values below are exact in its 113 bits
