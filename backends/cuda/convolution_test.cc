@@ -230,6 +230,19 @@ TEST(ConvolutionProblemTest, IsChannelsLastAtAlignedAddresses) {
   EXPECT_THAT(other.x.strides, ElementsAre(160, 20, 4, 1));
 }
 
+// Each group of the filters must fill units of 16 bytes, like each group of the channels.
+TEST(ConvolutionProblemTest, IsChannelsLastIfTheChannelsOfEachGroupFillUnits) {
+  for (const int64_t filters : {8, 16}) {
+    const std::string k = std::to_string(filters);
+    const ConvolutionProblem problem =
+        ProblemOf(ParseForTest("graph @f(%x: bf16[2,16,5,4], %w: bf16[" + k + ",8,3,3]) -> (y: bf16[2," + k +
+                               ",5,4]) {\n%y = convolution %x, %w {stride=[1, 1], padding_low=[1, 1], "
+                               "padding_high=[1, 1], dilation=[1, 1], groups=2} : bf16[2," +
+                               k + ",5,4]\nreturn %y\n}"));
+    EXPECT_EQ(problem.channels_last, filters == 16);
+  }
+}
+
 // The workspace has room for the three tensors with channels in eights: 3 channels become 8, 6 become 8.
 TEST(ConvolutionProblemTest, TheWorkspaceHasRoomForCopies) {
   const ConvolutionProblem problem =

@@ -53,8 +53,8 @@ std::optional<Shape> ChannelsLastShapeOf(const Node& node, const LayoutFacts& fa
 // input through a transpose, which makes no copy: without a shape, the body computes row-major from such inputs.
 //
 // Requires a shape of at least 3 dimensions. Returns Unimplemented if an op that is neither elementwise nor a reduction
-// reads or makes a value of `shape`, unless it is kRematerialised, or if a reduction would change the order of its
-// result's dimensions.
+// reads or makes a value of `shape`, unless it is kRematerialised and only makes one, or if a reduction would change
+// the order of its result's dimensions.
 absl::StatusOr<Graph> ChannelsLastBody(const Graph& body, const std::optional<Shape>& shape,
                                        const std::vector<bool>& inputs = {});
 

@@ -62,6 +62,10 @@ TEST(ChannelsLastBody, RefusesWhatTheOrderOfElementsMattersTo) {
            "  %y = transpose %x {permutation=[1,0,2,3]} : f32[5,8,3,4]\n  return %y\n}\n",
            "graph @f(%x: f32[8,5,3,4]) -> (y: f32[8,5,3]) {\n  %y = reduce_sum %x {dims=[3]} : f32[8,5,3]\n  return "
            "%y\n}\n",
+           "graph @f(%x: f32[8,5,3,4]) -> (y: f32[8,5,3,4,2]) {\n"
+           "  %y = broadcast %x {dims=[0,1,2,3], shape=[8,5,3,4,2]} : f32[8,5,3,4,2]\n  return %y\n}\n",
+           "graph @f(%x: f32[8,5,3,4]) -> (y: f32[8,5,3,4]) {\n"
+           "  %y = broadcast %x {dims=[0,1,2,3], shape=[8,5,3,4]} : f32[8,5,3,4]\n  return %y\n}\n",
        }) {
     const auto moved = ChannelsLastBody(Parse(text), Shape({8, 5, 3, 4}));
     EXPECT_TRUE(absl::IsUnimplemented(moved.status())) << text;
@@ -139,6 +143,23 @@ TEST(ChannelsLastShapeOf, FollowsTheReadersAndElseMostOperands) {
   EXPECT_TRUE(IsChannelsLastLoop(true, true, 0));
   EXPECT_TRUE(IsChannelsLastLoop(false, false, 1));
   EXPECT_FALSE(IsChannelsLastLoop(true, true, -1));
+}
+
+TEST(ChannelsLastShapeOf, ResultsOfOtherShapesDoNotDecide) {
+  const Graph graph = Parse(R"(
+graph @f(%x: f32[8,5,3,4]) -> (y: f32[8,5,3,4], m: f32[8,5,3]) {
+  %y, %m = fusion %x {body=graph @body(%x: f32[8,5,3,4]) -> (y: f32[8,5,3,4], m: f32[8,5,3]) {
+    %y = neg %x : f32[8,5,3,4]
+    %m = reduce_max %x {dims=[3]} : f32[8,5,3]
+    return %y, %m
+  }} : f32[8,5,3,4], f32[8,5,3]
+  return %y, %m
+}
+)");
+  const auto need = [](Value value) { return value.shape().rank() == 4 ? 1 : -1; };
+  EXPECT_EQ(ChannelsLastShapeOf(*graph.results()[0].value.node,
+                                {.is_channels_last = [](Value) { return false; }, .need = need}),
+            Shape({8, 5, 3, 4}));
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ namespace {
 using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using Pace = FakeDriver::Pace;
 
 std::string NcclName(Pace pace) { return pace == Pace::kRandom ? "Random" : "Lazy"; }
@@ -509,6 +510,24 @@ TEST_P(Nccl, AnotherThreadsAbortDropsTheGraph) {
   });
 }
 
+// Nothing that was captured is left after a drop during the capture, for which an abort waits, or without `keeps`.
+TEST(NcclCapture, AGraphThatNobodyKeepsIsNotMade) {
+  for (const bool drops : {true, false}) {
+    const LoadedFakeDriver driver = LoadFakeDriver({.gpus = 1});
+    const auto device = CudaDevice::Create(driver.api, 0);
+    ASSERT_TRUE(device.ok()) << device.status();
+    const CUstream stream = (*device)->stream()->handle();
+    LaunchableGraph graph(**device);
+    ASSERT_EQ(driver.api.StreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    if (drops) graph.Drop();
+    const absl::Status status = graph.EndCapture(stream, /*keeps=*/drops);
+    if (drops) EXPECT_THAT(std::string(status.message()), HasSubstr("was dropped"));
+    else EXPECT_TRUE(status.ok()) << status;
+    EXPECT_THAT(driver.driver.calls(), Not(Contains(HasSubstr("cuGraphInstantiate"))));
+    EXPECT_THAT(driver.driver.misuse(), IsEmpty());
+  }
+}
+
 // A capture with a collective fails: the collective is no longer in flight, and does not affect the next one.
 TEST(NcclCapture, WhatFailedInItIsForgotten) {
   const LoadedFakeDriver driver = LoadFakeDriver({.gpus = 1});  // to it, the failure is misuse
@@ -538,7 +557,8 @@ TEST(NcclCapture, WhatFailedInItIsForgotten) {
   EXPECT_THAT(driver.driver.leaks(), IsEmpty());
 }
 
-// An abort of NCCL that does not end: after ten seconds, destruction continues without it.
+// An abort of NCCL that does not end: after ten seconds, destruction continues without it. That of the GPU's other
+// communicators does not wait.
 TEST(NcclEnd, DoesNotWaitForEver) {
   static std::atomic<bool> ends;
   ends = false;
@@ -551,10 +571,12 @@ TEST(NcclEnd, DoesNotWaitForEver) {
   testing::internal::CaptureStderr();
   ForEachRankOf(gpus, 1, {}, [&](Communicator& host, CudaDevice& device) -> absl::Status {
     ASSIGN_OR_RETURN(auto c, NcclCommunicator::Create(api, host, device));
+    ASSIGN_OR_RETURN(auto part, c->Split(0, "part"));
     const absl::Time begin = absl::Now();
-    c.reset();
+    part.reset();
     EXPECT_GT(absl::Now() - begin, absl::Seconds(9));
-    EXPECT_LT(absl::Now() - begin, absl::Seconds(60));
+    c.reset();
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(18)) << "the GPU's second communicator waits for ten seconds, too";
     ends = true;
     while (TheFakeNccl().live() > 0) absl::SleepFor(absl::Milliseconds(1));
     return absl::OkStatus();

@@ -174,6 +174,24 @@ def test_several_ranks_need_mpi(tmp_path: Path, environment: dict[str, str], wha
     ) in done.stderr
 
 
+def test_mpi_is_searched_for_again_after_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "libmpi.so.40"
+    file.write_text("not a library")
+    lines = [
+        "import os",
+        "import lockstep",
+        "try: lockstep._lockstep._mpi_version()",
+        "except lockstep.Error as error: print('file too short' in str(error))",
+        f"os.remove({str(file)!r})",
+        "print(lockstep._lockstep._mpi_version())",
+    ]
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    command = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("True\nOpen MPI v"), done.stdout
+
+
 def test_the_import_opens_no_mpi() -> None:
     code = "import lockstep; print('libmpi' in open('/proc/self/maps').read())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

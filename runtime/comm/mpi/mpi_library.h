@@ -85,8 +85,8 @@ struct MpiApi {
   int source_word = 0;  // the word of MpiReceived with the sender's rank
 };
 
-// Loads the table from the first of `files` that can be opened: paths, or names for the dynamic linker. The error lists
-// the files and their problems, and says how to install Open MPI.
+// Loads the table from the first of `files` that can be opened and has all of its functions: paths, or names for the
+// dynamic linker. The error lists the files and their problems, and says how to install Open MPI.
 absl::StatusOr<MpiApi> LoadMpi(const std::vector<std::string>& files);
 
 // Opens the library of this process: the one that is already loaded or that the dynamic linker finds, otherwise that of
