@@ -126,6 +126,7 @@ std::vector<Case> Cases() {
       {.name = "SeveralTilesAndBlocks", .queries = 150, .keys = 200, .size = 64},
       {.name = "WideRows", .queries = 40, .keys = 100, .size = 128},
       {.name = "OddSizes", .queries = 33, .keys = 65, .size = 72, .value_size = 40},
+      {.name = "WideValues", .queries = 20, .keys = 30, .size = 40, .value_size = 72},
       {.name = "Heads", .queries = 20, .keys = 30, .size = 16, .batches = 2, .heads = 2},
       {.name = "Groups", .queries = 20, .keys = 70, .size = 16, .batches = 2, .heads = 2, .group = 2},
       {.name = "OneQuery", .queries = 1, .keys = 129, .size = 32},
@@ -162,7 +163,7 @@ std::vector<Case> Cases() {
       {.name = "NoQueries", .queries = 0, .keys = 5, .size = 8},
   };
   for (const DType dtype : {DType::kF16, DType::kF32}) {
-    for (const size_t i : {1, 2, 3, 4, 6, 14, 16, 18, 19}) {
+    for (const size_t i : {1, 2, 3, 4, 7, 15, 17, 19, 20}) {
       Case c = cases[i];
       c.dtype = dtype;
       cases.push_back(c);

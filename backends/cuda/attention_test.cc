@@ -61,6 +61,34 @@ TEST(Attention, HasKernelsForRowsOfMultiplesOf16BytesUpTo128Elements) {
   EXPECT_FALSE(HasKernels("f32", 6, 12, /*tf32=*/true));
 }
 
+// True if there is a kernel for attention of q, of k, which is also v, and of a mask if it has a shape.
+bool HasKernel(const std::string& q, const std::string& k, const std::string& mask = "") {
+  const std::string y = "bf16[" + q + "]", statistics = "f32[" + q.substr(0, q.rfind(',')) + "]";
+  const Graph graph =
+      ParseForTest("graph @f(%q: " + y + ", %k: bf16[" + k + "]" + (mask.empty() ? "" : ", %m: bool[" + mask + "]") +
+                   ") -> (y: " + y + ") {\n%y, %l = attention %q, %k, %k" + (mask.empty() ? "" : ", %m") +
+                   " {scale=1} : " + y + ", " + statistics + "\nreturn %y\n}");
+  TargetOptions options;
+  options.isa = "h200";
+  const auto target = CreateCudaBackend()->MakeTarget(options);
+  EXPECT_TRUE(target.ok()) << target.status();
+  return target->supports(graph.nodes().front());
+}
+
+TEST(Attention, HasKernelsForPositionsWhoseSumsFitIn32Bits) {
+  EXPECT_TRUE(HasKernel("536870912,8", "536870912,8"));
+  EXPECT_FALSE(HasKernel("536870913,8", "8,8"));
+  EXPECT_FALSE(HasKernel("8,8", "536870913,8"));
+}
+
+TEST(Attention, HasKernelsForMasksOfHeadsAtEqualDistances) {
+  EXPECT_TRUE(HasKernel("2,3,4,5,8", "2,3,4,7,8", "2,3,4,5,7"));
+  EXPECT_TRUE(HasKernel("2,3,4,5,8", "2,3,4,7,8", "2,3,1,5,7"));
+  EXPECT_TRUE(HasKernel("2,3,4,5,8", "2,3,4,7,8", "1,1,4,1,7"));
+  EXPECT_FALSE(HasKernel("2,3,4,5,8", "2,3,4,7,8", "1,3,4,5,7"));
+  EXPECT_FALSE(HasKernel("2,3,4,5,8", "2,3,4,7,8", "2,1,4,5,7"));
+}
+
 // --- Moves -----------------------------------------------------------------------------------------------------------
 
 // Runs the graph on a fake GPU, compares its results with the interpreter's, and returns the names of its steps,
@@ -252,6 +280,35 @@ TEST(AttentionViews, ResultsAreWrittenAtAnyDistance) {
   const std::vector<double> positions = PositionsIn(view, {2, 3, 4, 8});
   for (size_t i = 0; i < positions.size(); ++i)
     EXPECT_EQ((*numbers)[0].At(static_cast<int64_t>(positions[i])), static_cast<double>(i));
+}
+
+// In each graph a value is needed as it is: a result of the graph, a part of a concat with others or with a part that
+// no kernel writes, and an operand of another attention that the first one writes after a move.
+TEST(AttentionViews, DoNotTakeValuesFromOthers) {
+  const Graph result = ParseForTest(
+      "graph @f(%q: f16[2,4,8]) -> (y: f16[2,4,8], t: f16[4,2,8]) {\n%y, %l = attention %q, %q, %q {scale=1} : "
+      "f16[2,4,8], f32[2,4]\n%t = transpose %y {permutation=[1, 0, 2]} : f16[4,2,8]\nreturn %y, %t\n}");
+  EXPECT_FALSE(AttentionViews(result).Contains(result.nodes().back()));
+
+  const Graph with_other = ParseForTest(
+      "graph @f(%q: f16[2,4,8]) -> (z: f16[2,8,8]) {\n%y, %l = attention %q, %q, %q {scale=1} : f16[2,4,8], f32[2,4]\n"
+      "%z = concat %y, %q {dim=1} : f16[2,8,8]\nreturn %z\n}");
+  EXPECT_FALSE(AttentionViews(with_other).Contains(with_other.nodes().back()));
+
+  const Graph with_transposed = ParseForTest(
+      "graph @f(%q: f16[8,8], %l: f32[8]) -> (z: f16[24,8]) {\n%dq, %dk, %dv = attention_grad %q, %q, %q, %l, %q, %l "
+      "{scale=1} : f16[8,8], f16[8,8], f16[8,8]\n%t = transpose %dq {permutation=[1, 0]} : f16[8,8]\n"
+      "%z = concat %t, %dk, %dv {dim=0} : f16[24,8]\nreturn %z\n}");
+  const Node& gradients = with_transposed.nodes().front();
+  EXPECT_EQ(AttentionViews(with_transposed).OfResult(gradients, 1).base, with_transposed.nodes().back().operand(1));
+
+  const Graph twice = ParseForTest(
+      "graph @f(%q: f16[4,4,8]) -> (z: f16[4,4,8]) {\n%y, %l = attention %q, %q, %q {scale=1} : f16[4,4,8], f32[4,4]\n"
+      "%t = transpose %y {permutation=[1, 0, 2]} : f16[4,4,8]\n"
+      "%z, %m = attention %t, %q, %q {scale=1} : f16[4,4,8], f32[4,4]\nreturn %z\n}");
+  const Node &first = twice.nodes().front(), &second = twice.nodes().back();
+  EXPECT_EQ(AttentionViews(twice).OfResult(first, 0).base, second.operand(0));
+  EXPECT_EQ(AttentionViews(twice).OfOperand(second, 0).base, second.operand(0));
 }
 
 // --- Strided views ---------------------------------------------------------------------------------------------------
