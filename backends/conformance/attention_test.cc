@@ -31,7 +31,7 @@ struct Case {
   int64_t past = 0;
   double softcap = 0;
   Mask mask = Mask::kNone;
-  bool has_nan = false;  // in the first query
+  bool has_nan = false;  // in the first query of the second half of all heads
 
   friend void PrintTo(const Case& c, std::ostream* os) { *os << c.name; }
 };
@@ -100,7 +100,7 @@ std::vector<Tensor> InputsOf(const Graph& graph, const Case& c) {
       if (type.dtype == DType::kBool) values.push_back(hidden ? 0 : 1);
       else values.push_back(hidden ? hidden_score : wave);
     }
-    if (c.has_nan && inputs.empty()) values[0] = std::numeric_limits<double>::quiet_NaN();
+    if (c.has_nan && inputs.empty()) values[values.size() / 2] = std::numeric_limits<double>::quiet_NaN();
     inputs.push_back(Tensor::Of<double>(type.shape, values).Converted(type.dtype));
   }
   return inputs;
@@ -158,7 +158,8 @@ std::vector<Case> Cases() {
        .heads = 2,
        .mask = Mask::kOfEachBatch},
       {.name = "CausalBoolMask", .queries = 140, .keys = 70, .size = 16, .causal = true, .mask = Mask::kBool},
-      {.name = "NotANumber", .queries = 20, .keys = 70, .size = 16, .has_nan = true},
+      {.name = "NotANumber", .queries = 20, .keys = 70, .size = 16, .heads = 2, .has_nan = true},
+      {.name = "SoftcapFarBelowScores", .queries = 20, .keys = 70, .size = 16, .softcap = 0.02},
       {.name = "NoKeys", .queries = 5, .keys = 0, .size = 8},
       {.name = "NoQueries", .queries = 0, .keys = 5, .size = 8},
   };
