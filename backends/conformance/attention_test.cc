@@ -17,7 +17,8 @@
 namespace lockstep {
 namespace {
 
-enum class Mask { kNone, kBool, kAdded, kOfEachHead, kOfEachBatch };
+// kLowest hides keys as some models do: it adds the lowest finite number of bf16.
+enum class Mask { kNone, kBool, kAdded, kLowest, kOfEachHead, kOfEachBatch };
 
 // q is [batches, heads, queries, size], k [batches, heads / group, keys, size], v [..., keys, value_size].
 struct Case {
@@ -30,6 +31,7 @@ struct Case {
   int64_t past = 0;
   double softcap = 0;
   Mask mask = Mask::kNone;
+  bool has_nan = false;  // in the first query of the second half of all heads
 
   friend void PrintTo(const Case& c, std::ostream* os) { *os << c.name; }
 };
@@ -39,7 +41,8 @@ std::optional<TensorType> MaskOf(const Case& c) {
   switch (c.mask) {
     case Mask::kNone: return std::nullopt;
     case Mask::kBool: return TensorType{DType::kBool, {1, 1, c.queries, c.keys}};
-    case Mask::kAdded: return TensorType{c.dtype, {c.batches, c.heads, c.queries, c.keys}};
+    case Mask::kAdded:
+    case Mask::kLowest: return TensorType{c.dtype, {c.batches, c.heads, c.queries, c.keys}};
     case Mask::kOfEachHead: return TensorType{c.dtype, {1, c.heads, 1, c.keys}};
     case Mask::kOfEachBatch: return TensorType{DType::kBool, {c.batches, 1, 1, c.keys}};
   }
@@ -80,6 +83,8 @@ Graph GraphOf(const Case& c) {
 
 // Inputs with scores of several units. Masks hide about a third of the keys, and from every seventh query all.
 std::vector<Tensor> InputsOf(const Graph& graph, const Case& c) {
+  const double hidden_score =
+      c.mask == Mask::kLowest ? -3.3895313892515355e38 : -std::numeric_limits<double>::infinity();
   std::vector<Tensor> inputs;
   for (const Input& input : graph.inputs()) {
     const TensorType& type = input.value.type();
@@ -93,8 +98,9 @@ std::vector<Tensor> InputsOf(const Graph& graph, const Case& c) {
       const int64_t query = type.shape[2] == 1 ? 1 : i / c.keys % c.queries;
       const bool hidden = i % 3 == 1 || (query % 7 == 3);
       if (type.dtype == DType::kBool) values.push_back(hidden ? 0 : 1);
-      else values.push_back(hidden ? -std::numeric_limits<double>::infinity() : wave);
+      else values.push_back(hidden ? hidden_score : wave);
     }
+    if (c.has_nan && inputs.empty()) values[values.size() / 2] = std::numeric_limits<double>::quiet_NaN();
     inputs.push_back(Tensor::Of<double>(type.shape, values).Converted(type.dtype));
   }
   return inputs;
@@ -120,6 +126,7 @@ std::vector<Case> Cases() {
       {.name = "SeveralTilesAndBlocks", .queries = 150, .keys = 200, .size = 64},
       {.name = "WideRows", .queries = 40, .keys = 100, .size = 128},
       {.name = "OddSizes", .queries = 33, .keys = 65, .size = 72, .value_size = 40},
+      {.name = "WideValues", .queries = 20, .keys = 30, .size = 40, .value_size = 72},
       {.name = "Heads", .queries = 20, .keys = 30, .size = 16, .batches = 2, .heads = 2},
       {.name = "Groups", .queries = 20, .keys = 70, .size = 16, .batches = 2, .heads = 2, .group = 2},
       {.name = "OneQuery", .queries = 1, .keys = 129, .size = 32},
@@ -134,6 +141,7 @@ std::vector<Case> Cases() {
       {.name = "SoftcapCausal", .queries = 70, .keys = 70, .size = 16, .causal = true, .softcap = 3},
       {.name = "BoolMask", .queries = 20, .keys = 70, .size = 16, .heads = 2, .mask = Mask::kBool},
       {.name = "AddedMask", .queries = 20, .keys = 70, .size = 16, .batches = 2, .heads = 2, .mask = Mask::kAdded},
+      {.name = "LowestMask", .queries = 20, .keys = 70, .size = 16, .mask = Mask::kLowest},
       {.name = "MaskOfEachHead",
        .queries = 20,
        .keys = 70,
@@ -150,11 +158,13 @@ std::vector<Case> Cases() {
        .heads = 2,
        .mask = Mask::kOfEachBatch},
       {.name = "CausalBoolMask", .queries = 140, .keys = 70, .size = 16, .causal = true, .mask = Mask::kBool},
+      {.name = "NotANumber", .queries = 20, .keys = 70, .size = 16, .heads = 2, .has_nan = true},
+      {.name = "SoftcapFarBelowScores", .queries = 20, .keys = 70, .size = 16, .softcap = 0.02},
       {.name = "NoKeys", .queries = 5, .keys = 0, .size = 8},
       {.name = "NoQueries", .queries = 0, .keys = 5, .size = 8},
   };
   for (const DType dtype : {DType::kF16, DType::kF32}) {
-    for (const size_t i : {1, 2, 3, 4, 6, 14, 16, 18}) {
+    for (const size_t i : {1, 2, 3, 4, 7, 15, 17, 19, 20}) {
       Case c = cases[i];
       c.dtype = dtype;
       cases.push_back(c);

@@ -122,7 +122,7 @@ int64_t ThreadsFor(int64_t heads, int64_t rows) {
 
 // Rows are whole multiples of 16 bytes, so they begin at such addresses, also in a scan, whose slices are adjacent.
 bool SupportsAttention(const Node& node) {
-  constexpr int64_t kMostRows = int64_t{1} << 30;  // positions are computed in 32 bits
+  constexpr int64_t kMostRows = int64_t{1} << 29;  // sums of positions are computed in 32 bits
   const DType dtype = node.operand(0).dtype();
   const ops::AttentionDims dims = DimsOf(node);
   const auto fits = [&](int64_t size) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,34 @@ TEST(Attention, HasKernelsForRowsOfMultiplesOf16BytesUpTo128Elements) {
   EXPECT_FALSE(HasKernels("bf16", 8, 136));
   EXPECT_TRUE(HasKernels("f32", 4, 12, /*tf32=*/true));
   EXPECT_FALSE(HasKernels("f32", 6, 12, /*tf32=*/true));
+}
+
+// True if there is a kernel for attention of q, of k, which is also v, and of a mask if it has a shape.
+bool HasKernel(const std::string& q, const std::string& k, const std::string& mask = "") {
+  const std::string y = "bf16[" + q + "]", statistics = "f32[" + q.substr(0, q.rfind(',')) + "]";
+  const Graph graph =
+      ParseForTest("graph @f(%q: " + y + ", %k: bf16[" + k + "]" + (mask.empty() ? "" : ", %m: bool[" + mask + "]") +
+                   ") -> (y: " + y + ") {\n%y, %l = attention %q, %k, %k" + (mask.empty() ? "" : ", %m") +
+                   " {scale=1} : " + y + ", " + statistics + "\nreturn %y\n}");
+  TargetOptions options;
+  options.isa = "h200";
+  const auto target = CreateCudaBackend()->MakeTarget(options);
+  EXPECT_TRUE(target.ok()) << target.status();
+  return target->supports(graph.nodes().front());
+}
+
+TEST(Attention, HasKernelsForPositionsWhoseSumsFitIn32Bits) {
+  EXPECT_TRUE(HasKernel("536870912,8", "536870912,8"));
+  EXPECT_FALSE(HasKernel("536870913,8", "8,8"));
+  EXPECT_FALSE(HasKernel("8,8", "536870913,8"));
+}
+
+TEST(Attention, HasKernelsForMasksOfHeadsAtEqualDistances) {
+  EXPECT_TRUE(HasKernel("2,3,4,5,8", "2,3,4,7,8", "2,3,4,5,7"));
+  EXPECT_TRUE(HasKernel("2,3,4,5,8", "2,3,4,7,8", "2,3,1,5,7"));
+  EXPECT_TRUE(HasKernel("2,3,4,5,8", "2,3,4,7,8", "1,1,4,1,7"));
+  EXPECT_FALSE(HasKernel("2,3,4,5,8", "2,3,4,7,8", "1,3,4,5,7"));
+  EXPECT_FALSE(HasKernel("2,3,4,5,8", "2,3,4,7,8", "2,1,4,5,7"));
 }
 
 // --- Moves -----------------------------------------------------------------------------------------------------------
@@ -141,6 +170,145 @@ TEST(AttentionMoves, OthersAreSteps) {
 TEST(AttentionMoves, AResultWithTwoReadersIsNotMoved) {
   EXPECT_THAT(StepsOf(Thirds("z: f16[2,5,16], n: f16[2,2,5,8]", "%n = neg %y : f16[2,2,5,8]\nreturn %z, %n\n")),
               UnorderedElementsAre("cuda.attention", "ptx.neg", "ptx.transpose"));
+}
+
+// --- Views -----------------------------------------------------------------------------------------------------------
+
+// The positions in the base of all elements of a view of this shape, in row-major order.
+std::vector<double> PositionsIn(const AttentionView& view, const Shape& shape) {
+  const int64_t rank = shape.rank(), size = shape[rank - 1], rows = shape[rank - 2];
+  std::vector<double> positions;
+  for (int64_t i = 0; i < shape.num_elements(); ++i) {
+    const int64_t row = i / size % rows, head = i / size / rows;
+    positions.push_back(static_cast<double>(view.offset + head / view.rows.heads * view.rows.batch +
+                                            head % view.rows.heads * view.rows.head + row * view.rows.row + i % size));
+  }
+  return positions;
+}
+
+// The number of each element of a tensor, in f16.
+Tensor Numbers(const Shape& shape) {
+  std::vector<double> numbers(static_cast<size_t>(shape.num_elements()));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return Tensor::Of<double>(shape, numbers).Converted(DType::kF16);
+}
+
+std::vector<double> ElementsOf(const Tensor& tensor) {
+  std::vector<double> elements;
+  for (int64_t i = 0; i < tensor.num_elements(); ++i) elements.push_back(tensor.At(i));
+  return elements;
+}
+
+// `moves` are the lines that make %q, of the shape `q`, out of %x. Returns true if attention, whose k is also %q, reads
+// q in %x, and checks where.
+bool ReadsThrough(const std::string& x, const std::string& moves, const std::string& q) {
+  const std::string type = "f16[" + q + "]", statistics = "f32[" + q.substr(0, q.rfind(',')) + "]";
+  const Graph graph =
+      ParseForTest("graph @f(%x: f16[" + x + "], %v: " + type + ") -> (y: " + type + ") {\n" + moves +
+                   "\n%y, %l = attention %q, %q, %v {scale=1} : " + type + ", " + statistics + "\nreturn %y\n}");
+  const Graph moved = ParseForTest("graph @f(%x: f16[" + x + "]) -> (q: " + type + ") {\n" + moves + "\nreturn %q\n}");
+  const Node& attention = *graph.results()[0].value.node;
+  const AttentionViews views(graph);
+  const AttentionView view = views.OfOperand(attention, 0);
+  bool through = view.base == graph.inputs()[0].value;
+  for (const Node& node : graph.nodes()) EXPECT_EQ(views.Contains(node), through && !node.Is("attention"));
+  if (!through) return false;
+  const auto expected = InterpretOneRank(moved, {Numbers(view.base.shape())});
+  EXPECT_TRUE(expected.ok()) << expected.status();
+  EXPECT_EQ(PositionsIn(view, (*expected)[0].shape()), ElementsOf((*expected)[0]));
+  return true;
+}
+
+TEST(AttentionViews, ReadRowsAtAnyDistance) {
+  EXPECT_TRUE(ReadsThrough("6,32", "%q = slice %x {start=[1, 8], limit=[5, 16], stride=[1, 1]} : f16[4,8]", "4,8"));
+  EXPECT_TRUE(ReadsThrough("8,24", "%q = slice %x {start=[1, 0], limit=[8, 24], stride=[2, 1]} : f16[4,24]", "4,24"));
+  EXPECT_TRUE(ReadsThrough("4,2,3,8", "%q = transpose %x {permutation=[2, 0, 1, 3]} : f16[3,4,2,8]", "3,4,2,8"));
+  EXPECT_TRUE(
+      ReadsThrough("2,3,5,4,8", "%q = transpose %x {permutation=[0, 1, 3, 2, 4]} : f16[2,3,4,5,8]", "2,3,4,5,8"));
+  EXPECT_TRUE(ReadsThrough("3,4,8",
+                           "%s = slice %x {start=[1, 0, 0], limit=[2, 4, 8], stride=[1, 1, 1]} : f16[1,4,8]\n"
+                           "%t = transpose %s {permutation=[1, 0, 2]} : f16[4,1,8]\n"
+                           "%q = reshape %t {shape=[2, 16]} : f16[2,16]",
+                           "2,16"));
+}
+
+TEST(AttentionViews, AreOfRowsOfAdjacentElements) {
+  EXPECT_FALSE(ReadsThrough("4,16", "%q = slice %x {start=[0, 0], limit=[4, 16], stride=[1, 2]} : f16[4,8]", "4,8"));
+  EXPECT_FALSE(ReadsThrough("2,8,8", "%q = transpose %x {permutation=[0, 2, 1]} : f16[2,8,8]", "2,8,8"));
+  // A row has the elements of two heads.
+  EXPECT_FALSE(ReadsThrough("2,4,8",
+                            "%t = transpose %x {permutation=[1, 0, 2]} : f16[4,2,8]\n"
+                            "%q = reshape %t {shape=[4, 16]} : f16[4,16]",
+                            "4,16"));
+}
+
+TEST(AttentionViews, HaveLeadingDimensionsAtEqualDistances) {
+  EXPECT_FALSE(
+      ReadsThrough("2,3,2,4,8", "%q = transpose %x {permutation=[1, 0, 2, 3, 4]} : f16[3,2,2,4,8]", "3,2,2,4,8"));
+}
+
+TEST(AttentionViews, BeginAndContinueAtMultiplesOf16Bytes) {
+  const auto part = [](const std::string& x, const std::string& start, const std::string& limit,
+                       const std::string& shape, const std::string& q) {
+    const std::string stride = start.find(',') == std::string::npos ? "1" : "1, 1";
+    return ReadsThrough(x,
+                        "%s = slice %x {start=[" + start + "], limit=[" + limit + "], stride=[" + stride + "]} : f16[" +
+                            shape + "]\n%q = reshape %s {shape=[" + q + "]} : f16[" + q + "]",
+                        q);
+  };
+  EXPECT_TRUE(part("32", "8", "32", "24", "3,8"));
+  EXPECT_FALSE(part("32", "4", "28", "24", "3,8"));
+  EXPECT_FALSE(part("4,12", "0, 0", "4, 8", "4,8", "4,8"));
+  EXPECT_FALSE(part("4,20", "0, 0", "4, 16", "4,16", "4,2,8"));
+  EXPECT_FALSE(part("4,36", "0, 0", "4, 32", "4,32", "4,2,2,8"));
+  EXPECT_FALSE(part("28", "0", "24", "24", "3,8"));  // in a scan the next %x begins after 56 bytes
+}
+
+// Moves of y that nothing else reads are not steps either.
+TEST(AttentionViews, ResultsAreWrittenAtAnyDistance) {
+  const std::string moves =
+      "%t = transpose %y {permutation=[2, 0, 1, 3]} : f16[4,2,3,8]\n%z = reshape %t {shape=[8, 24]} : f16[8,24]\n";
+  const Graph graph = ParseForTest(
+      "graph @f(%q: f16[2,3,4,8]) -> (z: f16[8,24]) {\n%y, %l = attention %q, %q, %q {scale=1} : f16[2,3,4,8], "
+      "f32[2,3,4]\n" +
+      moves + "return %z\n}");
+  const Graph moved = ParseForTest("graph @f(%y: f16[2,3,4,8]) -> (z: f16[8,24]) {\n" + moves + "return %z\n}");
+  const AttentionView view = AttentionViews(graph).OfResult(graph.nodes().front(), 0);
+  ASSERT_EQ(view.base, graph.results()[0].value);
+  const auto numbers = InterpretOneRank(moved, {Numbers({2, 3, 4, 8})});
+  ASSERT_TRUE(numbers.ok()) << numbers.status();
+  const std::vector<double> positions = PositionsIn(view, {2, 3, 4, 8});
+  for (size_t i = 0; i < positions.size(); ++i)
+    EXPECT_EQ((*numbers)[0].At(static_cast<int64_t>(positions[i])), static_cast<double>(i));
+}
+
+// In each graph a value is needed as it is: a result of the graph, a part of a concat with others or with a part that
+// no kernel writes, and an operand of another attention that the first one writes after a move.
+TEST(AttentionViews, DoNotTakeValuesFromOthers) {
+  const Graph result = ParseForTest(
+      "graph @f(%q: f16[2,4,8]) -> (y: f16[2,4,8], t: f16[4,2,8]) {\n%y, %l = attention %q, %q, %q {scale=1} : "
+      "f16[2,4,8], f32[2,4]\n%t = transpose %y {permutation=[1, 0, 2]} : f16[4,2,8]\nreturn %y, %t\n}");
+  EXPECT_FALSE(AttentionViews(result).Contains(result.nodes().back()));
+
+  const Graph with_other = ParseForTest(
+      "graph @f(%q: f16[2,4,8]) -> (z: f16[2,8,8]) {\n%y, %l = attention %q, %q, %q {scale=1} : f16[2,4,8], f32[2,4]\n"
+      "%z = concat %y, %q {dim=1} : f16[2,8,8]\nreturn %z\n}");
+  EXPECT_FALSE(AttentionViews(with_other).Contains(with_other.nodes().back()));
+
+  const Graph with_transposed = ParseForTest(
+      "graph @f(%q: f16[8,8], %l: f32[8]) -> (z: f16[24,8]) {\n%dq, %dk, %dv = attention_grad %q, %q, %q, %l, %q, %l "
+      "{scale=1} : f16[8,8], f16[8,8], f16[8,8]\n%t = transpose %dq {permutation=[1, 0]} : f16[8,8]\n"
+      "%z = concat %t, %dk, %dv {dim=0} : f16[24,8]\nreturn %z\n}");
+  const Node& gradients = with_transposed.nodes().front();
+  EXPECT_EQ(AttentionViews(with_transposed).OfResult(gradients, 1).base, with_transposed.nodes().back().operand(1));
+
+  const Graph twice = ParseForTest(
+      "graph @f(%q: f16[4,4,8]) -> (z: f16[4,4,8]) {\n%y, %l = attention %q, %q, %q {scale=1} : f16[4,4,8], f32[4,4]\n"
+      "%t = transpose %y {permutation=[1, 0, 2]} : f16[4,4,8]\n"
+      "%z, %m = attention %t, %q, %q {scale=1} : f16[4,4,8], f32[4,4]\nreturn %z\n}");
+  const Node &first = twice.nodes().front(), &second = twice.nodes().back();
+  EXPECT_EQ(AttentionViews(twice).OfResult(first, 0).base, second.operand(0));
+  EXPECT_EQ(AttentionViews(twice).OfOperand(second, 0).base, second.operand(0));
 }
 
 // --- Strided views ---------------------------------------------------------------------------------------------------

@@ -61,10 +61,10 @@ absl::Status CheckQueriesKeysValues(const InferContext& c) {
   }
   for (int64_t i = 0; i < rank - 2; ++i) {
     const int64_t of_q = q.shape[i], of_k = k.shape[i];
-    const bool fits = of_q == of_k || (i == rank - 3 && of_k > 0 && of_q % of_k == 0);
+    const bool fits = of_q == of_k || (i == rank - 3 && of_k > 0 && of_q > 0 && of_q % of_k == 0);
     if (!fits || v.shape[i] != of_k) {
       return c.Error("C3") << "dimension " << i << " of q " << q << ", k " << k << " and v " << v
-                           << ", expected equal ones" << (i == rank - 3 ? ", or a multiple in q" : "");
+                           << ", expected equal ones" << (i == rank - 3 ? ", or a positive multiple in q" : "");
     }
   }
   if (k.shape[rank - 1] != q.shape[rank - 1]) {
@@ -197,7 +197,8 @@ OpDef WithAttributes(OpDef def) {
       .In(AtLeast(0.0))
       .Constraint("C1", "q, k and v have the same floating-point dtype")
       .Constraint("C2", "q, k and v have the same rank, at least 2")
-      .Constraint("C3", "the leading dimensions are equal, except that the last of them may be a multiple in q")
+      .Constraint("C3",
+                  "the leading dimensions are equal, except that the last of them may be a positive multiple in q")
       .Constraint("C4", "q and k have the same last dimension; there are as many values as keys")
       .Constraint("C5", "there is at most one mask, of bool or the dtype of q")
       .Constraint("C6", "the mask has the shape of q with the keys last; each dimension except the last may be 1")

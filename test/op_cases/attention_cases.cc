@@ -142,6 +142,7 @@ void AppendRefusedAttention(std::vector<OpCase>& rows) {
   });
   AddRefusedAttention(rows, "C3", [](Operands& o) { o[0].type.shape = {3, 4, 3, 5}; });
   AddRefusedAttention(rows, "C3", [](Operands& o) { o[0].type.shape = {2, 3, 3, 5}; });
+  AddRefusedAttention(rows, "C3", [](Operands& o) { o[0].type.shape = {2, 0, 3, 5}; });
   AddRefusedAttention(rows, "C3", [](Operands& o) { o[2].type.shape = {2, 4, 6, 7}; });
   AddRefusedAttention(rows, "C3", [](Operands& o) {
     for (size_t i : {1, 2}) o[i].type.shape = {2, 0, 6, 5};

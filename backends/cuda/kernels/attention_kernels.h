@@ -376,8 +376,9 @@ LOCKSTEP_INLINE inline void Attention(const AttentionArgs& given) {
       }
       larger = LargestOfRow(larger);
       // Until a key is seen, the largest score is minus infinity; 0 in its place keeps all exponentials at 0.
-      const float subtracted = larger == -kInfinity ? 0 : larger * kLog2E;
-      const float factor = Exp2(largest[half] * kLog2E - subtracted);
+      // The lowest finite numbers, which some masks add, would overflow if they were multiplied before the subtraction.
+      const float subtracted = larger == -kInfinity ? 0 : larger;
+      const float factor = Exp2((largest[half] - subtracted) * kLog2E);
       largest[half] = larger;
       total[half] *= factor;
       LOCKSTEP_UNROLL
@@ -385,8 +386,7 @@ LOCKSTEP_INLINE inline void Attention(const AttentionArgs& given) {
       LOCKSTEP_UNROLL
       for (int i = 0; i < kParts; ++i) {
         LOCKSTEP_UNROLL
-        for (int j = 2 * half; j < 2 * half + 2; ++j)
-          total[half] += p[i][j] = Exp2(MultiplyAdd(p[i][j], kLog2E, -subtracted));
+        for (int j = 2 * half; j < 2 * half + 2; ++j) total[half] += p[i][j] = Exp2((p[i][j] - subtracted) * kLog2E);
       }
     }
     MultiplyAcross<T, kColumns, kSize>(p, shared->values, sums);
@@ -411,14 +411,14 @@ LOCKSTEP_INLINE inline void Attention(const AttentionArgs& given) {
 
 // What the gradients need to know of a query.
 struct Statistics {
-  float log;  // log_sum_exp in units of ln 2; infinity, with which all of P is 0, if the query sees no key
+  float log;  // log_sum_exp; infinity, with which all of P is 0, if the query sees no key
   float delta;
 };
 
 LOCKSTEP_INLINE inline Statistics StatisticsOf(const AttentionArgs& a, int64_t head, int query) {
   if (query >= a.queries) return {kInfinity, 0};
   const float log = a.log_sum_exp[head * a.queries + query];
-  return {log == -kInfinity ? kInfinity : log * kLog2E, a.delta[head * a.queries + query]};
+  return {log == -kInfinity ? kInfinity : log, a.delta[head * a.queries + query]};
 }
 
 // The gradients of a block's rows. With (rows1, rows2) = (q, dy) and (columns1, columns2) = (k, v), or the other way
@@ -527,7 +527,7 @@ LOCKSTEP_INLINE inline void AttentionGrad(const AttentionArgs& given) {
       for (int j = 0; j < 4; ++j) {
         const float log = of_query(i, j).log;
         const bool hidden = p[i][j] == -kInfinity || log == kInfinity;
-        p[i][j] = hidden ? 0 : Exp2(MultiplyAdd(p[i][j], kLog2E, -log));
+        p[i][j] = hidden ? 0 : Exp2((p[i][j] - log) * kLog2E);
         ds[i][j] = hidden ? 0 : p[i][j] * ds[i][j];
       }
     }

@@ -46,8 +46,6 @@ inline uint32_t ShuffleXor(uint32_t value, int mask) {
 // 2^x and the binary logarithm, to about two units in the last place.
 inline float Exp2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
 inline float Log2(float x) { return __nvvm_lg2_approx_ftz_f(x); }
-// x y + z, rounded once.
-inline float MultiplyAdd(float x, float y, float z) { return __nvvm_fma_rn_f(x, y, z); }
 // Returns x, and hides from the compiler that it is a field of the argument, whose address it would otherwise take.
 inline uint64_t ByValue(uint64_t x) {
   asm("" : "+l"(x));
@@ -79,7 +77,6 @@ inline void Barrier() { grid_barrier(); }
 inline uint32_t ShuffleXor(uint32_t value, int mask) { return grid_shuffle(value, static_cast<uint32_t>(mask)); }
 inline float Exp2(float x) { return __builtin_exp2f(x); }
 inline float Log2(float x) { return __builtin_log2f(x); }
-inline float MultiplyAdd(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 inline uint64_t ByValue(uint64_t x) { return x; }
 #define LOCKSTEP_SHARED(type, name) type* const name = static_cast<type*>(grid_shared(sizeof(type)))
 
