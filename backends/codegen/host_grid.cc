@@ -25,6 +25,7 @@ namespace {
 constexpr char kLauncher[] = "launch_", kEntry[] = "enter_";
 // Kinds of meetings of threads. Other values are masks of shuffles.
 constexpr int kBarrier = 0, kProduct = 32;
+constexpr size_t kWarp = 32;
 
 // The block that is running, and its current thread.
 struct Block {
@@ -207,6 +208,7 @@ absl::Status RunTogether(Block& block, const std::vector<int64_t>& order, const 
   const auto count = static_cast<size_t>(block.threads);
   block.meeting.assign(count, -1);
   block.offered.assign(count, {});
+  block.before.assign(count, {});
   block.done.assign(count, false);
   block.contexts.assign(count, {});
   static thread_local std::unique_ptr<std::byte[]> stacks;
@@ -229,18 +231,30 @@ absl::Status RunTogether(Block& block, const std::vector<int64_t>& order, const 
     };
     makecontext(&block.contexts[i], kThread, 0);
   }
-  // Each round runs the threads from one meeting to the next.
+  // The threads of each warp, in the order in which they run.
+  std::vector<std::vector<size_t>> warps((count + kWarp - 1) / kWarp);
+  for (int64_t thread : order) warps[static_cast<size_t>(thread) / kWarp].push_back(static_cast<size_t>(thread));
+  if (order.front() != 0) std::reverse(warps.begin(), warps.end());
+  // Each round runs the threads from one barrier to the next, a warp at a time, which has its own shuffles and
+  // products.
   while (true) {
-    for (int64_t thread : order) {
-      block.thread = static_cast<uint32_t>(thread);
-      swapcontext(&block.scheduler, &block.contexts[static_cast<size_t>(thread)]);
+    for (const std::vector<size_t>& warp : warps) {
+      do {
+        for (const size_t thread : warp) {
+          block.thread = static_cast<uint32_t>(thread);
+          swapcontext(&block.scheduler, &block.contexts[thread]);
+        }
+        for (const size_t thread : warp) {
+          if (block.done[thread] != block.done[warp[0]] || block.meeting[thread] != block.meeting[warp[0]])
+            return Internal() << "threads " << warp[0] << " and " << thread << " of a warp meet at different places";
+          block.before[thread] = block.offered[thread];
+        }
+      } while (!block.done[warp[0]] && block.meeting[warp[0]] != kBarrier);
     }
     if (block.done[0]) break;
     for (size_t i = 0; i < count; ++i) {
-      if (block.done[i] || block.meeting[i] != block.meeting[0])
-        return Internal() << "threads 0 and " << i << " of a block meet at different places";
+      if (block.done[i]) return Internal() << "thread " << i << " of a block is done while others wait";
     }
-    block.before = block.offered;
   }
   for (size_t i = 0; i < count; ++i) {
     if (!block.done[i]) return Internal() << "thread " << i << " of a block waits for others that are done";

@@ -1,7 +1,7 @@
 // Runs grid kernels on the host, for tests. The code is that of a GPU; functions of the host implement the operations
-// of threads. The threads of a block take turns: each runs until the next barrier or shuffle. Callers choose the order
-// of blocks, and of threads between barriers, to find code that depends on it. Threads that wait at different places
-// are an error.
+// of threads. The threads of a block take turns: each runs until the next barrier, or until its warp's next shuffle or
+// product. Callers choose the order of blocks, and of threads and warps between barriers, to find code that depends on
+// it. Threads that wait at different places are an error.
 
 #pragma once
 
