@@ -4,7 +4,6 @@
 #include "core/ops/attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "backends/cuda/attention_views.h"
@@ -43,7 +42,7 @@ bool IsRegular(const ops::AttentionDims& dims, const AttentionRows& mask) {
 // The sizes of keys and values for which there are kernels.
 constexpr int64_t kSizes[] = {64, 128};
 
-// The arguments that are known before a run. Rows are added by Bind.
+// The arguments without the rows and addresses of operands and results.
 AttentionArgs ArgsOf(const Node& node) {
   const ops::AttentionDims dims = DimsOf(node);
   AttentionArgs args{};

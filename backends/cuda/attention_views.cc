@@ -65,7 +65,7 @@ bool IsResult(const Graph& graph, Value value) {
                      [&](const Result& result) { return result.value == value; });
 }
 
-// The operand of the only node that reads the value once, and which is not a result; else null.
+// The only place where a value is read; null if there are several, or if the value is a result of the graph.
 struct Use {
   const Node* user = nullptr;
   size_t operand = 0;

@@ -58,7 +58,7 @@ class AttentionViews {
   void FindOperands(const Graph& graph);
 
   std::unordered_set<const Node*> moves_;
-  std::map<Position, AttentionView> operands_, results_;  // those that are moved
+  std::map<Position, AttentionView> operands_, results_;  // those whose rows kernels can read or write in this way
 };
 
 }  // namespace lockstep::cuda

@@ -26,11 +26,9 @@ absl::Status Preparation::Run(CudaDevice& device, Communicator& communicator) {
   RETURN_IF_ERROR(LoadImages(device));
   RETURN_IF_ERROR(OpenLibraries());
   RETURN_IF_ERROR(AgreeOnLibraries(device, communicator));
-  const std::string cudnn = convolutions_.empty() ? "" : "cuDNN " + cudnn_->api().from.version.ToString() + Nvrtc();
-  const std::string cublaslt = products_.empty() ? "" : "cuBLASLt " + cublaslt_->api().from.version.ToString();
-  RETURN_IF_ERROR(Choose(convolutions_, cudnn, device, communicator));
+  RETURN_IF_ERROR(Choose(convolutions_, CudnnVersion(), device, communicator));
   RETURN_IF_ERROR(AgreeOnEngines(communicator));
-  RETURN_IF_ERROR(Choose(products_, cublaslt, device, communicator));
+  RETURN_IF_ERROR(Choose(products_, CublasLtVersion(), device, communicator));
   return communicator.size() > 1 ? RunLibrariesOnce(device) : absl::OkStatus();
 }
 
@@ -87,17 +85,24 @@ absl::Status Preparation::AgreeOnEngines(Communicator& communicator) const {
                      "which cuDNN compiles some of its engines; `lockstep doctor` lists the libraries of a rank.");
 }
 
-std::string Preparation::Nvrtc() const {
+std::string Preparation::CublasLtVersion() const {
+  return products_.empty() ? "" : "cuBLASLt " + cublaslt_->api().from.version.ToString();
+}
+
+std::string Preparation::CudnnVersion() const {
+  if (convolutions_.empty()) return "";
   const LoadedFrom& nvrtc = cudnn_->api().nvrtc;
-  return nvrtc.path.empty() ? " without NVRTC" : " with NVRTC " + nvrtc.version.ToString();
+  return "cuDNN " + cudnn_->api().from.version.ToString() +
+         (nvrtc.path.empty() ? " without NVRTC" : " with NVRTC " + nvrtc.version.ToString());
 }
 
 // The GPU and the versions of the libraries determine the chosen algorithms and their rounding.
 absl::Status Preparation::AgreeOnLibraries(const CudaDevice& device, Communicator& communicator) const {
   if (communicator.size() == 1 || (products_.empty() && convolutions_.empty())) return absl::OkStatus();
   std::string text = DescribeGpu(device);
-  if (!products_.empty()) text += "\ncuBLASLt " + cublaslt_->api().from.version.ToString();
-  if (!convolutions_.empty()) text += "\ncuDNN " + cudnn_->api().from.version.ToString() + Nvrtc();
+  for (const std::string& library : {CublasLtVersion(), CudnnVersion()}) {
+    if (!library.empty()) text += "\n" + library;
+  }
   return AgreeOnText(communicator, "GPUs and their libraries of @" + program_, text,
                      "Products and convolutions of different GPUs or library versions round differently. Give all "
                      "ranks the same GPUs and the same versions of the libraries.");

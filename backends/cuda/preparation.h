@@ -68,7 +68,10 @@ class Preparation {
   // so forever if a collective runs there whose peer waits likewise (https://github.com/openxla/xla/pull/38932).
   absl::Status RunLibrariesOnce(CudaDevice& device);
   absl::Status AgreeOnLibraries(const CudaDevice& device, Communicator& communicator) const;
-  std::string Nvrtc() const;  // " with NVRTC 13.0.1", with which cuDNN compiles some of its engines
+  // "cuDNN 9.19.0 with NVRTC 13.0.1", with which cuDNN compiles some of its engines. Empty if the program does not use
+  // the library.
+  std::string CublasLtVersion() const;
+  std::string CudnnVersion() const;
 
   const std::string program_;
   const GpuDescription gpu_;

@@ -548,9 +548,12 @@ LOCKSTEP_INLINE inline void AttentionGrad(const AttentionArgs& given) {
 
 }  // namespace attention
 
-#define LOCKSTEP_ATTENTION_KERNELS(K, dtype, T, size)                                                 \
+#define LOCKSTEP_ATTENTION_KERNELS_OF_SIZE(K, dtype, T, size)                                         \
   K(attention_##dtype##_##size, AttentionArgs, true, attention::Attention<T, size>)                   \
   K(attention_grad_q_##dtype##_##size, AttentionArgs, true, attention::AttentionGrad<T, size, false>) \
   K(attention_grad_kv_##dtype##_##size, AttentionArgs, true, attention::AttentionGrad<T, size, true>)
+#define LOCKSTEP_ATTENTION_KERNELS(K, dtype, T)       \
+  LOCKSTEP_ATTENTION_KERNELS_OF_SIZE(K, dtype, T, 64) \
+  LOCKSTEP_ATTENTION_KERNELS_OF_SIZE(K, dtype, T, 128)
 
 }  // namespace lockstep::cuda

@@ -39,7 +39,7 @@ inline uint32_t ThreadOfBlock() { return __nvvm_read_ptx_sreg_tid_x(); }
 inline uint32_t BlockOfGrid() { return __nvvm_read_ptx_sreg_ctaid_x(); }
 // Waits until all threads of the block have called it.
 inline void Barrier() { __syncthreads(); }
-// Returns the `value` of the thread with number (own ^ mask); mask < 32. All threads of the block must call it.
+// Returns the `value` of the thread with number (own ^ mask); mask < 32. All threads of the warp must call it.
 inline uint32_t ShuffleXor(uint32_t value, int mask) {
   return static_cast<uint32_t>(__nvvm_shfl_sync_bfly_i32(-1, static_cast<int>(value), mask, 31));
 }

@@ -26,7 +26,7 @@ using PartOfA = uint32_t[4];
 using PartOfB = uint32_t[2];
 using PartOfC = float[4];
 
-// Words<T> rounds f32 to words of elements of T, and adds the product of A and B to C, which all threads of the block
+// Words<T> rounds f32 to words of elements of T, and adds the product of A and B to C, which all threads of the warp
 // must call.
 template <typename T>
 struct Words;
@@ -51,30 +51,21 @@ struct Words<float> {
     LOCKSTEP_PRODUCT("m16n8k8", "tf32", a, b, c);
   }
 };
-template <>
-struct Words<F16> {
-  static constexpr int kElements = 2;
-  static uint32_t Of(float first, float second) {
-    uint32_t word;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-    return word;
+#define LOCKSTEP_WORDS_OF_TWO(T, type)                                                 \
+  template <>                                                                          \
+  struct Words<T> {                                                                    \
+    static constexpr int kElements = 2;                                                \
+    static uint32_t Of(float first, float second) {                                    \
+      uint32_t word;                                                                   \
+      asm("cvt.rn." type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first)); \
+      return word;                                                                     \
+    }                                                                                  \
+    static void MultiplyAdd(const PartOfA& a, const PartOfB& b, PartOfC& c) {          \
+      LOCKSTEP_PRODUCT("m16n8k16", type, a, b, c);                                     \
+    }                                                                                  \
   }
-  static void MultiplyAdd(const PartOfA& a, const PartOfB& b, PartOfC& c) {
-    LOCKSTEP_PRODUCT("m16n8k16", "f16", a, b, c);
-  }
-};
-template <>
-struct Words<BF16> {
-  static constexpr int kElements = 2;
-  static uint32_t Of(float first, float second) {
-    uint32_t word;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-    return word;
-  }
-  static void MultiplyAdd(const PartOfA& a, const PartOfB& b, PartOfC& c) {
-    LOCKSTEP_PRODUCT("m16n8k16", "bf16", a, b, c);
-  }
-};
+LOCKSTEP_WORDS_OF_TWO(F16, "f16");
+LOCKSTEP_WORDS_OF_TWO(BF16, "bf16");
 
 #else
 
