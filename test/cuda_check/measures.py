@@ -225,29 +225,27 @@ def bandwidth(machine: Machine, report: Report) -> None:
 
 def profile(machine: Machine, report: Report) -> None:
     """Profiles the steps of the large networks. The full profiles are in raw/profile.*.log."""
-    for network in ("resnet50", "gpt"):
-        name = f"{network}-tiny" if machine.tiny else network
-        file = machine.scratch / f"{name}.ir"
-        if machine.run_ours(f"text.{name}", "text", name, file, seconds=60).code != 0:
-            report.add("profile", name, FAILED, f"no text of the step: raw/text.{name}.log")
-            continue
-        command = [
-            ROOT / "bin/lockstep-run",
-            file,
-            f"--backend={machine.backend}",
-            "--strategy=tf32=true",
-            "--repeat=5",
-            "--profile",
-        ]
-        done = machine.run(f"profile.{name}", [*command, "--print_steps"], machine.ours, machine.left())
-        lines = [(float(time), step) for time, step in re.findall(r"^ +([0-9.]+) us +(.*)$", done.out, re.MULTILINE)]
-        total = sum(time for time, _ in lines)
-        if done.code != 0 or total == 0:
-            report.add("profile", name, FAILED, f"exit code {done.code}, no times: {shortened(done.out[-400:])}")
-            continue
-        top = [f"{time / total:.1%} {shortened(step, 100)}" for time, step in lines[:6]]
-        what = f"{name}, {len(lines)} steps one by one"
-        report.add("profile", what, MEASURED, f"{total / 1e3:.2f} ms: {'; '.join(top)}")
+    for precision in ("bf16", "TF32"):
+        for network in ("resnet50", "gpt"):
+            profile_of(machine, report, f"{network}-tiny" if machine.tiny else network, precision)
+
+
+def profile_of(machine: Machine, report: Report, network: str, precision: str) -> None:
+    name = f"{network}.{precision}"
+    file = machine.scratch / f"{name}.ir"
+    if machine.run_ours(f"text.{name}", "text", network, precision, file, seconds=60).code != 0:
+        return report.add("profile", name, FAILED, f"no text of the step: raw/text.{name}.log")
+    command = [ROOT / "bin/lockstep-run", file, f"--backend={machine.backend}", "--repeat=5", "--profile"]
+    strategy = ["--strategy=tf32=true"] if precision == "TF32" else []
+    command += [*strategy, "--print_steps", "--roofline"]
+    done = machine.run(f"profile.{name}", command, machine.ours, machine.left())
+    lines = [(float(time), step) for time, step in re.findall(r"^ +([0-9.]+) us +(.*)$", done.out, re.MULTILINE)]
+    total = sum(time for time, _ in lines)
+    if done.code != 0 or total == 0:
+        return report.add("profile", name, FAILED, f"exit code {done.code}, no times: {shortened(done.out[-400:])}")
+    top = [f"{time / total:.1%} {shortened(step, 100)}" for time, step in lines[:6]]
+    what = f"{name}, {len(lines)} steps one by one"
+    return report.add("profile", what, MEASURED, f"{total / 1e3:.2f} ms: {'; '.join(top)}")
 
 
 def guarded(race: Race) -> Any:

@@ -6,7 +6,7 @@ ours.py steps NETWORK BACKEND PRECISION                  a contestant (contestan
 ours.py loop NAME BACKEND                                a contestant: a graph of loops.py
 ours.py graph FOLDER BACKEND                             under mpirun: steps as a CUDA graph against steps one by one, then rank 1 dies
 ours.py rank kill|stop FOLDER BACKEND                    under mpirun: rank 1 dies or stops, and the others write the error they get
-ours.py text NETWORK FILE.ir                             writes the training step, for lockstep-run
+ours.py text NETWORK PRECISION FILE.ir                   writes the training step, for lockstep-run
 ours.py gpus                                             prints the number of GPUs
 """
 
@@ -270,7 +270,8 @@ def main() -> None:
     elif what == "copy":
         serve(lambda: Copy(rest[0]))
     elif what == "text":
-        Path(rest[1]).write_text(str(step_of(SPECS[rest[0]], rest[0])) + "\n")
+        name, precision, file = rest
+        Path(file).write_text(str(step_of(SPECS[name], name, precision)) + "\n")
     elif what == "gpus":
         try:
             print(len(ls._lockstep._gpus()))
