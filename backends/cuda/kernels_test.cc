@@ -322,6 +322,21 @@ TEST(LargeProblems, PoolsInAllLayouts) {
              Order::kMixed);
 }
 
+// Rows of whole packs of 16 bytes, and rows that are longer and no multiple.
+TEST(LargeProblems, ScattersOfPacks) {
+  for (DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16, DType::kI64, DType::kU8}) {
+    for (int64_t inner : {32, 17}) {
+      ExpectSameCase(Case("scatter_sum", {Indices({150}, -40, 40), Coarse({150, inner}, dtype)},
+                          {{"dim", int64_t{0}}, {"size", int64_t{40}}}));
+      for (const char* kind : {"min", "max", "prod"}) {
+        ExpectSameCase(Case("scatter",
+                            {Coarse({2, 9, inner}, dtype), Indices({2, 20}, -9, 9), Coarse({2, 20, inner}, dtype)},
+                            {{"dim", int64_t{1}}, {"batch_dims", int64_t{1}}, {"kind", std::string(kind)}}));
+      }
+    }
+  }
+}
+
 TEST(LargeProblems, LongLines) {
   // Integers, whose sums are exact in any order.
   const Tensor x = Coarse({2, 3000}, DType::kI32), y = x.Converted(DType::kF32);

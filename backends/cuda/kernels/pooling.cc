@@ -8,10 +8,6 @@
 
 namespace lockstep::cuda {
 
-template <typename T, int kCount>
-struct alignas(sizeof(T) * kCount) Pack {
-  T of[kCount];
-};
 template <typename T>
 using Group = Pack<T, kLanes<T>>;
 
@@ -65,10 +61,7 @@ struct Channels {
   }
 
   Group<T> Load(uint32_t place) const {
-    if (is_packed) {
-      const Unit16 unit = *reinterpret_cast<const Unit16*>(At(place, 0));
-      return BitsAs<Group<T>>(Unit16{ByValue(unit.halves[0]), ByValue(unit.halves[1])});
-    }
+    if (is_packed) return LoadPack<T, kLanes<T>>(At(place, 0));
     Group<T> group;
     LOCKSTEP_UNROLL
     for (int lane = 0; lane < kLanes<T>; ++lane) group.of[lane] = *At(place, lane);
@@ -76,11 +69,7 @@ struct Channels {
   }
 
   void Store(uint32_t place, const Group<T>& group) const {
-    if (is_packed) {
-      const auto unit = BitsAs<Unit16>(group);
-      *reinterpret_cast<Unit16*>(At(place, 0)) = {ByValue(unit.halves[0]), ByValue(unit.halves[1])};
-      return;
-    }
+    if (is_packed) return StorePack(At(place, 0), group);
     LOCKSTEP_UNROLL
     for (int lane = 0; lane < kLanes<T>; ++lane) *At(place, lane) = group.of[lane];
   }

@@ -38,11 +38,9 @@ struct PoolSteps {
   int64_t image, channel, place;
 };
 
-// The channels of an image are divided into groups of kLanes<T>. A thread has one group at one position of
+// The channels of an image are divided into groups of kGroupBytes. A thread has one group at one position of
 // a plane. Adjacent threads have adjacent positions or, if `is_by_channels`, adjacent groups.
 inline constexpr int64_t kGroupBytes = 16;
-template <typename T>
-inline constexpr int kLanes = kGroupBytes / sizeof(T);
 
 // max_pool_<dtype>: one thread per group and position of y. `y` may be null. If `winners` is not null, it receives for
 // each thread and channel which tap of the window is the maximum: (d * span of height + h) * span of width + w for the
