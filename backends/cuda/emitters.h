@@ -56,7 +56,7 @@ bool SupportsAttention(const Node& node);
 // pooling.cc
 absl::Status EmitMaxPool(const Node& node, EmitContext& c);
 absl::Status EmitMaxPoolGrad(const Node& node, EmitContext& c);
-bool SupportsMaxPoolGrad(const Node& node);
+bool SupportsPool(const Node& node);
 absl::Status EmitAvgPool(const Node& node, EmitContext& c);
 absl::Status EmitAvgPoolGrad(const Node& node, EmitContext& c);
 // indexing.cc

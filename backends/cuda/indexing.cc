@@ -38,9 +38,11 @@ class Indices {
 
 uint64_t* ErrorWord(CudaStream& stream) { return reinterpret_cast<uint64_t*>(stream.error_word()); }
 
+constexpr int64_t kPackBytes = 16;
+
 // Returns the size in bytes of the largest unit that divides a row.
 int64_t UnitOfRows(const Indices& indices, DType dtype) {
-  int64_t unit = 16;
+  int64_t unit = kPackBytes;
   while (indices.rows().inner * static_cast<int64_t>(SizeOf(dtype)) % unit != 0) unit /= 2;
   return unit;
 }
@@ -100,18 +102,20 @@ class SortedIndices {
 // is one, the indices and the updates.
 Instruction& AddScatter(const Node& node, EmitContext& c, Indices indices, ScatterKind kind, bool has_x) {
   const DType dtype = node.type().dtype;
-  int64_t unit = static_cast<int64_t>(SizeOf(dtype));
-  std::string name = NameFor("scatter", dtype);
-  if (kind == ScatterKind::kReplace) {
-    unit = UnitOfRows(indices, dtype);
-    name = NameFor("replace", static_cast<uint64_t>(unit));
+  int64_t unit = UnitOfRows(indices, dtype);
+  std::string name = NameFor("replace", static_cast<uint64_t>(unit));
+  const bool is_packed = kind != ScatterKind::kReplace && unit == kPackBytes;
+  if (kind != ScatterKind::kReplace) {
+    if (!is_packed) unit = static_cast<int64_t>(SizeOf(dtype));
+    name = NameFor("scatter", dtype);
   }
   const Rows rows = indices.RowsOf(indices.rows().inner * static_cast<int64_t>(SizeOf(dtype)) / unit);
   SortedIndices sorted(c, std::move(indices));
   Kernel kernel;
   kernel.name = "cuda." + node.op_name();
   kernel.scratch_bytes = sorted.scratch_bytes();
-  kernel.run = [sorted, rows, kind, has_x, combine = c.KernelOf("indexing", name)](const KernelArgs& args) mutable {
+  kernel.run = [sorted, rows, kind, has_x, is_packed,
+                combine = c.KernelOf("indexing", name)](const KernelArgs& args) mutable {
     RETURN_IF_ERROR(sorted.Run(args, args.reads[has_x ? 1 : 0]));
     const ScatterArgs given{has_x ? args.reads[0] : nullptr,
                             args.reads[has_x ? 2 : 1],
@@ -121,7 +125,8 @@ Instruction& AddScatter(const Node& node, EmitContext& c, Indices indices, Scatt
                             args.writes[0],
                             rows,
                             sorted.sort().padded(),
-                            kind};
+                            kind,
+                            is_packed};
     return combine.Run(StreamOf(args), rows.groups * rows.extent * rows.inner, given);
   };
   return c.Add(node, std::move(kernel), c.ReadAll(node), {c.Write(node)});

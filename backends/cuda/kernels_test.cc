@@ -10,6 +10,7 @@
 #include "backends/codegen/widen_ptx.h"
 #include "backends/cuda/cuda_backend.h"
 #include "backends/cuda/kernels/kernel_text.h"
+#include "backends/cuda/kernels/pooling.h"
 #include "backends/run_in_process.h"
 #include "core/interpreter.h"
 #include "core/printer.h"
@@ -231,6 +232,108 @@ TEST(LargeProblems, ScattersOfManyUpdates) {
                         {{"dim", int64_t{0}}, {"size", int64_t{40}}}));
     ExpectSameCase(Case("scatter", {Coarse({2, 40, 3}, dtype), Indices({2, 1100}, 0, 40), Coarse({2, 1100, 3}, dtype)},
                         {{"dim", int64_t{1}}, {"batch_dims", int64_t{1}}, {"kind", std::string("replace")}}));
+  }
+}
+
+using Ints = std::vector<int64_t>;
+
+TEST(Divisors, DivideAllNumbersBelowTheirLimit) {
+  constexpr int64_t kLimit = int64_t{1} << 31;
+  for (int64_t divisor :
+       {1L, 2L, 3L, 5L, 7L, 56L, 112L, 641L, 65537L, 1L << 30, (1L << 30) + 1, kLimit - 2, kLimit - 1}) {
+    for (int64_t quotient :
+         {int64_t{0}, int64_t{1}, int64_t{12345}, (kLimit - 1) / divisor / 2, (kLimit - 1) / divisor}) {
+      for (int64_t rest : {int64_t{0}, divisor / 2, divisor - 1}) {
+        const int64_t number = quotient * divisor + rest;
+        if (number >= kLimit) continue;
+        EXPECT_EQ(static_cast<uint32_t>(number) / cuda::Divisor(divisor), quotient) << number << " / " << divisor;
+      }
+    }
+  }
+}
+
+// Pools over channels that do not fill the last group, over windows with more taps than a byte can number, and over
+// three dimensions with dilations.
+TEST(LargeProblems, Pools) {
+  struct Windows {
+    Shape x, y;
+    Ints window, stride, padding, dilation;
+  };
+  const Windows all[] = {{{2, 11, 13, 9}, {2, 11, 7, 5}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+                         {{1, 3, 20, 18}, {1, 3, 4, 2}, {17, 17}, {1, 1}, {0, 0}, {1, 1}},
+                         {{2, 5, 5, 6, 7}, {2, 5, 5, 1, 4}, {2, 3, 2}, {1, 2, 3}, {1, 0, 3}, {2, 2, 3}}};
+  for (DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const Windows& w : all) {
+      AttributeMap attributes = {
+          {"window", w.window}, {"stride", w.stride}, {"padding_low", w.padding}, {"padding_high", w.padding}};
+      const bool dilates = w.dilation != Ints(w.window.size(), 1);
+      if (!dilates) {
+        attributes.emplace("include_padding", false);
+        ExpectSameCase(Case("avg_pool", {Coarse(w.x, dtype)}, attributes));
+        attributes.emplace("input_shape", w.x.dims());
+        ExpectSameCase(Case("avg_pool_grad", {Coarse(w.y, dtype)}, attributes));
+        attributes.erase("include_padding");
+        attributes.erase("input_shape");
+      }
+      attributes.emplace("dilation", w.dilation);
+      ExpectSameCase(Case("max_pool", {Coarse(w.x, dtype)}, attributes));
+      ExpectSameCase(Case("max_pool_grad", {Coarse(w.x, dtype), Coarse(w.y, dtype)}, attributes));
+    }
+  }
+}
+
+// Pools whose operands and results are channels-last or row-major, each for itself: %a, %b and %d are channels-last,
+// as they are a convolution's, and %y, because one reads it.
+TEST(LargeProblems, PoolsInAllLayouts) {
+  const std::string conv = ", %w {dilation=[1,1], groups=1, padding_high=[0,0], padding_low=[0,0], stride=[1,1]} : ";
+  const std::string pool = " {padding_high=[1,1], padding_low=[1,1], stride=[2,2], window=[3,3]";
+  const std::string max = pool + ", dilation=[1,1]} : ", avg = pool + ", include_padding=false";
+  const std::string x = "bf16[2,16,9,11]", y = "bf16[2,16,5,6]", shape = ", input_shape=[2,16,9,11]} : ";
+  std::string results, types;
+  std::string text = "  %a = convolution %x" + conv + x + "\n  %d = convolution %dy" + conv + y + "\n";
+  const auto add = [&](const std::string& name, const std::string& op, const std::string& type, bool returns) {
+    text += "  %" + name + " = " + op + type + "\n";
+    if (!returns) return;
+    results += (results.empty() ? "%" : ", %") + name;
+    types += (types.empty() ? "" : ", ") + name + ": " + type;
+  };
+  for (const std::string from : {"x", "a"}) {
+    add("m" + from, "max_pool %" + from + max, y, true);
+    add("n" + from, "avg_pool %" + from + avg + "} : ", y, true);
+    // Without a second reader that needs rows.
+    add("p" + from, "max_pool %" + from + pool + ", dilation=[1,2]} : ", "bf16[2,16,5,5]", false);
+    add("q" + from, "convolution %p" + from + conv, "bf16[2,16,5,5]", true);
+    for (const std::string grad : {"dy", "d"})
+      add("g" + from + grad, "max_pool_grad %" + from + ", %" + grad + max, x, true);
+  }
+  for (const std::string grad : {"dy", "d"}) {
+    add("h" + grad, "avg_pool_grad %" + grad + avg + shape, x, true);
+    add("i" + grad, "avg_pool_grad %" + grad + pool + ", include_padding=true" + shape, x, false);
+    add("j" + grad, "convolution %i" + grad + conv, x, true);
+  }
+  const auto graph = ParseGraph("graph @f(%x: " + x + ", %dy: " + y + ", %w: bf16[16,16,1,1]) -> (" + types + ") {\n" +
+                                text + "  return " + results + "\n}");
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  std::vector<double> identity(256);
+  for (size_t i = 0; i < 16; ++i) identity[17 * i] = 1;
+  ExpectSame(*graph,
+             {{Coarse({2, 16, 9, 11}, DType::kBF16), Coarse({2, 16, 5, 6}, DType::kBF16),
+               Tensor::Of<double>({16, 16, 1, 1}, identity).Converted(DType::kBF16)}},
+             Order::kMixed);
+}
+
+// Rows of whole packs of 16 bytes, and rows that are longer and no multiple.
+TEST(LargeProblems, ScattersOfPacks) {
+  for (DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16, DType::kI64, DType::kU8}) {
+    for (int64_t inner : {32, 17}) {
+      ExpectSameCase(Case("scatter_sum", {Indices({150}, -40, 40), Coarse({150, inner}, dtype)},
+                          {{"dim", int64_t{0}}, {"size", int64_t{40}}}));
+      for (const char* kind : {"min", "max", "prod"}) {
+        ExpectSameCase(Case("scatter",
+                            {Coarse({2, 9, inner}, dtype), Indices({2, 20}, -9, 9), Coarse({2, 20, inner}, dtype)},
+                            {{"dim", int64_t{1}}, {"batch_dims", int64_t{1}}, {"kind", std::string(kind)}}));
+      }
+    }
   }
 }
 

@@ -60,7 +60,7 @@ inline void ScatterBegins(const ScatterBeginsArgs& a) {
 
 // Calls f(position in the updates) for each update of element `at` of y, in order.
 template <typename F>
-void ForUpdates(const ScatterArgs& a, int64_t at, F f) {
+LOCKSTEP_INLINE inline void ForUpdates(const ScatterArgs& a, int64_t at, F f) {
   const Rows& rows = a.rows;
   const int64_t j = at % rows.inner, number = at / rows.inner, row = number % rows.extent, group = number / rows.extent;
   const int64_t batch = group / rows.outer, first = batch * a.padded;
@@ -81,27 +81,51 @@ bool TakesPlace(ScatterKind kind, T kept, T update) {
   return kept == kept && !(kind == ScatterKind::kMin ? kept < update : kept > update);
 }
 
-template <typename T>
-void Scatter(const ScatterArgs& a) {
+// A thread's elements of y, kCount of them.
+template <typename T, int kCount>
+LOCKSTEP_INLINE inline void ScatterPack(const ScatterArgs& a) {
   const int64_t at = ThreadOfGrid();
   if (at >= a.rows.groups * a.rows.extent * a.rows.inner) return;
-  const T* updates = static_cast<const T*>(a.updates);
-  T* y = static_cast<T*>(a.y);
+  const auto load = [](const void* from, int64_t i)
+                        LOCKSTEP_INLINE { return LoadPack<T, kCount>(static_cast<const T*>(from) + i * kCount); };
+  T* const y = static_cast<T*>(a.y) + at * kCount;
   if (a.kind == ScatterKind::kMin || a.kind == ScatterKind::kMax) {
-    T best = static_cast<const T*>(a.x)[at];
-    ForUpdates(a, at, [&](int64_t from) {
-      if (TakesPlace(a.kind, Number<T>::OrderedOf(best), Number<T>::OrderedOf(updates[from]))) best = updates[from];
+    Pack<T, kCount> best = load(a.x, at);
+    ForUpdates(a, at, [&](int64_t from) LOCKSTEP_INLINE {
+      const Pack<T, kCount> updates = load(a.updates, from);
+      LOCKSTEP_UNROLL
+      for (int lane = 0; lane < kCount; ++lane) {
+        const T update = updates.of[lane], kept = best.of[lane];
+        best.of[lane] = TakesPlace(a.kind, Number<T>::OrderedOf(kept), Number<T>::OrderedOf(update)) ? update : kept;
+      }
     });
-    y[at] = best;
-    return;
+    return StorePack(y, best);
   }
   using Wide = typename Number<T>::Wide;
-  Wide total = a.x != nullptr ? Number<T>::WideOf(static_cast<const T*>(a.x)[at]) : Wide(0);
-  ForUpdates(a, at, [&](int64_t from) {
-    const Wide update = Number<T>::WideOf(updates[from]);
-    total = a.kind == ScatterKind::kProd ? total * update : total + update;
+  Wide totals[kCount] = {};
+  if (a.x != nullptr) {
+    const Pack<T, kCount> x = load(a.x, at);
+    LOCKSTEP_UNROLL
+    for (int lane = 0; lane < kCount; ++lane) totals[lane] = Number<T>::WideOf(x.of[lane]);
+  }
+  ForUpdates(a, at, [&](int64_t from) LOCKSTEP_INLINE {
+    const Pack<T, kCount> updates = load(a.updates, from);
+    LOCKSTEP_UNROLL
+    for (int lane = 0; lane < kCount; ++lane) {
+      const Wide update = Number<T>::WideOf(updates.of[lane]);
+      totals[lane] = a.kind == ScatterKind::kProd ? totals[lane] * update : totals[lane] + update;
+    }
   });
-  y[at] = Number<T>::Of(total);
+  Pack<T, kCount> result;
+  LOCKSTEP_UNROLL
+  for (int lane = 0; lane < kCount; ++lane) result.of[lane] = Number<T>::Of(totals[lane]);
+  StorePack(y, result);
+}
+
+template <typename T>
+LOCKSTEP_INLINE inline void Scatter(const ScatterArgs& a) {
+  if (a.is_packed != 0) ScatterPack<T, kLanes<T>>(a);
+  else ScatterPack<T, 1>(a);
 }
 
 template <typename Unit>

@@ -50,7 +50,8 @@ struct ScatterBeginsArgs {
 enum class ScatterKind : uint32_t { kSum, kProd, kMin, kMax, kReplace };
 
 // scatter_<dtype>, and replace_b* in units: each element of y is that of x, or 0 if x is null, combined with the
-// updates that point to it, in their order. One thread per element.
+// updates that point to it, in their order. One thread per element or, if `is_packed`, per 16 bytes, in which `rows`
+// then counts.
 struct ScatterArgs {
   static constexpr int kPointers = 6;
   const void* x;
@@ -62,6 +63,7 @@ struct ScatterArgs {
   Rows rows;
   int64_t padded;
   ScatterKind kind;
+  uint32_t is_packed;
 };
 
 }  // namespace lockstep::cuda

@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+#include "backends/cuda/kernels/thread.h"
+
 namespace lockstep::cuda {
 
 // Storage of 16-bit floats.
@@ -92,6 +94,35 @@ inline constexpr bool kIsSigned = static_cast<T>(-1) < static_cast<T>(0);
 struct alignas(16) Unit16 {
   uint64_t halves[2];
 };
+
+// Elements that a thread handles together, and the number of them in 16 bytes.
+template <typename T, int kCount>
+struct alignas(sizeof(T) * kCount) Pack {
+  T of[kCount];
+};
+template <typename T>
+inline constexpr int kLanes = sizeof(Unit16) / sizeof(T);
+
+// Load and store a pack, and 16 bytes at once.
+template <typename T, int kCount>
+Pack<T, kCount> LoadPack(const T* at) {
+  if constexpr (sizeof(T) * kCount != sizeof(Unit16)) {
+    return *reinterpret_cast<const Pack<T, kCount>*>(at);
+  } else {
+    const Unit16 unit = *reinterpret_cast<const Unit16*>(at);
+    return BitsAs<Pack<T, kCount>>(Unit16{ByValue(unit.halves[0]), ByValue(unit.halves[1])});
+  }
+}
+template <typename T, int kCount>
+void StorePack(T* at, const Pack<T, kCount>& pack) {
+  if constexpr (sizeof(T) * kCount != sizeof(Unit16)) {
+    *reinterpret_cast<Pack<T, kCount>*>(at) = pack;
+  } else {
+    const auto unit = BitsAs<Unit16>(pack);
+    *reinterpret_cast<Unit16*>(at) = {ByValue(unit.halves[0]), ByValue(unit.halves[1])};
+  }
+}
+
 #define LOCKSTEP_UNITS(K, name, Args, meets, function) \
   K(name##_b1, Args, meets, function<uint8_t>)         \
   K(name##_b2, Args, meets, function<uint16_t>)        \

@@ -27,12 +27,15 @@ inline void Exchange(uint64_t* keys, uint32_t* numbers, int64_t i, int64_t dista
 
 inline bool IsIncreasing(int64_t at, int64_t padded, int64_t block) { return (at & (padded - 1) & block) == 0; }
 
-// Returns the first entry of pair number `pair` of the pairs whose entries are `distance` apart.
-inline int64_t FirstOf(int64_t pair, int64_t distance) { return pair / distance * 2 * distance + pair % distance; }
+// Returns the first entry of pair number `pair` of the pairs whose entries are `distance`, a power of two, apart.
+inline int64_t FirstOf(int64_t pair, int64_t distance) {
+  const int64_t in_half = pair & (distance - 1);
+  return 2 * (pair - in_half) + in_half;
+}
 
 // Runs the steps for one size of blocks, from `distance` on, on the `count` entries of the tile that begins at `first`.
 inline void TileSteps(Tile& tile, int64_t first, int64_t count, int64_t padded, int64_t block, int64_t distance) {
-  for (; distance > 0; distance /= 2) {
+  for (; distance > 0; distance >>= 1) {
     for (int64_t pair = ThreadOfBlock(); pair < kTile / 2; pair += kBlock) {
       const int64_t i = FirstOf(pair, distance);
       if (i < count) Exchange(tile.keys, tile.numbers, i, distance, IsIncreasing(first + i, padded, block));

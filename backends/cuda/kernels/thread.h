@@ -46,7 +46,8 @@ inline uint32_t ShuffleXor(uint32_t value, int mask) {
 // 2^x and the binary logarithm, to about two units in the last place.
 inline float Exp2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
 inline float Log2(float x) { return __nvvm_lg2_approx_ftz_f(x); }
-// Returns x, and hides from the compiler that it is a field of the argument, whose address it would otherwise take.
+// Returns x, and hides from the compiler where it is from: it would take the address of a field of the argument, and
+// merge a load of 16 bytes in one branch with loads of single elements in another.
 inline uint64_t ByValue(uint64_t x) {
   asm("" : "+l"(x));
   return x;
