@@ -1,5 +1,7 @@
 // Tests the device's use of host memory and its queue after failures, over the fake driver.
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -56,6 +58,26 @@ TEST_F(DeviceFailure, ACopyThatIsHalfQueuedWritesNothingLater) {
     EXPECT_TRUE(kept == untouched) << call;
     EXPECT_THAT(other, Each(std::byte{0})) << "what was queued before is delivered";
     std::fill(other.begin(), other.end(), kUntouched);
+  }
+}
+
+// The memory belongs to the caller when the call returns, although later blocks were being filled from it.
+TEST_F(DeviceFailure, ACopyThatIsHalfQueuedReadsNothingLater) {
+  constexpr size_t kBytes = (Staging::kBlocks + 2) * Staging::kBlockBytes;
+  const auto memory = *device_->Allocate(kBytes, "memory");
+  for (const char* call : {"cuMemHostAlloc", "cuMemcpyHtoDAsync", "cuEventRecord"}) {
+    void* const host = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(host, MAP_FAILED);
+    fake_.driver.FailCall(call, 2, CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_THAT(std::string(device_->CopyToDevice(memory->data(), static_cast<std::byte*>(host), kBytes).message()),
+                HasSubstr(call));
+    ASSERT_EQ(munmap(host, kBytes), 0);  // a thread that still reads it would end the process
+    const std::vector<std::byte> values(kBytes, std::byte{3});
+    std::vector<std::byte> found(kBytes);
+    ASSERT_TRUE(device_->CopyToDevice(memory->data(), values.data(), kBytes).ok());
+    ASSERT_TRUE(device_->CopyToHost(found.data(), memory->data(), kBytes).ok());
+    ASSERT_TRUE(device_->Synchronize().ok());
+    EXPECT_TRUE(found == values) << call;
   }
 }
 

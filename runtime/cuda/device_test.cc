@@ -169,6 +169,59 @@ TEST_P(DeviceOverFake, LargeCopies) {
   EXPECT_TRUE(found == values);
 }
 
+// Each block is queued when it is filled, and not before; the driver reads it late.
+TEST_P(DeviceOverFake, ABlockIsFilledWhenItIsQueued) {
+  device_.reset();
+  static constexpr size_t kLarge = (2 * Staging::kBlocks + 1) * Staging::kBlockBytes + 12;
+  static decltype(DriverApi::MemcpyHtoDAsync) copy;
+  static Numbers values;
+  static CUdeviceptr target = 0;
+  static int filled = 0, unfilled = 0;
+  values.assign(kLarge / sizeof(int32_t), 0);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int32_t>(i * 2654435761u);
+  copy = fake_->api.MemcpyHtoDAsync;
+  DriverApi looks = fake_->api;
+  looks.MemcpyHtoDAsync = [](CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
+    ++(std::memcmp(from, BytesOf(values) + (to - target), bytes) == 0 ? filled : unfilled);
+    return copy(to, from, bytes, stream);
+  };
+  device_ = *CudaDevice::Create(looks, 0);
+  const auto memory = Allocate(kLarge);
+  target = reinterpret_cast<CUdeviceptr>(memory->data());
+  filled = unfilled = 0;
+  for (int round = 0; round < 2; ++round) {
+    for (int32_t& value : values) value ^= 1;
+    ASSERT_TRUE(device_->CopyToDevice(memory->data(), BytesOf(values), kLarge).ok());
+  }
+  EXPECT_EQ(unfilled, 0);
+  EXPECT_EQ(filled, 2 * (2 * Staging::kBlocks + 2));
+  ASSERT_TRUE(device_->Synchronize().ok());
+}
+
+// Large inputs of one step after the other, each copied while the step before computes, and changed at once.
+TEST_P(DeviceOverFake, LargeCopiesAhead) {
+  constexpr size_t kLarge = 3 * Staging::kBlockBytes + 4;
+  constexpr int32_t kSteps = 20;
+  const auto ahead = Allocate(kLarge), input = Allocate(kLarge);
+  const auto taken = *device_->CreateEvent();
+  Numbers values(kLarge / sizeof(int32_t));
+  std::vector<Numbers> found(kSteps, Numbers(values.size()));
+  ASSERT_TRUE(device_->Record(*taken).ok());
+  for (int32_t step = 0; step < kSteps; ++step) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = step + static_cast<int32_t>(i);
+    ASSERT_TRUE(device_->CopyAhead(ahead->data(), BytesOf(values), kLarge, *taken).ok());
+    values.assign(values.size(), -1);
+    ASSERT_TRUE(device_->CopyWithin(input->data(), ahead->data(), kLarge).ok());
+    ASSERT_TRUE(device_->Record(*taken).ok());
+    QueueRead(*input, found[static_cast<size_t>(step)]);
+  }
+  ASSERT_TRUE(device_->Synchronize().ok());
+  for (int32_t step = 0; step < kSteps; ++step) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = step + static_cast<int32_t>(i);
+    EXPECT_TRUE(found[static_cast<size_t>(step)] == values) << step;
+  }
+}
+
 TEST_P(DeviceOverFake, CopiesAreInTheStreamsOrder) {
   const auto a = Allocate(kBytes), b = Allocate(kBytes);
   Numbers before(kCount), after(kCount), first(kCount), last(kCount), five(kCount, 5);

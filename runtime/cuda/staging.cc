@@ -5,8 +5,12 @@
 #include <utility>
 
 #include "core/status.h"
+#include "runtime/process/process.h"
 
 namespace lockstep::cuda {
+
+Staging::Staging(const DriverApi& api, Check check, Await await)
+    : api_(api), check_(std::move(check)), await_(std::move(await)), filling_(std::min(kThreads, AvailableCores())) {}
 
 void Staging::Write(Block& block) {
   if (block.host != nullptr) std::memcpy(block.host, block.data, block.bytes);
@@ -31,13 +35,31 @@ absl::StatusOr<Staging::Block*> Staging::Take() {
 }
 
 absl::Status Staging::CopyToDevice(CUdeviceptr device, const std::byte* host, size_t bytes, CUstream stream) {
-  for (size_t done = 0; done < bytes; done += kBlockBytes) {
-    const size_t part = std::min(kBlockBytes, bytes - done);
-    ASSIGN_OR_RETURN(Block * block, Take());
-    std::memcpy(block->data, host + done, part);
-    block->used = true;
-    RETURN_IF_ERROR(check_(api_.MemcpyHtoDAsync(device + done, block->data, part, stream), "cuMemcpyHtoDAsync"));
-    RETURN_IF_ERROR(check_(api_.EventRecord(block->copied, stream), "cuEventRecord"));
+  const absl::Status status = QueueToDevice(device, host, bytes, stream);
+  filling_.FinishAll();  // the caller may free the memory now
+  return status;
+}
+
+absl::Status Staging::QueueToDevice(CUdeviceptr device, const std::byte* host, size_t bytes, CUstream stream) {
+  constexpr size_t kFilling = kBlocks / 2;  // blocks; the others are being copied to the device meanwhile
+  const bool by_threads = bytes >= kLeastForThreads;
+  const size_t count = (bytes + kBlockBytes - 1) / kBlockBytes;
+  const auto part = [&](size_t i) { return std::min(kBlockBytes, bytes - i * kBlockBytes); };
+  std::array<Block*, kFilling> taken;
+  for (size_t i = 0, next = 0; i < count; ++i) {
+    for (; next < std::min(count, i + (by_threads ? kFilling : 1)); ++next) {
+      ASSIGN_OR_RETURN(Block * block, Take());
+      taken[next % kFilling] = block;
+      const std::byte* const from = host + next * kBlockBytes;
+      if (by_threads) filling_.Add(block->data, from, part(next));
+      else std::memcpy(block->data, from, part(next));
+    }
+    if (by_threads) filling_.FinishOldest();
+    Block& block = *taken[i % kFilling];
+    block.used = true;
+    RETURN_IF_ERROR(
+        check_(api_.MemcpyHtoDAsync(device + i * kBlockBytes, block.data, part(i), stream), "cuMemcpyHtoDAsync"));
+    RETURN_IF_ERROR(check_(api_.EventRecord(block.copied, stream), "cuEventRecord"));
   }
   return absl::OkStatus();
 }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -59,6 +60,12 @@ uint32_t ForkGeneration() {
   static const int registered = pthread_atfork(nullptr, nullptr, [] { Forks().fetch_add(1); });
   (void)registered;
   return Forks().load(std::memory_order_relaxed);
+}
+
+int AvailableCores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return CPU_COUNT(&set);
 }
 
 }  // namespace lockstep

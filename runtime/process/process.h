@@ -1,5 +1,5 @@
-// Information about the processes of this host: which are alive, which are stopped, and if this one was forked. Any
-// thread.
+// Information about the processes of this host: which are alive, which are stopped, if this one was forked, and how
+// many cores it has. Any thread.
 
 #pragma once
 
@@ -27,5 +27,8 @@ bool HasEnded(int id, uint64_t start);
 // Returns the number of forks between the first process of the program and this one. A communicator that was made under
 // another number belongs to another process, which still uses it.
 uint32_t ForkGeneration();
+
+// Returns the number of cores on which the calling thread may run.
+int AvailableCores();
 
 }  // namespace lockstep

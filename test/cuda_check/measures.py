@@ -171,7 +171,8 @@ def run_race(machine: Machine, report: Report, race: Race) -> None:
     try:
         ours.run(max(1, steps // 4))
         alone = ours.run(steps)
-        text = f"{spread(alone['seconds'], ' ms', 1e3)}; ready after {cold['compile_seconds']:.1f} s"
+        text = f"{spread(alone['seconds'], ' ms', 1e3)}, {1e3 * alone['started']:.3g} ms if steps are started ahead"
+        text += f"; ready after {cold['compile_seconds']:.1f} s"
         if cold["gpu_bytes"]:
             text += (
                 f"; memory {cold['gpu_bytes'] / GIB:.2f} GiB, what libraries take included, the driver's context not"
@@ -221,6 +222,22 @@ def bandwidth(machine: Machine, report: Report) -> None:
         report.add("host", "a run of one element", MEASURED, spread(one.run(1000)["seconds"], " us", 1e6))
     finally:
         one.stop()
+    feeding(machine, report)
+
+
+def feeding(machine: Machine, report: Report) -> None:
+    """Compares the rate of copying a batch to the GPU with that of the driver, which copies pinned memory."""
+    names = {"call": "a call", "start": "a started call", "pinned": "the driver's copy of pinned memory"}
+    for how, name in names.items():
+        command = [machine.ours_python, "-s", HERE / "ours.py", "feed", how, machine.backend]
+        feed = Contestant(machine, f"feed.{how}", command, machine.ours)
+        try:
+            bytes_each = feed.answer(60)["bytes"]
+            feed.run(10)
+            rates = [bytes_each / seconds / 1e9 for seconds in feed.run(30)["seconds"]]
+        finally:
+            feed.stop()
+        report.add(f"a batch of {bytes_each / 1e6:.0f} MB from the host", name, MEASURED, spread(rates, " GB/s"))
 
 
 def profile(machine: Machine, report: Report) -> None:

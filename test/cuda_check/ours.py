@@ -4,6 +4,8 @@ ours.py losses NETWORK FILE.npz BACKEND RANKS PRECISION OUT.json
                                                          the losses from the weights and batches of torch_peer.py
 ours.py steps NETWORK BACKEND PRECISION                  a contestant (contestant.py); PRECISION is f32, TF32 or bf16
 ours.py loop NAME BACKEND                                a contestant: a graph of loops.py
+ours.py copy BACKEND                                     a contestant: a copy within the device
+ours.py feed call|start|pinned BACKEND                   a contestant: a large batch from the host to the device
 ours.py graph FOLDER BACKEND                             under mpirun: steps as a CUDA graph against steps one by one, then rank 1 dies
 ours.py rank kill|stop FOLDER BACKEND                    under mpirun: rank 1 dies or stops, and the others write the error they get
 ours.py text NETWORK PRECISION FILE.ir                   writes the training step, for lockstep-run
@@ -13,12 +15,14 @@ ours.py gpus                                             prints the number of GP
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +137,17 @@ class Steps:
     def step(self) -> float:
         return float(self.exe(**self.inputs)["loss"])
 
+    def started(self, steps: int) -> float:
+        """Seconds of a step, if each loss is read while the next step computes."""
+        ends, before = [], self.exe.start(**self.inputs)
+        for _ in range(steps + 1):
+            call = self.exe.start(**self.inputs)
+            before.wait()
+            ends.append(time.perf_counter())
+            before = call
+        before.wait()
+        return (ends[-1] - ends[0]) / steps
+
     def ready(self) -> dict[str, Any]:
         header = self.exe.steps.splitlines()[0]
         return {"compile_seconds": self.compile_seconds, "gpu_bytes": self.gpu_bytes, "executable": header}
@@ -145,7 +160,8 @@ class Steps:
             seconds.append(time.perf_counter() - begin)
             if not np.isfinite(loss):
                 raise ArithmeticError(f"the loss is {loss}")
-        return {"seconds": seconds, "profile": self.profile(), "counters": self.exe.counters}
+        found = {"seconds": seconds, "profile": self.profile(), "counters": self.exe.counters}
+        return {**found, "started": self.started(steps)}
 
     def profile(self, count: int = 25) -> list[tuple[str, float]]:
         """The slowest steps, if the backend times them, in seconds since loading."""
@@ -170,50 +186,94 @@ class Loop:
         return self.start
 
     def run(self, steps: int) -> dict[str, Any]:
-        seconds = []
-        for _ in range(steps):
-            begin = time.perf_counter()
-            self.exe()
-            seconds.append(time.perf_counter() - begin)
-        return {"seconds": seconds}
+        return timed(self.exe, steps)
+
+
+def timed(call: Callable[[], Any], steps: int) -> dict[str, Any]:
+    seconds = []
+    for _ in range(steps):
+        begin = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - begin)
+    return {"seconds": seconds}
+
+
+class Driver:
+    """NVIDIA's driver, with the context of the first GPU."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libcuda.so.1")
+        context = ctypes.c_void_p()
+        self.call("cuInit", 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self.call("cuCtxPushCurrent_v2", context)
+
+    def call(self, function: str, *arguments: Any) -> None:
+        if code := getattr(self._library, function)(*arguments):
+            raise RuntimeError(f"{function}: error {code}")
+
+    def allocate(self, count: int) -> ctypes.c_uint64:
+        address = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(count))
+        return address
+
+    def allocate_pinned(self, count: int) -> ctypes.c_void_p:
+        address = ctypes.c_void_p()
+        self.call("cuMemHostAlloc", ctypes.byref(address), ctypes.c_size_t(count), 0)
+        return address
+
+    def copy(self, function: str, to: Any, source: Any, count: int) -> None:
+        self.call(function, to, source, ctypes.c_size_t(count))
+        self.call("cuCtxSynchronize")
 
 
 class Copy:
-    """A copy of device memory to device memory by the driver; on the host by NumPy."""
+    """A copy of device memory, or of pinned host memory, to device memory by the driver; on the host by NumPy."""
 
-    def __init__(self, backend: str) -> None:
-        count = 2**30 if backend == "cuda" else 2**22
+    def __init__(self, backend: str, count: int, pinned: bool = False) -> None:
         if backend == "cuda":
-            driver = self.driver = ctypes.CDLL("libcuda.so.1")
-            context, pointers = ctypes.c_void_p(), [ctypes.c_uint64(), ctypes.c_uint64()]
-            codes = [driver.cuInit(0), driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)]
-            codes.append(driver.cuCtxPushCurrent_v2(context))
-            codes += [driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(count)) for pointer in pointers]
-            if any(codes):
-                raise RuntimeError(f"the driver's codes are {codes}")
-            self.copy = lambda: self._on_gpu(pointers, count)
+            driver = Driver()
+            target = driver.allocate(count)
+            source = driver.allocate_pinned(count) if pinned else driver.allocate(count)
+            function = "cuMemcpyHtoD_v2" if pinned else "cuMemcpyDtoD_v2"
+            self.copy = lambda: driver.copy(function, target, source, count)
         else:
-            source = np.zeros(count, np.uint8)
-            target = np.ones_like(source)
-            self.copy = lambda: np.copyto(target, source)
-        self.bytes = 2 * count
-
-    def _on_gpu(self, pointers: list[ctypes.c_uint64], count: int) -> None:
-        code = self.driver.cuMemcpyDtoD_v2(pointers[1], pointers[0], ctypes.c_size_t(count))
-        code = code or self.driver.cuCtxSynchronize()
-        if code:
-            raise RuntimeError(f"cuMemcpyDtoD: error {code}")
+            zeros = np.zeros(count, np.uint8)
+            ones = np.ones_like(zeros)
+            self.copy = lambda: np.copyto(ones, zeros)
+        self.bytes = count if pinned else 2 * count
 
     def ready(self) -> dict[str, Any]:
         return {"bytes": self.bytes}
 
     def run(self, steps: int) -> dict[str, Any]:
-        seconds = []
-        for _ in range(steps):
-            begin = time.perf_counter()
-            self.copy()
-            seconds.append(time.perf_counter() - begin)
-        return {"seconds": seconds}
+        return timed(self.copy, steps)
+
+
+class Feed:
+    """A program with a large input and next to nothing to compute. Its batches do not all fit in the host's caches."""
+
+    def __init__(self, how: str, backend: str, count: int) -> None:
+        text = f"""
+graph @feed(%x: f32[{count // 4}]) -> (first: f32[1]) {{
+  %first = slice %x {{limit=[1], start=[0], stride=[1]}} : f32[1]
+  return %first
+}}"""
+        self.exe = ls.compile(ls.parse(text), backend=backend, threads=threads())
+        self.batches = itertools.cycle([np.full(count // 4, i, np.float32) for i in range(4)])
+        self.call = self.exe if how == "call" else self.exe.start
+        self.bytes = count
+
+    def ready(self) -> dict[str, Any]:
+        return {"bytes": self.bytes}
+
+    def run(self, steps: int) -> dict[str, Any]:
+        return timed(lambda: self.call(x=next(self.batches)), steps)
+
+
+def feed(how: str, backend: str) -> Feed | Copy:
+    count = SPECS["resnet50"].batch * 3 * 224 * 224 * 4 if backend == "cuda" else 2**22
+    return Copy(backend, count, pinned=True) if how == "pinned" else Feed(how, backend, count)
 
 
 def rank(mode: str, folder: Path, backend: str) -> None:
@@ -268,7 +328,9 @@ def main() -> None:
     elif what == "loop":
         serve(lambda: Loop(rest[0], rest[1]))
     elif what == "copy":
-        serve(lambda: Copy(rest[0]))
+        serve(lambda: Copy(rest[0], 2**30 if rest[0] == "cuda" else 2**22))
+    elif what == "feed":
+        serve(lambda: feed(rest[0], rest[1]))
     elif what == "text":
         name, precision, file = rest
         Path(file).write_text(str(step_of(SPECS[name], name, precision)) + "\n")

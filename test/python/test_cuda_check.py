@@ -5,6 +5,7 @@ GPU.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -288,6 +289,17 @@ def test_a_peer_that_cannot_run_is_left_out(machine: Machine, report: Report) ->
     race = measures.RACES["lenet"]
     measures.race_against(machine, report, race, None, "torch eager", [sys.executable, "-c", "1 / 0"])
     assert outcomes(report) == {"step of lenet, f32: torch eager": LEFT_OUT}
+
+
+def test_the_rate_of_feeding_is_that_of_calls_and_of_the_driver(machine: Machine, report: Report) -> None:
+    machine.ours_python = sys.executable
+    machine.ours = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    measures.feeding(machine, report)
+    part = "a batch of 4 MB from the host"
+    assert outcomes(report) == {
+        f"{part}: {name}": MEASURED for name in ("a call", "a started call", "the driver's copy of pinned memory")
+    }
+    assert all(row.result.endswith(")") and " GB/s (" in row.result for row in report.rows)
 
 
 def test_a_stand_in_has_the_functions_and_ends_the_process(tmp_path: Path) -> None:

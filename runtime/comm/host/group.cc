@@ -1,6 +1,5 @@
 #include "runtime/comm/host/group.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -9,19 +8,11 @@
 #include "core/status.h"
 #include "runtime/comm/collective/description.h"
 #include "runtime/process/clock.h"
+#include "runtime/process/process.h"
 #include "runtime/record/clock.h"
 #include "runtime/record/recorder.h"
 
 namespace lockstep {
-namespace {
-
-int AvailableCores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return CPU_COUNT(&set);
-}
-
-}  // namespace
 
 Group::Group(GroupConfig config, absl::Duration timeout)
     : config_(std::move(config)),
