@@ -36,7 +36,7 @@ GridFunction::GridFunction(const Graph& body, const GridPlan& plan, Part part, T
                    {.lanes = part == Part::kRun ? static_cast<unsigned>(plan.lanes) : 1,
                     .has_gather = false,
                     .is_aligned = true},
-                   {.has_fma = true, .has_libm = false},
+                   {.instructions = machine.instructions(), .has_libm = false},
                    Declare(name, body.inputs().size() + body.results().size() + 2, machine,
                            part == Part::kRun ? plan.threads : GridPlan::kFinishThreads, module)),
       plan_(plan),

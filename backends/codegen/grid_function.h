@@ -25,6 +25,7 @@ namespace lockstep {
 class ThreadEmitter {
  public:
   virtual ~ThreadEmitter() = default;
+  virtual math::TargetInstructions instructions() const = 0;
   virtual unsigned address_space() const = 0;                        // address space of the kernel's arguments
   virtual llvm::Value* Thread(llvm::IRBuilderBase& b) = 0;           // i32, below the number of threads of a block
   virtual llvm::Value* Block(llvm::IRBuilderBase& b, int axis) = 0;  // i32; axis 0 or 1 of the grid
