@@ -27,7 +27,7 @@ namespace lockstep {
 struct GridSizes {
   int64_t threads = 256;      // of a block, at most; a power of two, at least kWarp
   int64_t vector_bytes = 16;  // bytes that a thread reads or writes at once
-  int64_t blocks = 512;       // about this many keep a GPU busy
+  int64_t blocks = 1024;      // about this many keep a GPU busy
   int64_t vectors = 4;        // of a thread that shares a sum with others, at least
   // Sums of f32 are accumulated in pairs of f32 (backends/codegen/float_pair.h) instead of in f64, which is slow on
   // some GPUs.
@@ -57,6 +57,13 @@ struct GridPlan : LoopNest {
   int64_t reduced_vectors() const { return num_reduced() / (vector_reduced() ? lanes : 1); }
   // The grid is kept_blocks() x num_chunks; there is nothing to run if kept_blocks() is 0.
   int64_t kept_blocks() const { return (kept_vectors() + groups() - 1) / groups(); }
+  // True if each thread keeps its part of the reduced positions in registers from one phase to the next, so that memory
+  // is read once: the part is at most kKept elements, and one warp has the whole sum.
+  bool keeps_rows() const {
+    return num_phases > 1 && splits <= kWarp && reduced_vectors() % splits == 0 &&
+           reduced_vectors() / splits * lanes <= kKept;
+  }
+  static constexpr int64_t kKept = 32;
   bool has_finish() const { return num_chunks > 1; }
   int64_t finish_blocks() const;  // of kFinishThreads threads; one warp per kept position
   static constexpr int64_t kFinishThreads = 256;
