@@ -14,6 +14,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -65,12 +66,18 @@ struct GridPlan : LoopNest {
   }
   static constexpr int64_t kKept = 32;
   bool has_finish() const { return num_chunks > 1; }
-  int64_t finish_blocks() const;  // of kFinishThreads threads; one warp per kept position
+  // The second kernel has blocks of kFinishThreads threads. A warp combines the chunks of a kept position, or, if there
+  // are more than a thread's 2, the whole block.
+  int64_t finish_blocks() const;
+  int64_t finish_splits() const { return num_chunks > 2 * kWarp ? kFinishThreads : kWarp; }
   static constexpr int64_t kFinishThreads = 256;
   // The memory of a block in which its threads combine their sums: at most 8 bytes for each lane, or for each warp. A
   // kernel with more than kMostShared does not start on a GPU; no plan of the default sizes has more.
   static constexpr int64_t kMostShared = 48 << 10;
-  int64_t shared_bytes() const { return (vector_reduced() ? threads / kWarp : threads * lanes) * 8; }
+  int64_t shared_bytes() const {
+    const int64_t run = vector_reduced() ? threads / kWarp : threads * lanes;
+    return std::max(run, kFinishThreads / kWarp) * 8;
+  }
   // The bytes of one reduction's partial results: [num_chunks, num_kept] of at most 8 bytes each, padded.
   int64_t scratch_stride() const { return (num_chunks * num_kept() * 8 + 63) / 64 * 64; }
   int64_t scratch_bytes() const {
