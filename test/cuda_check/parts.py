@@ -171,7 +171,8 @@ def nccl(machine: Machine, report: Report) -> None:
     part, program = "NCCL's communicator", "nccl_gpu_test"
     machine.ours |= SHARING
     try:
-        suite = run_suite(machine, program, program)
+        # A case creates communicators, which takes a second with two ranks.
+        suite = run_suite(machine, program, program, shards=4)
     finally:
         for name in SHARING:
             machine.ours.pop(name, None)
