@@ -60,6 +60,9 @@ struct Target {
   std::function<bool(const Node&)> supports;
   // Returns true if a node with f16 or bf16 operands is better computed in f32, between conversions. Empty: no node is.
   std::function<bool(const Node&)> prefers_f32;
+  // Returns true if a sum of products in 16 bits without a kernel for its f32 result is rounded to 16 bits. Empty: none
+  // is.
+  std::function<bool(const Node&)> rounds_sum;
   passes::FusionOptions fusion;       // the nodes that are fused into one loop
   LoopSizes loops;                    // the sizes by which a loop of a CPU is cut for vectors, caches and threads
   GridSizes grid;                     // the sizes by which a loop of a GPU is cut into blocks of threads

@@ -30,6 +30,7 @@ passes::PipelineOptions PipelineFor(const Graph& graph, const Mesh& ranks, const
     return IsOfServers(node) ? has_servers : supports(node);
   };
   pipeline.prefers_f32 = target.prefers_f32;
+  pipeline.rounds_sum = target.rounds_sum;
   pipeline.fusion = target.fusion;
   pipeline.optimize = options.optimize;
   return pipeline;

@@ -272,9 +272,7 @@ processor has. Set it if ranks have different processors. It holds for the whole
 `compile`. For the backend "cuda": the GPU for which code is generated ("h200", "sm_90"). Empty: the first GPU of this
 machine. Loading a program requires the GPU; `lockstep-run --dry` prints the steps for a GPU that is not present.)")),
       OfStrategy("bool", Bound("tf32", &O::tf32, R"(
-True lets GPUs multiply f32 matrices with significands of 10 bits (TF32), which is several times as fast. Without it
-they do so only where it rounds nothing: if both matrices were converted from 16 bits, as for gradients in mixed
-precision.)")),
+True lets GPUs multiply f32 matrices with significands of 10 bits (TF32), which is several times as fast.)")),
       OfMachine("bool", Bound("tune", &O::tune, R"(
 True measures the times of cuBLASLt's algorithms for each matrix product, and of cuDNN's engines for each convolution,
 on rank 0's GPU. All ranks then use the fastest. They differ in rounding. A file below ~/.cache/lockstep keeps the choices, so that later programs on this machine

@@ -39,7 +39,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
             ChooseWire(options.wire),
             CutIntoStages(options.stages),
             QuantizeWire(),
-            Legalize(options.supports),
+            Legalize(options.supports, options.rounds_sum),
             Localize(),
             LowerWire()};
   }
@@ -67,7 +67,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       CutIntoStages(options.stages),           // late, since it makes a copy of nodes for each micro-batch
       MergeCollectives(options.buckets),       // before decomposition, while gradients are still recognisable
       QuantizeWire(),                          // whole buckets, while gradients still have their names
-      Legalize(options.supports),              // from here on the target has a kernel for every node
+      Legalize(options.supports, options.rounds_sum),  // from here on the target has a kernel for every node
       Simplify(),                              // decompositions are written for clarity
       FoldConstants(),                         // constants of decompositions
       Cse(),                                   // equal constants of decompositions

@@ -40,6 +40,7 @@ llvm::Value* ElementEmitter::ToStored(DType dtype, llvm::Value* value) {
   if (dtype == DType::kF16) return b_.CreateFPTrunc(value, type);
   if (dtype == DType::kBool) return b_.CreateZExt(value, type);
   if (dtype != DType::kBF16) return value;
+  if (target_.to_bf16 != nullptr) return target_.to_bf16(b_, value);
   // Rounds to nearest, ties to even: adds 0x7fff plus the last bit that stays, and lets the carry round up.
   llvm::Value* bits = b_.CreateBitCast(value, value->getType()->getWithNewType(b_.getInt32Ty()));
   llvm::Value* odd = b_.CreateAnd(b_.CreateLShr(bits, Constant(bits, 16)), Constant(bits, 1));

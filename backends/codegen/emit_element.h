@@ -20,8 +20,8 @@ class ElementEmitter {
  public:
   // `error` points to an i32. If the op refuses an element (OpDef::ChecksData), the op's error code is written there,
   // unless it already holds an error.
-  ElementEmitter(llvm::IRBuilderBase& builder, bool has_fma, llvm::Value* error)
-      : b_(builder), math_(builder, has_fma), error_(error) {}
+  ElementEmitter(llvm::IRBuilderBase& builder, const math::TargetInstructions& target, llvm::Value* error)
+      : b_(builder), target_(target), math_(builder, target), error_(error) {}
 
   llvm::IRBuilderBase& b() { return b_; }
   math::MathEmitter& math() { return math_; }
@@ -71,6 +71,7 @@ class ElementEmitter {
   void ReportIfAny(llvm::Value* condition);
 
   llvm::IRBuilderBase& b_;
+  const math::TargetInstructions target_;
   math::MathEmitter math_;
   llvm::Value* error_;
   llvm::Value* active_ = nullptr;

@@ -12,7 +12,7 @@
 namespace lockstep {
 
 struct EmitTarget {
-  bool has_fma = false;
+  math::TargetInstructions instructions;
   bool has_libm = true;  // code may call functions of the C library, which some ops of f64 need
 };
 

@@ -17,10 +17,19 @@ using llvm::Value;
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
+// Instructions that not all targets have. The functions take and return scalars or vectors. Null: the target has no such
+// instruction.
+struct TargetInstructions {
+  using Emit = Value* (*)(llvm::IRBuilderBase& b, Value* x);
+
+  bool has_fma = false;    // multiplies and adds with one rounding
+  Emit exp2 = nullptr;     // 2^x of an f32, with an error below 2^-22 of the result; denormal results may be 0
+  Emit to_bf16 = nullptr;  // rounds an f32 to the nearest bf16, ties to even, and returns its bits as i16
+};
+
 class MathEmitter {
  public:
-  // `has_fma`: the target has a fused multiply-add instruction.
-  MathEmitter(llvm::IRBuilderBase& builder, bool has_fma) : b_(builder), has_fma_(has_fma) {}
+  MathEmitter(llvm::IRBuilderBase& builder, const TargetInstructions& target) : b_(builder), target_(target) {}
 
   Value* Exp(Value* x);
   Value* Log(Value* x);
@@ -48,7 +57,8 @@ class MathEmitter {
     llvm::Value *n, *r, *tail;
   };
   Reduced Reduce(Value* x);
-  Value* PowerOfTwo(Value* n);  // 2^n for an integer n from -126 to 127
+  Value* PowerOfTwo(Value* n);  // 2^n for an integer n from -126 to 127, of which the lowest 9 bits count
+  Value* ExpByExp2(Value* x);
 
   // Represents |x| = (quarter + part) pi / 2 with |part| < 0.57: sine and cosine of part pi / 2, in f64; the integer
   // `quarter`, of which only the two lowest bits are valid; the sign bit of x.
@@ -91,7 +101,7 @@ class MathEmitter {
   Value* Polynomial(Value* x, llvm::ArrayRef<double> c);
 
   llvm::IRBuilderBase& b_;
-  bool has_fma_;
+  const TargetInstructions target_;
 };
 
 }  // namespace lockstep::math

@@ -36,7 +36,7 @@ GridFunction::GridFunction(const Graph& body, const GridPlan& plan, Part part, T
                    {.lanes = part == Part::kRun ? static_cast<unsigned>(plan.lanes) : 1,
                     .has_gather = false,
                     .is_aligned = true},
-                   {.has_fma = true, .has_libm = false},
+                   {.instructions = machine.instructions(), .has_libm = false},
                    Declare(name, body.inputs().size() + body.results().size() + 2, machine,
                            part == Part::kRun ? plan.threads : GridPlan::kFinishThreads, module)),
       plan_(plan),
@@ -154,14 +154,21 @@ void GridFunction::EmitReducedVectors(int phase, const std::vector<bool>& needed
     low = b_.CreateAdd(begin, split_);
     high = b_.CreateBinaryIntrinsic(llvm::Intrinsic::umin, b_.CreateAdd(begin, Number(plan_.chunk_length)), high);
   }
-  For(low, high, plan_.splits, [&](IrValue* i) {
+  const auto emit = [&](IrValue* i) {
     SetIndices(i, /*reduced=*/true, plan_.vector_reduced() ? plan_.lanes : 1);
     EmitUniforms(needed);
     EmitVector(phase, needed, index_.back());
     for (size_t k = 0; k < index_.size(); ++k) {
       if (plan_.reduced[k]) index_[k] = nullptr;
     }
-  });
+  };
+  if (!plan_.keeps_rows()) return For(low, high, plan_.splits, emit);
+  // Without a loop, LLVM merges what two phases read or compute.
+  for (int64_t i = 0; i < plan_.reduced_vectors(); i += plan_.splits) {
+    const Values outside = scalars_;
+    emit(b_.CreateAdd(split_, Number(i)));
+    scalars_ = outside;
+  }
 }
 
 void GridFunction::EmitVector(int phase, const std::vector<bool>& needed, IrValue* i) {

@@ -25,6 +25,7 @@ namespace lockstep {
 class ThreadEmitter {
  public:
   virtual ~ThreadEmitter() = default;
+  virtual math::TargetInstructions instructions() const = 0;
   virtual unsigned address_space() const = 0;                        // address space of the kernel's arguments
   virtual llvm::Value* Thread(llvm::IRBuilderBase& b) = 0;           // i32, below the number of threads of a block
   virtual llvm::Value* Block(llvm::IRBuilderBase& b, int axis) = 0;  // i32; axis 0 or 1 of the grid
@@ -90,7 +91,7 @@ class GridFunction final : private LoopElements {
   llvm::Type* MemoryType(llvm::Type* type);
   llvm::Value* Number(int64_t value) { return llvm::ConstantInt::get(number_type_, static_cast<uint64_t>(value)); }
   llvm::Value* ToNumber(llvm::Value* i32) { return b_.CreateZExtOrTrunc(i32, number_type_); }
-  int64_t splits() const { return part_ == Part::kRun ? plan_.splits : GridPlan::kWarp; }
+  int64_t splits() const { return part_ == Part::kRun ? plan_.splits : plan_.finish_splits(); }
   bool keeps_last() const { return !plan_.vector_reduced(); }
 
   const GridPlan& plan_;

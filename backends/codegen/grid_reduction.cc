@@ -77,12 +77,12 @@ IrValue* GridFunction::CombineGroup(size_t r) {
     b_.CreateStore(PackPair(b_, {load(pairs_[r].high), load(pairs_[r].low)}), accumulators_[r]);
   }
   IrValue* value = b_.CreateLoad(AccumulatorType(r), accumulators_[r]);
-  if (part_ == Part::kFinish) return CombineNeighbours(r, value, splits());
-  if (!plan_.vector_reduced()) {
+  const bool is_finish = part_ == Part::kFinish;
+  if (!plan_.vector_reduced() && !is_finish) {
     if (splits() == 1) return value;
     return CombineShared(r, value, b_.getTrue(), thread_, group_, plan_.groups(), splits());
   }
-  if (plan_.lanes > 1) {
+  if (plan_.lanes > 1 && !is_finish) {
     value = emit_.CombineLanes(value, [&](IrValue* x, IrValue* y) { return Combine(r, x, y); });
   }
   if (splits() <= GridPlan::kWarp) return CombineNeighbours(r, value, splits());

@@ -32,7 +32,7 @@ int64_t InstructionsOf(const std::string& op, size_t operands) {
   llvm::IRBuilder<> builder(llvm::BasicBlock::Create(context, "entry", function));
   std::vector<llvm::Value*> arguments;
   for (llvm::Argument& argument : function->args()) arguments.push_back(&argument);
-  ElementEmitter emitter(builder, /*has_fma=*/true, /*error=*/nullptr);
+  ElementEmitter emitter(builder, {.has_fma = true}, /*error=*/nullptr);
   emitter.EmitOp(node, arguments, /*error_code=*/1);
 
   for (const llvm::Instruction& instruction : llvm::instructions(function)) {

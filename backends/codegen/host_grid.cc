@@ -100,8 +100,14 @@ namespace {
 
 void NoEntry() { LOCKSTEP_CHECK(false) << "a kernel was entered that cannot be launched in this way"; }
 
+llvm::Value* EmitExp2(llvm::IRBuilderBase& b, llvm::Value* x) {
+  return b.CreateUnaryIntrinsic(llvm::Intrinsic::exp2, x);
+}
+
 class HostThreadEmitter final : public ThreadEmitter {
  public:
+  // As on GPUs, except for bf16, which x86 rounds in its own way.
+  math::TargetInstructions instructions() const override { return {.has_fma = true, .exp2 = EmitExp2}; }
   unsigned address_space() const override { return 0; }
   llvm::Value* Thread(llvm::IRBuilderBase& b) override { return Call(b, "grid_thread", b.getInt32Ty(), {}); }
   llvm::Value* Block(llvm::IRBuilderBase& b, int axis) override {

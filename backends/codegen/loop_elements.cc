@@ -18,7 +18,7 @@ LoopElements::LoopElements(const Graph& body, const LoopNest& nest, const Access
         b_.CreateStore(b_.getInt32(kLoopOk), error);
         return error;
       }()),
-      emit_(b_, target.has_fma, error_),
+      emit_(b_, target.instructions, error_),
       index_(nest.extents.size()),
       scalars_(nest.elements.size()),
       nest_(nest),

@@ -14,8 +14,45 @@ namespace {
 
 constexpr unsigned kGlobal = 1, kSharedSpace = 3;  // address spaces of PTX, as LLVM numbers them
 
+llvm::Value* ForEachLane(llvm::IRBuilderBase& b, llvm::Value* x, llvm::function_ref<llvm::Value*(llvm::Value*)> emit) {
+  const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(x->getType());
+  if (!vector) return emit(x);
+  llvm::Value* result = nullptr;
+  for (unsigned lane = 0; lane < vector->getNumElements(); ++lane) {
+    llvm::Value* value = emit(b.CreateExtractElement(x, uint64_t{lane}));
+    if (lane == 0) result = llvm::PoisonValue::get(vector->getWithNewType(value->getType()));
+    result = b.CreateInsertElement(result, value, uint64_t{lane});
+  }
+  return result;
+}
+
+llvm::Value* EmitExp2(llvm::IRBuilderBase& b, llvm::Value* x) {
+  return ForEachLane(b, x, [&](llvm::Value* lane) -> llvm::Value* {
+    return b.CreateIntrinsic(llvm::Intrinsic::nvvm_ex2_approx_ftz_f, {}, {lane});
+  });
+}
+
+// One instruction rounds two lanes.
+llvm::Value* EmitToBf16(llvm::IRBuilderBase& b, llvm::Value* x) {
+  const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(x->getType());
+  if (!vector || vector->getNumElements() % 2 != 0) {
+    llvm::Value* rounded = b.CreateFPTrunc(x, x->getType()->getWithNewType(b.getBFloatTy()));
+    return b.CreateBitCast(rounded, x->getType()->getWithNewType(b.getInt16Ty()));
+  }
+  const unsigned lanes = vector->getNumElements();
+  llvm::Value* pairs = llvm::PoisonValue::get(llvm::FixedVectorType::get(b.getInt32Ty(), lanes / 2));
+  for (unsigned i = 0; i < lanes / 2; ++i) {
+    llvm::Value* low = b.CreateExtractElement(x, uint64_t{2 * i});
+    llvm::Value* high = b.CreateExtractElement(x, uint64_t{2 * i + 1});
+    llvm::Value* pair = b.CreateIntrinsic(llvm::Intrinsic::nvvm_ff2bf16x2_rn, {}, {high, low});
+    pairs = b.CreateInsertElement(pairs, b.CreateBitCast(pair, b.getInt32Ty()), uint64_t{i});
+  }
+  return b.CreateBitCast(pairs, llvm::FixedVectorType::get(b.getInt16Ty(), lanes));
+}
+
 class PtxThreadEmitter final : public ThreadEmitter {
  public:
+  math::TargetInstructions instructions() const override { return PtxInstructions(); }
   unsigned address_space() const override { return kGlobal; }
 
   llvm::Value* Thread(llvm::IRBuilderBase& b) override {
@@ -88,6 +125,10 @@ int NumberOf(llvm::StringRef architecture) {
 }
 
 }  // namespace
+
+math::TargetInstructions PtxInstructions() {
+  return {.has_fma = true, .exp2 = EmitExp2, .to_bf16 = EmitToBf16};
+}
 
 absl::StatusOr<std::string> PtxArchitectureFor(const std::string& architecture) {
   ASSIGN_OR_RETURN(const llvm::Target* const target, FindTarget());

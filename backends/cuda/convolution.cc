@@ -1,6 +1,7 @@
 // Convolution and its gradients with cuDNN, or a loop that writes zeros if a tensor has no elements. Values are
 // channels-last where tensor cores multiply them (convolution_problem.h), filters too.
 
+#include <algorithm>
 #include <memory>
 
 #include "backends/cuda/convolution_problem.h"
@@ -186,14 +187,51 @@ absl::StatusOr<Graph> ZeroBody(const Node& node) {
   return body;
 }
 
+// Returns dw[K,C] = dy' x of dy[N H W,K] and x[N H W,C]. The library's operands are x', whose columns are the points, and
+// dy'.
+MatMulProblem ProductOf(const ConvolutionProblem& problem, DType dtype, uint32_t alignment) {
+  const int64_t channels = problem.x.dims[1], filters = problem.y.dims[1];
+  const int64_t points = Shape(problem.x.dims).num_elements() / channels;
+  MatMulProblem product;
+  product.first = {.rows = channels, .columns = points, .transpose = false};
+  product.second = {.rows = filters, .columns = points, .transpose = true};
+  product.result = {.rows = channels, .columns = filters, .transpose = false};
+  product.type = dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
+  product.alignment = std::max(alignment, static_cast<uint32_t>(SizeOf(dtype)));
+  return product;
+}
+
+// The filter has one tap, which meets each point of x once.
+bool IsPointwise(const Node& node) {
+  using Ints = std::vector<int64_t>;
+  const auto all = [&](const char* attribute, int64_t value) {
+    const Ints& values = node.attr<Ints>(attribute);
+    return std::count(values.begin(), values.end(), value) == static_cast<int64_t>(values.size());
+  };
+  const Ints& filter = node.attr<Ints>("filter_shape");
+  return std::all_of(filter.begin() + 2, filter.end(), [](int64_t extent) { return extent == 1; }) &&
+         filter[1] == node.operand(0).shape()[1] && all("stride", 1) && all("padding_low", 0) && all("padding_high", 0);
+}
+
 }  // namespace
 
 bool SupportsConvolution(const Node& node) {
-  return IsFloat(node.type().dtype) && node.type().dtype == node.operand(0).dtype() && HasElements(node);
+  const DType from = node.operand(0).dtype();
+  if (!IsFloat(from) || !HasElements(node)) return false;
+  return node.type().dtype == from || (SizeOf(from) == 2 && IsPointwise(node));
 }
 
+bool RoundsFilterGradient(const Node& node) { return node.Is("convolution_grad_filter"); }
+
 absl::Status EmitConvolution(const Node& node, EmitContext& c) {
-  ConvolutionProblem problem(node, c.MayUseTf32(node), c.alignment());
+  ConvolutionProblem problem(node, c.gpu().tf32, c.alignment());
+  if (problem.is_wide_product) {
+    const MatMulProblem product = ProductOf(problem, node.operand(0).dtype(), c.alignment());
+    std::vector<int> reads = {c.ReadAs(node, node.operand(1), /*channels_last=*/true),
+                              c.ReadAs(node, node.operand(0), /*channels_last=*/true)};
+    AddProductOf(node, product, std::move(reads), c.WriteAs(EmitContext::ResultOf(node), /*channels_last=*/true), c);
+    return absl::OkStatus();
+  }
   Kernel kernel;
   kernel.name = "cudnn." + node.op_name();
   kernel.scratch_bytes = problem.WorkspaceLimit();

@@ -49,17 +49,20 @@ ConvolutionProblem::ConvolutionProblem(const Node& node, bool with_tf32, uint32_
   } else {
     kind = Kind::kGradFilter, x = a, y = b, filter = c;
   }
-  switch (node.type().dtype) {
+  switch (node.operand(0).dtype()) {
     case DType::kF64: type = compute = CUDNN_DATA_DOUBLE; break;
     case DType::kF16: type = CUDNN_DATA_HALF; break;
     case DType::kBF16: type = CUDNN_DATA_BFLOAT16; break;
     default: tf32 = with_tf32;
   }
-  alignment = std::min(kUnit, std::max(of_values, static_cast<uint32_t>(SizeOf(node.type().dtype))));
+  alignment = std::min(kUnit, std::max(of_values, static_cast<uint32_t>(SizeOf(node.operand(0).dtype()))));
+  is_wide_product = node.type().dtype != node.operand(0).dtype();
   const auto unit = static_cast<int64_t>(kUnit / ElementBytes());
   const bool has_tensor_cores = ElementBytes() == 2 || tf32;
-  channels_last =
-      has_tensor_cores && alignment == kUnit && filter.dims[1] % unit == 0 && filter.dims[0] % (groups() * unit) == 0;
+  const bool may_pad_x = ElementBytes() == 2 && groups() == 1;
+  channels_last = is_wide_product || (has_tensor_cores && alignment == kUnit &&
+                                      (filter.dims[1] % unit == 0 || may_pad_x) &&
+                                      filter.dims[0] % (groups() * unit) == 0);
   if (!channels_last) return;
   for (Side* side : {&x, &filter, &y}) side->strides = ChannelsLastStrides(side->dims);
 }

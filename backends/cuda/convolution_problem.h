@@ -30,11 +30,15 @@ struct ConvolutionProblem {
   uint32_t alignment = 1;  // bytes, a power of two: of all addresses in runs, capped where engines see no difference
   // All three tensors are channels-last, as tensor cores read them, if these may serve and cuDNN's conditions for them
   // are met: the channels of each group fill units of 16 bytes (8 channels of 16 bits), and addresses are aligned to 16
-  // bytes. Otherwise the tensors are row-major: cuDNN pads the channels of such tensors itself, and without tensor
-  // cores it transposes nothing.
+  // bytes. Of 16 bits, x may have any number of channels, such as the 3 of an image, if there is one group: cuDNN pads
+  // them faster than it transposes. Otherwise the tensors are row-major: cuDNN pads the channels of such tensors itself,
+  // and without tensor cores it transposes nothing.
   bool channels_last = false;
+  // The result of a gradient of the filter is f32, and the operands have 16 bits. This is one product of the
+  // channels-last operands as matrices, dy' x, for cuBLASLt.
+  bool is_wide_product = false;
 
-  // Requires a `convolution`, `convolution_grad_input` or `convolution_grad_filter` node without empty tensors.
+  // Requires a node that SupportsConvolution (emitters.h) accepts.
   // `alignment` is that of all values; an element is always aligned to its size.
   ConvolutionProblem(const Node& node, bool tf32, uint32_t alignment);
 

@@ -1,6 +1,8 @@
 // Convolutions on the fake cuDNN: the calls, the chosen engine, and the messages if no engine is suitable. The op cases
 // test the numbers (//backends/conformance:fake-cuda_op_cases_test).
 
+#include <cmath>
+
 #include "backends/cuda/convolution_problem.h"
 #include "core/interpreter.h"
 #include "core/printer.h"
@@ -91,19 +93,44 @@ TEST_F(ConvolutionTest, TakesEnginesThatKeepToTheType) {
   }
 }
 
-// The gradient of a filter in mixed precision has operands of 16 bits and a result of f32. Tensor cores multiply it in
-// TF32 without rounding, and without the user's permission.
-TEST_F(ConvolutionTest, AWideGradientUsesTensorCoresAndIsExact) {
+// The gradient of a filter in mixed precision has operands of 16 bits and a result of f32.
+Graph WideGradient(const std::string& dtype, const std::string& filter, const std::string& attributes) {
+  return ParseForTest("graph @f(%x: " + dtype + "[2,4,8,7], %dy: " + dtype + "[2,6,8,7]) -> (dw: f32[" + filter +
+                      "]) {\n%dw = convolution_grad_filter %x, %dy {dilation=[1, 1], filter_shape=[" + filter + "], " +
+                      attributes + ", wide_result=true} : f32[" + filter + "]\nreturn %dw\n}");
+}
+
+TEST_F(ConvolutionTest, AWideGradientIsRoundedOnce) {
+  for (const auto& [dtype, half_ulp] : {std::pair<std::string, double>("f16", 0x1p-11), {"bf16", 0x1p-8}}) {
+    const Graph graph = WideGradient(
+        dtype, "6,2,3,3", "stride=[1, 1], padding_low=[1, 1], padding_high=[1, 1], groups=2");
+    const auto results = Run(graph);
+    ASSERT_TRUE(results.ok()) << results.status();
+    EXPECT_THAT(fake_.TakeCalls(), ElementsAre(testing::EndsWith(", " + dtype + ", engine 7")));
+    const Tensor expected = InterpretOneRank(graph, InputsForTest(graph)).value()[0];
+    for (int64_t i = 0; i < expected.num_elements(); ++i) {
+      ASSERT_NEAR((*results)[0].At(i), expected.At(i), half_ulp * std::fabs(expected.At(i)) + 1e-6);
+    }
+  }
+}
+
+// With one tap, it is a product of matrices, whose result is f32.
+TEST_F(ConvolutionTest, AWideGradientOfPointwiseFiltersIsAProduct) {
+  const std::string pointwise = "stride=[1, 1], padding_low=[0, 0], padding_high=[0, 0]";
   for (const std::string dtype : {"f16", "bf16"}) {
-    const Graph graph =
-        ParseForTest("graph @f(%x: " + dtype + "[2,4,8,7], %dy: " + dtype +
-                     "[2,6,8,4]) -> (dw: f32[6,2,3,3]) {\n%dw = convolution_grad_filter %x, %dy "
-                     "{stride=[1, 2], padding_low=[1, 1], padding_high=[1, 2], dilation=[1, 1], groups=2, "
-                     "filter_shape=[6, 2, 3, 3], wide_result=true} : f32[6,2,3,3]\nreturn %dw\n}");
+    const Graph graph = WideGradient(dtype, "6,4,1,1", pointwise);
     const auto results = Run(graph);
     ASSERT_TRUE(results.ok()) << results.status();
     ExpectRight(graph, *results, 1e-5);
-    EXPECT_THAT(fake_.TakeCalls(), ElementsAre(testing::EndsWith("f32, engine 7"))) << dtype;
+    EXPECT_THAT(fake_.TakeCalls(), IsEmpty());
+  }
+  for (const std::string attributes : {"stride=[1, 1], padding_low=[0, 0], padding_high=[0, 0], groups=2",
+                                       "stride=[2, 1], padding_low=[7, 0], padding_high=[0, 0]",
+                                       "stride=[2, 1], padding_low=[0, 0], padding_high=[7, 0]"}) {
+    const bool has_groups = attributes.find("groups") != std::string::npos;
+    const Graph graph = WideGradient("bf16", has_groups ? "6,2,1,1" : "6,4,1,1", attributes);
+    ASSERT_TRUE(Run(graph).ok());
+    EXPECT_THAT(fake_.TakeCalls(), ElementsAre(HasSubstr("convolution backward filter"))) << attributes;
   }
 }
 
@@ -126,7 +153,7 @@ TEST_F(ConvolutionTest, IsChannelsLastWhereTensorCoresReadIt) {
   };
   for (const Row& row :
        {Row{"bf16", false, 8, 16, "bf16 channels-last, engine 7", 0.1},
-        Row{"f16", false, 16, 8, "f16 channels-last, engine 7", 1e-2}, Row{"bf16", false, 12, 8, "bf16, engine 7", 0.1},
+        Row{"f16", false, 16, 8, "f16 channels-last, engine 7", 1e-2}, Row{"bf16", false, 3, 8, "bf16 channels-last, engine 7", 0.1},
         Row{"bf16", false, 8, 12, "bf16, engine 7", 0.1}, Row{"f32", true, 4, 8, "f32 channels-last, engine 7", 2e-2},
         Row{"f32", true, 3, 8, "f32, engine 7", 2e-2}, Row{"f32", false, 4, 8, "f32, engine 3", 1e-5},
         Row{"f64", false, 4, 8, "f64, engine 7", 1e-12}}) {

@@ -70,6 +70,7 @@ class CudaBackend final : public Backend {
     target.supports = [tf32 = options.tf32](const Node& node) {
       return cuda::Supports(node) && (tf32 || !cuda::NeedsTf32(node));
     };
+    target.rounds_sum = cuda::RoundsFilterGradient;
     if (options.isa.empty()) {
       ASSIGN_OR_RETURN(const cuda::DriverApi* driver, cuda::Driver());
       ASSIGN_OR_RETURN(target.gpu, cuda::GpuOfThisMachine(*driver));

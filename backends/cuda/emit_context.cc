@@ -55,7 +55,7 @@ int EmitContext::Need(Value value) const {
     if (emitter == nullptr) {
       needs_rows = needs_rows || builder_.TakesRowMajor(*user);
     } else if (emitter->layout == Emitter::Layout::kByProblem) {
-      (ConvolutionProblem(*user, MayUseTf32(*user), alignment()).channels_last ? needs_last : needs_rows) = true;
+      (ConvolutionProblem(*user, gpu().tf32, alignment()).channels_last ? needs_last : needs_rows) = true;
     } else {
       needs_rows = needs_rows || emitter->layout == Emitter::Layout::kRowMajor;
     }

@@ -17,7 +17,6 @@
 #include "backends/cuda/attention_views.h"
 #include "backends/cuda/cudnn_graph.h"
 #include "backends/cuda/device_kernel.h"
-#include "backends/cuda/exact_tf32.h"
 #include "backends/cuda/kernel_image.h"
 #include "backends/cuda/preparation.h"
 #include "backends/cuda/product.h"
@@ -58,8 +57,6 @@ class EmitContext {
   const Target& target() const { return with_.target; }
   const GpuDescription& gpu() const { return *with_.target.gpu; }
   uint32_t alignment() const { return with_.alignment; }
-  // Returns true if TF32 may multiply the operands of a product or convolution.
-  bool MayUseTf32(const Node& product) const { return gpu().tf32 || IsExactInTf32(product); }
 
   // Sets the node that the following calls are for. Messages about failed preparation name it.
   void Begin(const Node& node) { op_ = node.Describe(); }

@@ -40,12 +40,17 @@ Kernel ReorderKernel(const TensorType& type, bool to_channels_last, EmitContext&
 // matmul.cc: with cuBLASLt, and loops for integers
 absl::Status EmitMatMul(const Node& node, EmitContext& c);
 bool SupportsMatMul(const Node& node);
+// Adds the kernel of a product of matrices, whose operands are in `reads` in the order of the op matmul.
+void AddProductOf(const Node& node, const MatMulProblem& problem, std::vector<int> reads, int write, EmitContext& c);
 absl::Status EmitMatMulWithEpilogue(const Node& fusion, const MatMulEpilogue& epilogue, EmitContext& c);
 absl::Status EmitMatMulLoop(const Node& node, EmitContext& c);
 bool SupportsMatMulLoop(const Node& node);
-// convolution.cc: the op and its two gradients with cuDNN, and zeros if a tensor is empty
+// convolution.cc: the op and its two gradients with cuDNN, a wide gradient of a filter as one product, and zeros if a
+// tensor is empty
 absl::Status EmitConvolution(const Node& node, EmitContext& c);
 bool SupportsConvolution(const Node& node);
+// Returns true for a gradient of a filter: cuDNN has no accurate and fast engine that reads 16 bits and writes f32.
+bool RoundsFilterGradient(const Node& node);
 absl::Status EmitConvolutionLoop(const Node& node, EmitContext& c);
 bool SupportsConvolutionLoop(const Node& node);
 

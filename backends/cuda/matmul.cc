@@ -44,11 +44,11 @@ absl::StatusOr<Graph> ProductBody(const Node& node) {
   return body;
 }
 
-// Adds the kernel of `product`. Its result is that of `node`: the product itself, or the fusion at its end.
-void AddMatMul(const Node& product, const MatMulProblem& problem, std::vector<int> reads, const Node& node,
-               EmitContext& c) {
+}  // namespace
+
+void AddProductOf(const Node& node, const MatMulProblem& problem, std::vector<int> reads, int write, EmitContext& c) {
   Kernel kernel;
-  kernel.name = "cublaslt." + product.op_name();
+  kernel.name = "cublaslt." + node.op_name();
   if (problem.has_bias()) kernel.name += "+bias";
   if (problem.has_relu()) kernel.name += "+relu";
   kernel.scratch_bytes = WorkspaceBytes(c.gpu());
@@ -61,10 +61,8 @@ void AddMatMul(const Node& product, const MatMulProblem& problem, std::vector<in
                                      .result = args.writes[0],
                                      .workspace = args.scratch});
   };
-  c.Add(product, std::move(kernel), std::move(reads), {c.Write(node)});
+  c.Add(node, std::move(kernel), std::move(reads), {write});
 }
-
-}  // namespace
 
 bool SupportsMatMul(const Node& node) {
   bool has_elements = node.type().num_elements() > 0;
@@ -74,16 +72,16 @@ bool SupportsMatMul(const Node& node) {
 }
 
 absl::Status EmitMatMul(const Node& node, EmitContext& c) {
-  AddMatMul(node, MatMulProblem(node, c.MayUseTf32(node), c.alignment()), c.ReadAll(node), node, c);
+  AddProductOf(node, MatMulProblem(node, c.gpu().tf32, c.alignment()), c.ReadAll(node), c.Write(node), c);
   return absl::OkStatus();
 }
 
 absl::Status EmitMatMulWithEpilogue(const Node& fusion, const MatMulEpilogue& epilogue, EmitContext& c) {
-  MatMulProblem problem(*epilogue.product, c.MayUseTf32(*epilogue.product), c.alignment());
+  MatMulProblem problem(*epilogue.product, c.gpu().tf32, c.alignment());
   problem.epilogue = epilogue.epilogue;
   std::vector<int> reads = c.ReadAll(*epilogue.product);
   if (epilogue.bias >= 0) reads.push_back(c.Read(fusion, static_cast<size_t>(epilogue.bias)));
-  AddMatMul(*epilogue.product, problem, std::move(reads), fusion, c);
+  AddProductOf(*epilogue.product, problem, std::move(reads), c.Write(fusion), c);
   return absl::OkStatus();
 }
 

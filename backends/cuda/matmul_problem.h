@@ -25,6 +25,7 @@ struct MatMulProblem {
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;  // computed on the product before it is written
   uint32_t alignment = 1;                                   // bytes, a power of two: of all addresses in runs
 
+  MatMulProblem() = default;
   // Requires a `matmul` node that SupportsMatMul (emitters.h) accepts. `tf32`: f32 products may use the significands of
   // TF32. `alignment` is that of all values; an element is always aligned to its size.
   MatMulProblem(const Node& node, bool tf32, uint32_t alignment);

@@ -45,7 +45,9 @@ class Rewriter {
 
   absl::StatusOr<Graph> Run() {
     Graph graph(body_.name());
+    // All inputs come before the first node, so that a node cannot take the name of an input.
     for (size_t i = 0; i < body_.inputs().size(); ++i) RETURN_IF_ERROR(AddInput(i, graph));
+    for (size_t i = 0; i < body_.inputs().size(); ++i) RETURN_IF_ERROR(TransposeInput(i, graph));
     for (const Node& node : body_.nodes()) RETURN_IF_ERROR(Copy(node, graph));
     for (const Result& result : body_.results()) {
       RETURN_IF_ERROR(graph.AddResult(result.name, values_.at(result.value)));
@@ -64,17 +66,24 @@ class Rewriter {
     return transpose->result();
   }
 
+  bool ReadsMoved(size_t i) const {
+    return inputs_.empty() ? IsMoved(body_.inputs()[i].value.shape()) : inputs_[i];
+  }
+
   absl::Status AddInput(size_t i, Graph& graph) {
     const Input& input = body_.inputs()[i];
     const Shape& shape = input.value.shape();
-    const bool computes_moved = IsMoved(shape), reads_moved = inputs_.empty() ? computes_moved : inputs_[i];
-    ASSIGN_OR_RETURN(Value value,
-                     graph.AddInput(input.name(), {input.value.dtype(), reads_moved ? Permuted(shape) : shape}));
-    if (computes_moved != reads_moved) {
-      Ints permutation = computes_moved ? ToLast(shape.rank()) : FromLast(shape.rank());
-      ASSIGN_OR_RETURN(value, Transposed(value, std::move(permutation), "", graph));
-    }
-    values_[input.value] = value;
+    ASSIGN_OR_RETURN(values_[input.value],
+                     graph.AddInput(input.name(), {input.value.dtype(), ReadsMoved(i) ? Permuted(shape) : shape}));
+    return absl::OkStatus();
+  }
+
+  absl::Status TransposeInput(size_t i, Graph& graph) {
+    const Value input = body_.inputs()[i].value;
+    const bool computes_moved = IsMoved(input.shape());
+    if (computes_moved == ReadsMoved(i)) return absl::OkStatus();
+    Ints permutation = computes_moved ? ToLast(input.shape().rank()) : FromLast(input.shape().rank());
+    ASSIGN_OR_RETURN(values_[input], Transposed(values_[input], std::move(permutation), "", graph));
     return absl::OkStatus();
   }
 

@@ -72,6 +72,19 @@ TEST(ChannelsLastBody, RefusesWhatTheOrderOfElementsMattersTo) {
   }
 }
 
+// The transpose of an input has no name of its own, and a later input has the first name that a node would get.
+TEST(ChannelsLastBody, ReadsInputsInTheOtherOrderWhoseNamesAreNumbers) {
+  const Graph body = Parse(R"(
+graph @f(%0: f32[8,5,3,4], %1: f32[8,5,3,4]) -> (y: f32[8,5,3,4]) {
+  %y = add %0, %1 : f32[8,5,3,4]
+  return %y
+}
+)");
+  const auto moved = ChannelsLastBody(body, Shape({8, 5, 3, 4}), {false, false});
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  EXPECT_EQ(moved->inputs()[1].name(), "1");
+}
+
 // An input in the other order is read at transposed indices, whichever order the body computes in.
 TEST(ChannelsLastBody, ReadsInputsInTheOtherOrder) {
   const Graph body = Parse(R"(

@@ -14,6 +14,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -27,7 +28,7 @@ namespace lockstep {
 struct GridSizes {
   int64_t threads = 256;      // of a block, at most; a power of two, at least kWarp
   int64_t vector_bytes = 16;  // bytes that a thread reads or writes at once
-  int64_t blocks = 512;       // about this many keep a GPU busy
+  int64_t blocks = 1024;      // about this many keep a GPU busy
   int64_t vectors = 4;        // of a thread that shares a sum with others, at least
   // Sums of f32 are accumulated in pairs of f32 (backends/codegen/float_pair.h) instead of in f64, which is slow on
   // some GPUs.
@@ -57,13 +58,26 @@ struct GridPlan : LoopNest {
   int64_t reduced_vectors() const { return num_reduced() / (vector_reduced() ? lanes : 1); }
   // The grid is kept_blocks() x num_chunks; there is nothing to run if kept_blocks() is 0.
   int64_t kept_blocks() const { return (kept_vectors() + groups() - 1) / groups(); }
+  // True if each thread keeps its part of the reduced positions in registers from one phase to the next, so that memory
+  // is read once: the part is at most kKept elements, and one warp has the whole sum.
+  bool keeps_rows() const {
+    return num_phases > 1 && splits <= kWarp && reduced_vectors() % splits == 0 &&
+           reduced_vectors() / splits * lanes <= kKept;
+  }
+  static constexpr int64_t kKept = 32;
   bool has_finish() const { return num_chunks > 1; }
-  int64_t finish_blocks() const;  // of kFinishThreads threads; one warp per kept position
+  // The second kernel has blocks of kFinishThreads threads. A warp combines the chunks of a kept position, or, if there
+  // are more than a thread's 2, the whole block.
+  int64_t finish_blocks() const;
+  int64_t finish_splits() const { return num_chunks > 2 * kWarp ? kFinishThreads : kWarp; }
   static constexpr int64_t kFinishThreads = 256;
   // The memory of a block in which its threads combine their sums: at most 8 bytes for each lane, or for each warp. A
   // kernel with more than kMostShared does not start on a GPU; no plan of the default sizes has more.
   static constexpr int64_t kMostShared = 48 << 10;
-  int64_t shared_bytes() const { return (vector_reduced() ? threads / kWarp : threads * lanes) * 8; }
+  int64_t shared_bytes() const {
+    const int64_t run = vector_reduced() ? threads / kWarp : threads * lanes;
+    return std::max(run, kFinishThreads / kWarp) * 8;
+  }
   // The bytes of one reduction's partial results: [num_chunks, num_kept] of at most 8 bytes each, padded.
   int64_t scratch_stride() const { return (num_chunks * num_kept() * 8 + 63) / 64 * 64; }
   int64_t scratch_bytes() const {

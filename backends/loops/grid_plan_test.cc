@@ -67,9 +67,9 @@ TEST(PlanGrid, SumsOfColumnsReadNeighboursAndAreCutIntoChunks) {
   EXPECT_EQ(plan.groups(), 32);
   EXPECT_EQ(plan.splits, 8);
   EXPECT_EQ(plan.kept_blocks(), 4);
-  EXPECT_EQ(plan.num_chunks, 128);
-  EXPECT_EQ(plan.scratch_bytes(), 128 * 512 * 8);
-  EXPECT_EQ(plan.finish_blocks(), 512 * 32 / 256);
+  EXPECT_EQ(plan.num_chunks, 256);
+  EXPECT_EQ(plan.scratch_bytes(), 256 * 512 * 8);
+  EXPECT_EQ(plan.finish_blocks(), 512);
   ExpectCovers(plan);
 }
 
@@ -90,8 +90,31 @@ TEST(PlanGrid, PartsOfEachReductionAreAligned) {
 TEST(PlanGrid, ASumOfAllIsCutIntoChunks) {
   const GridPlan plan = Summed("f32[25000000]", "0", "f32[]");
   EXPECT_EQ(plan.splits, 256);
-  EXPECT_EQ(plan.num_chunks, 512);
+  EXPECT_EQ(plan.num_chunks, 1024);
   ExpectCovers(plan);
+}
+
+// A warp, or a block if there are more chunks than two for each thread of a warp.
+TEST(PlanGrid, TheChunksOfASumAreCombinedByAsManyThreadsAsTheyNeed) {
+  const GridPlan few = Summed("f32[65536,8192]", "0", "f32[8192]"), many = Summed("f32[65536,512]", "0", "f32[512]");
+  EXPECT_EQ(few.num_chunks, 16);
+  EXPECT_EQ(few.finish_splits(), 32);
+  EXPECT_EQ(few.finish_blocks(), 8192 * 32 / 256);
+  EXPECT_EQ(many.finish_splits(), 256);
+}
+
+TEST(PlanGrid, ShortRowsOfSeveralPhasesAreKept) {
+  const auto keeps = [](const std::string& shape) {
+    return PlanOf("graph @f(%x: f32[" + shape + "]) -> (y: f32[" + shape + "]) {\n%s = reduce_sum %x {dims=[1]} : f32[" +
+                  shape.substr(0, shape.find(',')) + "]\n%b = broadcast %s {dims=[0], shape=[" + shape + "]} : f32[" +
+                  shape + "]\n%y = div %x, %b : f32[" + shape + "]\nreturn %y\n}")
+        .keeps_rows();
+  };
+  EXPECT_TRUE(keeps("65536,1024"));
+  EXPECT_TRUE(keeps("65536,768"));
+  EXPECT_FALSE(keeps("65536,2048"));  // too long for the registers of a warp
+  EXPECT_FALSE(keeps("65536,776"));   // no multiple of a warp's vectors
+  EXPECT_FALSE(Summed("f32[16384,1024]", "1", "f32[16384]").keeps_rows());  // reads its row once anyway
 }
 
 // A loop that needs the sum before it continues reads its rows twice, in one kernel.

@@ -19,24 +19,36 @@ std::string TypesOf(const Node& node) {
   return node.operands().empty() ? node.type().ToString() : types;
 }
 
+struct Kernels {
+  std::function<bool(const Node&)> supports, rounds_sum;
+};
+
 // Replaces a sum of products in 16 bits with an f32 result by one of operands that are converted to f32, whose products
-// are equally exact. Returns the new node; null for other nodes, or if the target has no kernel for the new one either.
-absl::StatusOr<Node*> ReplaceByProductOfF32(Graph& graph, Node& node,
-                                            const std::function<bool(const Node&)>& supports) {
+// are equally exact, or by one that is rounded and then converted. Returns false for other nodes, or if the target has
+// no kernel for the new one either.
+absl::StatusOr<bool> ReplaceWideSum(Graph& graph, Node& node, const Kernels& kernels) {
   const auto wide = node.attributes().find("wide_result");
-  if (wide == node.attributes().end() || wide->second != Attribute(true)) return nullptr;
-  if (node.type().dtype == node.operand(0).dtype()) return nullptr;
+  if (wide == node.attributes().end() || wide->second != Attribute(true)) return false;
+  const DType dtype = node.type().dtype;
+  if (dtype == node.operand(0).dtype()) return false;
   Builder b(graph, &node, node.source());
-  std::vector<Value> operands;
-  for (const Value operand : node.operands()) operands.push_back(b.Convert(operand, node.type().dtype));
-  const Value sum = b.Op(node.op_name(), std::move(operands), node.attributes());
+  std::vector<Value> operands(node.operands().begin(), node.operands().end());
+  AttributeMap attributes = node.attributes();
+  if (kernels.rounds_sum && kernels.rounds_sum(node)) {
+    attributes.erase("wide_result");
+  } else {
+    for (Value& operand : operands) operand = b.Convert(operand, dtype);
+  }
+  const Value sum = b.Op(node.op_name(), std::move(operands), std::move(attributes));
   RETURN_IF_ERROR(b.status());
-  if (!supports(*sum.node)) return nullptr;  // the caller then fails, so the new nodes can stay
+  if (!kernels.supports(*sum.node)) return false;  // the caller then fails, so the new nodes can stay
+  const Value result = b.Convert(sum, dtype);
+  RETURN_IF_ERROR(b.status());
   const std::string name = node.result_name();
-  graph.ReplaceUses(node.result(), sum);
+  graph.ReplaceUses(node.result(), result);
   graph.Erase(&node);
-  graph.SetName(sum, name);
-  return sum.node;
+  graph.SetName(result, name);
+  return true;
 }
 
 // Returns the error for a node without a kernel. `whole` describes the node of the program from whose decomposition it
@@ -46,8 +58,8 @@ absl::Status NoKernel(const Node& node, const std::string& whole) {
                          << (whole.empty() ? "" : ", a part of " + whole) << ", and the op has no decomposition";
 }
 
-absl::StatusOr<bool> LegalizeGraph(Graph& graph, const std::function<bool(const Node&)>& supports) {
-  ASSIGN_OR_RETURN(bool changed, InBodies(graph, [&](Graph& body) { return LegalizeGraph(body, supports); }));
+absl::StatusOr<bool> LegalizeGraph(Graph& graph, const Kernels& kernels) {
+  ASSIGN_OR_RETURN(bool changed, InBodies(graph, [&](Graph& body) { return LegalizeGraph(body, kernels); }));
   std::string whole;  // the node whose decomposition the nodes before `rest` came from; empty: none
   auto rest = graph.nodes().begin();
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
@@ -55,13 +67,13 @@ absl::StatusOr<bool> LegalizeGraph(Graph& graph, const std::function<bool(const 
       whole.clear();
       ++rest;
     }
-    if (supports(*it)) {
+    if (kernels.supports(*it)) {
       ++it;
       continue;
     }
     const auto next = std::next(it);
-    ASSIGN_OR_RETURN(const Node* const product, ReplaceByProductOfF32(graph, *it, supports));
-    if (product != nullptr) {
+    ASSIGN_OR_RETURN(const bool is_replaced, ReplaceWideSum(graph, *it, kernels));
+    if (is_replaced) {
       it = next;
       changed = true;
       continue;
@@ -76,8 +88,9 @@ absl::StatusOr<bool> LegalizeGraph(Graph& graph, const std::function<bool(const 
 
 }  // namespace
 
-Pass Legalize(std::function<bool(const Node&)> supports) {
-  return {"legalize", [supports = std::move(supports)](Graph& graph) { return LegalizeGraph(graph, supports); }};
+Pass Legalize(std::function<bool(const Node&)> supports, std::function<bool(const Node&)> rounds_sum) {
+  const Kernels kernels = {std::move(supports), std::move(rounds_sum)};
+  return {"legalize", [kernels](Graph& graph) { return LegalizeGraph(graph, kernels); }};
 }
 
 }  // namespace lockstep::passes

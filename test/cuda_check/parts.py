@@ -23,8 +23,8 @@ from specs import LOSSES
 STEPS = 50
 # The tolerance of losses, relative to those that PyTorch computes in f64. Small differences grow from step to step by a
 # factor that depends on the network, so PyTorch's own error in the same precision sets the limit: the worse of two runs
-# with different kernels.
-TIMES_OWN = 2.0
+# with different kernels. In five runs of the same program, PyTorch's error in LeNet was between 0.00095 and 0.0015.
+TIMES_OWN = 3.0
 FLOORS = {"f32": 1e-5, "bf16": 1e-3}
 CONFORMANCE = "cuda_conformance_test"
 OP_CASES = "*OpCases*"  # the suite with one case per row of the op cases; the other suites are of whole programs
@@ -171,7 +171,8 @@ def nccl(machine: Machine, report: Report) -> None:
     part, program = "NCCL's communicator", "nccl_gpu_test"
     machine.ours |= SHARING
     try:
-        suite = run_suite(machine, program, program)
+        # A case creates communicators, which takes a second with two ranks.
+        suite = run_suite(machine, program, program, shards=4)
     finally:
         for name in SHARING:
             machine.ours.pop(name, None)

@@ -200,7 +200,8 @@ bool FakeConvolution::FitsTensorCores() const {
     last += tensor->is_channels_last();
     is_aligned = is_aligned && tensor->alignment >= kUnit;
   }
-  return last == 0 || (last == 3 && is_aligned && channels % unit == 0 && filters % unit == 0);
+  const bool pads_x = SizeOf(x.dtype) == 2 && channels == x.dims[1];
+  return last == 0 || (last == 3 && is_aligned && (channels % unit == 0 || pads_x) && filters % unit == 0);
 }
 
 std::string FakeConvolution::ToString() const {
