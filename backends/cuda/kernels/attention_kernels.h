@@ -67,12 +67,6 @@ struct Rows {
         count(row_count),
         size(row_size) {}
 
-  // Starts to copy 16 bytes of a row from `element` on. Rows, and elements after a row, that do not exist are zeros.
-  LOCKSTEP_INLINE void Copy(int row, int element, SharedAddress to) const {
-    const bool exist = row < count && element < size;
-    CopyLater(to, exist ? data + row * stride + element : data, exist);
-  }
-
   // Reads this thread's part of the 8 words of a step of its two rows, as A.
   LOCKSTEP_INLINE void ReadA(int row, int step, PartOfA& a) const {
     LOCKSTEP_UNROLL
@@ -125,37 +119,49 @@ struct Tile {
     return static_cast<uint32_t>(row * kRowBytes + (chunk ^ row % 8) * kChunkBytes);
   }
 
-  // Calls f with the row and the chunk of each chunk that this thread copies.
-  template <int kThreads, typename F>
-  LOCKSTEP_INLINE static void EachChunk(const F& f) {
-    constexpr int kCount = kTileBytes / kChunkBytes / kThreads;
-    LOCKSTEP_UNROLL
-    for (int i = 0; i < kCount; ++i) {
-      const int chunk = i * kThreads + static_cast<int>(ThreadOfBlock());
-      f(chunk / kChunks, chunk % kChunks);
+  // What a thread copies of each tile: one chunk of every kStep-th row.
+  template <int kThreads>
+  class Part {
+   public:
+    // Rows, and elements after a row, that do not exist are zeros.
+    LOCKSTEP_INLINE Part(const Rows<T>& rows, int first) : stride_(rows.stride) {
+      constexpr int kElements = kChunkBytes / static_cast<int>(sizeof(T));
+      from_ = rows.data + (first + Row()) * rows.stride + Chunk() * kElements;
+      left_ = Chunk() * kElements < rows.size ? rows.count - first - Row() : 0;
     }
-  }
 
-  // Starts to copy the rows from `first` on.
-  template <int kThreads>
-  LOCKSTEP_INLINE static void Copy(const Rows<T>& rows, int first, SharedAddress tile) {
-    EachChunk<kThreads>([&](int row, int chunk) LOCKSTEP_INLINE {
-      rows.Copy(first + row, chunk * (kChunkBytes / static_cast<int>(sizeof(T))), tile + Position(row, chunk));
-    });
-  }
+    // Starts to copy the rows of one tile, the first time from `first` on.
+    LOCKSTEP_INLINE void CopyNext(SharedAddress tile) {
+      LOCKSTEP_UNROLL
+      for (int i = 0; i < kCount; ++i) CopyLater(tile + Place(i), from_ + i * kStep * stride_, i * kStep < left_);
+      from_ += kRows * stride_;
+      left_ -= kRows;
+    }
 
-  // Rounds the words that this thread has copied.
-  template <int kThreads>
-  LOCKSTEP_INLINE static void Round(SharedAddress tile) {
-    if constexpr (Words<T>::kElements == 1) {
-      EachChunk<kThreads>([&](int row, int chunk) LOCKSTEP_INLINE {
-        SharedChunk words = LoadChunk(tile + Position(row, chunk));
+    // Rounds the words that this thread has copied.
+    LOCKSTEP_INLINE static void Round(SharedAddress tile) {
+      if constexpr (Words<T>::kElements == 1) {
         LOCKSTEP_UNROLL
-        for (int i = 0; i < 4; ++i) words[i] = Words<T>::Rounded(words[i]);
-        StoreChunk(tile + Position(row, chunk), words);
-      });
+        for (int i = 0; i < kCount; ++i) {
+          SharedChunk words = LoadChunk(tile + Place(i));
+          LOCKSTEP_UNROLL
+          for (int j = 0; j < 4; ++j) words[j] = Words<T>::Rounded(words[j]);
+          StoreChunk(tile + Place(i), words);
+        }
+      }
     }
-  }
+
+   private:
+    static constexpr int kStep = kThreads / kChunks, kCount = kRows / kStep;
+
+    static int Row() { return static_cast<int>(ThreadOfBlock()) / kChunks; }
+    static int Chunk() { return static_cast<int>(ThreadOfBlock()) % kChunks; }
+    static uint32_t Place(int i) { return Position(Row() + i * kStep, Chunk()); }
+
+    const T* from_;
+    int64_t stride_;
+    int left_;  // the number of rows from this thread's on
+  };
 
   // sums += A times the transposed rows of the tile from an address on; `a(step, part)` sets the part of A for 8 words.
   template <int kParts, typename A>
@@ -266,10 +272,10 @@ struct Scores {
 
   // Turns products of queries and keys into scores, in units of `unit` binary digits: minus infinity for a key that a
   // query does not see. Multiplies `slopes`, unless that is null, by the derivatives of the scores, except `scale`.
-  template <int kParts>
+  template <bool kPlain, int kParts>
   LOCKSTEP_INLINE void Of(int first_column, PartOfC (&scores)[kParts], PartOfC* slopes) const {
-    if (!plain) Scale(scores, slopes);
-    if (a.mask == nullptr && low <= first_column && first_column + kParts * kProductColumns <= high) return;
+    if constexpr (!kPlain) Scale(scores, slopes);
+    if ((kPlain || a.mask == nullptr) && low <= first_column && first_column + kParts * kProductColumns <= high) return;
     int from[2], to[2];  // the columns that each row sees
     LOCKSTEP_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -283,14 +289,14 @@ struct Scores {
       for (int j = 0; j < 4; ++j) {
         const int own = row + 8 * HalfOf(j), other = first_column + ColumnOf(i, j);
         if (other < from[HalfOf(j)] || other >= to[HalfOf(j)]) scores[i][j] = -kInfinity;
-        else if (a.mask != nullptr)
+        else if (!kPlain && a.mask != nullptr)
           scores[i][j] = Masked(scores[i][j], kOwnsKeys ? other : own, kOwnsKeys ? own : other);
         if (slopes != nullptr && scores[i][j] == -kInfinity) slopes[i][j] = 0;
       }
     }
   }
 
-  // Calls f with `plain`, for code that does not ask for each score.
+  // Calls f with `plain`: a loop without masks and softcap needs fewer registers.
   template <typename F>
   LOCKSTEP_INLINE void ByKind(const F& f) const {
     if (plain) f.template operator()<true>();
@@ -366,11 +372,10 @@ LOCKSTEP_INLINE inline void Attention(const AttentionArgs& given) {
 
   const int end = KeysOf(a, Min(first + kRows, a.queries) - 1);
   SharedAddress tiles = AddressOf(stages), next_tiles = tiles + 2 * kTileBytes;
-  const auto copy = [&](int column, SharedAddress to) LOCKSTEP_INLINE {
-    OneTile::template Copy<kShape.threads>(k, column, to);
-    OneTile::template Copy<kShape.threads>(v, column, to + kTileBytes);
-  };
-  if (end > 0) copy(0, tiles);
+  using Part = typename OneTile::template Part<kShape.threads>;
+  Part keys(k, 0), values(v, 0);
+  const auto copy_next = [&](SharedAddress to) LOCKSTEP_INLINE { keys.CopyNext(to), values.CopyNext(to + kTileBytes); };
+  if (end > 0) copy_next(tiles);
   PartOfA queries[OneTile::kChunks / 2];
   LOCKSTEP_UNROLL
   for (int step = 0; step < OneTile::kChunks / 2; ++step) q.ReadA(row, step, queries[step]);
@@ -381,17 +386,16 @@ LOCKSTEP_INLINE inline void Attention(const AttentionArgs& given) {
   PartOfC sums[kSize / kProductColumns] = {};
   float largest[2] = {-kInfinity, -kInfinity}, total[2] = {0, 0};
 
-  for (int column = 0; column < end; column += kColumns) {
-    WaitForCopies();
-    OneTile::template Round<kShape.threads>(tiles);
-    OneTile::template Round<kShape.threads>(tiles + kTileBytes);
-    Barrier();
-    if (column + kColumns < end) copy(column + kColumns, next_tiles);
-    if (scores.See(column, kColumns)) {
-      PartOfC p[kParts] = {};
-      OneTile::MultiplyAlong(query_words, tiles, p);
-      scores.Of(column, p, nullptr);
-      scores.ByKind([&]<bool kPlain>() LOCKSTEP_INLINE {
+  scores.ByKind([&]<bool kPlain>() LOCKSTEP_INLINE {
+    for (int column = 0; column < end; column += kColumns) {
+      WaitForCopies();
+      Part::Round(tiles), Part::Round(tiles + kTileBytes);
+      Barrier();
+      if (column + kColumns < end) copy_next(next_tiles);
+      if (scores.See(column, kColumns)) {
+        PartOfC p[kParts] = {};
+        OneTile::MultiplyAlong(query_words, tiles, p);
+        scores.template Of<kPlain>(column, p, nullptr);
         LOCKSTEP_UNROLL
         for (int half = 0; half < 2; ++half) {
           float larger = largest[half];
@@ -413,12 +417,12 @@ LOCKSTEP_INLINE inline void Attention(const AttentionArgs& given) {
               total[half] += p[i][j] = scores.template Exponential<kPlain>(p[i][j], subtracted, scores.unit);
           }
         }
-      });
-      OneTile::MultiplyAcross(p, tiles + kTileBytes, sums);
+        OneTile::MultiplyAcross(p, tiles + kTileBytes, sums);
+      }
+      const SharedAddress done = tiles;
+      tiles = next_tiles, next_tiles = done;
     }
-    const SharedAddress done = tiles;
-    tiles = next_tiles, next_tiles = done;
-  }
+  });
 
   float factors[2];
   LOCKSTEP_UNROLL
@@ -480,21 +484,26 @@ LOCKSTEP_INLINE inline void AttentionGrad(const AttentionArgs& given) {
   const int end = kOwnsKeys ? a.queries : KeysOf(a, Min(first + kRows, row_count) - 1);
   const int own = static_cast<int>(ThreadOfBlock());
   Statistics of_column = {};
-  const auto copy = [&](uint32_t head, int column, SharedAddress to) LOCKSTEP_INLINE {
-    if constexpr (kOwnsKeys) {
-      OneTile::template Copy<kThreads>(Rows<T>(a.q, a.q_rows, head, a.queries, a.size), column, to);
-      OneTile::template Copy<kThreads>(Rows<T>(a.dy, a.dy_rows, head, a.queries, a.value_size), column,
-                                       to + kTileBytes);
-      if (own < kColumns) of_column = StatisticsOf(a, head, column + own);
-    } else {
-      OneTile::template Copy<kThreads>(Rows<T>(a.k, a.k_rows, head, a.keys, a.size), column, to);
-      OneTile::template Copy<kThreads>(Rows<T>(a.v, a.v_rows, head, a.keys, a.value_size), column, to + kTileBytes);
-    }
+  using Part = typename OneTile::template Part<kThreads>;
+  const auto first_part = [&](uint32_t head) LOCKSTEP_INLINE {
+    return Part(
+        kOwnsKeys ? Rows<T>(a.q, a.q_rows, head, a.queries, a.size) : Rows<T>(a.k, a.k_rows, head, a.keys, a.size),
+        begin);
+  };
+  const auto second_part = [&](uint32_t head) LOCKSTEP_INLINE {
+    return Part(kOwnsKeys ? Rows<T>(a.dy, a.dy_rows, head, a.queries, a.value_size)
+                          : Rows<T>(a.v, a.v_rows, head, a.keys, a.value_size),
+                begin);
   };
   uint32_t head = kOwnsKeys ? row_head * group : row_head / group;
   const uint32_t last_head = kOwnsKeys ? head + group - 1 : head;
+  Part columns1 = first_part(head), columns2 = second_part(head);
+  const auto copy_next = [&](uint32_t head_of_column, int column, SharedAddress to) LOCKSTEP_INLINE {
+    columns1.CopyNext(to), columns2.CopyNext(to + kTileBytes);
+    if (kOwnsKeys && own < kColumns) of_column = StatisticsOf(a, head_of_column, column + own);
+  };
   const SharedAddress stages = AddressOf(&shared->stages);
-  if (begin < end) copy(head, begin, stages);
+  if (begin < end) copy_next(head, begin, stages);
 
   // Rows stay in registers if there is room, else in the first-level cache.
   const Rows<T> rows1 = kOwnsKeys ? Rows<T>(a.k, a.k_rows, row_head, a.keys, a.size)
@@ -525,36 +534,38 @@ LOCKSTEP_INLINE inline void AttentionGrad(const AttentionArgs& given) {
   Scores<T, kOwnsKeys> scores(a, first + RowOfWarp());
   PartOfC sums1[kSize / kProductColumns] = {}, sums2[kSize / kProductColumns] = {};
   int column = begin, stage = 0;
-  while (column < end) {
-    const SharedAddress tile1 = stages + stage * 2 * kTileBytes, tile2 = tile1 + kTileBytes;
-    WaitForCopies();
-    OneTile::template Round<kThreads>(tile1);
-    OneTile::template Round<kThreads>(tile2);
-    if (kOwnsKeys && own < kColumns) shared->statistics[stage][own] = of_column;
-    Barrier();
-    const bool is_last_of_head = column + kColumns >= end;
-    const uint32_t next_head = is_last_of_head ? head + 1 : head;
-    const int next_column = is_last_of_head ? (head < last_head ? begin : end) : column + kColumns;
-    if (next_column < end) copy(next_head, next_column, stages + (1 - stage) * 2 * kTileBytes);
-    scores.SetHead(kOwnsKeys ? head : row_head);
-    LOCKSTEP_NO_UNROLL
-    for (int part = 0; part < kColumns; part += kAtOnce) {
-      if (!scores.See(column + part, kAtOnce)) continue;
-      const uint32_t skipped = part * OneTile::kRowBytes;
-      PartOfC p[kParts] = {}, ds[kParts] = {};
-      OneTile::MultiplyAlong(words_of(rows1, kept1), tile1 + skipped, p);
-      OneTile::MultiplyAlong(words_of(rows2, kept2), tile2 + skipped, ds);
-      const auto of_query = [&](int i, int j) LOCKSTEP_INLINE -> const Statistics& {
-        if constexpr (kOwnsKeys) return shared->statistics[stage][part + ColumnOf(i, j)];
-        else return statistics[HalfOf(j)];
-      };
-      LOCKSTEP_UNROLL
-      for (int i = 0; i < kParts; ++i) {
-        LOCKSTEP_UNROLL
-        for (int j = 0; j < 4; ++j) ds[i][j] -= of_query(i, j).delta;
+  scores.ByKind([&]<bool kPlain>() LOCKSTEP_INLINE {
+    while (column < end) {
+      const SharedAddress tile1 = stages + stage * 2 * kTileBytes, tile2 = tile1 + kTileBytes;
+      WaitForCopies();
+      Part::Round(tile1), Part::Round(tile2);
+      if (kOwnsKeys && own < kColumns) shared->statistics[stage][own] = of_column;
+      Barrier();
+      uint32_t next_head = head;
+      int next_column = column + kColumns;
+      if (next_column >= end && head < last_head) {
+        ++next_head, next_column = begin;
+        columns1 = first_part(next_head), columns2 = second_part(next_head);
       }
-      scores.Of(column + part, p, ds);
-      scores.ByKind([&]<bool kPlain>() LOCKSTEP_INLINE {
+      if (next_column < end) copy_next(next_head, next_column, stages + (1 - stage) * 2 * kTileBytes);
+      scores.SetHead(kOwnsKeys ? head : row_head);
+      LOCKSTEP_NO_UNROLL
+      for (int part = 0; part < kColumns; part += kAtOnce) {
+        if (!scores.See(column + part, kAtOnce)) continue;
+        const uint32_t skipped = part * OneTile::kRowBytes;
+        PartOfC p[kParts] = {}, ds[kParts] = {};
+        OneTile::MultiplyAlong(words_of(rows1, kept1), tile1 + skipped, p);
+        OneTile::MultiplyAlong(words_of(rows2, kept2), tile2 + skipped, ds);
+        const auto of_query = [&](int i, int j) LOCKSTEP_INLINE -> const Statistics& {
+          if constexpr (kOwnsKeys) return shared->statistics[stage][part + ColumnOf(i, j)];
+          else return statistics[HalfOf(j)];
+        };
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < kParts; ++i) {
+          LOCKSTEP_UNROLL
+          for (int j = 0; j < 4; ++j) ds[i][j] -= of_query(i, j).delta;
+        }
+        scores.template Of<kPlain>(column + part, p, ds);
         LOCKSTEP_UNROLL
         for (int i = 0; i < kParts; ++i) {
           LOCKSTEP_UNROLL
@@ -563,12 +574,12 @@ LOCKSTEP_INLINE inline void AttentionGrad(const AttentionArgs& given) {
             ds[i][j] *= p[i][j];
           }
         }
-      });
-      OneTile::MultiplyAcross(ds, tile1 + skipped, sums1);
-      if constexpr (kOwnsKeys) OneTile::MultiplyAcross(p, tile2 + skipped, sums2);
+        OneTile::MultiplyAcross(ds, tile1 + skipped, sums1);
+        if constexpr (kOwnsKeys) OneTile::MultiplyAcross(p, tile2 + skipped, sums2);
+      }
+      head = next_head, column = next_column, stage = 1 - stage;
     }
-    head = next_head, column = next_column, stage = 1 - stage;
-  }
+  });
 
   if constexpr (kOwnsKeys) {
     Rows<T>(a.dk, a.dk_rows, row_head, a.keys, a.size).Write(row, sums1, a.scale, a.scale);

@@ -71,8 +71,9 @@ inline SharedChunk LoadChunk(SharedAddress from) {
 inline void StoreChunk(SharedAddress to, SharedChunk chunk) {
   *(__attribute__((address_space(3))) SharedChunk*)static_cast<uintptr_t>(to) = chunk;
 }
-// Starts to copy 16 bytes, or to set 16 bytes to zero if `from` does not `exist`. Both addresses are multiples of 16.
-// `to` is undefined until this thread has waited, and for other threads also until the next barrier.
+// Starts to copy 16 bytes, or to set 16 bytes to zero if `from`, which is then not read, does not `exist`. Both
+// addresses are multiples of 16. `to` is undefined until this thread has waited, and for other threads also until the
+// next barrier.
 inline void CopyLater(SharedAddress to, const void* from, bool exist) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exist ? 16 : 0) : "memory");
 }
