@@ -3,9 +3,11 @@
 # PTX for the oldest supported GPUs, in the oldest PTX version that supports them; drivers accept it for all later GPUs.
 # --cuda-path names no folder: with a CUDA installation clang would use the PTX version of that, and without one a
 # version that lacks shuffles. -ffp-contract=off keeps a product and a sum from being fused into one rounding.
-# -fconvergent-functions keeps instructions of whole warps in assembly from moving into branches.
-_CLANG = "$(location @clang//:clang++) --target=nvptx64-nvidia-cuda -march=sm_80 --cuda-path=/none --cuda-feature=+ptx70 " + \
-         "-std=c++20 -O2 -ffreestanding -fno-exceptions -fno-rtti -ffp-contract=off -fconvergent-functions -Wall -Wextra -Werror -I."
+# -fconvergent-functions keeps instructions of whole warps in assembly from moving into branches. The language is CUDA,
+# without its headers, because only CUDA has attributes that limit a kernel's registers. The pragma compiles all functions
+# for GPUs.
+_CLANG = "$(location @clang//:clang++) -x cuda --cuda-device-only --cuda-gpu-arch=sm_80 -nocudainc -nocudalib " + \
+         "--cuda-path=/none --cuda-feature=+ptx70 -std=c++20 -O2 -ffreestanding -fno-exceptions -fno-rtti -ffp-contract=off -fconvergent-functions -Wall -Wextra -Werror -I."
 
 def gpu_kernels(name, srcs, hdrs, out, header, function):
     """Generates the C++ source `out` with a function that maps the name of a source, without its ending, to its PTX.
@@ -26,7 +28,8 @@ def gpu_kernels(name, srcs, hdrs, out, header, function):
             name = text + "_",
             srcs = [src] + hdrs,
             outs = [text],
-            cmd = _CLANG + " -S $(location {}) -o $@".format(src),
+            cmd = "{{ echo '#pragma clang force_cuda_host_device begin'; echo '#include \"$(location {})\"'; }} | ".format(src) +
+                  _CLANG + " -S - -o $@",
             tools = ["@clang//:clang++"],
         )
     cases = " ".join([

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -24,7 +25,7 @@ namespace {
 
 constexpr char kLauncher[] = "launch_", kEntry[] = "enter_";
 // Kinds of meetings of threads. Other values are masks of shuffles.
-constexpr int kBarrier = 0, kProduct = 32;
+constexpr int kBarrier = 0, kProduct = 32, kMatrices = 33;
 constexpr size_t kWarp = 32;
 
 // The block that is running, and its current thread.
@@ -36,6 +37,14 @@ struct Block {
   std::vector<int> meeting;
   using Offer = std::array<uint32_t, 6>;  // a value for a shuffle, or the words of A and B for a product
   std::vector<Offer> offered, before;     // by thread: at the current meeting, and at the previous one
+  // A copy that a thread has started. Until the thread waits for it, `to` has bytes that are NaN in all float types.
+  struct Copy {
+    void* to;
+    const void* from;
+    size_t bytes;  // the rest is zeros
+  };
+  static constexpr size_t kCopied = 16;
+  std::vector<std::vector<Copy>> copies;  // by thread
   std::vector<std::byte> shared;
   ucontext_t scheduler = {};
   std::vector<ucontext_t> contexts;
@@ -87,6 +96,35 @@ void grid_product(const uint32_t* a, const uint32_t* b, float* c, float (*multip
     }
     c[i] = static_cast<float>(sum);
   }
+}
+// The matrices of a warp as warp_product.h defines them.
+void grid_matrices(const void* row, uint32_t* words, bool transposed) {
+  const uint32_t self = running->thread, warp = self / 32 * 32, g = self % 32 / 4, t = self % 4;
+  const auto address = reinterpret_cast<uintptr_t>(row);
+  if (address % 16 != 0) running->error = "a row of a matrix does not begin at a multiple of 16 bytes";
+  running->offered[self][0] = static_cast<uint32_t>(address);
+  running->offered[self][1] = static_cast<uint32_t>(address >> 32);
+  Meet(kMatrices);
+  for (uint32_t matrix = 0; matrix < 4; ++matrix) {
+    const auto row_of = [&](uint32_t number) {
+      const Block::Offer& offer = running->before[warp + 8 * matrix + number];
+      return reinterpret_cast<const uint16_t*>(uintptr_t{offer[1]} << 32 | offer[0]);
+    };
+    const uint16_t first = transposed ? row_of(2 * t)[g] : row_of(g)[2 * t],
+                   second = transposed ? row_of(2 * t + 1)[g] : row_of(g)[2 * t + 1];
+    words[matrix] = first | static_cast<uint32_t>(second) << 16;
+  }
+}
+void grid_copy_later(void* to, const void* from, int64_t bytes) {
+  std::memset(to, 0xff, Block::kCopied);
+  running->copies[running->thread].push_back({to, from, static_cast<size_t>(bytes)});
+}
+void grid_await_copies() {
+  for (const Block::Copy& copy : running->copies[running->thread]) {
+    std::memset(copy.to, 0, Block::kCopied);
+    if (copy.bytes > 0) std::memcpy(copy.to, copy.from, copy.bytes);
+  }
+  running->copies[running->thread].clear();
 }
 void* grid_shared(int64_t bytes) {
   LOCKSTEP_CHECK(bytes <= GridPlan::kMostShared) << "a GPU has no " << bytes << " bytes for a block";
@@ -215,6 +253,7 @@ absl::Status RunTogether(Block& block, const std::vector<int64_t>& order, const 
   block.meeting.assign(count, -1);
   block.offered.assign(count, {});
   block.before.assign(count, {});
+  block.copies.assign(count, {});
   block.done.assign(count, false);
   block.contexts.assign(count, {});
   static thread_local std::unique_ptr<std::byte[]> stacks;
@@ -233,6 +272,7 @@ absl::Status RunTogether(Block& block, const std::vector<int64_t>& order, const 
     constexpr auto kThread = [] {
       const uint32_t self = running->thread;
       (*thread_body)();
+      if (!running->copies[self].empty()) running->error = "a thread ends before its copies";
       running->done[self] = true;
     };
     makecontext(&block.contexts[i], kThread, 0);

@@ -9,7 +9,6 @@
 #include "backends/cuda/attention_views.h"
 #include "backends/cuda/emitters.h"
 #include "backends/cuda/kernels/attention.h"
-#include "backends/cuda/kernels/block.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -105,17 +104,29 @@ class WrittenRows {
   std::vector<Value> values_;
 };
 
-DeviceKernel KernelOf(const Node& node, const std::string& kernel, EmitContext& c) {
-  const std::string dtype(DTypeName(node.operand(0).dtype()));
-  const ops::AttentionDims dims = DimsOf(node);
-  const int64_t size = *std::lower_bound(std::begin(kSizes), std::end(kSizes), std::max(dims.size, dims.value_size));
-  return c.KernelOf("attention_" + dtype, kernel + "_" + dtype + "_" + std::to_string(size));
-}
+// A kernel with its blocks.
+class AttentionLaunch {
+ public:
+  AttentionLaunch(const Node& node, AttentionKernel kernel, EmitContext& c) {
+    constexpr const char* kNames[] = {"attention_", "attention_grad_q_", "attention_grad_kv_"};
+    const DType type = node.operand(0).dtype();
+    const std::string dtype(DTypeName(type));
+    const ops::AttentionDims dims = DimsOf(node);
+    const int64_t size = *std::lower_bound(std::begin(kSizes), std::end(kSizes), std::max(dims.size, dims.value_size));
+    kernel_ = c.KernelOf("attention_" + dtype, kNames[static_cast<int>(kernel)] + dtype + "_" + std::to_string(size));
+    block_ = AttentionBlockOf(kernel, static_cast<int64_t>(SizeOf(type)), size);
+  }
 
-// The threads of the blocks for all rows of these heads.
-int64_t ThreadsFor(int64_t heads, int64_t rows) {
-  return heads * ((rows + kAttentionRows - 1) / kAttentionRows) * kBlock;
-}
+  // Runs blocks for all rows of these heads.
+  absl::Status Run(CudaStream& stream, int64_t heads, int64_t rows, const AttentionArgs& args) {
+    const int64_t blocks = heads * ((rows + block_.rows() - 1) / block_.rows());
+    return kernel_.Run(stream, blocks * block_.threads, args, block_.threads);
+  }
+
+ private:
+  DeviceKernel kernel_;
+  AttentionBlock block_{};
+};
 
 }  // namespace
 
@@ -149,12 +160,12 @@ absl::Status EmitAttention(const Node& node, EmitContext& c) {
   Kernel kernel;
   kernel.name = "cuda.attention";
   kernel.arithmetic = NeedsTf32(node) ? Arithmetic::kTF32 : Arithmetic::k16Bits;
-  kernel.run = [=, attention = KernelOf(node, "attention", c)](const KernelArgs& args) mutable {
+  kernel.run = [=, attention = AttentionLaunch(node, AttentionKernel::kForward, c)](const KernelArgs& args) mutable {
     given.q = q.In(args.reads), given.k = k.In(args.reads), given.v = v.In(args.reads);
     given.mask = has_mask ? args.reads[ops::kForwardOperands.mask] : nullptr;
     given.y = y.In(args.writes);
     given.log_sum_exp = args.write<float>(log_sum_exp);
-    return attention.Run(StreamOf(args), ThreadsFor(given.heads, given.queries), given);
+    return attention.Run(StreamOf(args), given.heads, given.queries, given);
   };
   c.Add(node, std::move(kernel), std::move(reads), std::move(written.storages));
   return absl::OkStatus();
@@ -177,8 +188,8 @@ absl::Status EmitAttentionGrad(const Node& node, EmitContext& c) {
   Kernel kernel;
   kernel.name = "cuda.attention_grad";
   kernel.arithmetic = NeedsTf32(node) ? Arithmetic::kTF32 : Arithmetic::k16Bits;
-  kernel.run = [=, key_heads = DimsOf(node).key_heads(), of_queries = KernelOf(node, "attention_grad_q", c),
-                of_keys = KernelOf(node, "attention_grad_kv", c)](const KernelArgs& args) mutable {
+  kernel.run = [=, key_heads = DimsOf(node).key_heads(), of_queries = AttentionLaunch(node, AttentionKernel::kGradQ, c),
+                of_keys = AttentionLaunch(node, AttentionKernel::kGradKV, c)](const KernelArgs& args) mutable {
     CudaStream& stream = StreamOf(args);
     given.q = q.In(args.reads), given.k = k.In(args.reads), given.v = v.In(args.reads);
     given.mask = has_mask ? args.reads[kOperands.mask] : nullptr;
@@ -186,8 +197,8 @@ absl::Status EmitAttentionGrad(const Node& node, EmitContext& c) {
     given.dy = dy.In(args.reads);
     given.delta = args.read<float>(kOperands.delta);
     given.dq = dq.In(args.writes), given.dk = dk.In(args.writes), given.dv = dv.In(args.writes);
-    RETURN_IF_ERROR(of_queries.Run(stream, ThreadsFor(given.heads, given.queries), given));
-    return of_keys.Run(stream, ThreadsFor(key_heads, given.keys), given);
+    RETURN_IF_ERROR(of_queries.Run(stream, given.heads, given.queries, given));
+    return of_keys.Run(stream, key_heads, given.keys, given);
   };
   c.Add(node, std::move(kernel), std::move(reads), std::move(written.storages));
   return absl::OkStatus();

@@ -8,12 +8,12 @@
 
 namespace lockstep::cuda {
 
-absl::Status DeviceKernel::RunWith(CudaStream& stream, int64_t threads, void** parameters) {
+absl::Status DeviceKernel::RunWith(CudaStream& stream, int64_t threads, int64_t block, void** parameters) {
   if (threads == 0) return absl::OkStatus();
   if (function_ == nullptr) {
     ASSIGN_OR_RETURN(function_, image_->Find(stream.device(), name_));
   }
-  return Launch(stream, function_, {.blocks_x = (threads + kBlock - 1) / kBlock, .threads = kBlock}, parameters);
+  return Launch(stream, function_, {.blocks_x = (threads + block - 1) / block, .threads = block}, parameters);
 }
 
 std::string NameFor(std::string_view kernel, uint64_t bytes) {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "backends/cuda/kernel_image.h"
+#include "backends/cuda/kernels/block.h"
 #include "core/dtype.h"
 
 namespace lockstep::cuda {
@@ -18,16 +19,16 @@ class DeviceKernel {
   DeviceKernel(std::shared_ptr<KernelImage> image, std::string name)
       : image_(std::move(image)), name_(std::move(name)) {}
 
-  // Queues the kernel with whole blocks that have at least `threads` threads together; does nothing for zero threads.
-  // `arguments` is the kernel's argument struct in kernels/<family>.h.
+  // Queues the kernel with whole blocks of `block` threads that have at least `threads` threads together; does nothing
+  // for zero threads. `arguments` is the kernel's argument struct in kernels/<family>.h.
   template <typename Arguments>
-  absl::Status Run(CudaStream& stream, int64_t threads, Arguments arguments) {
+  absl::Status Run(CudaStream& stream, int64_t threads, Arguments arguments, int64_t block = kBlock) {
     void* parameters[] = {&arguments};
-    return RunWith(stream, threads, parameters);
+    return RunWith(stream, threads, block, parameters);
   }
 
  private:
-  absl::Status RunWith(CudaStream& stream, int64_t threads, void** parameters);
+  absl::Status RunWith(CudaStream& stream, int64_t threads, int64_t block, void** parameters);
 
   std::shared_ptr<KernelImage> image_;
   std::string name_;

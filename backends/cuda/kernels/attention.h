@@ -12,9 +12,9 @@ struct AttentionRows {
   int64_t heads, batch, head, row;
 };
 
-// attention_<dtype>_<size>: y and log_sum_exp; one block for each kAttentionRows queries of each head.
-// attention_grad_q_<dtype>_<size>: dq; the same blocks.
-// attention_grad_kv_<dtype>_<size>: dk and dv; one block for each kAttentionRows keys of each head of k.
+// attention_<dtype>_<size>: y and log_sum_exp; a block has some queries of a head (AttentionBlockOf).
+// attention_grad_q_<dtype>_<size>: dq; a block has some queries of a head.
+// attention_grad_kv_<dtype>_<size>: dk and dv; a block has some keys of a head of k.
 //
 // <dtype> is f16, bf16 or f32. Products of f32 are computed in TF32. The softmax is computed in f32, and its result is
 // rounded to <dtype> for the product with v. <size> is 64 or 128; the size of keys and that of values are at most that.
@@ -39,6 +39,20 @@ struct AttentionArgs {
   uint32_t causal, mask_is_bool;
 };
 
-inline constexpr int kAttentionRows = 128;
+enum class AttentionKernel { kForward, kGradQ, kGradKV };
+
+// The blocks of a kernel. A warp has 16 rows, queries or keys, whose sums are in its registers.
+struct AttentionBlock {
+  int threads;
+  int at_once;  // on a multiprocessor, as its registers allow
+
+  constexpr int rows() const { return threads / 2; }
+};
+constexpr AttentionBlock AttentionBlockOf(AttentionKernel kernel, int64_t element_bytes, int64_t size) {
+  const bool has_large_rows = size > 64, is_forward = kernel == AttentionKernel::kForward;
+  if (has_large_rows) return {128, is_forward ? 3 : 2};
+  if (is_forward || (kernel == AttentionKernel::kGradQ && element_bytes == 2)) return {256, 2};
+  return {128, element_bytes == 2 ? 3 : 2};
+}
 
 }  // namespace lockstep::cuda

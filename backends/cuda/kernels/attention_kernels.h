@@ -2,8 +2,9 @@
 // 2023), so that the scores of all queries and keys are never in memory. Sums have a fixed order: the bits depend only
 // on the operands.
 //
-// A block of threads owns kAttentionRows rows: queries, or keys in the kernel of dk and dv. Each warp has 16 of them,
-// whose sums stay in its registers. The block visits the other side, the columns, in tiles, in shared memory.
+// A block of threads owns some rows: queries, or keys in the kernel of dk and dv. Each warp has 16 of them, whose sums
+// stay in its registers. The block visits the other side, the columns, in tiles, in shared memory. While it computes
+// with one tile, the next one is copied.
 //
 // Each dtype has a family of its own, because a program that uses one of them should not wait until the driver has
 // compiled all.
@@ -18,24 +19,24 @@
 namespace lockstep::cuda {
 namespace attention {
 
-static_assert(kAttentionRows == kBlock / kWarp * kProductRows);
-
 constexpr float kInfinity = __builtin_inff(), kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
 inline int Min(int a, int b) { return a < b ? a : b; }
 inline int Max(int a, int b) { return a > b ? a : b; }
 
-// The position of this thread in a product (warp_product.h).
-inline int G() { return static_cast<int>(ThreadOfBlock()) % kWarp / 4; }
-inline int T4() { return static_cast<int>(ThreadOfBlock()) % 4; }
-// The first of its two rows among those of the block; the other is 8 rows later.
-inline int RowOfBlock() { return static_cast<int>(ThreadOfBlock()) / kWarp * kProductRows + G(); }
+// The number of this thread in its warp, and its position in a product (warp_product.h).
+inline int Lane() { return static_cast<int>(ThreadOfBlock()) % kWarp; }
+inline int G() { return Lane() / 4; }
+inline int T4() { return Lane() % 4; }
+// The first row of this warp among those of the block. This thread has row G() of the warp and the row 8 later.
+inline int RowOfWarp() { return static_cast<int>(ThreadOfBlock()) / kWarp * kProductRows; }
 // The column of element j of this thread's part of C number i, and its row: 0 for the first, 1 for the other.
 inline int ColumnOf(int i, int j) { return kProductColumns * i + 2 * T4() + j % 2; }
 constexpr int HalfOf(int j) { return j / 2; }
 
 // --- Rows in memory --------------------------------------------------------------------------------------------------
 
+using Word = uint32_t __attribute__((may_alias));
 template <int kWords>
 struct VectorOf;
 template <>
@@ -46,10 +47,12 @@ template <>
 struct VectorOf<2> {
   using Type = uint32_t __attribute__((vector_size(8), may_alias));
 };
-template <>
-struct VectorOf<4> {
-  using Type = uint32_t __attribute__((vector_size(16), may_alias));
-};
+
+// The first element of a head. The numbers of heads are at most that of a grid's blocks, which have 32 bits.
+LOCKSTEP_INLINE inline int64_t HeadOffset(const AttentionRows& at, uint32_t head) {
+  const auto heads = static_cast<uint32_t>(at.heads);
+  return head / heads * at.batch + head % heads * at.head;
+}
 
 // The rows of one head.
 template <typename T>
@@ -58,32 +61,20 @@ struct Rows {
   int64_t stride;
   int count, size;  // the numbers of rows, and of elements of a row
 
-  LOCKSTEP_INLINE Rows(const void* all, const AttentionRows& at, int64_t head, int row_count, int row_size)
-      : data(static_cast<T*>(const_cast<void*>(all)) + head / at.heads * at.batch + head % at.heads * at.head),
+  LOCKSTEP_INLINE Rows(const void* all, const AttentionRows& at, uint32_t head, int row_count, int row_size)
+      : data(static_cast<T*>(const_cast<void*>(all)) + HeadOffset(at, head)),
         stride(at.row),
         count(row_count),
         size(row_size) {}
 
-  // Reads kWords words of a row from `word` on. Rows, and words after a row, that do not exist are zeros.
-  template <int kWords>
-  LOCKSTEP_INLINE void Read(int row, int word, uint32_t (&words)[kWords]) const {
-    using Vector = typename VectorOf<kWords>::Type;
-    const int element = word * Words<T>::kElements;
-    Vector read = {};
-    if (row < count && element < size) read = *reinterpret_cast<const Vector*>(data + row * stride + element);
-    LOCKSTEP_UNROLL
-    for (int i = 0; i < kWords; ++i)
-      words[i] = Words<T>::kElements == 1 ? Words<float>::Of(BitsAs<float>(read[i])) : read[i];
-  }
-
-  // Reads words 2 t and 2 t + 1 of the 8 words of a step, of this thread's two rows, as A. Tile::Along has B in the
-  // same order.
+  // Reads this thread's part of the 8 words of a step of its two rows, as A.
   LOCKSTEP_INLINE void ReadA(int row, int step, PartOfA& a) const {
     LOCKSTEP_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      uint32_t words[2];
-      Read(row + 8 * half, kProductWords * step + 2 * T4(), words);
-      a[half] = words[0], a[2 + half] = words[1];
+    for (int i = 0; i < 4; ++i) {
+      const int at = row + i % 2 * 8, element = (kProductWords * step + i / 2 * 4 + T4()) * Words<T>::kElements;
+      uint32_t word = 0;
+      if (at < count && element < size) word = *reinterpret_cast<const Word*>(data + at * stride + element);
+      a[i] = Words<T>::Rounded(word);
     }
   }
 
@@ -112,129 +103,131 @@ struct Rows {
 
 // --- Tiles in shared memory ------------------------------------------------------------------------------------------
 
-// kRows rows with room for kSize elements, in one or both of two layouts, in which the threads of a warp read B from
-// different banks.
-template <typename T, int kRows, int kSize>
+constexpr int kTileBytes = 8192, kChunkBytes = 16;
+
+// Rows with room for kSize elements. Chunks of 16 bytes are permuted in each row, so that the same chunk of 8
+// successive rows is in different banks.
+template <typename T, int kSize>
 struct Tile {
-  static constexpr int kElements = Words<T>::kElements;
-  // For products along rows: word w of row r is at kStride * r + w.
-  struct alignas(16) Along {
-    static constexpr int kStride = kSize / kElements + 8;
-    uint32_t words[kRows * kStride];
-  };
-  // For products across rows: element e of row r, together with that of row r + 1 if a word has two elements, is at
-  // kStride * (r / kElements) + e.
-  struct alignas(16) Across {
-    static constexpr int kStride = kSize + (kElements == 2 ? 8 : 4);
-    uint32_t words[kRows / kElements * kStride];
-  };
+  static constexpr int kRowBytes = kSize * static_cast<int>(sizeof(T)), kRows = kTileBytes / kRowBytes;
+  static constexpr int kChunks = kRowBytes / kChunkBytes;
+  static_assert(kChunks >= 8);
 
-  // A thread reads units of kElements rows and kChunk words of each.
-  static constexpr int kChunk = 4, kChunks = kSize / kElements / kChunk, kUnits = kRows / kElements * kChunks;
-  static constexpr int kUnitsOfThread = kUnits / static_cast<int>(kBlock);
-  static_assert(kUnits % kBlock == 0);
-  uint32_t words[kUnitsOfThread][kElements][kChunk];
-
-  static int Unit(int i) { return i * static_cast<int>(kBlock) + static_cast<int>(ThreadOfBlock()); }
-  static int LineOf(int i) { return Unit(i) / kChunks; }
-  static int WordOf(int i) { return Unit(i) % kChunks * kChunk; }
-
-  // Reads this thread's part of the rows from `first` on.
-  LOCKSTEP_INLINE void Read(const Rows<T>& rows, int first) {
-    LOCKSTEP_UNROLL
-    for (int i = 0; i < kUnitsOfThread; ++i) {
-      LOCKSTEP_UNROLL
-      for (int j = 0; j < kElements; ++j) rows.Read(first + LineOf(i) * kElements + j, WordOf(i), words[i][j]);
-    }
+  // Where a chunk of a row is. Position(r, c ^ d) is Position(r, c) ^ d * kChunkBytes, and rows that are a multiple of
+  // 8 apart differ by the bytes of that number of rows.
+  static constexpr uint32_t Position(int row, int chunk) {
+    return static_cast<uint32_t>(row * kRowBytes + (chunk ^ row % 8) * kChunkBytes);
   }
 
-  LOCKSTEP_INLINE void Store(Along& tile) const {
-    LOCKSTEP_UNROLL
-    for (int i = 0; i < kUnitsOfThread; ++i) {
-      LOCKSTEP_UNROLL
-      for (int j = 0; j < kElements; ++j)
-        StoreChunk(tile.words + (LineOf(i) * kElements + j) * Along::kStride + WordOf(i), words[i][j]);
+  // What a thread copies of each tile: one chunk of every kStep-th row.
+  template <int kThreads>
+  class Part {
+   public:
+    // Rows, and elements after a row, that do not exist are zeros.
+    LOCKSTEP_INLINE Part(const Rows<T>& rows, int first) : stride_(rows.stride) {
+      constexpr int kElements = kChunkBytes / static_cast<int>(sizeof(T));
+      from_ = rows.data + (first + Row()) * rows.stride + Chunk() * kElements;
+      left_ = Chunk() * kElements < rows.size ? rows.count - first - Row() : 0;
     }
-  }
 
-  LOCKSTEP_INLINE void Store(Across& tile) const {
-    LOCKSTEP_UNROLL
-    for (int i = 0; i < kUnitsOfThread; ++i) {
-      uint32_t* const to = tile.words + LineOf(i) * Across::kStride + WordOf(i) * kElements;
-      if constexpr (kElements == 1) {
-        StoreChunk(to, words[i][0]);
-      } else {
+    // Starts to copy the rows of one tile, the first time from `first` on.
+    LOCKSTEP_INLINE void CopyNext(SharedAddress tile) {
+      LOCKSTEP_UNROLL
+      for (int i = 0; i < kCount; ++i) CopyLater(tile + Place(i), from_ + i * kStep * stride_, i * kStep < left_);
+      from_ += kRows * stride_;
+      left_ -= kRows;
+    }
+
+    // Rounds the words that this thread has copied.
+    LOCKSTEP_INLINE static void Round(SharedAddress tile) {
+      if constexpr (Words<T>::kElements == 1) {
         LOCKSTEP_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          uint32_t pairs[kChunk];
+        for (int i = 0; i < kCount; ++i) {
+          SharedChunk words = LoadChunk(tile + Place(i));
           LOCKSTEP_UNROLL
-          for (int j = 0; j < 2; ++j) {
-            const uint32_t one = words[i][0][2 * half + j], next = words[i][1][2 * half + j];
-            pairs[2 * j] = (one & 0xffff) | next << 16;
-            pairs[2 * j + 1] = one >> 16 | (next & 0xffff0000);
-          }
-          StoreChunk(to + half * kChunk, pairs);
+          for (int j = 0; j < 4; ++j) words[j] = Words<T>::Rounded(words[j]);
+          StoreChunk(tile + Place(i), words);
         }
+      }
+    }
+
+   private:
+    static constexpr int kStep = kThreads / kChunks, kCount = kRows / kStep;
+
+    static int Row() { return static_cast<int>(ThreadOfBlock()) / kChunks; }
+    static int Chunk() { return static_cast<int>(ThreadOfBlock()) % kChunks; }
+    static uint32_t Place(int i) { return Position(Row() + i * kStep, Chunk()); }
+
+    const T* from_;
+    int64_t stride_;
+    int left_;  // the number of rows from this thread's on
+  };
+
+  // sums += A times the transposed rows of the tile from an address on; `a(step, part)` sets the part of A for 8 words.
+  template <int kParts, typename A>
+  LOCKSTEP_INLINE static void MultiplyAlong(const A& a, SharedAddress rows, PartOfC (&sums)[kParts]) {
+    // The matrices are both halves of the words of 8 rows, then those of the next 8 rows.
+    const uint32_t own = Position(Lane() % 8 + Lane() / 16 * 8, Lane() / 8 % 2);
+    LOCKSTEP_UNROLL
+    for (int step = 0; step < kChunks / 2; ++step) {
+      PartOfA part;
+      a(step, part);
+      LOCKSTEP_UNROLL
+      for (int i = 0; i < kParts; i += 2) {
+        PartsOfMatrices words;
+        LoadMatrices(rows + (own ^ 2 * step * kChunkBytes) + i * kProductColumns * kRowBytes, words);
+        const PartOfB b = {words[0], words[1]}, next = {words[2], words[3]};
+        Words<T>::MultiplyAdd(part, b, sums[i]);
+        Words<T>::MultiplyAdd(part, next, sums[i + 1]);
       }
     }
   }
 
- private:
-  static void StoreChunk(uint32_t* to, const uint32_t (&chunk)[kChunk]) {
-    using Vector = VectorOf<kChunk>::Type;
-    *reinterpret_cast<Vector*>(to) = Vector{chunk[0], chunk[1], chunk[2], chunk[3]};
+  // sums += a times the rows of the tile from an address on. `a` is a result of MultiplyAlong, rounded to T.
+  template <int kParts>
+  LOCKSTEP_INLINE static void MultiplyAcross(const PartOfC (&a)[kParts], SharedAddress rows,
+                                             PartOfC (&sums)[kSize / kProductColumns]) {
+    constexpr int kElements = Words<T>::kElements;
+    LOCKSTEP_UNROLL
+    for (int step = 0; step < kParts / kElements; ++step) {
+      // A thread's part of C has the words of A in an order that depends on T. B follows it.
+      const SharedAddress from = rows + step * kProductWords * kElements * kRowBytes;
+      PartOfA part;
+      if constexpr (kElements == 1) {
+        const PartOfC& x = a[step];
+        part[0] = Words<T>::Of(x[0]), part[1] = Words<T>::Of(x[2]);
+        part[2] = Words<T>::Of(x[1]), part[3] = Words<T>::Of(x[3]);
+        const uint32_t first = Position(2 * T4(), G() / 4) + G() % 4 * 4,
+                       second = Position(2 * T4() + 1, G() / 4) + G() % 4 * 4;
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < kSize / kProductColumns; ++i) {
+          const uint32_t chunks = 2 * i * kChunkBytes;
+          const PartOfB b = {LoadWord(from + (first ^ chunks)), LoadWord(from + (second ^ chunks))};
+          Words<T>::MultiplyAdd(part, b, sums[i]);
+        }
+      } else {
+        const PartOfC &x = a[2 * step], &next = a[2 * step + 1];
+        part[0] = Words<T>::Of(x[0], x[1]), part[1] = Words<T>::Of(x[2], x[3]);
+        part[2] = Words<T>::Of(next[0], next[1]), part[3] = Words<T>::Of(next[2], next[3]);
+        // The matrices are a chunk of 8 rows and of the next 8 rows, then the next chunk of both.
+        const uint32_t own = Position(Lane() % 16, Lane() / 16);
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < kSize / kProductColumns; i += 2) {
+          PartsOfMatrices words;
+          LoadTransposed(from + (own ^ i * kChunkBytes), words);
+          const PartOfB b = {words[0], words[1]}, b_of_next = {words[2], words[3]};
+          Words<T>::MultiplyAdd(part, b, sums[i]);
+          Words<T>::MultiplyAdd(part, b_of_next, sums[i + 1]);
+        }
+      }
+    }
   }
 };
 
-// sums += A times the transposed tile; `a(step, part)` sets the part of A for 8 words.
-template <typename T, int kRows, int kSize, typename A>
-LOCKSTEP_INLINE inline void MultiplyAlong(const A& a, const typename Tile<T, kRows, kSize>::Along& tile,
-                                          PartOfC (&sums)[kRows / kProductColumns]) {
-  using Vector = VectorOf<2>::Type;
-  LOCKSTEP_UNROLL
-  for (int step = 0; step < kSize / Words<T>::kElements / kProductWords; ++step) {
-    PartOfA part;
-    a(step, part);
-    LOCKSTEP_UNROLL
-    for (int i = 0; i < kRows / kProductColumns; ++i) {
-      const Vector words = *reinterpret_cast<const Vector*>(tile.words + (kProductColumns * i + G()) * tile.kStride +
-                                                            kProductWords * step + 2 * T4());
-      const PartOfB b = {words[0], words[1]};
-      Words<T>::MultiplyAdd(part, b, sums[i]);
-    }
-  }
-}
-
-// sums += a times the tile. `a` is a result of MultiplyAlong, rounded to T.
-template <typename T, int kRows, int kSize>
-LOCKSTEP_INLINE inline void MultiplyAcross(const PartOfC (&a)[kRows / kProductColumns],
-                                           const typename Tile<T, kRows, kSize>::Across& tile,
-                                           PartOfC (&sums)[kSize / kProductColumns]) {
-  constexpr int kElements = Words<T>::kElements;
-  LOCKSTEP_UNROLL
-  for (int step = 0; step < kRows / kElements / kProductWords; ++step) {
-    // A thread's part of C has the words of A in an order that depends on T. B follows it.
-    PartOfA part;
-    int lines[2];
-    if constexpr (kElements == 1) {
-      const PartOfC& x = a[step];
-      part[0] = Words<T>::Of(x[0]), part[1] = Words<T>::Of(x[2]);
-      part[2] = Words<T>::Of(x[1]), part[3] = Words<T>::Of(x[3]);
-      lines[0] = kProductWords * step + 2 * T4(), lines[1] = lines[0] + 1;
-    } else {
-      const PartOfC &x = a[2 * step], &next = a[2 * step + 1];
-      part[0] = Words<T>::Of(x[0], x[1]), part[1] = Words<T>::Of(x[2], x[3]);
-      part[2] = Words<T>::Of(next[0], next[1]), part[3] = Words<T>::Of(next[2], next[3]);
-      lines[0] = kProductWords * step + T4(), lines[1] = lines[0] + 4;
-    }
-    LOCKSTEP_UNROLL
-    for (int i = 0; i < kSize / kProductColumns; ++i) {
-      const int column = kProductColumns * i + G();
-      const PartOfB b = {tile.words[lines[0] * tile.kStride + column], tile.words[lines[1] * tile.kStride + column]};
-      Words<T>::MultiplyAdd(part, b, sums[i]);
-    }
-  }
-}
+// Two stages of two tiles each.
+struct alignas(128) Stages {
+  uint8_t bytes[2][2][kTileBytes];
+};
 
 // --- Scores ----------------------------------------------------------------------------------------------------------
 
@@ -245,61 +238,100 @@ inline int KeysOf(const AttentionArgs& a, int query) {
 // The first query that may see a key.
 inline int FirstQueryOf(const AttentionArgs& a, int key) { return a.causal != 0 ? Max(0, key - a.past) : 0; }
 
-// A tile of scores of one head, as this thread's part of a product: of queries and keys, or of keys and queries.
+// Scores of this warp's rows and some columns of one head, as this thread's part of a product: of queries and keys, or
+// of keys and queries.
 template <typename T, bool kOwnsKeys>
 struct Scores {
   const AttentionArgs& a;
-  int rows, row;     // the block's first row, and the first of the two of this thread
+  int row;           // the first of the two of this thread
+  int begin, end;    // some row sees the columns [begin, end)
+  int low, high;     // all rows that exist see the columns [low, high)
+  bool plain;        // scores are multiplied by a positive number, and not changed otherwise
+  float unit;        // their logarithm of base 2
   int64_t mask = 0;  // the first element of the head's mask
 
-  LOCKSTEP_INLINE Scores(const AttentionArgs& args, int block_row)
-      : a(args), rows(block_row), row(block_row + RowOfBlock()) {}
-
-  LOCKSTEP_INLINE void SetHead(int64_t head) {
-    if (a.mask != nullptr)
-      mask = head / a.mask_rows.heads * a.mask_rows.batch + head % a.mask_rows.heads * a.mask_rows.head;
+  LOCKSTEP_INLINE Scores(const AttentionArgs& args, int first) : a(args), row(first + G()) {
+    const int last = first + kProductRows - 1;
+    if constexpr (kOwnsKeys) {
+      begin = first < a.keys ? FirstQueryOf(a, first) : a.queries, low = FirstQueryOf(a, last), end = high = a.queries;
+    } else {
+      begin = low = 0, end = first < a.queries ? KeysOf(a, Min(last, a.queries - 1)) : 0, high = KeysOf(a, first);
+    }
+    plain = a.mask == nullptr && !(a.softcap > 0) && a.scale > 0 && a.scale < 1e30f;
+    unit = plain ? a.scale * kLog2E : kLog2E;
   }
 
-  // Turns products of queries and keys into scores, minus infinity for a key that a query does not see. Multiplies
-  // `slopes`, unless that is null, by the derivatives of the softcap.
-  template <int kParts>
+  LOCKSTEP_INLINE void SetHead(uint32_t head) {
+    if (a.mask != nullptr) mask = HeadOffset(a.mask_rows, head);
+  }
+
+  // True if some row sees one of the columns.
+  LOCKSTEP_INLINE bool See(int first_column, int count) const {
+    return begin < first_column + count && first_column < end;
+  }
+
+  // Turns products of queries and keys into scores, in units of `unit` binary digits: minus infinity for a key that a
+  // query does not see. Multiplies `slopes`, unless that is null, by the derivatives of the scores, except `scale`.
+  template <bool kPlain, int kParts>
   LOCKSTEP_INLINE void Of(int first_column, PartOfC (&scores)[kParts], PartOfC* slopes) const {
+    if constexpr (!kPlain) Scale(scores, slopes);
+    if ((kPlain || a.mask == nullptr) && low <= first_column && first_column + kParts * kProductColumns <= high) return;
+    int from[2], to[2];  // the columns that each row sees
     LOCKSTEP_UNROLL
-    for (int i = 0; i < kParts; ++i) {
-      LOCKSTEP_UNROLL
-      for (int j = 0; j < 4; ++j) scores[i][j] *= a.scale;
+    for (int half = 0; half < 2; ++half) {
+      const int own = row + 8 * half;
+      from[half] = kOwnsKeys ? FirstQueryOf(a, own) : 0;
+      to[half] = own >= (kOwnsKeys ? a.keys : a.queries) ? 0 : kOwnsKeys ? a.queries : KeysOf(a, own);
     }
-    if (a.softcap > 0) {
-      const float factor = 2 * kLog2E / a.softcap;
-      LOCKSTEP_UNROLL
-      for (int i = 0; i < kParts; ++i) {
-        LOCKSTEP_UNROLL
-        for (int j = 0; j < 4; ++j) {
-          const float tanh = 1 - 2 / (1 + Exp2(factor * scores[i][j]));
-          scores[i][j] = a.softcap * tanh;
-          if (slopes != nullptr) slopes[i][j] *= 1 - tanh * tanh;
-        }
-      }
-    }
-    // All rows of the block see the columns [low, high).
-    const int low = kOwnsKeys ? FirstQueryOf(a, rows + kAttentionRows - 1) : 0;
-    const int high = kOwnsKeys ? a.queries : KeysOf(a, rows);
-    if (a.mask == nullptr && low <= first_column && first_column + kParts * kProductColumns <= high) return;
     LOCKSTEP_UNROLL
     for (int i = 0; i < kParts; ++i) {
       LOCKSTEP_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int own = row + 8 * HalfOf(j), other = first_column + ColumnOf(i, j);
-        const int query = kOwnsKeys ? other : own, key = kOwnsKeys ? own : other;
-        scores[i][j] = Masked(scores[i][j], query, key);
+        if (other < from[HalfOf(j)] || other >= to[HalfOf(j)]) scores[i][j] = -kInfinity;
+        else if (!kPlain && a.mask != nullptr)
+          scores[i][j] = Masked(scores[i][j], kOwnsKeys ? other : own, kOwnsKeys ? own : other);
+        if (slopes != nullptr && scores[i][j] == -kInfinity) slopes[i][j] = 0;
       }
     }
   }
 
+  // Calls f with `plain`: a loop without masks and softcap needs fewer registers.
+  template <typename F>
+  LOCKSTEP_INLINE void ByKind(const F& f) const {
+    if (plain) f.template operator()<true>();
+    else f.template operator()<false>();
+  }
+
+  // exp(score - other), where `other` is another score, with `unit`, or a logarithm, with kLog2E.
+  // The lowest finite numbers, which some masks add, would overflow if they were multiplied before the subtraction.
+  template <bool kPlain>
+  LOCKSTEP_INLINE float Exponential(float score, float other, float unit_of_other) const {
+    return Exp2(kPlain ? MultiplyAdd(score, unit, -other * unit_of_other) : (score - other) * kLog2E);
+  }
+
  private:
+  template <int kParts>
+  LOCKSTEP_INLINE void Scale(PartOfC (&scores)[kParts], PartOfC* slopes) const {
+    LOCKSTEP_UNROLL
+    for (int i = 0; i < kParts; ++i) {
+      LOCKSTEP_UNROLL
+      for (int j = 0; j < 4; ++j) scores[i][j] *= a.scale;
+    }
+    if (!(a.softcap > 0)) return;
+    const float factor = 2 * kLog2E / a.softcap;
+    LOCKSTEP_UNROLL
+    for (int i = 0; i < kParts; ++i) {
+      LOCKSTEP_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const float tanh = 1 - 2 / (1 + Exp2(factor * scores[i][j]));
+        scores[i][j] = a.softcap * tanh;
+        if (slopes != nullptr) slopes[i][j] *= 1 - tanh * tanh;
+      }
+    }
+  }
+
   LOCKSTEP_INLINE float Masked(float score, int query, int key) const {
-    if (query >= a.queries || key >= KeysOf(a, query)) return -kInfinity;
-    if (a.mask == nullptr) return score;
     const int64_t at = mask + query * a.mask_rows.row + key;
     if (a.mask_is_bool != 0) return static_cast<const bool*>(a.mask)[at] ? score : -kInfinity;
     const auto added = static_cast<float>(Number<T>::WideOf(static_cast<const T*>(a.mask)[at]));
@@ -310,10 +342,7 @@ struct Scores {
 // The largest and the sum of the values of the four threads that have parts of a row.
 inline float LargestOfRow(float x) {
   LOCKSTEP_UNROLL
-  for (int mask = 1; mask <= 2; ++mask) {
-    const auto other = BitsAs<float>(ShuffleXor(BitsAs<uint32_t>(x), mask));
-    x = other > x ? other : x;
-  }
+  for (int mask = 1; mask <= 2; ++mask) x = Larger(x, BitsAs<float>(ShuffleXor(BitsAs<uint32_t>(x), mask)));
   return x;
 }
 inline float SumOfRow(float x) {
@@ -326,74 +355,74 @@ inline float SumOfRow(float x) {
 
 template <typename T, int kSize>
 LOCKSTEP_INLINE inline void Attention(const AttentionArgs& given) {
-  constexpr int kColumns = kSize * sizeof(T) <= 256 ? 64 : 32, kParts = kColumns / kProductColumns;
-  using KeyTile = Tile<T, kColumns, kSize>;
-  struct Shared {
-    typename KeyTile::Along keys;
-    typename KeyTile::Across values;
-  };
-  LOCKSTEP_SHARED(Shared, shared);
+  constexpr AttentionBlock kShape = AttentionBlockOf(AttentionKernel::kForward, sizeof(T), kSize);
+  using OneTile = Tile<T, kSize>;
+  constexpr int kColumns = OneTile::kRows, kParts = kColumns / kProductColumns, kRows = kShape.rows();
+  LOCKSTEP_SHARED(Stages, stages);
   const AttentionArgs a = given;
   // The last queries see most keys, so their blocks come first.
-  const auto block = static_cast<int64_t>(BlockOfGrid());
-  const int64_t head = block % a.heads;
-  const int first = ((a.queries - 1) / kAttentionRows - static_cast<int>(block / a.heads)) * kAttentionRows;
-  const int row = first + RowOfBlock();
-  const Rows<T> q(a.q, a.q_rows, head, a.queries, a.size), k(a.k, a.k_rows, head / a.group, a.keys, a.size),
-      v(a.v, a.v_rows, head / a.group, a.keys, a.value_size), y(a.y, a.y_rows, head, a.queries, a.value_size);
-  Scores<T, false> scores(a, first);
+  const auto heads = static_cast<uint32_t>(a.heads), group = static_cast<uint32_t>(a.group);
+  const uint32_t head = BlockOfGrid() % heads;
+  const int first = ((a.queries - 1) / kRows - static_cast<int>(BlockOfGrid() / heads)) * kRows;
+  const int row = first + RowOfWarp() + G();
+  const Rows<T> q(a.q, a.q_rows, head, a.queries, a.size), k(a.k, a.k_rows, head / group, a.keys, a.size),
+      v(a.v, a.v_rows, head / group, a.keys, a.value_size);
+  Scores<T, false> scores(a, first + RowOfWarp());
   scores.SetHead(head);
 
-  constexpr int kSteps = kSize / Words<T>::kElements / kProductWords;
-  PartOfA queries[kSteps];
+  const int end = KeysOf(a, Min(first + kRows, a.queries) - 1);
+  SharedAddress tiles = AddressOf(stages), next_tiles = tiles + 2 * kTileBytes;
+  using Part = typename OneTile::template Part<kShape.threads>;
+  Part keys(k, 0), values(v, 0);
+  const auto copy_next = [&](SharedAddress to) LOCKSTEP_INLINE { keys.CopyNext(to), values.CopyNext(to + kTileBytes); };
+  if (end > 0) copy_next(tiles);
+  PartOfA queries[OneTile::kChunks / 2];
   LOCKSTEP_UNROLL
-  for (int step = 0; step < kSteps; ++step) q.ReadA(row, step, queries[step]);
-  const auto query_words = [&](int step, PartOfA& part) {
+  for (int step = 0; step < OneTile::kChunks / 2; ++step) q.ReadA(row, step, queries[step]);
+  const auto query_words = [&](int step, PartOfA& part) LOCKSTEP_INLINE {
     LOCKSTEP_UNROLL
     for (int i = 0; i < 4; ++i) part[i] = queries[step][i];
   };
   PartOfC sums[kSize / kProductColumns] = {};
   float largest[2] = {-kInfinity, -kInfinity}, total[2] = {0, 0};
 
-  const int end = KeysOf(a, Min(first + kAttentionRows, a.queries) - 1);
-  KeyTile keys, values;
-  keys.Read(k, 0), values.Read(v, 0);
-  keys.Store(shared->keys), values.Store(shared->values);
-  Barrier();
-  for (int begin = 0; begin < end; begin += kColumns) {
-    const int next = begin + kColumns;
-    if (next < end) keys.Read(k, next), values.Read(v, next);
-    PartOfC p[kParts] = {};
-    MultiplyAlong<T, kColumns, kSize>(query_words, shared->keys, p);
-    scores.Of(begin, p, nullptr);
-    LOCKSTEP_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      float larger = largest[half];
-      LOCKSTEP_UNROLL
-      for (int i = 0; i < kParts; ++i) {
+  scores.ByKind([&]<bool kPlain>() LOCKSTEP_INLINE {
+    for (int column = 0; column < end; column += kColumns) {
+      WaitForCopies();
+      Part::Round(tiles), Part::Round(tiles + kTileBytes);
+      Barrier();
+      if (column + kColumns < end) copy_next(next_tiles);
+      if (scores.See(column, kColumns)) {
+        PartOfC p[kParts] = {};
+        OneTile::MultiplyAlong(query_words, tiles, p);
+        scores.template Of<kPlain>(column, p, nullptr);
         LOCKSTEP_UNROLL
-        for (int j = 2 * half; j < 2 * half + 2; ++j) larger = p[i][j] > larger ? p[i][j] : larger;
+        for (int half = 0; half < 2; ++half) {
+          float larger = largest[half];
+          LOCKSTEP_UNROLL
+          for (int i = 0; i < kParts; ++i) larger = Larger(larger, Larger(p[i][2 * half], p[i][2 * half + 1]));
+          larger = LargestOfRow(larger);
+          // Until a key is seen, the largest score is minus infinity; 0 in its place keeps all exponentials at 0.
+          const float subtracted = larger == -kInfinity ? 0 : larger;
+          const float factor = scores.template Exponential<kPlain>(largest[half], subtracted, scores.unit);
+          largest[half] = larger;
+          total[half] *= factor;
+          LOCKSTEP_UNROLL
+          for (int i = 0; i < kSize / kProductColumns; ++i)
+            sums[i][2 * half] *= factor, sums[i][2 * half + 1] *= factor;
+          LOCKSTEP_UNROLL
+          for (int i = 0; i < kParts; ++i) {
+            LOCKSTEP_UNROLL
+            for (int j = 2 * half; j < 2 * half + 2; ++j)
+              total[half] += p[i][j] = scores.template Exponential<kPlain>(p[i][j], subtracted, scores.unit);
+          }
+        }
+        OneTile::MultiplyAcross(p, tiles + kTileBytes, sums);
       }
-      larger = LargestOfRow(larger);
-      // Until a key is seen, the largest score is minus infinity; 0 in its place keeps all exponentials at 0.
-      // The lowest finite numbers, which some masks add, would overflow if they were multiplied before the subtraction.
-      const float subtracted = larger == -kInfinity ? 0 : larger;
-      const float factor = Exp2((largest[half] - subtracted) * kLog2E);
-      largest[half] = larger;
-      total[half] *= factor;
-      LOCKSTEP_UNROLL
-      for (int i = 0; i < kSize / kProductColumns; ++i) sums[i][2 * half] *= factor, sums[i][2 * half + 1] *= factor;
-      LOCKSTEP_UNROLL
-      for (int i = 0; i < kParts; ++i) {
-        LOCKSTEP_UNROLL
-        for (int j = 2 * half; j < 2 * half + 2; ++j) total[half] += p[i][j] = Exp2((p[i][j] - subtracted) * kLog2E);
-      }
+      const SharedAddress done = tiles;
+      tiles = next_tiles, next_tiles = done;
     }
-    MultiplyAcross<T, kColumns, kSize>(p, shared->values, sums);
-    Barrier();
-    if (next < end) keys.Store(shared->keys), values.Store(shared->values);
-    Barrier();
-  }
+  });
 
   float factors[2];
   LOCKSTEP_UNROLL
@@ -401,10 +430,12 @@ LOCKSTEP_INLINE inline void Attention(const AttentionArgs& given) {
     const float sum = SumOfRow(total[half]);
     factors[half] = sum == 0 ? 0 : 1 / sum;
     const int query = row + 8 * half;
-    if (T4() == 0 && query < a.queries)
-      a.log_sum_exp[head * a.queries + query] = sum == 0 ? -kInfinity : largest[half] + Log2(sum) * kLn2;
+    if (T4() == 0 && query < a.queries) {
+      const float score = scores.plain ? largest[half] * a.scale : largest[half];
+      a.log_sum_exp[int64_t{head} * a.queries + query] = sum == 0 ? -kInfinity : score + Log2(sum) * kLn2;
+    }
   }
-  y.Write(row, sums, factors[0], factors[1]);
+  Rows<T>(a.y, a.y_rows, head, a.queries, a.value_size).Write(row, sums, factors[0], factors[1]);
 }
 
 // --- attention_grad --------------------------------------------------------------------------------------------------
@@ -415,10 +446,11 @@ struct Statistics {
   float delta;
 };
 
-LOCKSTEP_INLINE inline Statistics StatisticsOf(const AttentionArgs& a, int64_t head, int query) {
+LOCKSTEP_INLINE inline Statistics StatisticsOf(const AttentionArgs& a, uint32_t head, int query) {
   if (query >= a.queries) return {kInfinity, 0};
-  const float log = a.log_sum_exp[head * a.queries + query];
-  return {log == -kInfinity ? kInfinity : log, a.delta[head * a.queries + query]};
+  const int64_t at = int64_t{head} * a.queries + query;
+  const float log = a.log_sum_exp[at];
+  return {log == -kInfinity ? kInfinity : log, a.delta[at]};
 }
 
 // The gradients of a block's rows. With (rows1, rows2) = (q, dy) and (columns1, columns2) = (k, v), or the other way
@@ -427,39 +459,66 @@ LOCKSTEP_INLINE inline Statistics StatisticsOf(const AttentionArgs& a, int64_t h
 // and adds dS columns1 to the sums for dq or dk, and P columns2 to those for dv.
 template <typename T, int kSize, bool kOwnsKeys>
 LOCKSTEP_INLINE inline void AttentionGrad(const AttentionArgs& given) {
-  constexpr int kColumns = 64 * 128 / (kSize * static_cast<int>(sizeof(T))), kParts = kColumns / kProductColumns;
-  using ColumnTile = Tile<T, kColumns, kSize>;
+  constexpr AttentionBlock kShape =
+      AttentionBlockOf(kOwnsKeys ? AttentionKernel::kGradKV : AttentionKernel::kGradQ, sizeof(T), kSize);
+  using OneTile = Tile<T, kSize>;
+  constexpr int kColumns = OneTile::kRows, kRows = kShape.rows(), kThreads = kShape.threads;
+  constexpr int kAtOnce = kColumns < 32 ? kColumns : 32;  // the columns whose scores are in registers
+  constexpr int kParts = kAtOnce / kProductColumns;
   struct Shared {
-    typename ColumnTile::Along along1, along2;
-    typename ColumnTile::Across across1, across2;  // across2 and the statistics: if the block owns keys
-    Statistics statistics[kColumns];
+    Stages stages;
+    Statistics statistics[2][kColumns];  // of the queries of each stage, if the block owns keys
   };
   LOCKSTEP_SHARED(Shared, shared);
   const AttentionArgs a = given;
-  const auto block = static_cast<int64_t>(BlockOfGrid());
-  const int64_t row_heads = kOwnsKeys ? a.heads / a.group : a.heads, row_head = block % row_heads;
+  const auto heads = static_cast<uint32_t>(a.heads), group = static_cast<uint32_t>(a.group);
+  const uint32_t row_heads = kOwnsKeys ? heads / group : heads, row_head = BlockOfGrid() % row_heads;
   const int row_count = kOwnsKeys ? a.keys : a.queries;
   // Blocks with many columns come first: those of the first keys, and of the last queries.
-  const int number = static_cast<int>(block / row_heads);
-  const int first = (kOwnsKeys ? number : (row_count - 1) / kAttentionRows - number) * kAttentionRows;
-  const int row = first + RowOfBlock();
-  const auto queries_of = [&](int64_t head) { return Rows<T>(a.q, a.q_rows, head, a.queries, a.size); };
-  const auto dys_of = [&](int64_t head) { return Rows<T>(a.dy, a.dy_rows, head, a.queries, a.value_size); };
-  const auto keys_of = [&](int64_t head) { return Rows<T>(a.k, a.k_rows, head, a.keys, a.size); };
-  const auto values_of = [&](int64_t head) { return Rows<T>(a.v, a.v_rows, head, a.keys, a.value_size); };
+  const int number = static_cast<int>(BlockOfGrid() / row_heads);
+  const int first = (kOwnsKeys ? number : (row_count - 1) / kRows - number) * kRows;
+  const int row = first + RowOfWarp() + G();
+
+  // The tiles are those in which some row sees a column or is seen by it, of each head that shares the rows.
+  const int begin = kOwnsKeys ? Min(FirstQueryOf(a, first), a.queries) / kColumns * kColumns : 0;
+  const int end = kOwnsKeys ? a.queries : KeysOf(a, Min(first + kRows, row_count) - 1);
+  const int own = static_cast<int>(ThreadOfBlock());
+  Statistics of_column = {};
+  using Part = typename OneTile::template Part<kThreads>;
+  const auto first_part = [&](uint32_t head) LOCKSTEP_INLINE {
+    return Part(
+        kOwnsKeys ? Rows<T>(a.q, a.q_rows, head, a.queries, a.size) : Rows<T>(a.k, a.k_rows, head, a.keys, a.size),
+        begin);
+  };
+  const auto second_part = [&](uint32_t head) LOCKSTEP_INLINE {
+    return Part(kOwnsKeys ? Rows<T>(a.dy, a.dy_rows, head, a.queries, a.value_size)
+                          : Rows<T>(a.v, a.v_rows, head, a.keys, a.value_size),
+                begin);
+  };
+  uint32_t head = kOwnsKeys ? row_head * group : row_head / group;
+  const uint32_t last_head = kOwnsKeys ? head + group - 1 : head;
+  Part columns1 = first_part(head), columns2 = second_part(head);
+  const auto copy_next = [&](uint32_t head_of_column, int column, SharedAddress to) LOCKSTEP_INLINE {
+    columns1.CopyNext(to), columns2.CopyNext(to + kTileBytes);
+    if (kOwnsKeys && own < kColumns) of_column = StatisticsOf(a, head_of_column, column + own);
+  };
+  const SharedAddress stages = AddressOf(&shared->stages);
+  if (begin < end) copy_next(head, begin, stages);
 
   // Rows stay in registers if there is room, else in the first-level cache.
-  const Rows<T> rows1 = kOwnsKeys ? keys_of(row_head) : queries_of(row_head);
-  const Rows<T> rows2 = kOwnsKeys ? values_of(row_head) : dys_of(row_head);
-  constexpr int kSteps = kSize / Words<T>::kElements / kProductWords;
+  const Rows<T> rows1 = kOwnsKeys ? Rows<T>(a.k, a.k_rows, row_head, a.keys, a.size)
+                                  : Rows<T>(a.q, a.q_rows, row_head, a.queries, a.size);
+  const Rows<T> rows2 = kOwnsKeys ? Rows<T>(a.v, a.v_rows, row_head, a.keys, a.value_size)
+                                  : Rows<T>(a.dy, a.dy_rows, row_head, a.queries, a.value_size);
+  constexpr int kSteps = OneTile::kChunks / 2;
   constexpr bool kKeepsRows = kSize <= 64;
   PartOfA kept1[kKeepsRows ? kSteps : 1], kept2[kKeepsRows ? kSteps : 1];
   if constexpr (kKeepsRows) {
     LOCKSTEP_UNROLL
     for (int step = 0; step < kSteps; ++step) rows1.ReadA(row, step, kept1[step]), rows2.ReadA(row, step, kept2[step]);
   }
-  const auto words_of = [&](const Rows<T>& rows, const auto& kept) {
-    return [&](int step, PartOfA& part) {
+  const auto words_of = [&](const Rows<T>& rows, const auto& kept) LOCKSTEP_INLINE {
+    return [&](int step, PartOfA& part) LOCKSTEP_INLINE {
       if constexpr (kKeepsRows) {
         LOCKSTEP_UNROLL
         for (int i = 0; i < 4; ++i) part[i] = kept[step][i];
@@ -472,71 +531,55 @@ LOCKSTEP_INLINE inline void AttentionGrad(const AttentionArgs& given) {
   if constexpr (!kOwnsKeys) statistics[0] = StatisticsOf(a, row_head, row);
   if constexpr (!kOwnsKeys) statistics[1] = StatisticsOf(a, row_head, row + 8);
 
-  // The tiles are those in which some row sees a column or is seen by it, of each head that shares the rows.
-  const int begin = kOwnsKeys ? Min(FirstQueryOf(a, first), a.queries) / kColumns * kColumns : 0;
-  const int end = kOwnsKeys ? a.queries : KeysOf(a, Min(first + kAttentionRows, row_count) - 1);
-  const int tiles_of_head = (end - begin + kColumns - 1) / kColumns;
-  const int tiles = tiles_of_head * (kOwnsKeys ? a.group : 1);
-  const auto head_of = [&](int tile) {
-    return kOwnsKeys ? row_head * a.group + tile / tiles_of_head : row_head / a.group;
-  };
-  const auto column_of = [&](int tile) { return begin + (kOwnsKeys ? tile % tiles_of_head : tile) * kColumns; };
-  ColumnTile columns1, columns2;
-  Statistics of_column = {};
-  const auto read = [&](int tile) {
-    const int64_t head = head_of(tile);
-    const int column = column_of(tile), own = static_cast<int>(ThreadOfBlock());
-    columns1.Read(kOwnsKeys ? queries_of(head) : keys_of(head), column);
-    columns2.Read(kOwnsKeys ? dys_of(head) : values_of(head), column);
-    if (kOwnsKeys && own < kColumns) of_column = StatisticsOf(a, head, column + own);
-  };
-  const auto store = [&] {
-    columns1.Store(shared->along1), columns1.Store(shared->across1), columns2.Store(shared->along2);
-    if constexpr (kOwnsKeys) {
-      columns2.Store(shared->across2);
-      if (ThreadOfBlock() < kColumns) shared->statistics[ThreadOfBlock()] = of_column;
-    }
-  };
-
-  Scores<T, kOwnsKeys> scores(a, first);
+  Scores<T, kOwnsKeys> scores(a, first + RowOfWarp());
   PartOfC sums1[kSize / kProductColumns] = {}, sums2[kSize / kProductColumns] = {};
-  if (tiles > 0) {
-    read(0);
-    store();
-  }
-  Barrier();
-  for (int tile = 0; tile < tiles; ++tile) {
-    if (tile + 1 < tiles) read(tile + 1);
-    PartOfC p[kParts] = {}, ds[kParts] = {};
-    MultiplyAlong<T, kColumns, kSize>(words_of(rows1, kept1), shared->along1, p);
-    MultiplyAlong<T, kColumns, kSize>(words_of(rows2, kept2), shared->along2, ds);
-    const auto of_query = [&](int i, int j) -> const Statistics& {
-      if constexpr (kOwnsKeys) return shared->statistics[ColumnOf(i, j)];
-      else return statistics[HalfOf(j)];
-    };
-    LOCKSTEP_UNROLL
-    for (int i = 0; i < kParts; ++i) {
-      LOCKSTEP_UNROLL
-      for (int j = 0; j < 4; ++j) ds[i][j] -= of_query(i, j).delta;
-    }
-    scores.SetHead(kOwnsKeys ? head_of(tile) : row_head);
-    scores.Of(column_of(tile), p, ds);
-    LOCKSTEP_UNROLL
-    for (int i = 0; i < kParts; ++i) {
-      LOCKSTEP_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        const float log = of_query(i, j).log;
-        const bool hidden = p[i][j] == -kInfinity || log == kInfinity;
-        p[i][j] = hidden ? 0 : Exp2((p[i][j] - log) * kLog2E);
-        ds[i][j] = hidden ? 0 : p[i][j] * ds[i][j];
+  int column = begin, stage = 0;
+  scores.ByKind([&]<bool kPlain>() LOCKSTEP_INLINE {
+    while (column < end) {
+      const SharedAddress tile1 = stages + stage * 2 * kTileBytes, tile2 = tile1 + kTileBytes;
+      WaitForCopies();
+      Part::Round(tile1), Part::Round(tile2);
+      if (kOwnsKeys && own < kColumns) shared->statistics[stage][own] = of_column;
+      Barrier();
+      uint32_t next_head = head;
+      int next_column = column + kColumns;
+      if (next_column >= end && head < last_head) {
+        ++next_head, next_column = begin;
+        columns1 = first_part(next_head), columns2 = second_part(next_head);
       }
+      if (next_column < end) copy_next(next_head, next_column, stages + (1 - stage) * 2 * kTileBytes);
+      scores.SetHead(kOwnsKeys ? head : row_head);
+      LOCKSTEP_NO_UNROLL
+      for (int part = 0; part < kColumns; part += kAtOnce) {
+        if (!scores.See(column + part, kAtOnce)) continue;
+        const uint32_t skipped = part * OneTile::kRowBytes;
+        PartOfC p[kParts] = {}, ds[kParts] = {};
+        OneTile::MultiplyAlong(words_of(rows1, kept1), tile1 + skipped, p);
+        OneTile::MultiplyAlong(words_of(rows2, kept2), tile2 + skipped, ds);
+        const auto of_query = [&](int i, int j) LOCKSTEP_INLINE -> const Statistics& {
+          if constexpr (kOwnsKeys) return shared->statistics[stage][part + ColumnOf(i, j)];
+          else return statistics[HalfOf(j)];
+        };
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < kParts; ++i) {
+          LOCKSTEP_UNROLL
+          for (int j = 0; j < 4; ++j) ds[i][j] -= of_query(i, j).delta;
+        }
+        scores.template Of<kPlain>(column + part, p, ds);
+        LOCKSTEP_UNROLL
+        for (int i = 0; i < kParts; ++i) {
+          LOCKSTEP_UNROLL
+          for (int j = 0; j < 4; ++j) {
+            p[i][j] = scores.template Exponential<kPlain>(p[i][j], of_query(i, j).log, kLog2E);
+            ds[i][j] *= p[i][j];
+          }
+        }
+        OneTile::MultiplyAcross(ds, tile1 + skipped, sums1);
+        if constexpr (kOwnsKeys) OneTile::MultiplyAcross(p, tile2 + skipped, sums2);
+      }
+      head = next_head, column = next_column, stage = 1 - stage;
     }
-    MultiplyAcross<T, kColumns, kSize>(ds, shared->across1, sums1);
-    if constexpr (kOwnsKeys) MultiplyAcross<T, kColumns, kSize>(p, shared->across2, sums2);
-    Barrier();
-    if (tile + 1 < tiles) store();
-    Barrier();
-  }
+  });
 
   if constexpr (kOwnsKeys) {
     Rows<T>(a.dk, a.dk_rows, row_head, a.keys, a.size).Write(row, sums1, a.scale, a.scale);
@@ -548,10 +591,15 @@ LOCKSTEP_INLINE inline void AttentionGrad(const AttentionArgs& given) {
 
 }  // namespace attention
 
-#define LOCKSTEP_ATTENTION_KERNELS_OF_SIZE(K, dtype, T, size)                                         \
-  K(attention_##dtype##_##size, AttentionArgs, true, attention::Attention<T, size>)                   \
-  K(attention_grad_q_##dtype##_##size, AttentionArgs, true, attention::AttentionGrad<T, size, false>) \
-  K(attention_grad_kv_##dtype##_##size, AttentionArgs, true, attention::AttentionGrad<T, size, true>)
+#define LOCKSTEP_TOGETHER(kernel, T, size)                                     \
+  Together(AttentionBlockOf(AttentionKernel::kernel, sizeof(T), size).threads, \
+           AttentionBlockOf(AttentionKernel::kernel, sizeof(T), size).at_once)
+#define LOCKSTEP_ATTENTION_KERNELS_OF_SIZE(K, dtype, T, size)                                                       \
+  K(attention_##dtype##_##size, AttentionArgs, LOCKSTEP_TOGETHER(kForward, T, size), attention::Attention<T, size>) \
+  K(attention_grad_q_##dtype##_##size, AttentionArgs, LOCKSTEP_TOGETHER(kGradQ, T, size),                           \
+    attention::AttentionGrad<T, size, false>)                                                                       \
+  K(attention_grad_kv_##dtype##_##size, AttentionArgs, LOCKSTEP_TOGETHER(kGradKV, T, size),                         \
+    attention::AttentionGrad<T, size, true>)
 #define LOCKSTEP_ATTENTION_KERNELS(K, dtype, T)       \
   LOCKSTEP_ATTENTION_KERNELS_OF_SIZE(K, dtype, T, 64) \
   LOCKSTEP_ATTENTION_KERNELS_OF_SIZE(K, dtype, T, 128)
