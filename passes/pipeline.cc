@@ -68,15 +68,15 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       MergeCollectives(options.buckets),       // before decomposition, while gradients are still recognisable
       QuantizeWire(),                          // whole buckets, while gradients still have their names
       Legalize(options.supports, options.rounds_sum),  // from here on the target has a kernel for every node
-      Simplify(),                              // decompositions are written for clarity
-      FoldConstants(),                         // constants of decompositions
-      Cse(),                                   // equal constants of decompositions
-      Dce(),                                   // unused nodes of decompositions
-      Localize(),                              // after all passes whose new nodes are placed in global types
-      LowerWire(),                             // after MergeCollectives, which chooses buckets by their gradients
-      FuseElementwise(fusion),                 // after Legalize, which decomposes optimizers into elementwise ops
-      Dce(),                                   // broadcasts and constants that were copied into fusions
-      OverlapCollectives(),                    // last, since no pass may reorder nodes after it
+      Simplify(),                                      // decompositions are written for clarity
+      FoldConstants(),                                 // constants of decompositions
+      Cse(),                                           // equal constants of decompositions
+      Dce(),                                           // unused nodes of decompositions
+      Localize(),                                      // after all passes whose new nodes are placed in global types
+      LowerWire(),              // after MergeCollectives, which chooses buckets by their gradients
+      FuseElementwise(fusion),  // after Legalize, which decomposes optimizers into elementwise ops
+      Dce(),                    // broadcasts and constants that were copied into fusions
+      OverlapCollectives(),     // last, since no pass may reorder nodes after it
   };
 }
 

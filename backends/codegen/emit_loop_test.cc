@@ -25,7 +25,8 @@ Emitted Emit(const Graph& body, bool has_libm) {
   llvm::LLVMContext context;
   llvm::Module module("m", context);
   Emitted emitted;
-  emitted.status = EmitLoop(body, plan, {.instructions = {.has_fma = true}, .has_libm = has_libm}, "run", "finish", module);
+  emitted.status =
+      EmitLoop(body, plan, {.instructions = {.has_fma = true}, .has_libm = has_libm}, "run", "finish", module);
   for (const llvm::Function& function : module) {
     if (!function.isDeclaration()) emitted.has_code = true;
     else if (!function.isIntrinsic()) emitted.declared.insert(function.getName().str());

@@ -17,8 +17,8 @@ using llvm::Value;
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Instructions that not all targets have. The functions take and return scalars or vectors. Null: the target has no such
-// instruction.
+// Instructions that not all targets have. The functions take and return scalars or vectors. Null: the target has no
+// such instruction.
 struct TargetInstructions {
   using Emit = Value* (*)(llvm::IRBuilderBase& b, Value* x);
 

@@ -124,7 +124,8 @@ class LoopCompiler::Impl {
     llvm::LLVMContext context;
     llvm::Module module(name, context);
     compiler.Prepare(module);
-    RETURN_IF_ERROR(EmitLoop(body, plan, {.instructions = {.has_fma = compiler.has_fma()}}, name + "_run", name + "_finish", module));
+    RETURN_IF_ERROR(EmitLoop(body, plan, {.instructions = {.has_fma = compiler.has_fma()}}, name + "_run",
+                             name + "_finish", module));
     ASSIGN_OR_RETURN(object, compiler.Compile(module));
     return absl::OkStatus();
   }

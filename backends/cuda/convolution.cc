@@ -187,8 +187,8 @@ absl::StatusOr<Graph> ZeroBody(const Node& node) {
   return body;
 }
 
-// Returns dw[K,C] = dy' x of dy[N H W,K] and x[N H W,C]. The library's operands are x', whose columns are the points, and
-// dy'.
+// Returns dw[K,C] = dy' x of dy[N H W,K] and x[N H W,C]. The library's operands are x', whose columns are the points,
+// and dy'.
 MatMulProblem ProductOf(const ConvolutionProblem& problem, DType dtype, uint32_t alignment) {
   const int64_t channels = problem.x.dims[1], filters = problem.y.dims[1];
   const int64_t points = Shape(problem.x.dims).num_elements() / channels;

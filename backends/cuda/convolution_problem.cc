@@ -60,9 +60,9 @@ ConvolutionProblem::ConvolutionProblem(const Node& node, bool with_tf32, uint32_
   const auto unit = static_cast<int64_t>(kUnit / ElementBytes());
   const bool has_tensor_cores = ElementBytes() == 2 || tf32;
   const bool may_pad_x = ElementBytes() == 2 && groups() == 1;
-  channels_last = is_wide_product || (has_tensor_cores && alignment == kUnit &&
-                                      (filter.dims[1] % unit == 0 || may_pad_x) &&
-                                      filter.dims[0] % (groups() * unit) == 0);
+  channels_last =
+      is_wide_product || (has_tensor_cores && alignment == kUnit && (filter.dims[1] % unit == 0 || may_pad_x) &&
+                          filter.dims[0] % (groups() * unit) == 0);
   if (!channels_last) return;
   for (Side* side : {&x, &filter, &y}) side->strides = ChannelsLastStrides(side->dims);
 }

@@ -31,8 +31,8 @@ struct ConvolutionProblem {
   // All three tensors are channels-last, as tensor cores read them, if these may serve and cuDNN's conditions for them
   // are met: the channels of each group fill units of 16 bytes (8 channels of 16 bits), and addresses are aligned to 16
   // bytes. Of 16 bits, x may have any number of channels, such as the 3 of an image, if there is one group: cuDNN pads
-  // them faster than it transposes. Otherwise the tensors are row-major: cuDNN pads the channels of such tensors itself,
-  // and without tensor cores it transposes nothing.
+  // them faster than it transposes. Otherwise the tensors are row-major: cuDNN pads the channels of such tensors
+  // itself, and without tensor cores it transposes nothing.
   bool channels_last = false;
   // The result of a gradient of the filter is f32, and the operands have 16 bits. This is one product of the
   // channels-last operands as matrices, dy' x, for cuBLASLt.

@@ -102,8 +102,8 @@ Graph WideGradient(const std::string& dtype, const std::string& filter, const st
 
 TEST_F(ConvolutionTest, AWideGradientIsRoundedOnce) {
   for (const auto& [dtype, half_ulp] : {std::pair<std::string, double>("f16", 0x1p-11), {"bf16", 0x1p-8}}) {
-    const Graph graph = WideGradient(
-        dtype, "6,2,3,3", "stride=[1, 1], padding_low=[1, 1], padding_high=[1, 1], groups=2");
+    const Graph graph =
+        WideGradient(dtype, "6,2,3,3", "stride=[1, 1], padding_low=[1, 1], padding_high=[1, 1], groups=2");
     const auto results = Run(graph);
     ASSERT_TRUE(results.ok()) << results.status();
     EXPECT_THAT(fake_.TakeCalls(), ElementsAre(testing::EndsWith(", " + dtype + ", engine 7")));
@@ -153,10 +153,10 @@ TEST_F(ConvolutionTest, IsChannelsLastWhereTensorCoresReadIt) {
   };
   for (const Row& row :
        {Row{"bf16", false, 8, 16, "bf16 channels-last, engine 7", 0.1},
-        Row{"f16", false, 16, 8, "f16 channels-last, engine 7", 1e-2}, Row{"bf16", false, 3, 8, "bf16 channels-last, engine 7", 0.1},
-        Row{"bf16", false, 8, 12, "bf16, engine 7", 0.1}, Row{"f32", true, 4, 8, "f32 channels-last, engine 7", 2e-2},
-        Row{"f32", true, 3, 8, "f32, engine 7", 2e-2}, Row{"f32", false, 4, 8, "f32, engine 3", 1e-5},
-        Row{"f64", false, 4, 8, "f64, engine 7", 1e-12}}) {
+        Row{"f16", false, 16, 8, "f16 channels-last, engine 7", 1e-2},
+        Row{"bf16", false, 3, 8, "bf16 channels-last, engine 7", 0.1}, Row{"bf16", false, 8, 12, "bf16, engine 7", 0.1},
+        Row{"f32", true, 4, 8, "f32 channels-last, engine 7", 2e-2}, Row{"f32", true, 3, 8, "f32, engine 7", 2e-2},
+        Row{"f32", false, 4, 8, "f32, engine 3", 1e-5}, Row{"f64", false, 4, 8, "f64, engine 7", 1e-12}}) {
     const Graph graph = ParseForTest(WithChannels(row.dtype, row.channels, row.filters));
     const auto results = Run(graph, row.tf32);
     ASSERT_TRUE(results.ok()) << results.status();

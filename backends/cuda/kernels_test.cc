@@ -326,8 +326,10 @@ TEST(LargeProblems, PoolsInAllLayouts) {
 TEST(LargeProblems, ScattersOfPacks) {
   for (DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16, DType::kI64, DType::kU8}) {
     for (int64_t inner : {32, 17}) {
-      ExpectSameCase(Case("scatter_sum", {Indices({150}, -40, 40), Coarse({150, inner}, dtype)},
-                          {{"dim", int64_t{0}}, {"size", int64_t{40}}}));
+      for (int64_t rows : {40, 3}) {  // with a few updates, and with many
+        ExpectSameCase(Case("scatter_sum", {Indices({150}, -rows, rows), Coarse({150, inner}, dtype)},
+                            {{"dim", int64_t{0}}, {"size", rows}}));
+      }
       for (const char* kind : {"min", "max", "prod"}) {
         ExpectSameCase(Case("scatter",
                             {Coarse({2, 9, inner}, dtype), Indices({2, 20}, -9, 9), Coarse({2, 20, inner}, dtype)},

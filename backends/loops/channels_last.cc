@@ -66,9 +66,7 @@ class Rewriter {
     return transpose->result();
   }
 
-  bool ReadsMoved(size_t i) const {
-    return inputs_.empty() ? IsMoved(body_.inputs()[i].value.shape()) : inputs_[i];
-  }
+  bool ReadsMoved(size_t i) const { return inputs_.empty() ? IsMoved(body_.inputs()[i].value.shape()) : inputs_[i]; }
 
   absl::Status AddInput(size_t i, Graph& graph) {
     const Input& input = body_.inputs()[i];

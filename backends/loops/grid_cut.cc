@@ -12,8 +12,8 @@ int64_t PowerOfTwoFrom(int64_t x) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(x, 1))));
 }
 
-// Returns the number of elements that fit in one access of the widest dtype along the last dimension, reduced if half of
-// the blocks would have nothing to do.
+// Returns the number of elements that fit in one access of the widest dtype along the last dimension, reduced if half
+// of the blocks would have nothing to do.
 int64_t LanesOf(const LoopNest& nest, const GridSizes& sizes) {
   uint64_t widest = 1;
   for (const Element& element : nest.elements) {
@@ -79,9 +79,7 @@ void ForbidRaces(GridPlan& plan) {
 
 }  // namespace
 
-int64_t GridPlan::finish_blocks() const {
-  return (num_kept() * finish_splits() + kFinishThreads - 1) / kFinishThreads;
-}
+int64_t GridPlan::finish_blocks() const { return (num_kept() * finish_splits() + kFinishThreads - 1) / kFinishThreads; }
 
 absl::StatusOr<GridPlan> PlanGrid(const Graph& body, const GridSizes& sizes) {
   ASSIGN_OR_RETURN(LoopNest nest, MakeLoopNest(body));

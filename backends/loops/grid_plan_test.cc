@@ -105,15 +105,16 @@ TEST(PlanGrid, TheChunksOfASumAreCombinedByAsManyThreadsAsTheyNeed) {
 
 TEST(PlanGrid, ShortRowsOfSeveralPhasesAreKept) {
   const auto keeps = [](const std::string& shape) {
-    return PlanOf("graph @f(%x: f32[" + shape + "]) -> (y: f32[" + shape + "]) {\n%s = reduce_sum %x {dims=[1]} : f32[" +
-                  shape.substr(0, shape.find(',')) + "]\n%b = broadcast %s {dims=[0], shape=[" + shape + "]} : f32[" +
-                  shape + "]\n%y = div %x, %b : f32[" + shape + "]\nreturn %y\n}")
+    return PlanOf("graph @f(%x: f32[" + shape + "]) -> (y: f32[" + shape +
+                  "]) {\n%s = reduce_sum %x {dims=[1]} : f32[" + shape.substr(0, shape.find(',')) +
+                  "]\n%b = broadcast %s {dims=[0], shape=[" + shape + "]} : f32[" + shape +
+                  "]\n%y = div %x, %b : f32[" + shape + "]\nreturn %y\n}")
         .keeps_rows();
   };
   EXPECT_TRUE(keeps("65536,1024"));
   EXPECT_TRUE(keeps("65536,768"));
-  EXPECT_FALSE(keeps("65536,2048"));  // too long for the registers of a warp
-  EXPECT_FALSE(keeps("65536,776"));   // no multiple of a warp's vectors
+  EXPECT_FALSE(keeps("65536,2048"));                                        // too long for the registers of a warp
+  EXPECT_FALSE(keeps("65536,776"));                                         // no multiple of a warp's vectors
   EXPECT_FALSE(Summed("f32[16384,1024]", "1", "f32[16384]").keeps_rows());  // reads its row once anyway
 }
 

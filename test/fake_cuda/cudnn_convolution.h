@@ -40,8 +40,8 @@ struct FakeConvolution {
   std::string Check() const;
   // True if cuDNN documents that kernels for tensor cores take the tensors: all are row-major, which it pads and
   // transposes itself, or all are channels-last, with channels in each group that fill units of 16 bytes, at addresses
-  // aligned to 16 bytes. Of 16 bits, x may have any number of channels in one group: cuDNN 9.14 pads them, as was seen on
-  // an H200.
+  // aligned to 16 bytes. Of 16 bits, x may have any number of channels in one group: cuDNN 9.14 pads them, as was seen
+  // on an H200.
   bool FitsTensorCores() const;
   std::string ToString() const;
   // Requires that `data` of the three sides is set.

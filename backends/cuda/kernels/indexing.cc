@@ -58,21 +58,34 @@ inline void ScatterBegins(const ScatterBeginsArgs& a) {
       static_cast<uint32_t>(LowerBound(a.keys + batch * a.padded, a.count, static_cast<uint64_t>(at % rows)));
 }
 
-// Calls f(position in the updates) for each update of element `at` of y, in order.
-template <typename F>
-LOCKSTEP_INLINE inline void ForUpdates(const ScatterArgs& a, int64_t at, F f) {
+// Calls apply(load(position in the updates)) for each update of element `at` of y, in order. Several are loaded before
+// the first of them is applied, so that the many updates of one row do not wait for memory one by one.
+template <typename Load, typename Apply>
+LOCKSTEP_INLINE inline void ForUpdates(const ScatterArgs& a, int64_t at, Load load, Apply apply) {
+  constexpr int kAhead = 8;
   const Rows& rows = a.rows;
   const int64_t j = at % rows.inner, number = at / rows.inner, row = number % rows.extent, group = number / rows.extent;
   const int64_t batch = group / rows.outer, first = batch * a.padded;
-  const auto f_of = [&](int64_t i) { f((group * rows.count + a.numbers[first + i]) * rows.inner + j); };
+  const auto update = [&](int64_t i) LOCKSTEP_INLINE {
+    return load((group * rows.count + a.numbers[first + i]) * rows.inner + j);
+  };
   if (a.begins != nullptr) {
     const uint32_t* begin = a.begins + batch * (rows.extent + 1) + row;
-    for (int64_t i = begin[0]; i < begin[1]; ++i) f_of(i);
+    const int64_t end = begin[1];
+    int64_t i = begin[0];
+    for (; i + kAhead <= end; i += kAhead) {
+      decltype(update(0)) ahead[kAhead];
+      LOCKSTEP_UNROLL
+      for (int n = 0; n < kAhead; ++n) ahead[n] = update(i + n);
+      LOCKSTEP_UNROLL
+      for (int n = 0; n < kAhead; ++n) apply(ahead[n]);
+    }
+    for (; i < end; ++i) apply(update(i));
     return;
   }
   const auto key = static_cast<uint64_t>(row);
   for (int64_t i = LowerBound(a.keys + first, rows.count, key); i < rows.count && a.keys[first + i] == key; ++i)
-    f_of(i);
+    apply(update(i));
 }
 
 // Returns true if an update replaces the kept value. NaN stays NaN.
@@ -88,11 +101,11 @@ LOCKSTEP_INLINE inline void ScatterPack(const ScatterArgs& a) {
   if (at >= a.rows.groups * a.rows.extent * a.rows.inner) return;
   const auto load = [](const void* from, int64_t i)
                         LOCKSTEP_INLINE { return LoadPack<T, kCount>(static_cast<const T*>(from) + i * kCount); };
+  const auto update_at = [&](int64_t from) LOCKSTEP_INLINE { return load(a.updates, from); };
   T* const y = static_cast<T*>(a.y) + at * kCount;
   if (a.kind == ScatterKind::kMin || a.kind == ScatterKind::kMax) {
     Pack<T, kCount> best = load(a.x, at);
-    ForUpdates(a, at, [&](int64_t from) LOCKSTEP_INLINE {
-      const Pack<T, kCount> updates = load(a.updates, from);
+    ForUpdates(a, at, update_at, [&](const Pack<T, kCount>& updates) LOCKSTEP_INLINE {
       LOCKSTEP_UNROLL
       for (int lane = 0; lane < kCount; ++lane) {
         const T update = updates.of[lane], kept = best.of[lane];
@@ -108,8 +121,7 @@ LOCKSTEP_INLINE inline void ScatterPack(const ScatterArgs& a) {
     LOCKSTEP_UNROLL
     for (int lane = 0; lane < kCount; ++lane) totals[lane] = Number<T>::WideOf(x.of[lane]);
   }
-  ForUpdates(a, at, [&](int64_t from) LOCKSTEP_INLINE {
-    const Pack<T, kCount> updates = load(a.updates, from);
+  ForUpdates(a, at, update_at, [&](const Pack<T, kCount>& updates) LOCKSTEP_INLINE {
     LOCKSTEP_UNROLL
     for (int lane = 0; lane < kCount; ++lane) {
       const Wide update = Number<T>::WideOf(updates.of[lane]);
@@ -133,7 +145,9 @@ void Replace(const ScatterArgs& a) {
   const int64_t at = ThreadOfGrid();
   if (at >= a.rows.groups * a.rows.extent * a.rows.inner) return;
   const Unit* from = static_cast<const Unit*>(a.x) + at;
-  ForUpdates(a, at, [&](int64_t update) { from = static_cast<const Unit*>(a.updates) + update; });
+  ForUpdates(
+      a, at, [&](int64_t update) { return static_cast<const Unit*>(a.updates) + update; },
+      [&](const Unit* update) { from = update; });
   static_cast<Unit*>(a.y)[at] = *from;
 }
 

@@ -126,8 +126,6 @@ def compile(graph: Graph, backend: str = 'cpu', world: Communicator | None = Non
         the first GPU of this machine. Loading a program requires the GPU; `lockstep-run --dry` prints the steps for a
         GPU that is not present.
       tf32: True lets GPUs multiply f32 matrices with significands of 10 bits (TF32), which is several times as fast.
-        Without it they do so only where it rounds nothing: if both matrices were converted from 16 bits, as for
-        gradients in mixed precision.
       tune: True measures the times of cuBLASLt's algorithms for each matrix product, and of cuDNN's engines for each
         convolution, on rank 0's GPU. All ranks then use the fastest. They differ in rounding. A file below
         ~/.cache/lockstep keeps the choices, so that later programs on this machine compute the same bits. False uses

@@ -112,8 +112,6 @@ class Strategy:
         input or state split over several ranks is an error. Without a `world`, True allows that each process of a job
         trains a model of its own.
       tf32: True lets GPUs multiply f32 matrices with significands of 10 bits (TF32), which is several times as fast.
-        Without it they do so only where it rounds nothing: if both matrices were converted from 16 bits, as for
-        gradients in mixed precision.
     """
 
     def __init__(self, *, mesh: Mapping[str, int] | None = None, split: Mapping[str, Mapping[str, int]] | None = None, placements: Mapping[str, Placement] | None = None, shard_optimizer: bool = False, shared_weights: bool = False, strategy: str | Strategy = 'all_reduce', asynchronous: bool = False, max_staleness: int | None = None, bigarray_bound: int | None = None, bucket_bytes: int | None = None, buckets: Report | None = None, wire: str | None = None, factors: bool | float | None = None, optimize: bool = True, replicated: bool = False, tf32: bool = False) -> None: ...
