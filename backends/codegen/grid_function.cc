@@ -165,9 +165,7 @@ void GridFunction::EmitReducedVectors(int phase, const std::vector<bool>& needed
   if (!plan_.keeps_rows()) return For(low, high, plan_.splits, emit);
   // Without a loop, LLVM merges what two phases read or compute.
   for (int64_t i = 0; i < plan_.reduced_vectors(); i += plan_.splits) {
-    const Values outside = scalars_;
-    emit(b_.CreateAdd(split_, Number(i)));
-    scalars_ = outside;
+    If(b_.getTrue(), [&] { emit(b_.CreateAdd(split_, Number(i))); });
   }
 }
 

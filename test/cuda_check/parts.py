@@ -22,9 +22,10 @@ from specs import LOSSES
 
 STEPS = 50
 # The tolerance of losses, relative to those that PyTorch computes in f64. Small differences grow from step to step by a
-# factor that depends on the network, so PyTorch's own error in the same precision sets the limit: the worse of two runs
-# with different kernels. In five runs of the same program, PyTorch's error in LeNet was between 0.00095 and 0.0015.
-TIMES_OWN = 3.0
+# factor that depends on the network, so PyTorch's own error in the same precision sets the limit: the worst of several
+# runs with cuDNN, whose order of sums varies, and of one without. In five runs with cuDNN on GPUs, LeNet's error was
+# between 0.00095 and 0.0023.
+TIMES_OWN = 2.0
 FLOORS = {"f32": 1e-5, "bf16": 1e-3}
 CONFORMANCE = "cuda_conformance_test"
 OP_CASES = "*OpCases*"  # the suite with one case per row of the op cases; the other suites are of whole programs
@@ -221,7 +222,8 @@ def judge_losses(
     floor = FLOORS[precision]
     bound = TIMES_OWN * max(of_torch) + floor
     text = f"largest relative distance from PyTorch in f64: Lockstep {distance:.2g} in step {step}; "
-    text += f"PyTorch in {precision} {of_torch[0]:.2g}, without cuDNN and oneDNN {of_torch[1]:.2g}; bound {bound:.2g}, "
+    text += f"PyTorch in {precision} {max(of_torch[:-1]):.2g}, without cuDNN and oneDNN {of_torch[-1]:.2g}; "
+    text += f"bound {bound:.2g}, "
     text += f"which is {TIMES_OWN:g} times the larger and {floor:g}; losses {exact[0]:.4f} to {exact[-1]:.4f}"
     return distance <= bound < math.inf, text
 

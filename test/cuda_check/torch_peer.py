@@ -27,6 +27,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 import networks
 
 BATCHES = 5  # in the file of losses; training repeats them
+RUNS = 3  # with cuDNN and oneDNN, whose order of sums may vary
 
 
 class ConvNet(nn.Module):
@@ -105,15 +106,15 @@ def train(spec: Spec, device: str, precision: str, x: np.ndarray, label: np.ndar
 
 
 def losses(name: str, path: Path, steps: int, device: str) -> None:
-    """Writes the losses in f64, and twice in f32 and in bf16: with cuDNN and oneDNN, and without them, because their
-    kernels round differently.
+    """Writes the losses in f64, and those of several runs in f32 and in bf16: with cuDNN and oneDNN, and at last without
+    them, because their kernels round differently.
     """
     spec = SPECS[name]
     set_tf32(False)
     start = {f"p:{key}": value.numpy().copy() for key, value in module_of(spec).state_dict().items()}
     x, label = batches(spec, BATCHES)
     exact = train(spec, device, "f64", x, label, steps)
-    own = {precision: [train(spec, device, precision, x, label, steps)] for precision in ("f32", "bf16")}
+    own = {p: [train(spec, device, p, x, label, steps) for _ in range(RUNS)] for p in ("f32", "bf16")}
     with torch.backends.cudnn.flags(enabled=False, allow_tf32=False), torch.backends.mkldnn.flags(enabled=False):
         for precision, runs in own.items():
             runs.append(train(spec, device, precision, x, label, steps))
