@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import gc
 import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +49,32 @@ def run_in_threads(n: int, body: Callable[[ls.Communicator], Any], timeout: floa
             outcomes.append(error)
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(n)]
-    for thread in threads:
-        thread.start()
-    for rank, thread in enumerate(threads):
-        thread.join(timeout)
-        assert not thread.is_alive(), f"rank {rank} hangs after {timeout} s:\n{_stacks()}"
+    with _no_collection():
+        for thread in threads:
+            thread.start()
+        for rank, thread in enumerate(threads):
+            thread.join(timeout)
+            assert not thread.is_alive(), f"rank {rank} hangs after {timeout} s:\n{_stacks()}"
     if outcomes:
         raise outcomes[0]
     return results
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Turns the collection of cycles off.
+
+    CPython before 3.11.8 counts the depth of ast.parse for all threads together (python/cpython#106905). A collection
+    in the midst of it may run a finalizer, which lets another thread parse, and then both raise a SystemError. NumPy
+    parses the header of every array that it loads, so ranks that are threads of one process meet this.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _stacks() -> str:
