@@ -71,8 +71,9 @@ class Recomputation {
       else by_all = false;
     }
     if (!CanStoreLeaves(from, recipe, by_all)) return absl::OkStatus();
-    // If some groups need the stored value, the others recompute it only if they read no more bytes for that.
-    if (!by_all) std::erase_if(bytes_to_read, [](const auto& each) { return each.second > 0; });
+    // If some groups need the stored value, the others recompute it only if they read few more bytes for that, such as
+    // the vectors of a normalisation.
+    if (!by_all) std::erase_if(bytes_to_read, [&](const auto& each) { return each.second > BytesOf(value) / 16; });
     int64_t saved = (by_all ? BytesOf(value) : 0) - BytesToStore(from, recipe);
     for (const auto& [group, bytes] : bytes_to_read) saved += BytesOf(value) - bytes;
     if (saved <= 0) return absl::OkStatus();
