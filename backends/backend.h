@@ -63,6 +63,7 @@ struct Target {
   // Returns true if a sum of products in 16 bits without a kernel for its f32 result is rounded to 16 bits. Empty: none
   // is.
   std::function<bool(const Node&)> rounds_sum;
+  bool fast_f64 = true;               // sums in f64 take no longer than reading their operands from memory
   passes::FusionOptions fusion;       // the nodes that are fused into one loop
   LoopSizes loops;                    // the sizes by which a loop of a CPU is cut for vectors, caches and threads
   GridSizes grid;                     // the sizes by which a loop of a GPU is cut into blocks of threads

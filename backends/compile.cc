@@ -31,6 +31,7 @@ passes::PipelineOptions PipelineFor(const Graph& graph, const Mesh& ranks, const
   };
   pipeline.prefers_f32 = target.prefers_f32;
   pipeline.rounds_sum = target.rounds_sum;
+  pipeline.fast_f64 = target.fast_f64;
   pipeline.fusion = target.fusion;
   pipeline.optimize = options.optimize;
   return pipeline;

@@ -22,6 +22,7 @@
 #include "passes/optimize/dce.h"
 #include "passes/optimize/fold_constants.h"
 #include "passes/optimize/fuse_elementwise.h"
+#include "passes/optimize/one_pass_statistics.h"
 #include "passes/optimize/recognize_attention.h"
 #include "passes/optimize/separate_rows.h"
 #include "passes/simplify/simplify.h"
@@ -147,6 +148,8 @@ const std::vector<PassEntry>& PassTable() {
       Plain("recognize-attention", "replaces attention that is written in simpler ops with the op attention",
             RecognizeAttention),
       Plain("separate-rows", "keeps the dimensions of rows separate in layers that merged them", SeparateRows),
+      Plain("one-pass-statistics", "computes statistics of batch normalisations in one pass over memory",
+            [] { return OnePassStatistics(true); }),
       Row<Ops>("widen-halves", "computes nodes in f32 that are slow in 16 bits on a target",
                [](const Ops& ops) { return WidenHalves(IsOneOf(ops.names)); }, {Bind("slow", &Ops::names)},
                {{"matmul", "convolution", "convolution_grad_input", "convolution_grad_filter"}}),

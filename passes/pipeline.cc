@@ -16,6 +16,7 @@
 #include "passes/optimize/cse.h"
 #include "passes/optimize/dce.h"
 #include "passes/optimize/fold_constants.h"
+#include "passes/optimize/one_pass_statistics.h"
 #include "passes/optimize/recognize_attention.h"
 #include "passes/optimize/separate_rows.h"
 #include "passes/simplify/simplify.h"
@@ -50,6 +51,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       InferenceMode(),                         // removes dropouts of programs that do not train; they hide patterns
       RecognizeAttention(),                    // for programs without training; MakeTrainStep runs it itself
       SeparateRows(),                          // likewise
+      OnePassStatistics(options.fast_f64),     // before `distribute`, which decomposes normalisations
       WidenHalves(options.prefers_f32),        // before sums become partial: a sum is rounded once it is complete
       Simplify(),                              // first, since a small graph makes all later passes cheaper
       FoldConstants(),                         // arithmetic of shapes, and scales

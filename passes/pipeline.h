@@ -33,6 +33,7 @@ struct PipelineOptions {
   std::function<bool(const Node&)> supports;     // true if the target has a kernel for the node as it is
   std::function<bool(const Node&)> prefers_f32;  // for nodes in 16 bits (passes/legalize/widen.h); empty: none
   std::function<bool(const Node&)> rounds_sum;   // for sums with wide results (passes/legalize/legalize.h); empty: none
+  bool fast_f64 = true;                          // sums in f64 take no longer than reading their operands from memory
   FusionOptions fusion;  // the nodes that the target fuses; its `supports` is replaced by the one above
   bool optimize = true;  // false: runs only the passes that execution needs
 };

@@ -217,7 +217,7 @@ std::vector<LayoutCase> Cases() {
   %e = pad %t {high=[0,1,0,0], low=[0,0,0,0], value=2.0} : f32[4,8,6,5]
   return %a, %b, %c, %d, %e
 )")},
-      {"BatchNormTraining", 3, with(", %s: f32[7], %b: f32[7]", "y: f32[4,7,6,5], m: f32[7], v: f32[7]", R"(
+      {"BatchNormTraining", 2, with(", %s: f32[7], %b: f32[7]", "y: f32[4,7,6,5], m: f32[7], v: f32[7]", R"(
   %n, %m, %v = batch_norm_training %z, %s, %b {epsilon=1e-05} : f32[4,7,6,5], f32[7], f32[7]
   %y = relu %n : f32[4,7,6,5]
   return %y, %m, %v

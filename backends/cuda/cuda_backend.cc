@@ -79,6 +79,7 @@ class CudaBackend final : public Backend {
     }
     target.gpu->tf32 = options.tf32;
     target.grid.sums_in_pairs = target.gpu->slow_f64;
+    target.fast_f64 = !target.gpu->slow_f64;
     target.tune = options.tune;
     target.ceilings = [gpu = *target.gpu]() -> absl::StatusOr<Ceilings> {
       if (gpu.ceilings) return *gpu.ceilings;

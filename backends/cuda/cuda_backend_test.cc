@@ -133,6 +133,21 @@ TEST(CudaBackend, GpusWithASlowF64SumInPairsOfF32) {
   }
 }
 
+// The second pass over x is a loop of its own.
+TEST(CudaBackend, StatisticsTakeOnePassWhereF64IsFast) {
+  const Graph graph = Parse(R"(graph @f(%x: f32[64,32,8,8], %s: f32[32], %b: f32[32]) -> (y: f32[64,32,8,8]) {
+    %y, %m, %v = batch_norm_training %x, %s, %b {epsilon=1e-05} : f32[64,32,8,8], f32[32], f32[32]
+    return %y
+  })");
+  for (const auto& [isa, loops] : {std::pair("h200", 2), {"l40s", 3}}) {
+    CompileOptions options;
+    options.isa = isa;
+    const absl::StatusOr<Executable> executable = Compile(graph.Clone(), *CreateCudaBackend(), options);
+    ASSERT_TRUE(executable.ok()) << executable.status();
+    EXPECT_EQ(executable->steps.size(), loops) << executable->ToString();
+  }
+}
+
 // LLVM 19 does not support GPUs after Hopper; its code for Hopper runs on them.
 TEST(CudaBackend, CompilesForGpusThatAreLaterThanLlvm) {
   for (const auto& [capability, name] : {std::pair(100, "sm_100"), std::pair(120, "sm_120")}) {

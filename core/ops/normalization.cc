@@ -219,6 +219,11 @@ absl::Status EvalBatchNormGrad(EvalContext& c) {
 
 // --- Decomposition and gradients ---------------------------------------------------------------------------------
 
+// The mean and the variance per channel; with several groups, per group and channel. `centered` is x less the mean.
+struct Statistics {
+  Value mean, variance, centered;
+};
+
 // Expressions of values of one N,C,spatial shape and of values per channel [C]. With several groups the batch becomes
 // two dimensions, group and sample, and statistics are per group and channel [groups, C].
 struct ChannelMath {
@@ -250,12 +255,26 @@ struct ChannelMath {
   Value MeanOverGroups(Value v) { return groups == 1 ? v : b.ReduceMean(v, {0}); }
   Value Sum(Value v) { return b.ReduceSum(v, others); }
   Value Mean(Value v) { return b.ReduceMean(v, others); }
-  Value Variance(Value centered) { return Mean(b.Mul(centered, centered)); }
+  Statistics StatisticsOf(Value x, bool one_pass);
   Value Rsqrt(Value variance, double epsilon) { return b.Rsqrt(b.AddScalar(variance, epsilon)); }
   Value Affine(Value centered, Value rsqrt, Value scale, Value bias) {
     return b.Add(b.Mul(centered, Spread(b.Mul(rsqrt, PerGroup(scale)))), Spread(bias));
   }
 };
+
+// In one pass, the variance is the mean of squares less the squared mean, which loses digits if the mean is large. In
+// f64 the square of an f32 is exact. If the squared mean is k times the variance, the relative error is about
+// k * 2^-52, while that of rounding x to f32 is about sqrt(k) * 2^-24: the former is less unless k is near 2^56.
+Statistics ChannelMath::StatisticsOf(Value x, bool one_pass) {
+  if (one_pass && x && x.dtype() != DType::kF64) {
+    const Value wide = b.Convert(x, DType::kF64), mean = Mean(wide);
+    const Value squares = Mean(b.Mul(wide, wide)), variance = b.Sub(squares, b.Mul(mean, mean));
+    const Value rounded = b.Convert(mean, x.dtype());
+    return {rounded, b.Convert(b.Max(variance, b.SplatLike(0, variance)), x.dtype()), b.Sub(x, Spread(rounded))};
+  }
+  const Value mean = Mean(x), centered = b.Sub(x, Spread(mean));
+  return {mean, Mean(b.Mul(centered, centered)), centered};
+}
 
 std::vector<Value> DecomposeBatchNormInference(DecomposeContext& c) {
   ChannelMath math(c.b(), c.operand(0).shape());
@@ -263,12 +282,10 @@ std::vector<Value> DecomposeBatchNormInference(DecomposeContext& c) {
   return {math.Affine(centered, math.Rsqrt(c.operand(4), c.attr<double>("epsilon")), c.operand(1), c.operand(2))};
 }
 
-// Two passes, because the difference of a mean of squares and a squared mean loses precision if the mean is large.
 std::vector<Value> DecomposeBatchNormTraining(DecomposeContext& c) {
   ChannelMath math(c.b(), c.operand(0).shape(), c.attr<int64_t>("groups"));
-  const Value x = math.InGroups(c.operand(0)), mean = math.Mean(x);
-  const Value centered = c.b().Sub(x, math.Spread(mean));
-  const Value variance = math.Variance(centered);
+  const Value x = math.InGroups(c.operand(0));
+  const auto [mean, variance, centered] = math.StatisticsOf(x, c.attr<bool>("one_pass"));
   const Value rsqrt = math.Rsqrt(variance, c.attr<double>("epsilon"));
   const Value y = math.Affine(centered, rsqrt, c.operand(1), c.operand(2));
   return {math.OutOfGroups(y), math.MeanOverGroups(mean), math.MeanOverGroups(variance)};
@@ -281,10 +298,10 @@ std::vector<Value> DecomposeBatchNormGrad(DecomposeContext& c) {
   const Value x = math.InGroups(c.operand(0)), scale = c.operand(1), dy = math.InGroups(c.operand(4));
   // The operands are the means over all groups; the statistics of each group are computed again by exactly the ops of
   // the forward pass.
-  const Value x_centered = b.Sub(x, math.Spread(groups == 1 ? c.operand(2) : math.Mean(x)));
-  const Value variance = groups == 1 ? c.operand(3) : math.Variance(x_centered);
-  const Value rsqrt = math.Rsqrt(variance, c.attr<double>("epsilon"));
-  const Value normalised = b.Mul(x_centered, math.Spread(rsqrt));
+  const Statistics of_x = groups == 1 ? Statistics{c.operand(2), c.operand(3), b.Sub(x, math.Spread(c.operand(2)))}
+                                      : math.StatisticsOf(x, c.attr<bool>("one_pass"));
+  const Value rsqrt = math.Rsqrt(of_x.variance, c.attr<double>("epsilon"));
+  const Value normalised = b.Mul(of_x.centered, math.Spread(rsqrt));
   const Value dbias = math.Sum(dy), dscale = math.Sum(b.Mul(dy, normalised));
   const double share = 1 / static_cast<double>(Count(c.operand(0).shape(), groups));
   const Value centered = b.Sub(dy, math.Spread(b.Scale(dbias, share)));
@@ -432,6 +449,14 @@ OpDef WithStatistics(OpDef def) {
       .Constraint("C7", "groups is at least 1 and divides the batch");
 }
 
+// The constraints of a normalisation by the statistics of its own operand.
+OpDef ByOwnStatistics(OpDef def) {
+  return WithStatistics(WithEpsilon(std::move(def)))
+      .OptionalAttr<bool>("one_pass", false,
+                          "the decomposition computes mean and variance in one pass over x, with sums in f64, unless x "
+                          "is f64; set by passes/optimize/one_pass_statistics.h");
+}
+
 }  // namespace
 
 //===-- batch_norm_inference ------------------------------------------------------------------------------------===//
@@ -462,7 +487,7 @@ const OpDef& BatchNormInferenceOp() {
 //===-- batch_norm_training -------------------------------------------------------------------------------------===//
 const OpDef& BatchNormTrainingOp() {
   static const OpDef def =
-      WithStatistics(WithEpsilon(OpDef("batch_norm_training").Operand("x").Operand("scale").Operand("bias")))
+      ByOwnStatistics(OpDef("batch_norm_training").Operand("x").Operand("scale").Operand("bias"))
           .Doc(
               "batch_norm_inference with the mean and the (biased) variance of each channel of x itself. These are "
               "results too, for running statistics; no gradient flows through them.")
@@ -482,9 +507,8 @@ const OpDef& BatchNormTrainingOp() {
 //===-- batch_norm_grad -----------------------------------------------------------------------------------------===//
 const OpDef& BatchNormGradOp() {
   static const OpDef def =
-      WithStatistics(
-          WithEpsilon(
-              OpDef("batch_norm_grad").Operand("x").Operand("scale").Operand("mean").Operand("variance").Operand("dy")))
+      ByOwnStatistics(
+          OpDef("batch_norm_grad").Operand("x").Operand("scale").Operand("mean").Operand("variance").Operand("dy"))
           .Doc(
               "The gradients of batch_norm_training(x, scale, bias). dy is the gradient of its result y; mean and "
               "variance are its other results.")

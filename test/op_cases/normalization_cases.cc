@@ -63,6 +63,18 @@ std::vector<OpCase> NormalizationCases() {
       rows.push_back(Case("unbiased_variance", Unbiased(DType::kF32, x), {{"groups", groups}}));
     }
   }
+  // The squared mean is 5,000 times the variance, so one pass with sums in f32 would lose half of the digits.
+  for (int64_t groups : {1, 3}) {
+    const Shape x = {24, 2, 3};
+    AttributeMap one_pass = Groups(groups);
+    one_pass["one_pass"] = true;
+    std::vector<CaseOperand> training = Training(DType::kF32, x), grad = Grad(DType::kF32, x);
+    for (std::vector<CaseOperand>* operands : {&training, &grad}) (*operands)[0] = F32(x).In(20, 21);
+    grad[2] = F32({2}).In(20.4, 20.6);
+    rows.push_back(Case("batch_norm_training", training, one_pass).GradientOf({0}));
+    rows.push_back(Case("batch_norm_grad", grad, one_pass));
+    rows.push_back(Case("batch_norm_training", Training(DType::kF64, x), one_pass).GradientOf({0}));
+  }
   rows.push_back(Case("batch_norm_inference", Inference(DType::kBF16, {6, 3, 2}), kEpsilon));
   rows.push_back(Case("batch_norm_inference", Inference(DType::kF32, {0, 3, 2}), kEpsilon).NoGradient("no elements"));
 

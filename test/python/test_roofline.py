@@ -58,7 +58,7 @@ def test_a_depth_is_a_positive_number() -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "milliseconds", "gigabytes", "ratio"),
     [
-        ("resnet50", {}, 13.69, 52.57, 1.384),
+        ("resnet50", {}, 12.54, 47.63, 1.290),
         ("gpt", {"layers": 1}, 7.679, 14.94, 1.041),
         pytest.param("gpt", {}, 24.57, 57.50, 1.090, marks=pytest.mark.everything),
     ],
@@ -67,7 +67,9 @@ def test_a_depth_is_a_positive_number() -> None:
 def test_the_least_time_of_a_step_on_an_h200(
     name: str, changes: dict[str, int], milliseconds: float, gigabytes: float, ratio: float
 ) -> None:
-    """With operands of f32 for the gradients of filters, it is 17.8 ms for ResNet-50."""
+    """ResNet-50 takes 17.8 ms with operands of f32 for the gradients of filters, and 13.7 with two passes for the
+    statistics of batch normalisation and with relu's masks read from memory.
+    """
     benchmark = pytest.importorskip("roofline")
     spec = dataclasses.replace(benchmark.SPECS[name], **changes)
     printed = benchmark.roofline(spec, "bf16", "h200")
