@@ -1,0 +1,73 @@
+"""The README and the guide that continues it: the picture of a step is what the compiler prints, and the programs run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lockstep as ls
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs/training.md").read_text()
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Returns the code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def without_comments(text: str) -> list[str]:
+    return [re.sub(r" *//.*", "", line) for line in text.strip().splitlines()]
+
+
+def test_its_length() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 120
+    assert max(map(len, lines)) <= 120
+
+
+def test_its_picture_is_what_the_compiler_prints() -> None:
+    before, after, *_ = blocks(README, "")
+    distributed = ls.distribute(ls.parse(before), {"data": 4})
+    assert without_comments(str(distributed)) == without_comments(after)
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Runs the README's program on random images. Returns its variables."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "build/train").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    images, labels = random.random((1000, 1, 28, 28), np.float32), random.integers(0, 10, 1000)
+    variables = {"images": images, "labels": labels, "epoch": 0}
+    (program,) = blocks(README, "python")
+    exec(program, variables)  # noqa: S102 (the document is ours)
+    return variables
+
+
+def test_its_program_trains(trained: dict[str, Any]) -> None:
+    assert 0 < float(trained["loss"]) < 10
+    before, after = (
+        ls.compile(ls.load_onnx(file, {"batch": 1})).state
+        for file in ("examples/mnist/lenet.onnx", "build/train/lenet-trained.onnx")
+    )
+    assert list(after) == list(before)
+    assert not any(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_the_programs_of_the_guide_run(trained: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    """One after the other. The loop of the checkpoints has no steps left."""
+    trained["torch"] = torch = pytest.importorskip("torch")
+    trained["module"] = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+    trained["steps"] = 0
+    programs = blocks(GUIDE, "python")
+    assert len(programs) == 5
+    for program in programs:
+        exec(program, trained)  # noqa: S102 (the document is ours)
+    assert "all_reduce" in capfd.readouterr().out  # what distributing changed
