@@ -8,12 +8,16 @@
 namespace lockstep {
 
 llvm::Value* ElementEmitter::Max(DType dtype, llvm::Value* x, llvm::Value* y) {
+  if (target_.has_maximum && x->getType()->getScalarType()->isFloatTy())
+    return b_.CreateBinaryIntrinsic(llvm::Intrinsic::maximum, x, y);
   if (IsFloat(dtype)) return b_.CreateSelect(b_.CreateOr(b_.CreateFCmpUNO(x, x), b_.CreateFCmpOGT(x, y)), x, y);
   if (dtype == DType::kBool) return b_.CreateOr(x, y);
   return b_.CreateBinaryIntrinsic(IsSigned(dtype) ? llvm::Intrinsic::smax : llvm::Intrinsic::umax, x, y);
 }
 
 llvm::Value* ElementEmitter::Min(DType dtype, llvm::Value* x, llvm::Value* y) {
+  if (target_.has_maximum && x->getType()->getScalarType()->isFloatTy())
+    return b_.CreateBinaryIntrinsic(llvm::Intrinsic::minimum, x, y);
   if (IsFloat(dtype)) return b_.CreateSelect(b_.CreateOr(b_.CreateFCmpUNO(x, x), b_.CreateFCmpOLT(x, y)), x, y);
   if (dtype == DType::kBool) return b_.CreateAnd(x, y);
   return b_.CreateBinaryIntrinsic(IsSigned(dtype) ? llvm::Intrinsic::smin : llvm::Intrinsic::umin, x, y);
@@ -34,6 +38,10 @@ llvm::Value* ElementEmitter::Divide(DType dtype, llvm::Value* x, llvm::Value* y)
     quotient = b_.CreateUDiv(x, b_.CreateSelect(by_zero, one, y));
   }
   return b_.CreateSelect(by_zero, zero, quotient);
+}
+
+bool ElementEmitter::DividesByOne(llvm::Value* x, llvm::Value* y) const {
+  return !target_.has_division && x->getType()->isVectorTy() && y->getType()->isFloatTy();
 }
 
 llvm::Value* ElementEmitter::Fmod(DType dtype, llvm::Value* x, llvm::Value* y) {

@@ -1,15 +1,29 @@
 #include "backends/codegen/emit_math.h"
 
+#include <algorithm>
+#include <array>
+#include <numbers>
+
 #include "llvm/IR/Intrinsics.h"
 
 namespace lockstep::math {
 
 Value* MathEmitter::Real(Value* like, double value) { return llvm::ConstantFP::get(like->getType(), value); }
 
+Value* MathEmitter::Splat(Value* scalar, Value* like) {
+  const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(like->getType());
+  return vector ? b_.CreateVectorSplat(vector->getElementCount(), scalar) : scalar;
+}
+
 llvm::Type* MathEmitter::IntegersLike(Value* x) { return x->getType()->getWithNewType(b_.getInt32Ty()); }
 
 Value* MathEmitter::Whole(Value* like, int64_t value) {
   return llvm::ConstantInt::getSigned(IntegersLike(like), value);
+}
+
+Value* MathEmitter::AtMost(Value* x, double limit) {
+  if (target_.has_maximum) return b_.CreateBinaryIntrinsic(llvm::Intrinsic::minimum, x, Real(x, limit));
+  return b_.CreateSelect(b_.CreateFCmpOGT(x, Real(x, limit)), Real(x, limit), x);
 }
 
 Value* MathEmitter::MulAdd(Value* x, Value* y, Value* z) {
@@ -114,7 +128,7 @@ Value* MathEmitter::Log1p(Value* x) {
 // Error below 3 ulp. tanh(x) = t / (t + 2) with t = expm1(2 |x|).
 Value* MathEmitter::Tanh(Value* x) {
   Value* magnitude = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
-  Value* clamped = b_.CreateSelect(b_.CreateFCmpOGT(magnitude, Real(x, 10.0)), Real(x, 10.0), magnitude);
+  Value* clamped = AtMost(magnitude, 10.0);
   const Reduced reduced = Reduce(b_.CreateFAdd(clamped, clamped));
   // expm1(n ln 2 + r) = 2^n expm1(r) + (2^n - 1), where 2^n - 1 is exact up to n = 24, and n is at most 29.
   Value* scale = PowerOfTwo(reduced.n);
@@ -131,6 +145,35 @@ Value* MathEmitter::Sigmoid(Value* x) {
   return b_.CreateFDiv(above, b_.CreateFAdd(e, Real(x, 1.0)));
 }
 
+// Both operands are scaled by a power of two with the sign of the divisor, so that the divisor is positive, its
+// reciprocal is normal, and the scaled x is infinite only if the quotient is. Then q = x r with the rounded reciprocal
+// r is within 1.5 ulp, and the rest x - q y gives the correctly rounded quotient (P. Markstein, Computation of
+// elementary functions on the IBM RISC System/6000 processor, 1990): for every divisor, all x were compared whose
+// quotient is near the middle between two floats. Below 2^-100 the rest may be rounded, and a quotient within 1.5 ulp
+// of the largest f32 may become infinite; then the result is one of the neighbours of the correctly rounded one, or
+// equal. If the rest is not finite, an operand or the quotient is not either, or the divisor is 0, and q is the
+// quotient.
+Value* MathEmitter::DivideByOne(Value* x, Value* divisor) {
+  Value* bits = b_.CreateBitCast(divisor, IntegersLike(divisor));
+  Value* exponent = b_.CreateAnd(b_.CreateLShr(bits, Whole(bits, 23)), Whole(bits, 0xff));
+  // The scaled divisor is in [1/2, 1) if it was below 1, or below that if it was denormal; at 2^125 and above it is
+  // divided by 2^24.
+  Value* up =
+      b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, b_.CreateSub(Whole(bits, 253), exponent), Whole(bits, 127));
+  Value* scale = b_.CreateSelect(b_.CreateICmpSGT(exponent, Whole(bits, 251)), Whole(bits, 127 - 24), up);
+  scale = b_.CreateOr(b_.CreateShl(scale, Whole(bits, 23)), b_.CreateAnd(bits, Whole(bits, INT32_MIN)));
+  Value* scale_of_all = b_.CreateBitCast(scale, divisor->getType());
+  Value* scaled = b_.CreateFMul(divisor, scale_of_all);
+  Value* reciprocal = Splat(b_.CreateFDiv(Real(scaled, 1.0), scaled), x);
+  Value* dividend = b_.CreateFMul(x, Splat(scale_of_all, x));
+  Value* quotient = b_.CreateFMul(dividend, reciprocal);
+  // The negative rest: the sign of a zero quotient stays.
+  Value* excess = MulAdd(quotient, Splat(scaled, x), b_.CreateFNeg(dividend));
+  Value* corrected = MulAdd(b_.CreateFNeg(excess), reciprocal, quotient);
+  Value* magnitude = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, excess);
+  return b_.CreateSelect(b_.CreateFCmpOLT(magnitude, Real(x, kInfinity)), corrected, quotient);
+}
+
 // Error below 3 ulp: x P(x^2) below 1, and 1 - exp(Q(|x|)) above, with minimax polynomials.
 Value* MathEmitter::Erf(Value* x) {
   static constexpr double kNear[] = {1.1283791065216064,    -0.3761262595653534,  0.1128358542919159,
@@ -141,8 +184,17 @@ Value* MathEmitter::Erf(Value* x) {
                                     0.0001863800862338394};
   Value* magnitude = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
   Value* near = b_.CreateFMul(x, Polynomial(b_.CreateFMul(x, x), kNear));
-  Value* clamped = b_.CreateSelect(b_.CreateFCmpOGT(magnitude, Real(x, 4.0)), Real(x, 4.0), magnitude);
-  Value* far = b_.CreateFSub(Real(x, 1.0), Exp(Polynomial(clamped, kFar)));
+  Value* clamped = AtMost(magnitude, 4.0);
+  Value* power = nullptr;
+  if (target_.exp2 != nullptr) {  // Q is from -18 to 0: no step of ExpByExp2 but the last is needed
+    std::array<double, std::size(kFar)> in_base_2 = {};
+    std::transform(std::begin(kFar), std::end(kFar), in_base_2.begin(),
+                   [](double c) { return c * std::numbers::log2e; });
+    power = target_.exp2(b_, Polynomial(clamped, in_base_2));
+  } else {
+    power = Exp(Polynomial(clamped, kFar));
+  }
+  Value* far = b_.CreateFSub(Real(x, 1.0), power);
   far = b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, far, x);
   return b_.CreateSelect(b_.CreateFCmpOLT(magnitude, Real(x, 1.0)), near, far);
 }

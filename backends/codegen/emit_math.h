@@ -22,9 +22,11 @@ inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 struct TargetInstructions {
   using Emit = Value* (*)(llvm::IRBuilderBase& b, Value* x);
 
-  bool has_fma = false;    // multiplies and adds with one rounding
-  Emit exp2 = nullptr;     // 2^x of an f32, with an error below 2^-22 of the result; denormal results may be 0
-  Emit to_bf16 = nullptr;  // rounds an f32 to the nearest bf16, ties to even, and returns its bits as i16
+  bool has_fma = false;      // multiplies and adds with one rounding
+  bool has_maximum = false;  // the maximum and the minimum of two f32, NaN if one of them is NaN
+  bool has_division = true;  // of f32; otherwise it is several instructions, of which a reciprocal is the first
+  Emit exp2 = nullptr;       // 2^x of an f32, with an error below 2^-22 of the result; denormal results may be 0
+  Emit to_bf16 = nullptr;    // rounds an f32 to the nearest bf16, ties to even, and returns its bits as i16
 };
 
 class MathEmitter {
@@ -50,6 +52,8 @@ class MathEmitter {
   Value* Atanh(Value* x);
   Value* Pow(Value* x, Value* y);
   Value* Fmod(Value* x, Value* y);
+  // Divides a vector of f32 by one number, with work that is done once for `divisor`. Requires has_fma.
+  Value* DivideByOne(Value* x, Value* divisor);
 
  private:
   // x = n ln 2 + r with integer n and |r| <= ln(2) / 2; expm1(r) is tail + r.
@@ -92,10 +96,12 @@ class MathEmitter {
   Value* WideLog(Value* x);
   Value* CubicIfSmall(Value* x, double factor, Value* other);
 
+  Value* Splat(Value* scalar, Value* like);  // with as many lanes as `like`
   Value* Real(Value* like, double value);
   Value* Whole(Value* like, int64_t value);  // an integer of like's type, or, if that is a float type, as many lanes of
                                              // i32
   llvm::Type* IntegersLike(Value* x);
+  Value* AtMost(Value* x, double limit);        // for f32; NaN stays NaN
   Value* MulAdd(Value* x, Value* y, Value* z);  // x * y + z
   // c[0] + c[1] x + c[2] x^2 + ...
   Value* Polynomial(Value* x, llvm::ArrayRef<double> c);

@@ -21,8 +21,8 @@ class GridTarget {
   virtual absl::StatusOr<std::string> Assemble(llvm::Module& module) = 0;
 };
 
-// Those of GPUs of kOldestCapability or later, with the PTX ISA's instructions ex2.approx.ftz.f32 and
-// cvt.rn.bf16x2.f32.
+// Those of GPUs of kOldestCapability or later, with the PTX ISA's instructions ex2.approx.ftz.f32, max.NaN.f32,
+// min.NaN.f32 and cvt.rn.bf16x2.f32.
 math::TargetInstructions PtxInstructions();
 
 // Creates a target that emits PTX for GPUs of at least `architecture`. The PTX is for the architecture that

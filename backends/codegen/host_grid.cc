@@ -145,7 +145,9 @@ llvm::Value* EmitExp2(llvm::IRBuilderBase& b, llvm::Value* x) {
 class HostThreadEmitter final : public ThreadEmitter {
  public:
   // As on GPUs, except for bf16, which x86 rounds in its own way.
-  math::TargetInstructions instructions() const override { return {.has_fma = true, .exp2 = EmitExp2}; }
+  math::TargetInstructions instructions() const override {
+    return {.has_fma = true, .has_maximum = true, .has_division = false, .exp2 = EmitExp2};
+  }
   unsigned address_space() const override { return 0; }
   llvm::Value* Thread(llvm::IRBuilderBase& b) override { return Call(b, "grid_thread", b.getInt32Ty(), {}); }
   llvm::Value* Block(llvm::IRBuilderBase& b, int axis) override {

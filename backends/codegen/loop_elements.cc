@@ -1,5 +1,7 @@
 #include "backends/codegen/loop_elements.h"
 
+#include <cmath>
+
 #include "llvm/IR/Module.h"
 
 namespace lockstep {
@@ -190,6 +192,19 @@ IrValue* LoopElements::VectorOf(int element, const Values& vectors) {
   return vectors[e] ? vectors[e] : Splat(Uniform(element));
 }
 
+IrValue* LoopElements::QuotientByOne(const Element& element, const Values& vectors) {
+  if (!element.node->Is("div")) return nullptr;
+  const auto by = static_cast<size_t>(element.arguments[1]);
+  IrValue *dividend = vectors[static_cast<size_t>(element.arguments[0])], *divisor = scalars_[by];
+  if (!dividend || !divisor || !emit_.DividesByOne(dividend, divisor)) return nullptr;
+  // LLVM multiplies by the inverse of a power of two.
+  int exponent = 0;
+  const bool is_constant = nest_.elements[by].kind == Element::Kind::kConstant;
+  if (is_constant && std::abs(std::frexp(nest_.elements[by].node->attr<Tensor>("value").At(0), &exponent)) == 0.5)
+    return nullptr;
+  return emit_.math().DivideByOne(dividend, divisor);
+}
+
 LoopElements::Values LoopElements::EmitVectors(const std::vector<bool>& needed, IrValue* i, IrValue* mask) {
   index_.back() = i;
   emit_.set_active(mask);
@@ -215,6 +230,10 @@ LoopElements::Values LoopElements::EmitVectors(const std::vector<bool>& needed, 
         break;
       }
       case Element::Kind::kOp: {
+        if (IrValue* quotient = QuotientByOne(element, vectors)) {
+          vectors[e] = quotient;
+          break;
+        }
         Values arguments;
         for (int argument : element.arguments) arguments.push_back(VectorOf(argument, vectors));
         vectors[e] = emit_.EmitOp(*element.node, arguments, ErrorCode(*element.node));

@@ -77,6 +77,9 @@ class LoopElements {
 
  private:
   llvm::Value* ConstantTable(const Element& element);
+  // Returns the quotient of a vector and a number that is the same for all lanes, if the target has code for that, or
+  // null.
+  llvm::Value* QuotientByOne(const Element& element, const Values& vectors);
   llvm::Value* LoadApart(llvm::Type* type, llvm::Value* pointer, const Element& element, llvm::Value* mask);
   // The alignment of a vector in a tensor of this many elements. If the tensor is not a whole number of vectors, it may
   // begin at any element: slices of a loop are adjacent in memory.

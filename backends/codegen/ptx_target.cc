@@ -126,7 +126,9 @@ int NumberOf(llvm::StringRef architecture) {
 
 }  // namespace
 
-math::TargetInstructions PtxInstructions() { return {.has_fma = true, .exp2 = EmitExp2, .to_bf16 = EmitToBf16}; }
+math::TargetInstructions PtxInstructions() {
+  return {.has_fma = true, .has_maximum = true, .has_division = false, .exp2 = EmitExp2, .to_bf16 = EmitToBf16};
+}
 
 absl::StatusOr<std::string> PtxArchitectureFor(const std::string& architecture) {
   ASSIGN_OR_RETURN(const llvm::Target* const target, FindTarget());

@@ -106,6 +106,43 @@ TEST(Ptx, RoundsEveryOpByItself) {
   EXPECT_EQ(ptx.find(".ftz"), std::string::npos);
 }
 
+size_t Occurrences(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// `divisor` is a line that makes %b out of %y.
+std::string QuotientBy(const std::string& divisor) {
+  const std::string text = "graph @f(%x: f32[4096,1024], %y: f32[4096]) -> (z: f32[4096,1024]) {\n" + divisor +
+                           "\n%z = div %x, %b : f32[4096,1024]\nreturn %z\n}";
+  return PtxOf(Parse(text.c_str())).value();
+}
+
+TEST(Ptx, ANumberARowDividesByItsReciprocal) {
+  const std::string by_row = QuotientBy("%b = broadcast %y {dims=[0], shape=[4096,1024]} : f32[4096,1024]");
+  EXPECT_EQ(Occurrences(by_row, "div.rn.f32"), 0U) << by_row;
+  EXPECT_EQ(Occurrences(by_row, "rcp.rn.f32"), 1U);
+  EXPECT_EQ(Occurrences(by_row, "fma.rn.f32"), 8U);  // two for each of four lanes
+  const std::string by_eight = QuotientBy(
+      "%c = constant {value=dense<f32[]: 8>} : f32[]\n%b = broadcast %c {dims=[], shape=[4096,1024]} : "
+      "f32[4096,1024]");
+  EXPECT_EQ(Occurrences(by_eight, "mul.rn.f32"), 4U) << by_eight;
+  EXPECT_EQ(Occurrences(by_eight, "fma.rn.f32"), 0U);
+}
+
+TEST(Ptx, MaximaAreInstructionsThatKeepNan) {
+  const std::string ptx = PtxOf(Parse(R"(graph @f(%x: f32[4194304], %y: f32[4194304]) -> (z: f32[4194304]) {
+    %m = max %x, %y : f32[4194304]
+    %z = min %m, %x : f32[4194304]
+    return %z
+  })"))
+                              .value();
+  EXPECT_EQ(Occurrences(ptx, "max.NaN.f32"), 4U) << ptx;
+  EXPECT_EQ(Occurrences(ptx, "min.NaN.f32"), 4U);
+  EXPECT_EQ(Occurrences(ptx, "selp"), 0U);
+}
+
 TEST(Ptx, OfNarrowIntegersIsWideWhereTheAssemblerIsWrong) {
   for (const std::string op : {"abs", "max", "min", "neg", "sub"}) {
     const std::string operands = op == "abs" || op == "neg" ? " %x" : " %x, %y";

@@ -166,7 +166,22 @@ TEST(AttentionMoves, OthersAreSteps) {
               ElementsAre("cuda.attention", "ptx.slice", "ptx.transpose"));
 }
 
-// A result that is read in both forms, as in training, is transposed for one of them.
+// In training a fusion reads y and its gradient as well, and computes `delta` from them. It reads them in the order in
+// which they are in memory.
+TEST(AttentionMoves, AFusionReadsWhatAttentionReadsAndWrites) {
+  std::string gradients = kGradients;
+  const std::string delta = "%delta";
+  gradients.replace(gradients.find(delta), delta.size(), "%sum");
+  gradients.insert(gradients.find("%dq, "),
+                   "%yw = convert %y {dtype=f32} : f32[2,2,5,8]\n%dyw = convert %dy {dtype=f32} : f32[2,2,5,8]\n"
+                   "%p = mul %yw, %dyw : f32[2,2,5,8]\n%sum = reduce_sum %p {dims=[3]} : f32[2,2,5]\n");
+  EXPECT_THAT(
+      StepsOf(Thirds("z: f16[2,5,16], dx: f16[2,5,48], sum: f32[2,2,5]",
+                     gradients + "%dx = concat %dkr, %dqr, %dvr {dim=2} : f16[2,5,48]\nreturn %z, %dx, %sum\n")),
+      ElementsAre("cuda.attention", "cuda.attention_grad", "ptx.fusion"));
+}
+
+// A result that another step than a fusion reads in its first form is transposed for the other readers.
 TEST(AttentionMoves, AResultWithTwoReadersIsNotMoved) {
   EXPECT_THAT(StepsOf(Thirds("z: f16[2,5,16], n: f16[2,2,5,8]", "%n = neg %y : f16[2,2,5,8]\nreturn %z, %n\n")),
               UnorderedElementsAre("cuda.attention", "ptx.neg", "ptx.transpose"));
@@ -309,6 +324,46 @@ TEST(AttentionViews, DoNotTakeValuesFromOthers) {
   const Node &first = twice.nodes().front(), &second = twice.nodes().back();
   EXPECT_EQ(AttentionViews(twice).OfResult(first, 0).base, second.operand(0));
   EXPECT_EQ(AttentionViews(twice).OfOperand(second, 0).base, second.operand(0));
+}
+
+// Returns a graph in which a fusion of `v` with this body reads y of attention, which is also transposed and reshaped:
+// `v` is %y or its transpose %t.
+Graph WithFusion(const std::string& v, const std::string& body) {
+  return ParseForTest(
+      "graph @f(%q: f16[2,3,4,8]) -> (z: f16[2,4,24], u: f16[192]) {\n%y, %l = attention %q, %q, %q {scale=1} : "
+      "f16[2,3,4,8], f32[2,3,4]\n%t = transpose %y {permutation=[0, 2, 1, 3]} : f16[2,4,3,8]\n%u = fusion " +
+      v.substr(0, 2) + " {body=graph @fused(" + v + ") -> (u: f16[192]) {\n" + body +
+      "%u = reshape %r {shape=[192]} : f16[192]\nreturn %u\n}} : f16[192]\n"
+      "%z = reshape %t {shape=[2, 4, 24]} : f16[2,4,24]\nreturn %z, %u\n}");
+}
+
+const Node& FusionOf(const Graph& graph) {
+  return *std::find_if(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) { return node.Is("fusion"); });
+}
+
+TEST(AttentionViews, FusionsReadResultsAsTheyAreWritten) {
+  const Graph first = WithFusion("%y: f16[2,3,4,8]", "%r = neg %y : f16[2,3,4,8]\n");
+  const AttentionViews of_first(first);
+  EXPECT_EQ(of_first.OfResult(first.nodes().front(), 0).base, first.results()[0].value);
+  EXPECT_EQ(of_first.OfLoopOperand(FusionOf(first), 0).base, first.results()[0].value);
+  EXPECT_THAT(of_first.PermutationsOf(FusionOf(first)), ElementsAre(ElementsAre(0, 2, 1, 3)));
+
+  const Graph second = WithFusion("%t: f16[2,4,3,8]", "%r = neg %t : f16[2,4,3,8]\n");
+  const AttentionViews of_second(second);
+  EXPECT_EQ(of_second.OfLoopOperand(FusionOf(second), 0).base, second.results()[0].value);
+  EXPECT_THAT(of_second.PermutationsOf(FusionOf(second)), ElementsAre(ElementsAre(0, 1, 2, 3)));
+}
+
+// Rows of 48 elements are rows and a half of two heads' 32 in the transposed order.
+TEST(AttentionViews, AFusionThatCannotReadThroughAMoveKeepsIt) {
+  const Graph graph = WithFusion("%y: f16[2,3,4,8]",
+                                 "%f = reshape %y {shape=[4, 48]} : f16[4,48]\n"
+                                 "%m = reduce_max %f {dims=[1]} : f16[4]\n"
+                                 "%b = broadcast %m {dims=[0], shape=[4, 48]} : f16[4,48]\n"
+                                 "%r = sub %f, %b : f16[4,48]\n");
+  const AttentionViews views(graph);
+  EXPECT_EQ(views.OfResult(graph.nodes().front(), 0).base, FusionOf(graph).operand(0));
+  EXPECT_TRUE(views.PermutationsOf(FusionOf(graph)).empty());
 }
 
 // --- Strided views ---------------------------------------------------------------------------------------------------

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <set>
 
+#include "backends/codegen/grid_compiler.h"
+#include "backends/loops/channels_last.h"
 #include "core/ops/attention.h"
 
 namespace lockstep::cuda {
@@ -65,22 +68,20 @@ bool IsResult(const Graph& graph, Value value) {
                      [&](const Result& result) { return result.value == value; });
 }
 
-// The only place where a value is read; null if there are several, or if the value is a result of the graph.
+// A place where a value is read; nowhere if `user` is null.
 struct Use {
   const Node* user = nullptr;
   size_t operand = 0;
 };
-Use OnlyUseOf(const Graph& graph, Value value) {
-  Use found;
-  if (IsResult(graph, value)) return found;
+
+std::vector<Use> UsesOf(Value value) {
+  std::vector<Use> uses;
   for (const Node* user : std::set<const Node*>(value.node->users().begin(), value.node->users().end())) {
     for (size_t i = 0; i < user->operands().size(); ++i) {
-      if (user->operand(i) != value) continue;
-      if (found.user != nullptr) return {};
-      found = {user, i};
+      if (user->operand(i) == value) uses.push_back({user, i});
     }
   }
-  return found;
+  return uses;
 }
 
 Ints Inverse(const Ints& permutation) {
@@ -122,6 +123,22 @@ std::optional<AttentionView> AsRows(const StridedView& view) {
   return AttentionView{view.base, view.offset, rows};
 }
 
+// Returns the view as a transpose that keeps rows of adjacent elements.
+std::optional<TransposedOperand> AsTransposed(const StridedView& view) {
+  if (view.offset != 0 || view.strides.empty() || view.strides.back() != 1) return std::nullopt;
+  Ints order(view.strides.size());  // the dimensions in memory
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return view.strides[At(a)] > view.strides[At(b)]; });
+  int64_t stride = 1;
+  for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
+    if (view.shape[*dim] != 1 && view.strides[At(*dim)] != stride) return std::nullopt;
+    stride *= view.shape[*dim];
+  }
+  if (stride != view.base.shape().num_elements()) return std::nullopt;
+  return TransposedOperand{view.base, Inverse(order)};
+}
+
 // The operands that kernels read by rows.
 std::vector<size_t> RowOperandsOf(const Node& node) {
   if (node.Is("attention")) return {0, 1, 2};
@@ -130,8 +147,37 @@ std::vector<size_t> RowOperandsOf(const Node& node) {
 
 }  // namespace
 
+// The reshapes and transposes of a result of attention, one after the other.
+struct AttentionViews::Chain {
+  std::vector<const Node*> moves;
+  Value end;  // the last move's result
+  Use use;    // the only use of `end`; null if there are several, or if it is a result
+  std::vector<std::pair<size_t, Use>> fusions;  // that read the operand of the move at this position
+};
+
+// Follows `value` as long as a move is its only use, besides fusions if `with_fusions`.
+AttentionViews::Chain AttentionViews::ChainFrom(const Graph& graph, Value value, bool with_fusions) {
+  Chain chain;
+  for (chain.end = value;; chain.end = const_cast<Node*>(chain.use.user)->result()) {
+    std::vector<Use> uses = UsesOf(chain.end), fusions;
+    if (with_fusions) {
+      const auto others =
+          std::stable_partition(uses.begin(), uses.end(), [](const Use& use) { return use.user->Is("fusion"); });
+      fusions.assign(uses.begin(), others);
+      uses.erase(uses.begin(), others);
+    }
+    chain.use = uses.size() == 1 && !IsResult(graph, chain.end) ? uses[0] : Use();
+    if (chain.use.user == nullptr || !(chain.use.user->Is("reshape") || chain.use.user->Is("transpose"))) return chain;
+    for (const Use& fusion : fusions) chain.fusions.emplace_back(chain.moves.size(), fusion);
+    chain.moves.push_back(chain.use.user);
+  }
+}
+
 AttentionViews::AttentionViews(const Graph& graph) {
-  FindResults(graph);
+  for (const Node& node : graph.nodes()) {
+    if (node.Is("attention")) FindOutput(graph, node);
+    if (node.Is("attention_grad")) FindGradients(graph, node);
+  }
   FindOperands(graph);
 }
 
@@ -148,57 +194,106 @@ AttentionView AttentionViews::OfResult(const Node& node, size_t i) const {
   return {const_cast<Node&>(node).result(i), 0, RowsOf(node.type(i).shape)};
 }
 
-// Follows each result through reshapes and transposes, and all results of a node into a concat of only them.
-void AttentionViews::FindResults(const Graph& graph) {
-  for (const Node& node : graph.nodes()) {
-    if (!IsAttention(node)) continue;
-    const size_t count = node.Is("attention") ? 1 : 3;
-    std::vector<std::vector<const Node*>> chains(count);
-    std::vector<Value> ends;
-    std::vector<Use> uses;
-    for (size_t i = 0; i < count; ++i) {
-      ends.push_back(const_cast<Node&>(node).result(i));
-      uses.push_back(OnlyUseOf(graph, ends[i]));
-      while (uses[i].user != nullptr && (uses[i].user->Is("reshape") || uses[i].user->Is("transpose"))) {
-        chains[i].push_back(uses[i].user);
-        ends[i] = const_cast<Node*>(uses[i].user)->result();
-        uses[i] = OnlyUseOf(graph, ends[i]);
-      }
+TransposedOperand AttentionViews::OfLoopOperand(const Node& node, size_t i) const {
+  const auto found = loop_operands_.find({&node, i});
+  return found != loop_operands_.end() ? found->second : TransposedOperand{node.operand(i), {}};
+}
+
+std::vector<Ints> AttentionViews::PermutationsOf(const Node& node) const {
+  std::vector<Ints> permutations;
+  for (size_t i = 0; i < node.operands().size(); ++i) permutations.push_back(OfLoopOperand(node, i).permutation);
+  const bool any =
+      std::any_of(permutations.begin(), permutations.end(), [](const Ints& each) { return !each.empty(); });
+  return any ? permutations : std::vector<Ints>();
+}
+
+bool AttentionViews::AddLoopOperand(const Position& operand, const StridedView& view) {
+  const std::optional<TransposedOperand> transposed = AsTransposed(view);
+  if (!transposed) return false;
+  loop_operands_.emplace(operand, *transposed);
+  const absl::StatusOr<Graph> body =
+      BodyOfTransposed(operand.first->attr<Region>("body").graph(), PermutationsOf(*operand.first));
+  const bool is_loop = body.ok() && AnalyzeGrid(*body).ok();
+  if (!is_loop) loop_operands_.erase(operand);
+  return is_loop;
+}
+
+// Attention writes y through the longest part of its chain through which the fusions beside it can read.
+void AttentionViews::FindOutput(const Graph& graph, const Node& attention) {
+  Chain chain = ChainFrom(graph, const_cast<Node&>(attention).result(0), /*with_fusions=*/true);
+  while (!chain.moves.empty() && !WritesThrough(attention, chain)) chain.moves.pop_back();
+  moves_.insert(chain.moves.begin(), chain.moves.end());
+}
+
+bool AttentionViews::WritesThrough(const Node& attention, const Chain& chain) {
+  StridedView view(const_cast<Node*>(chain.moves.back())->result());
+  const auto before = loop_operands_;
+  bool is_view = true;
+  for (size_t i = chain.moves.size(); i-- > 0 && is_view;) {
+    is_view = Undo(*chain.moves[i], view);
+    for (const auto& [position, use] : chain.fusions) {
+      if (position == i) is_view = is_view && AddLoopOperand({use.user, use.operand}, view);
     }
-    const Node* concat = uses[0].user;
-    const bool is_joined = concat != nullptr && concat->Is("concat") && concat->operands().size() == count &&
-                           std::all_of(uses.begin(), uses.end(), [&](const Use& use) { return use.user == concat; });
-    std::vector<std::optional<AttentionView>> views;
-    for (size_t i = 0; i < count; ++i) {
-      StridedView view(is_joined ? const_cast<Node*>(concat)->result() : ends[i]);
-      if (is_joined) {
-        Ints start(ends[i].shape().dims().size());
-        const int64_t dim = concat->attr<int64_t>("dim");
-        for (size_t j = 0; j < uses[i].operand; ++j) start[At(dim)] += concat->operand(j).shape()[dim];
-        view.Slice(start, Ints(start.size(), 1), ends[i].shape());
-      }
-      const bool is_view =
-          std::all_of(chains[i].rbegin(), chains[i].rend(), [&](const Node* move) { return Undo(*move, view); });
-      views.push_back(is_view ? AsRows(view) : std::nullopt);
+  }
+  const std::optional<AttentionView> rows = is_view ? AsRows(view) : std::nullopt;
+  if (rows) results_.emplace(Position(&attention, 0), *rows);
+  else loop_operands_ = before;
+  return rows.has_value();
+}
+
+// Follows each gradient through reshapes and transposes, and all three into a concat of only them.
+void AttentionViews::FindGradients(const Graph& graph, const Node& node) {
+  constexpr size_t kCount = 3;
+  std::vector<Chain> chains;
+  for (size_t i = 0; i < kCount; ++i)
+    chains.push_back(ChainFrom(graph, const_cast<Node&>(node).result(i), /*with_fusions=*/false));
+  const Node* concat = chains[0].use.user;
+  const bool is_joined =
+      concat != nullptr && concat->Is("concat") && concat->operands().size() == kCount &&
+      std::all_of(chains.begin(), chains.end(), [&](const Chain& chain) { return chain.use.user == concat; });
+  std::vector<std::optional<AttentionView>> views;
+  for (const Chain& chain : chains) {
+    StridedView view(is_joined ? const_cast<Node*>(concat)->result() : chain.end);
+    if (is_joined) {
+      Ints start(chain.end.shape().dims().size());
+      const int64_t dim = concat->attr<int64_t>("dim");
+      for (size_t j = 0; j < chain.use.operand; ++j) start[At(dim)] += concat->operand(j).shape()[dim];
+      view.Slice(start, Ints(start.size(), 1), chain.end.shape());
     }
-    const bool all = std::all_of(views.begin(), views.end(), [](const auto& view) { return view.has_value(); });
-    if (is_joined && all) moves_.insert(concat);
-    for (size_t i = 0; i < count; ++i) {
-      if (!views[i] || (is_joined && !all)) continue;
-      moves_.insert(chains[i].begin(), chains[i].end());
-      results_.emplace(Position(&node, i), *views[i]);
-    }
+    const bool is_view =
+        std::all_of(chain.moves.rbegin(), chain.moves.rend(), [&](const Node* move) { return Undo(*move, view); });
+    views.push_back(is_view ? AsRows(view) : std::nullopt);
+  }
+  const bool all = std::all_of(views.begin(), views.end(), [](const auto& view) { return view.has_value(); });
+  if (is_joined && all) moves_.insert(concat);
+  for (size_t i = 0; i < kCount; ++i) {
+    if (!views[i] || (is_joined && !all)) continue;
+    moves_.insert(chains[i].moves.begin(), chains[i].moves.end());
+    results_.emplace(Position(&node, i), *views[i]);
   }
 }
 
-// A move before attention is part of views if nothing else reads its result. An operand that is no such view needs its
-// moves, and then views of other operands are shorter.
+bool AttentionViews::AddOperand(const Position& operand, const StridedView& view) {
+  if (!IsAttention(*operand.first)) return AddLoopOperand(operand, view);
+  const std::optional<AttentionView> rows = AsRows(view);
+  if (rows) operands_.emplace(operand, *rows);
+  return rows.has_value();
+}
+
+// A move before attention is part of views if only attention, and fusions of the same values, read its result. An
+// operand that is no such view needs its moves, and then views of other operands are shorter.
 void AttentionViews::FindOperands(const Graph& graph) {
   std::set<Position> readers;
   for (const Node& node : graph.nodes()) {
     if (!IsAttention(node)) continue;
-    for (const size_t i : RowOperandsOf(node)) readers.emplace(&node, i);
+    for (const size_t i : RowOperandsOf(node)) {
+      readers.emplace(&node, i);
+      for (const Use& use : UsesOf(node.operand(i))) {
+        if (use.user->Is("fusion")) readers.emplace(use.user, use.operand);
+      }
+    }
   }
+  const std::map<Position, TransposedOperand> of_results = loop_operands_;
   std::unordered_set<const Node*> moves;
   const auto reads_through = [&](const Node& user, const Node& move) {
     if (moves.count(&user) > 0) return true;
@@ -210,6 +305,7 @@ void AttentionViews::FindOperands(const Graph& graph) {
   for (bool changed = true; changed;) {
     moves.clear();
     operands_.clear();
+    loop_operands_ = of_results;
     for (auto node = graph.nodes().rbegin(); node != graph.nodes().rend(); ++node) {
       if (!IsMove(*node) || Contains(*node) || node->users().empty()) continue;
       if (IsResult(graph, const_cast<Node&>(*node).result())) continue;
@@ -225,10 +321,9 @@ void AttentionViews::FindOperands(const Graph& graph) {
       for (; moves.count(base.node) > 0; base = base.node->operand(0)) chain.push_back(base.node);
       StridedView view(base);
       const bool is_view =
-          std::all_of(chain.rbegin(), chain.rend(), [&](const Node* move) { return Apply(*move, view); });
-      const std::optional<AttentionView> rows = is_view ? AsRows(view) : std::nullopt;
-      if (rows) operands_.emplace(*reader, *rows);
-      reader = rows ? std::next(reader) : readers.erase(reader);
+          std::all_of(chain.rbegin(), chain.rend(), [&](const Node* move) { return Apply(*move, view); }) &&
+          (chain.empty() || AddOperand(*reader, view));
+      reader = is_view ? std::next(reader) : readers.erase(reader);
     }
     changed = readers.size() < count;
   }

@@ -1,6 +1,6 @@
 // Finds the moves around attention that its kernels make themselves, because they read and write rows at any distance:
-// q, k and v are often transposed slices of one value, and their gradients transposed parts of one. For the backend's
-// lowering.
+// q, k and v are often transposed slices of one value, and their gradients transposed parts of one. Fusions that read
+// the same values, such as the one that computes `delta`, read them where attention does. For the backend's lowering.
 
 #pragma once
 
@@ -13,6 +13,7 @@
 
 #include "backends/cuda/kernels/attention.h"
 #include "core/graph.h"
+#include "core/status.h"
 
 namespace lockstep::cuda {
 
@@ -38,6 +39,13 @@ struct AttentionView {
   AttentionRows rows;
 };
 
+// An operand of a fusion in memory: `base` has its elements in another order. As a row-major value of as many
+// dimensions, it gives the operand by a transpose. Without a permutation it is the operand.
+struct TransposedOperand {
+  Value base;
+  std::vector<int64_t> permutation;
+};
+
 // The rows of a value that is not moved. `tensor` has heads, rows and elements as its last dimensions.
 AttentionRows RowsOf(const Shape& tensor);
 
@@ -48,17 +56,29 @@ class AttentionViews {
   // The operand or result of attention or attention_grad as its kernel finds or leaves it.
   AttentionView OfOperand(const Node& node, size_t i) const;
   AttentionView OfResult(const Node& node, size_t i) const;
+  // The operand of any other node as its loop finds it.
+  TransposedOperand OfLoopOperand(const Node& node, size_t i) const;
+  // The permutations of all its operands; empty if the loop finds all of them as they are.
+  std::vector<std::vector<int64_t>> PermutationsOf(const Node& node) const;
   // True for a move that is part of such a view, and so not a step of its own.
   bool Contains(const Node& node) const { return moves_.count(&node) > 0; }
 
  private:
   using Position = std::pair<const Node*, size_t>;
+  struct Chain;  // of moves
 
-  void FindResults(const Graph& graph);
+  static Chain ChainFrom(const Graph& graph, Value value, bool with_fusions);
+  void FindOutput(const Graph& graph, const Node& attention);
+  bool WritesThrough(const Node& attention, const Chain& chain);
+  void FindGradients(const Graph& graph, const Node& attention_grad);
   void FindOperands(const Graph& graph);
+  // Lets attention or a fusion read an operand through the view, and returns false if it cannot.
+  bool AddOperand(const Position& operand, const StridedView& view);
+  bool AddLoopOperand(const Position& operand, const StridedView& view);
 
   std::unordered_set<const Node*> moves_;
   std::map<Position, AttentionView> operands_, results_;  // those whose rows kernels can read or write in this way
+  std::map<Position, TransposedOperand> loop_operands_;
 };
 
 }  // namespace lockstep::cuda

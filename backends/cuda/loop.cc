@@ -82,7 +82,8 @@ absl::Status AddLoop(const Node& node, Graph body, const std::optional<Shape>& s
   const absl::StatusOr<GridPlan> plan = AnalyzeGrid(body, c.target().grid);
   if (!plan.ok()) return plan.status();
   std::vector<int> reads, writes;
-  for (size_t i = 0; i < node.operands().size(); ++i) reads.push_back(c.ReadAs(node, node.operand(i), inputs[i]));
+  for (size_t i = 0; i < node.operands().size(); ++i)
+    reads.push_back(c.ReadAs(node, c.attention_views().OfLoopOperand(node, i).base, inputs[i]));
   for (size_t i = 0; i < node.num_results(); ++i) {
     writes.push_back(c.WriteAs(EmitContext::ResultOf(node, i), node.type(i).shape == shape));
   }
@@ -104,6 +105,11 @@ bool SupportsLoop(const Node& node) {
 
 absl::Status EmitLoop(const Node& node, EmitContext& c) {
   ASSIGN_OR_RETURN(Graph body, LoopBodyOf(node));
+  if (const std::vector<std::vector<int64_t>> permutations = c.attention_views().PermutationsOf(node);
+      !permutations.empty()) {
+    ASSIGN_OR_RETURN(body, BodyOfTransposed(body, permutations));
+    return EmitLoopOf(node, std::move(body), c);
+  }
   const std::optional<Shape> wanted =
       ChannelsLastShapeOf(node, {.is_channels_last = [&](Value value) { return c.IsChannelsLast(value); },
                                  .need = [&](Value value) { return c.Need(value); }});

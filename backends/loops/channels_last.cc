@@ -38,10 +38,17 @@ Ints FromLast(int64_t rank) {
   return permutation;
 }
 
+// Returns the value at transposed indices. This makes no copy: the loop computes the value there.
+absl::StatusOr<Value> Transposed(Value value, Ints permutation, const std::string& source, Graph& graph) {
+  ASSIGN_OR_RETURN(Node * transpose,
+                   graph.Insert({&GetOp("transpose"), {value}, {{"permutation", std::move(permutation)}}, source, {}}));
+  return transpose->result();
+}
+
 class Rewriter {
  public:
-  Rewriter(const Graph& body, const std::optional<Shape>& shape, const std::vector<bool>& inputs)
-      : body_(body), shape_(shape), rank_(shape ? shape->rank() : 0), inputs_(inputs) {}
+  Rewriter(const Graph& body, const Shape& shape, const std::vector<bool>& inputs)
+      : body_(body), shape_(shape), rank_(shape.rank()), inputs_(inputs) {}
 
   absl::StatusOr<Graph> Run() {
     Graph graph(body_.name());
@@ -57,14 +64,6 @@ class Rewriter {
 
  private:
   bool IsMoved(const Shape& shape) const { return shape == shape_; }
-
-  // Returns the value at transposed indices. This makes no copy: the loop computes the value there.
-  static absl::StatusOr<Value> Transposed(Value value, Ints permutation, const std::string& source, Graph& graph) {
-    ASSIGN_OR_RETURN(
-        Node * transpose,
-        graph.Insert({&GetOp("transpose"), {value}, {{"permutation", std::move(permutation)}}, source, {}}));
-    return transpose->result();
-  }
 
   bool ReadsMoved(size_t i) const { return inputs_.empty() ? IsMoved(body_.inputs()[i].value.shape()) : inputs_[i]; }
 
@@ -124,7 +123,7 @@ class Rewriter {
   }
 
   const Graph& body_;
-  const std::optional<Shape>& shape_;
+  const Shape& shape_;
   const int64_t rank_;
   const std::vector<bool>& inputs_;
   std::unordered_map<Value, Value, ValueHash> values_;
@@ -167,7 +166,33 @@ std::optional<Shape> ChannelsLastShapeOf(const Node& node, const LayoutFacts& fa
 
 absl::StatusOr<Graph> ChannelsLastBody(const Graph& body, const std::optional<Shape>& shape,
                                        const std::vector<bool>& inputs) {
-  return Rewriter(body, shape, inputs).Run();
+  if (shape) return Rewriter(body, *shape, inputs).Run();
+  std::vector<Ints> permutations(body.inputs().size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i]) permutations[i] = FromLast(body.inputs()[i].value.shape().rank());
+  }
+  return BodyOfTransposed(body, permutations);
+}
+
+absl::StatusOr<Graph> BodyOfTransposed(const Graph& body, const std::vector<Ints>& permutations) {
+  Graph graph(body.name());
+  std::unordered_map<Value, Value, ValueHash> values;
+  for (size_t i = 0; i < body.inputs().size(); ++i) {
+    const Input& input = body.inputs()[i];
+    Ints dims = input.value.shape().dims();
+    for (size_t dim = 0; dim < permutations[i].size(); ++dim)
+      dims[static_cast<size_t>(permutations[i][dim])] = input.value.shape().dims()[dim];
+    ASSIGN_OR_RETURN(values[input.value], graph.AddInput(input.name(), {input.value.dtype(), Shape(std::move(dims))}));
+  }
+  // All inputs come before the first node, so that a node cannot take the name of an input.
+  for (size_t i = 0; i < body.inputs().size(); ++i) {
+    Value& value = values.at(body.inputs()[i].value);
+    if (permutations[i].empty()) continue;
+    ASSIGN_OR_RETURN(value, Transposed(value, permutations[i], "", graph));
+  }
+  for (const Node& node : body.nodes()) RETURN_IF_ERROR(graph.InsertCopy(node, values).status());
+  for (const Result& result : body.results()) RETURN_IF_ERROR(graph.AddResult(result.name, values.at(result.value)));
+  return graph;
 }
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
 // Values of N,C,spatial that are channels-last in memory, as row-major N,spatial,C (docs/decisions/0006), in loops. The
-// loop compilers support only row-major values, so a loop's body is rewritten to the shapes in memory. Called by the
-// backends' loop.cc; any thread may call it.
+// loop compilers support only row-major values, so a loop's body is rewritten to the shapes in memory; also if operands
+// are in another order than channels-last. Called by the backends' loop.cc; any thread may call it.
 
 #pragma once
 
@@ -57,5 +57,10 @@ std::optional<Shape> ChannelsLastShapeOf(const Node& node, const LayoutFacts& fa
 // the order of its result's dimensions.
 absl::StatusOr<Graph> ChannelsLastBody(const Graph& body, const std::optional<Shape>& shape,
                                        const std::vector<bool>& inputs = {});
+
+// Returns the body of a loop that computes the same as `body` and finds input i in memory as a value whose transpose by
+// permutations[i] it is, or, if that is empty, as it is. The loop reads it at transposed indices, which makes no copy.
+// Requires a permutation for each input.
+absl::StatusOr<Graph> BodyOfTransposed(const Graph& body, const std::vector<std::vector<int64_t>>& permutations);
 
 }  // namespace lockstep

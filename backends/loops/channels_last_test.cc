@@ -115,6 +115,29 @@ graph @f(%x: f32[8,3,4,5], %z: f32[8,5,3,4]) -> (y: f32[8,5,3,4]) {
                                   .ToString());
 }
 
+TEST(BodyOfTransposed, ReadsInputsAtTransposedIndices) {
+  const Graph body = Parse(R"(
+graph @f(%x: f32[8,5,3], %0: f32[5,3]) -> (s: f32[8,5]) {
+  %b = broadcast %0 {dims=[1,2], shape=[8,5,3]} : f32[8,5,3]
+  %p = mul %x, %b : f32[8,5,3]
+  %s = reduce_sum %p {dims=[2]} : f32[8,5]
+  return %s
+}
+)");
+  const auto moved = BodyOfTransposed(body, {{1, 2, 0}, {}});
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  EXPECT_EQ(moved->ToString(), Parse(R"(
+graph @f(%x: f32[3,8,5], %0: f32[5,3]) -> (s: f32[8,5]) {
+  %1 = transpose %x {permutation=[1,2,0]} : f32[8,5,3]
+  %b = broadcast %0 {dims=[1,2], shape=[8,5,3]} : f32[8,5,3]
+  %p = mul %1, %b : f32[8,5,3]
+  %s = reduce_sum %p {dims=[2]} : f32[8,5]
+  return %s
+}
+)")
+                                   .ToString());
+}
+
 // --- The decision ----------------------------------------------------------------------------------------------------
 
 TEST(ChannelsLastStrides, AreThoseOfDenseMemory) {
