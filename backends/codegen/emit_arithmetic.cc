@@ -40,8 +40,8 @@ llvm::Value* ElementEmitter::Divide(DType dtype, llvm::Value* x, llvm::Value* y)
   return b_.CreateSelect(by_zero, zero, quotient);
 }
 
-bool ElementEmitter::DividesByOne(llvm::Value* x, llvm::Value* y) const {
-  return !target_.has_division && x->getType()->isVectorTy() && y->getType()->isFloatTy();
+bool ElementEmitter::DividesByOne(llvm::Value* divisor) const {
+  return !target_.has_division && divisor->getType()->isFloatTy();
 }
 
 llvm::Value* ElementEmitter::Fmod(DType dtype, llvm::Value* x, llvm::Value* y) {

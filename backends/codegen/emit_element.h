@@ -40,8 +40,8 @@ class ElementEmitter {
   static bool CallsLibm(const Node& node);
   // Requires Supports(node.op()). The arguments are register values; `error_code` must not be kLoopOk.
   llvm::Value* EmitOp(const Node& node, std::span<llvm::Value* const> arguments, int32_t error_code);
-  // Returns true if x / y is better emitted by math().DivideByOne than with a vector of equal divisors.
-  bool DividesByOne(llvm::Value* x, llvm::Value* y) const;
+  // Returns true if quotients by this number are better emitted by math().DivideByOne than as divisions.
+  bool DividesByOne(llvm::Value* divisor) const;
   llvm::Value* Convert(llvm::Value* x, DType from, DType to);
   llvm::Value* Bitcast(llvm::Value* x, DType from, DType to);
 

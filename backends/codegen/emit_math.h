@@ -52,7 +52,7 @@ class MathEmitter {
   Value* Atanh(Value* x);
   Value* Pow(Value* x, Value* y);
   Value* Fmod(Value* x, Value* y);
-  // Divides a vector of f32 by one number, with work that is done once for `divisor`. Requires has_fma.
+  // Divides f32, scalars or vectors, by one number, with work that is done once for `divisor`. Requires has_fma.
   Value* DivideByOne(Value* x, Value* divisor);
 
  private:

@@ -196,7 +196,9 @@ IrValue* LoopElements::QuotientByOne(const Element& element, const Values& vecto
   if (!element.node->Is("div")) return nullptr;
   const auto by = static_cast<size_t>(element.arguments[1]);
   IrValue *dividend = vectors[static_cast<size_t>(element.arguments[0])], *divisor = scalars_[by];
-  if (!dividend || !divisor || !emit_.DividesByOne(dividend, divisor)) return nullptr;
+  // A thread computes one quotient by this divisor if it has neither several lanes nor a loop over a row.
+  const bool is_shared = access_.lanes > 1 || nest_.reduced.back();
+  if (!dividend || !divisor || !is_shared || !emit_.DividesByOne(divisor)) return nullptr;
   // LLVM multiplies by the inverse of a power of two.
   int exponent = 0;
   const bool is_constant = nest_.elements[by].kind == Element::Kind::kConstant;

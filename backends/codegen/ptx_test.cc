@@ -131,6 +131,19 @@ TEST(Ptx, ANumberARowDividesByItsReciprocal) {
   EXPECT_EQ(Occurrences(by_eight, "fma.rn.f32"), 0U);
 }
 
+// The elements of these rows are no whole vectors, and each thread has many of a row.
+TEST(Ptx, ANumberARowDividesByItsReciprocalInALoop) {
+  const std::string ptx = PtxOf(Parse(R"(graph @f(%x: f32[64,50257]) -> (z: f32[64,50257]) {
+    %s = reduce_sum %x {dims=[1]} : f32[64]
+    %b = broadcast %s {dims=[0], shape=[64,50257]} : f32[64,50257]
+    %z = div %x, %b : f32[64,50257]
+    return %z
+  })"))
+                              .value();
+  EXPECT_EQ(Occurrences(ptx, "div.rn.f32"), 0U) << ptx;
+  EXPECT_EQ(Occurrences(ptx, "rcp.rn.f32"), 1U);
+}
+
 TEST(Ptx, MaximaAreInstructionsThatKeepNan) {
   const std::string ptx = PtxOf(Parse(R"(graph @f(%x: f32[4194304], %y: f32[4194304]) -> (z: f32[4194304]) {
     %m = max %x, %y : f32[4194304]
