@@ -68,22 +68,6 @@ bool IsResult(const Graph& graph, Value value) {
                      [&](const Result& result) { return result.value == value; });
 }
 
-// A place where a value is read; nowhere if `user` is null.
-struct Use {
-  const Node* user = nullptr;
-  size_t operand = 0;
-};
-
-std::vector<Use> UsesOf(Value value) {
-  std::vector<Use> uses;
-  for (const Node* user : std::set<const Node*>(value.node->users().begin(), value.node->users().end())) {
-    for (size_t i = 0; i < user->operands().size(); ++i) {
-      if (user->operand(i) == value) uses.push_back({user, i});
-    }
-  }
-  return uses;
-}
-
 Ints Inverse(const Ints& permutation) {
   Ints inverse(permutation.size());
   for (size_t i = 0; i < permutation.size(); ++i) inverse[At(permutation[i])] = static_cast<int64_t>(i);
@@ -154,6 +138,16 @@ struct AttentionViews::Chain {
   Use use;    // the only use of `end`; null if there are several, or if it is a result
   std::vector<std::pair<size_t, Use>> fusions;  // that read the operand of the move at this position
 };
+
+std::vector<AttentionViews::Use> AttentionViews::UsesOf(Value value) {
+  std::vector<Use> uses;
+  for (const Node* user : std::set<const Node*>(value.node->users().begin(), value.node->users().end())) {
+    for (size_t i = 0; i < user->operands().size(); ++i) {
+      if (user->operand(i) == value) uses.push_back({user, i});
+    }
+  }
+  return uses;
+}
 
 // Follows `value` as long as a move is its only use, besides fusions if `with_fusions`.
 AttentionViews::Chain AttentionViews::ChainFrom(const Graph& graph, Value value, bool with_fusions) {

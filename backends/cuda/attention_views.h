@@ -65,8 +65,13 @@ class AttentionViews {
 
  private:
   using Position = std::pair<const Node*, size_t>;
+  struct Use {  // a place where a value is read; nowhere if `user` is null
+    const Node* user = nullptr;
+    size_t operand = 0;
+  };
   struct Chain;  // of moves
 
+  static std::vector<Use> UsesOf(Value value);
   static Chain ChainFrom(const Graph& graph, Value value, bool with_fusions);
   void FindOutput(const Graph& graph, const Node& attention);
   bool WritesThrough(const Node& attention, const Chain& chain);
