@@ -97,6 +97,11 @@ docs: build ## Generate docs/ops.md, docs/onnx.md, docs/options.md and the stubs
 	.venv/bin/python tools/options_document.py
 	.venv/bin/python -m nanobind.stubgen -q -P -m lockstep._lockstep -o python_bindings/lockstep/_lockstep.pyi
 
+site: setup ## Build the site of docs/ and the Python API into build/site; installs MkDocs (python3 -m http.server -d build/site)
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-site.txt
+	@# Not with --quiet, which hides warnings from the strict mode, too.
+	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/mkdocs build -f tools/site/mkdocs.yml
+
 format: setup ## Format C++ and Python in place
 	@clang-format-19 -i $(CPP_FILES)
 	@.venv/bin/ruff check --fix-only --quiet $(PYTHON_FILES)
@@ -120,4 +125,4 @@ clean: ## Remove the results of building and training (not .venv, not the cache)
 	rm -rf build
 	rm -f python_bindings/lockstep/_lockstep.so
 
-.PHONY: help setup build train test test-everything includes test-asan test-tsan mutants fuzz faults cuda-abi cuda-bundle wheel wheel-check bench scaling docs format lint tidy clean
+.PHONY: help setup build train test test-everything includes test-asan test-tsan mutants fuzz faults cuda-abi cuda-bundle wheel wheel-check bench scaling docs site format lint tidy clean

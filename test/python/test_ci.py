@@ -63,7 +63,7 @@ def test_all_steps_run(tmp_path: Path) -> None:
     table = [line for line in lines if re.fullmatch(r"ci: .{48} +\d+ s", line)]
     assert [line[4:52].strip() for line in table] == [
         "set-up",
-        "PyTorch and its ONNX exporter",
+        "PyTorch, its ONNX exporter, MkDocs",
         "sshd and rsync",
         "format and lint",
         "make build",
