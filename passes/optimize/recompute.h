@@ -9,7 +9,9 @@
 //
 // Recomputed values have the same bits. Only cheap ops are recomputed. The values that they read live longer, by at
 // most as many bytes as are no longer stored (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, in
-// its simplest form).
+// its simplest form). If a value stays stored because another kernel reads it, a loop recomputes it only if what it
+// reads besides is at most a sixteenth of the value, such as the vectors of a normalisation. If one of these is a state
+// that is updated before, the update cannot be in place, and a copy of the vector is added.
 
 #pragma once
 
