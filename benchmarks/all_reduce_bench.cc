@@ -95,7 +95,7 @@ Row Measure(Communicator& world, size_t bytes, double seconds) {
 int Main(int argc, char** argv) {
   bool json = false;
   double seconds = 2;
-  MpiOptions options;
+  WorldOptions options;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--json") json = true;

@@ -41,11 +41,11 @@ bool IsSecond(const char* what, nb::handle value, const char* first, const char*
 }
 
 nb::object MakeMpi(nb::handle timeout, nb::handle between_hosts, nb::handle order, nb::handle routes) {
-  using BetweenHosts = MpiOptions::BetweenHosts;
-  MpiOptions options{.communicator = OptionsOf(timeout)};
+  using BetweenHosts = WorldOptions::BetweenHosts;
+  WorldOptions options{.communicator = OptionsOf(timeout)};
   if (IsSecond("between_hosts", between_hosts, "tcp", "mpi")) options.between_hosts = BetweenHosts::kMpi;
   options.communicator.in_rank_order = IsSecond("order", order, "any", "rank");
-  if (IsSecond("routes", routes, "measured", "default")) options.routes = MpiOptions::Routes::kDefault;
+  if (IsSecond("routes", routes, "measured", "default")) options.routes = WorldOptions::Routes::kDefault;
   std::unique_ptr<Communicator> communicator;
   {
     ReleasedGil released;

@@ -175,7 +175,7 @@ void Tell(int rank, absl::Time begin, const absl::Status& status) {
 }
 
 absl::Status RunProcess(const Plan& plan, const Backend& backend, cuda::FakeDriver& driver) {
-  MpiOptions options;
+  WorldOptions options;
   options.communicator.timeout = plan.what == "stop" ? kTimeout : absl::Minutes(2);
   ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> world, CreateMpi(options));
   ASSIGN_OR_RETURN(const std::vector<std::string> processes,

@@ -36,7 +36,7 @@ std::string RankText() {
   return rank == nullptr ? "" : rank;
 }
 
-absl::Status DieInACollective(const MpiOptions& options, int victim) {
+absl::Status DieInACollective(const WorldOptions& options, int victim) {
   absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
   if (!world.ok()) return world.status();
   Communicator& c = **world;
@@ -57,7 +57,7 @@ absl::Status DieInACollective(const MpiOptions& options, int victim) {
 }
 
 // All ranks reduce until an error. Rank `victim` is stopped after `milliseconds`, and killed at the end.
-absl::Status StopInACollective(MpiOptions options, int victim, int milliseconds) {
+absl::Status StopInACollective(WorldOptions options, int victim, int milliseconds) {
   options.communicator.timeout = absl::Seconds(4);  // also limits the start of all ranks, despite other load
   absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
   if (!world.ok()) return world.status();
@@ -88,7 +88,7 @@ absl::Status StopInACollective(MpiOptions options, int victim, int milliseconds)
 }
 
 // All ranks reduce until an error, which each writes to a file.
-absl::Status ReduceForever(const MpiOptions& options, const std::string& file) {
+absl::Status ReduceForever(const WorldOptions& options, const std::string& file) {
   absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
   if (!world.ok()) return world.status();
   Communicator& c = **world;
@@ -107,7 +107,7 @@ absl::Status ReduceForever(const MpiOptions& options, const std::string& file) {
 
 // All ranks create a communicator and end. Rank `late_init` arrives late by `by`, rank `late_finalize` leaves late by
 // it.
-absl::Status ComeAndGo(const MpiOptions& options, int late_init, int late_finalize, absl::Duration by) {
+absl::Status ComeAndGo(const WorldOptions& options, int late_init, int late_finalize, absl::Duration by) {
   const std::string rank = RankText();
   if (rank.empty()) return absl::FailedPreconditionError("not under mpirun");
   if (std::stoi(rank) == late_init) absl::SleepFor(by);
@@ -119,7 +119,7 @@ absl::Status ComeAndGo(const MpiOptions& options, int late_init, int late_finali
 }
 
 // Rank `single` initialises MPI itself, for one thread. All ranks try to create a communicator.
-absl::Status InitializeForOneThread(const MpiOptions& options, int single) {
+absl::Status InitializeForOneThread(const WorldOptions& options, int single) {
   const std::string rank = RankText();
   if (rank.empty()) return absl::FailedPreconditionError("not under mpirun");
   const bool is_single = std::stoi(rank) == single;
@@ -134,9 +134,9 @@ absl::Status InitializeForOneThread(const MpiOptions& options, int single) {
 
 // Makes a world for a case. All ranks arrive at about the same time, because a world with a short timeout would fail
 // otherwise.
-absl::StatusOr<std::unique_ptr<Communicator>> MakeWorld(MpiOptions options, const ConformanceCase& test,
+absl::StatusOr<std::unique_ptr<Communicator>> MakeWorld(WorldOptions options, const ConformanceCase& test,
                                                         bool in_rank_order) {
-  MpiOptions patient = options;
+  WorldOptions patient = options;
   patient.communicator = {};
   absl::StatusOr<std::unique_ptr<Communicator>> meeting = CreateMpi(patient);
   if (meeting.ok()) (void)(*meeting)->Barrier("before a case");
@@ -164,7 +164,7 @@ bool RunCase(const ConformanceCase& test, std::unique_ptr<Communicator> world, i
   return status.ok();
 }
 
-int RunCases(const MpiOptions& options, int ranks, bool in_rank_order, const std::string& only) {
+int RunCases(const WorldOptions& options, int ranks, bool in_rank_order, const std::string& only) {
   std::atomic<int> passed{0}, failed{0};
   int rank = -1;
   std::string host;
@@ -206,8 +206,8 @@ int RunCases(const MpiOptions& options, int ranks, bool in_rank_order, const std
 }
 
 int Main(int argc, char** argv) {
-  MpiOptions options;
-  options.routes = MpiOptions::Routes::kDefault;
+  WorldOptions options;
+  options.routes = WorldOptions::Routes::kDefault;
   int ranks = argc > 1 ? std::atoi(argv[1]) : 0;
   std::string loop, only;
   bool in_rank_order = false;
@@ -218,9 +218,9 @@ int Main(int argc, char** argv) {
     if (argument.rfind("max_group=", 0) == 0) options.max_group = std::stoi(argument.substr(10));
     if (argument == "in_rank_order") in_rank_order = true;
     if (argument == "by_mpi=all" || argument == "by_mpi=" + RankText())
-      options.between_hosts = MpiOptions::BetweenHosts::kMpi;
+      options.between_hosts = WorldOptions::BetweenHosts::kMpi;
     if (argument.rfind("route=", 0) == 0) options.preferred_route = RouteNamed(argument.substr(6));
-    if (argument == "measured=" + RankText()) options.routes = MpiOptions::Routes::kMeasured;
+    if (argument == "measured=" + RankText()) options.routes = WorldOptions::Routes::kMeasured;
     if (argument.rfind("loop=", 0) == 0) loop = argument.substr(5);
     if (argument.rfind("die=", 0) == 0) victim = std::stoi(argument.substr(4));
     if (argument.rfind("stop=", 0) == 0) stopped = std::stoi(argument.substr(5));

@@ -116,8 +116,8 @@ absl::Status GoesAsTheTableSays(RankCommunicator& c, const Job& job, Route route
 
 absl::Status Run(const Job& job, int ranks) {
   Watched watched;
-  MpiOptions options;
-  options.routes = MpiOptions::Routes::kDefault;
+  WorldOptions options;
+  options.routes = WorldOptions::Routes::kDefault;
   options.communicator.timeout = absl::Seconds(60);
   options.around_links = [&](std::unique_ptr<Links> links) { return WatchLinks(std::move(links), &watched); };
   ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> world, CreateMpi(options));

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "absl/time/clock.h"
+#include "core/status.h"
 #include "runtime/comm/mpi/mpi_files.h"
 #include "runtime/comm/mpi/mpi_wait.h"
 #include "runtime/process/clock.h"

@@ -9,6 +9,7 @@
 
 #include "core/status.h"
 #include "runtime/comm/mpi/mpi_calls.h"
+#include "runtime/comm/mpi/mpi_introduction.h"
 #include "runtime/comm/mpi/mpi_world.h"
 #include "runtime/process/process.h"
 
@@ -48,14 +49,13 @@ struct RankInJob {
 
 // Joins the ranks of the job. Returns this one's number among all.
 absl::StatusOr<int> Join(Job& job, const RoleCounts& roles, const RankInJob& mine, absl::Duration limit) {
-  int rank = 0, size = 1;
-  Mpi().Comm_rank(Mpi().comm_world, &rank);
-  Mpi().Comm_size(Mpi().comm_world, &size);
+  MpiIntroduction ranks(Mpi().comm_world, limit);
+  const int rank = ranks.rank(), size = ranks.size();
   if (roles.workers + roles.servers != size) {
     return FailedPrecondition() << kWorkers << "=" << roles.workers << " and " << kServers << "=" << roles.servers
                                 << " are " << roles.workers + roles.servers << " ranks, and the MPI job has " << size;
   }
-  ASSIGN_OR_RETURN(const std::vector<RankInJob> all, GatherFacts(Mpi().comm_world, size, mine, limit));
+  ASSIGN_OR_RETURN(const std::vector<RankInJob> all, GatherFacts(ranks, mine));
   for (int r = 0; r < size; ++r) {
     if (all[static_cast<size_t>(r)].is_server == (r >= roles.workers)) continue;
     return FailedPrecondition() << "rank " << r << " on host " << all[static_cast<size_t>(r)].facts.host << " is a "
