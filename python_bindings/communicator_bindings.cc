@@ -10,6 +10,7 @@
 #include "python_bindings/errors.h"
 #include "python_bindings/released_gil.h"
 #include "runtime/comm/in_process.h"
+#include "runtime/comm/mpi/from_environment.h"
 #include "runtime/comm/mpi/mpi.h"
 #include "runtime/communicator.h"
 #include "runtime/exclusive_use.h"
@@ -40,16 +41,21 @@ bool IsSecond(const char* what, nb::handle value, const char* first, const char*
   return nb::cast<std::string>(checked) == second;
 }
 
-nb::object MakeMpi(nb::handle timeout, nb::handle between_hosts, nb::handle order, nb::handle routes) {
-  using BetweenHosts = WorldOptions::BetweenHosts;
+// The options that communicators of processes have in common.
+WorldOptions OptionsOf(nb::handle timeout, nb::handle order, nb::handle routes) {
   WorldOptions options{.communicator = OptionsOf(timeout)};
-  if (IsSecond("between_hosts", between_hosts, "tcp", "mpi")) options.between_hosts = BetweenHosts::kMpi;
   options.communicator.in_rank_order = IsSecond("order", order, "any", "rank");
   if (IsSecond("routes", routes, "measured", "default")) options.routes = WorldOptions::Routes::kDefault;
+  return options;
+}
+
+using MakeWorld = absl::StatusOr<std::unique_ptr<Communicator>> (*)(const WorldOptions& options);
+
+nb::object WorldOf(MakeWorld make, const WorldOptions& options) {
   std::unique_ptr<Communicator> communicator;
   {
     ReleasedGil released;
-    communicator = ValueOrThrow(CreateMpi(options));
+    communicator = ValueOrThrow(make(options));
     // Servers detect from connections which workers are alive, so all workers connect even if they use no servers.
     const absl::Status connected = ConnectToServersOfJob(options.communicator.timeout).status();
     if (!connected.ok()) communicator->Abort(connected);
@@ -59,6 +65,16 @@ nb::object MakeMpi(nb::handle timeout, nb::handle between_hosts, nb::handle orde
   world.attr("_in_rank_order") = options.communicator.in_rank_order;
   nb::module_::import_("lockstep._base.excepthook").attr("abort_on_exception")(world);
   return world;
+}
+
+nb::object MakeMpi(nb::handle timeout, nb::handle between_hosts, nb::handle order, nb::handle routes) {
+  WorldOptions options = OptionsOf(timeout, order, routes);
+  if (IsSecond("between_hosts", between_hosts, "tcp", "mpi")) options.between_hosts = WorldOptions::BetweenHosts::kMpi;
+  return WorldOf(CreateMpi, options);
+}
+
+nb::object MakeFromEnvironment(nb::handle timeout, nb::handle order, nb::handle routes) {
+  return WorldOf(CreateFromEnvironment, OptionsOf(timeout, order, routes));
 }
 
 std::vector<std::unique_ptr<Communicator>> MakeInProcess(nb::handle n, nb::handle timeout) {
@@ -141,6 +157,20 @@ void BindMakers(CommunicatorClass& communicator) {
           nb::sig("def mpi(timeout: float = 600.0, between_hosts: str = 'tcp', order: str = 'any', routes: str = "
                   "'measured') -> Communicator"))
       .def_static(
+          "from_environment", &MakeFromEnvironment, "timeout"_a.none() = kDefaultTimeout, "order"_a.none() = "any",
+          "routes"_a.none() = "measured",
+          "The communicator of the ranks that `torchrun`, accelerate or Kubernetes' PyTorchJob started, without MPI:\n"
+          "they meet at rank 0, by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment. Without\n"
+          "RANK and WORLD_SIZE it is `mpi()`: the ranks of `mpirun`, or one rank.\n\n"
+          "Where torchrun's agent uses MASTER_PORT itself, ranks meet at the next port. Ranks may come in any order.\n"
+          "Those that do not come within the timeout are named by all others. There are no parameter servers.\n\n"
+          "Example:\n"
+          "  >>> world = lockstep.Communicator.from_environment()  # torchrun --nproc-per-node 2 train.py\n\n"
+          "Args:\n"
+          "  timeout, order, routes: as of `mpi()`.",
+          nb::sig("def from_environment(timeout: float = 600.0, order: str = 'any', routes: str = 'measured') "
+                  "-> Communicator"))
+      .def_static(
           "single", [] { return ValueOrThrow(CreateSingle()); }, "A world of one rank, without communication.")
       .def_static("in_process", &MakeInProcess, "n"_a.none(), "timeout"_a.none() = kDefaultTimeout,
                   "Returns n communicators of one world, one for each of n threads of this process.\n\n"
@@ -153,7 +183,8 @@ void BindMakers(CommunicatorClass& communicator) {
 void BindCommunicatorFacts(CommunicatorClass& communicator) {
   communicator.def_prop_ro("rank", &Communicator::rank, "This rank's number, from 0.")
       .def_prop_ro("size", &Communicator::size, "The number of ranks.")
-      .def_prop_ro("transport", &Communicator::transport, "The transport: \"in_process\", \"shared_memory\", \"mpi\".")
+      .def_prop_ro("transport", &Communicator::transport,
+                   "The transport: \"in_process\", \"shared_memory\", \"mpi\", \"rendezvous\".")
       .def_prop_ro("ranks_on_this_host", &Communicator::ranks_on_this_host,
                    "The number of ranks on this rank's host, including this one.")
       .def("host", &HostOf, "rank"_a.none(), "The name of the host on which a rank runs.",

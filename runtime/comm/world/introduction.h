@@ -1,5 +1,5 @@
 // The ranks of a job before they form a world: each knows its number and how many there are, and they exchange facts,
-// such as where each of them listens. Implementations: MPI (runtime/comm/mpi/mpi.h).
+// such as where each of them listens. Implementations: MPI (mpi_introduction.h) and TCP (rendezvous.h).
 
 #pragma once
 

@@ -1,0 +1,431 @@
+#include "runtime/comm/world/rendezvous.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "core/status.h"
+#include "runtime/comm/host/control_block.h"
+#include "runtime/comm/network/sockets.h"
+#include "runtime/process/clock.h"
+#include "runtime/process/process.h"
+
+namespace lockstep {
+namespace {
+
+constexpr char kMagic[8] = {'L', 'O', 'C', 'K', 'S', 'T', 'E', 'P'};
+constexpr uint32_t kVersion = 1;                               // of the messages below
+constexpr absl::Duration kPause = absl::Milliseconds(100);     // between two attempts to connect
+constexpr absl::Duration kAttempt = absl::Seconds(5);          // for one attempt
+constexpr absl::Duration kIntroduction = absl::Seconds(5);     // for a newcomer to say who it is
+constexpr absl::Duration kFarewell = absl::Milliseconds(500);  // for the last message to a rank
+
+// The messages. Plain data, sent as bytes between machines of one kind.
+struct Hello {
+  char magic[8] = {};
+  uint32_t version = 0;
+  int32_t rank = -1, size = 0, process = 0;
+  char job[64] = {};
+  char host[kHostBytes] = {};
+};
+// Rank 0's answer, and the beginning of each of its later messages. `bytes` follow if the code is 0.
+struct Verdict {
+  char magic[8] = {};
+  int32_t code = 0;  // absl::StatusCode
+  uint32_t bytes = 0;
+  char message[512] = {};
+};
+
+Verdict VerdictOf(const absl::Status& status, size_t bytes = 0) {
+  Verdict verdict{.code = static_cast<int32_t>(status.code()), .bytes = static_cast<uint32_t>(bytes)};
+  std::memcpy(verdict.magic, kMagic, sizeof(kMagic));
+  CopyText(std::string_view(status.message().data(), status.message().size()), verdict.message,
+           sizeof(verdict.message));
+  return verdict;
+}
+
+absl::Status SystemError(const std::string& what, int error) {
+  return ErrorStream(absl::StatusCode::kUnavailable) << what << ": " << std::strerror(error);
+}
+
+// Waits until the descriptor is ready for `events`. Returns false at the deadline.
+bool IsReady(int descriptor, short events, absl::Duration deadline) {
+  while (true) {
+    const absl::Duration left = deadline - SteadyNow();
+    pollfd poll_of{.fd = descriptor, .events = events, .revents = 0};
+    const int64_t milliseconds = std::clamp<int64_t>(absl::ToInt64Milliseconds(left) + 1, 0, 1000);
+    if (poll(&poll_of, 1, left <= absl::ZeroDuration() ? 0 : static_cast<int>(milliseconds)) > 0) return true;
+    if (left <= absl::ZeroDuration()) return false;
+  }
+}
+
+// A connection. Its descriptor does not block.
+class Peer {
+ public:
+  explicit Peer(Descriptor connection) : connection_(std::move(connection)) {
+    const int on = 1;
+    setsockopt(connection_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  }
+
+  int descriptor() const { return connection_.get(); }
+
+  // Each of these moves all bytes or returns an error: DeadlineExceeded, or Unavailable if the peer has gone.
+  absl::Status Send(const void* data, size_t bytes, absl::Duration deadline) {
+    return Move(POLLOUT, bytes, deadline, [&](size_t done) {
+      return send(connection_.get(), static_cast<const char*>(data) + done, bytes - done, MSG_NOSIGNAL);
+    });
+  }
+  absl::Status Receive(void* data, size_t bytes, absl::Duration deadline) {
+    return Move(POLLIN, bytes, deadline,
+                [&](size_t done) { return recv(connection_.get(), static_cast<char*>(data) + done, bytes - done, 0); });
+  }
+  // Receives what is there of `bytes`, of which `got` are there already. Returns false if the peer has gone.
+  bool ReceiveSome(void* data, size_t bytes, size_t& got) {
+    const ssize_t moved = recv(connection_.get(), static_cast<char*>(data) + got, bytes - got, 0);
+    if (moved > 0) got += static_cast<size_t>(moved);
+    return moved > 0 || (moved < 0 && (errno == EAGAIN || errno == EINTR));
+  }
+
+ private:
+  template <typename MoveSome>
+  absl::Status Move(short event, size_t bytes, absl::Duration deadline, MoveSome some) {
+    for (size_t done = 0; done < bytes;) {
+      const ssize_t moved = some(done);
+      if (moved > 0) {
+        done += static_cast<size_t>(moved);
+      } else if (moved == 0) {
+        return ErrorStream(absl::StatusCode::kUnavailable) << "the connection was closed";
+      } else if (errno == EAGAIN || errno == EINTR) {
+        if (!IsReady(connection_.get(), event, deadline))
+          return ErrorStream(absl::StatusCode::kDeadlineExceeded) << "there was no answer";
+      } else {
+        return SystemError("the connection was lost", errno);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  Descriptor connection_;
+};
+
+std::string PlaceOf(const Rendezvous& place) { return place.host + ":" + std::to_string(place.port); }
+
+// --- Rank 0 ----------------------------------------------------------------------------------------------------------
+
+absl::StatusOr<Descriptor> Listen(const Rendezvous& place) {
+  for (const int family : {AF_INET6, AF_INET}) {  // an IPv6 socket takes IPv4, too, where there is IPv6
+    Descriptor listener(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!listener) continue;
+    const int on = 1, off = 0;
+    setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    sockaddr_in6 six{};
+    sockaddr_in four{};
+    six.sin6_family = AF_INET6, four.sin_family = AF_INET;
+    six.sin6_port = four.sin_port = htons(place.port);
+    if (family == AF_INET6) setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    const int bound = family == AF_INET6 ? bind(listener.get(), reinterpret_cast<sockaddr*>(&six), sizeof(six))
+                                         : bind(listener.get(), reinterpret_cast<sockaddr*>(&four), sizeof(four));
+    if (bound == 0 && listen(listener.get(), SOMAXCONN) == 0) return listener;
+    if (errno == EADDRINUSE) {
+      return FailedPrecondition() << "rank 0 cannot listen at port " << place.port
+                                  << ", where the ranks meet, as another program does: another job on this host, or a "
+                                  << "service. Choose another MASTER_PORT";
+    }
+    if (family == AF_INET) return SystemError("rank 0 cannot listen at port " + std::to_string(place.port), errno);
+  }
+  return SystemError("rank 0 cannot listen at port " + std::to_string(place.port), errno);
+}
+
+// Rank 0, which has a connection to each other rank.
+class Host final : public Introduction {
+ public:
+  Host(const Rendezvous& place, absl::Duration limit) : place_(place), limit_(limit) {}
+
+  int rank() const override { return 0; }
+  int size() const override { return place_.size; }
+
+  absl::Status Meet() {
+    const absl::Duration deadline = SteadyNow() + limit_;
+    ASSIGN_OR_RETURN(const Descriptor listener, Listen(place_));
+    std::vector<Newcomer> newcomers;
+    while (static_cast<int>(peers_.size()) < place_.size - 1) {
+      std::vector<pollfd> polled = {{.fd = listener.get(), .events = POLLIN, .revents = 0}};
+      for (const Newcomer& each : newcomers)
+        polled.push_back({.fd = each.peer.descriptor(), .events = POLLIN, .revents = 0});
+      poll(polled.data(), polled.size(), 100);
+      const absl::Duration now = SteadyNow();
+      if (now >= deadline) return TellAll(Missing());
+      for (int accepted; (accepted = accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;)
+        newcomers.push_back({.peer = Peer(Descriptor(accepted)), .until = now + kIntroduction});
+      std::erase_if(newcomers, [&](Newcomer& each) { return !Hear(each, now); });
+    }
+    for (auto& [rank, member] : peers_) RETURN_IF_ERROR(Say(rank, member, VerdictOf(absl::OkStatus()), {}));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<std::byte>> Gather(std::span<const std::byte> mine) override {
+    const absl::Duration deadline = SteadyNow() + limit_;
+    std::vector<std::byte> all(mine.begin(), mine.end());
+    for (auto& [rank, member] : peers_) {
+      std::vector<std::byte> bytes(mine.size());
+      absl::Status heard = member.peer.Receive(bytes.data(), bytes.size(), deadline);
+      if (!heard.ok()) return TellAll(Annotate(heard, NameOf(rank, member)));
+      all.insert(all.end(), bytes.begin(), bytes.end());
+    }
+    for (auto& [rank, member] : peers_)
+      RETURN_IF_ERROR(Say(rank, member, VerdictOf(absl::OkStatus(), all.size()), all));
+    return all;
+  }
+
+ private:
+  struct Newcomer {
+    Peer peer;
+    Hello hello = {};
+    size_t got = 0;
+    absl::Duration until;
+  };
+  struct Member {
+    Peer peer;
+    std::string host;
+  };
+
+  static std::string NameOf(int rank, const Member& member) {
+    return "rank " + std::to_string(rank) + " on host " + member.host + ", while the ranks meet";
+  }
+
+  // Hears a newcomer. Returns false once it is a member or was turned away.
+  bool Hear(Newcomer& newcomer, absl::Duration now) {
+    if (!newcomer.peer.ReceiveSome(&newcomer.hello, sizeof(Hello), newcomer.got) || now >= newcomer.until) return false;
+    Hello& hello = newcomer.hello;
+    const size_t known = std::min(newcomer.got, sizeof(kMagic));
+    if (std::memcmp(hello.magic, kMagic, known) != 0) return false;  // something else, such as a browser
+    if (newcomer.got < sizeof(Hello)) return true;
+    hello.job[sizeof(hello.job) - 1] = hello.host[sizeof(hello.host) - 1] = '\0';
+    if (const absl::Status checked = Check(hello); !checked.ok()) {
+      const Verdict verdict = VerdictOf(checked);
+      (void)newcomer.peer.Send(&verdict, sizeof(verdict), now + kFarewell);
+      refused_ = std::string(checked.message());
+    } else {
+      peers_.emplace(hello.rank, Member{std::move(newcomer.peer), hello.host});
+    }
+    return false;
+  }
+
+  absl::Status Check(const Hello& hello) const {
+    const std::string who = "process " + std::to_string(hello.process) + " on host " + hello.host;
+    if (hello.version != kVersion) {
+      return FailedPrecondition() << who << " has a Lockstep that meets by version " << hello.version
+                                  << ", and rank 0 by version " << kVersion;
+    }
+    if (hello.job != place_.job) {
+      return FailedPrecondition() << who << " belongs to job '" << hello.job << "', and rank 0 on host " << HostName()
+                                  << " to job '" << place_.job << "': two jobs meet at port " << place_.port;
+    }
+    if (hello.size != place_.size) {
+      return FailedPrecondition() << who << " expects " << hello.size << " ranks, and rank 0 on host " << HostName()
+                                  << " expects " << place_.size << ": WORLD_SIZE differs, or two jobs meet at port "
+                                  << place_.port;
+    }
+    if (hello.rank < 1 || hello.rank >= place_.size || peers_.contains(hello.rank)) {
+      return FailedPrecondition() << who << " is rank " << hello.rank << ", which another process is already";
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Missing() const {
+    std::string names;
+    for (int r = 1; r < place_.size; ++r) {
+      if (!peers_.contains(r)) names += (names.empty() ? "rank " : ", rank ") + std::to_string(r);
+    }
+    ErrorStream error(absl::StatusCode::kDeadlineExceeded);
+    error << "of " << place_.size << " ranks, " << names << " did not come to " << PlaceOf(place_) << " within "
+          << absl::FormatDuration(limit_);
+    if (!refused_.empty()) error << "; turned away: " << refused_;
+    return error;
+  }
+
+  // Tells all members the error, and returns it.
+  absl::Status TellAll(const absl::Status& error) {
+    const Verdict verdict = VerdictOf(error);
+    for (auto& [rank, member] : peers_) (void)member.peer.Send(&verdict, sizeof(verdict), SteadyNow() + kFarewell);
+    return error;
+  }
+
+  absl::Status Say(int rank, Member& member, const Verdict& verdict, std::span<const std::byte> bytes) {
+    const absl::Duration deadline = SteadyNow() + limit_;
+    absl::Status said = member.peer.Send(&verdict, sizeof(verdict), deadline);
+    if (said.ok()) said = member.peer.Send(bytes.data(), bytes.size(), deadline);
+    return said.ok() ? said : TellAll(Annotate(said, NameOf(rank, member)));
+  }
+
+  const Rendezvous place_;
+  const absl::Duration limit_;
+  std::map<int, Member> peers_;  // by rank
+  std::string refused_;          // the last process that was turned away
+};
+
+// --- The other ranks -------------------------------------------------------------------------------------------------
+
+// Connects to one of the host's addresses. Returns Unavailable if rank 0 may be there later.
+absl::StatusOr<Peer> Connect(const Rendezvous& place, absl::Duration deadline) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int failed = getaddrinfo(place.host.c_str(), std::to_string(place.port).c_str(), &wanted, &found);
+  if (failed != 0) {
+    return ErrorStream(absl::StatusCode::kUnavailable)
+           << "the host '" << place.host << "' of MASTER_ADDR has no address: " << gai_strerror(failed);
+  }
+  absl::Status last = NotFound();
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    Descriptor connection(socket(each->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    int error = connection && connect(connection.get(), each->ai_addr, each->ai_addrlen) == 0 ? 0 : errno;
+    if (error == EINPROGRESS) {
+      socklen_t length = sizeof(error);
+      if (!IsReady(connection.get(), POLLOUT, std::min(deadline, SteadyNow() + kAttempt))) error = ETIMEDOUT;
+      else getsockopt(connection.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    }
+    if (error == 0) {
+      freeaddrinfo(found);
+      return Peer(std::move(connection));
+    }
+    last = SystemError("connecting", error);
+  }
+  freeaddrinfo(found);
+  return last;
+}
+
+class Guest final : public Introduction {
+ public:
+  Guest(const Rendezvous& place, absl::Duration limit) : place_(place), limit_(limit), peer_(Descriptor()) {}
+
+  int rank() const override { return place_.rank; }
+  int size() const override { return place_.size; }
+
+  absl::Status Meet() {
+    const absl::Duration deadline = SteadyNow() + limit_;
+    Hello hello{.version = kVersion, .rank = place_.rank, .size = place_.size, .process = getpid()};
+    std::memcpy(hello.magic, kMagic, sizeof(kMagic));
+    CopyText(place_.job, hello.job, sizeof(hello.job));
+    CopyText(HostName(), hello.host, sizeof(hello.host));
+    while (true) {
+      absl::StatusOr<Peer> peer = Connect(place_, deadline);
+      absl::Status met = peer.status();
+      if (met.ok()) {
+        peer_ = *std::move(peer);
+        met = peer_.Send(&hello, sizeof(hello), deadline);
+        // Rank 0 answers when all have come, which may be later than its own limit began.
+        if (met.ok()) met = Hear(deadline + kFarewell, nullptr);
+      }
+      if (!absl::IsUnavailable(met)) return met;
+      if (SteadyNow() + kPause >= deadline) {
+        return ErrorStream(absl::StatusCode::kDeadlineExceeded)
+               << "rank " << place_.rank << " has not met rank 0 at " << PlaceOf(place_) << " within "
+               << absl::FormatDuration(limit_) << ": " << met.message();
+      }
+      absl::SleepFor(kPause);
+    }
+  }
+
+  absl::StatusOr<std::vector<std::byte>> Gather(std::span<const std::byte> mine) override {
+    const absl::Duration deadline = SteadyNow() + limit_;
+    std::vector<std::byte> all(mine.size() * static_cast<size_t>(place_.size));
+    absl::Status gathered = peer_.Send(mine.data(), mine.size(), deadline);
+    if (gathered.ok()) gathered = Hear(deadline, &all);
+    if (absl::IsUnavailable(gathered)) return Annotate(gathered, "rank 0 at " + PlaceOf(place_) + ", while ranks meet");
+    RETURN_IF_ERROR(gathered);
+    return all;
+  }
+
+ private:
+  // Receives a verdict and, if it is good, what follows it.
+  absl::Status Hear(absl::Duration deadline, std::vector<std::byte>* bytes) {
+    Verdict verdict;
+    RETURN_IF_ERROR(peer_.Receive(&verdict.magic, sizeof(verdict.magic), deadline));
+    if (std::memcmp(verdict.magic, kMagic, sizeof(kMagic)) != 0) {
+      return FailedPrecondition() << "what listens at " << PlaceOf(place_)
+                                  << ", where the ranks meet, is no rank 0 of Lockstep";
+    }
+    RETURN_IF_ERROR(peer_.Receive(&verdict.code, sizeof(verdict) - offsetof(Verdict, code), deadline));
+    verdict.message[sizeof(verdict.message) - 1] = '\0';
+    if (verdict.code != 0) return absl::Status(static_cast<absl::StatusCode>(verdict.code), verdict.message);
+    if (bytes == nullptr) return absl::OkStatus();
+    if (verdict.bytes != bytes->size()) {
+      return FailedPrecondition() << "rank " << place_.rank << " expects " << bytes->size()
+                                  << " bytes, and rank 0 sends " << verdict.bytes
+                                  << ": their versions of Lockstep differ";
+    }
+    return peer_.Receive(bytes->data(), bytes->size(), deadline);
+  }
+
+  const Rendezvous place_;
+  const absl::Duration limit_;
+  Peer peer_;
+};
+
+// --- The environment -------------------------------------------------------------------------------------------------
+
+std::string Text(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+absl::StatusOr<int> Number(const char* name, int least, int most) {
+  const std::string text = Text(name);
+  if (text.empty())
+    return InvalidArgument() << name
+                             << " is not set, but RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT belong together";
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < least || number > most)
+    return InvalidArgument() << name << " is '" << text << "', expected a number from " << least << " to " << most;
+  return number;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<Rendezvous>> RendezvousOfEnvironment() {
+  if (Text("RANK").empty() && Text("WORLD_SIZE").empty()) return std::nullopt;
+  Rendezvous place;
+  ASSIGN_OR_RETURN(place.size, Number("WORLD_SIZE", 1, 65536));
+  ASSIGN_OR_RETURN(place.rank, Number("RANK", 0, place.size - 1));
+  if (place.size == 1) return place;
+  place.host = Text("MASTER_ADDR");
+  if (place.host.empty()) return InvalidArgument() << "MASTER_ADDR is not set, but WORLD_SIZE is " << place.size;
+  const bool agent_listens = Text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  ASSIGN_OR_RETURN(const int port, Number("MASTER_PORT", 1, agent_listens ? 65534 : 65535));
+  place.port = static_cast<uint16_t>(port + (agent_listens ? 1 : 0));
+  place.job = Text("TORCHELASTIC_RUN_ID");
+  if (const std::string restart = Text("TORCHELASTIC_RESTART_COUNT"); !restart.empty()) place.job += "/" + restart;
+  place.job = place.job.substr(0, sizeof(Hello::job) - 1);
+  return place;
+}
+
+absl::StatusOr<std::unique_ptr<Introduction>> Meet(const Rendezvous& place, absl::Duration limit) {
+  if (place.rank == 0) {
+    auto host = std::make_unique<Host>(place, limit);
+    if (place.size > 1) RETURN_IF_ERROR(host->Meet());
+    return host;
+  }
+  auto guest = std::make_unique<Guest>(place, limit);
+  RETURN_IF_ERROR(guest->Meet());
+  return guest;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,268 @@
+#include "runtime/comm/world/rendezvous.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A socket that is bound to a port of its own.
+class Port {
+ public:
+  Port() : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), length), 0);
+    EXPECT_EQ(getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    number_ = ntohs(address.sin_port);
+  }
+  ~Port() { close(socket_); }
+  int socket() const { return socket_; }
+  uint16_t number() const { return number_; }
+
+ private:
+  static int socket(int family, int type, int protocol) { return ::socket(family, type, protocol); }
+  int socket_;
+  uint16_t number_ = 0;
+};
+
+uint16_t FreePort() { return Port().number(); }
+
+std::vector<Rendezvous> Places(int size) {
+  const uint16_t port = FreePort();
+  std::vector<Rendezvous> places;
+  for (int rank = 0; rank < size; ++rank)
+    places.push_back({.rank = rank, .size = size, .host = "127.0.0.1", .port = port, .job = "job"});
+  return places;
+}
+
+using Body = std::function<absl::Status(Introduction&)>;
+
+// Meets with each place in a thread of its own, after 50 ms for each number in `late` (by place). Then calls `body`.
+// Returns the outcomes.
+std::vector<absl::Status> MeetAll(const std::vector<Rendezvous>& places, absl::Duration limit, const Body& body = {},
+                                  std::vector<int> late = {}) {
+  std::vector<absl::Status> outcomes(places.size());
+  std::vector<std::thread> threads;
+  late.resize(places.size());
+  for (size_t i = 0; i < places.size(); ++i) {
+    threads.emplace_back([&, i] {
+      absl::SleepFor(absl::Milliseconds(50 * late[i]));
+      const auto introduction = Meet(places[i], limit);
+      outcomes[i] = introduction.status();
+      if (introduction.ok() && body) outcomes[i] = body(**introduction);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return outcomes;
+}
+
+TEST(Rendezvous, RanksExchangeFactsInAnyOrderOfTheirArrival) {
+  for (const auto& late : {std::vector<int>{0, 1, 2}, {3, 0, 1}, {1, 4, 0}}) {
+    const auto outcomes = MeetAll(
+        Places(3), absl::Seconds(20),
+        [](Introduction& ranks) -> absl::Status {
+          for (int64_t round = 0; round < 3; ++round) {
+            ASSIGN_OR_RETURN(const std::vector<int64_t> all, GatherFacts(ranks, 10 * round + ranks.rank()));
+            EXPECT_THAT(all, ElementsAre(10 * round, 10 * round + 1, 10 * round + 2));
+            ASSIGN_OR_RETURN(const std::vector<char> letters,
+                             GatherFacts(ranks, static_cast<char>('a' + ranks.rank())));
+            EXPECT_THAT(letters, ElementsAre('a', 'b', 'c'));
+          }
+          return absl::OkStatus();
+        },
+        late);
+    for (const absl::Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome;
+  }
+}
+
+TEST(Rendezvous, RanksThatDoNotComeAreNamedOnAllOthers) {
+  std::vector<Rendezvous> places = Places(4);
+  places.erase(places.begin() + 3);
+  places.erase(places.begin() + 1);
+  for (const absl::Status& outcome : MeetAll(places, absl::Milliseconds(700))) {
+    EXPECT_EQ(outcome.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(std::string(outcome.message()), HasSubstr("of 4 ranks, rank 1, rank 3 did not come to 127.0.0.1:"));
+  }
+}
+
+TEST(Rendezvous, WithoutRank0TheOthersSayWhereItShouldBe) {
+  std::vector<Rendezvous> places = Places(2);
+  places.erase(places.begin());
+  const absl::Status outcome = MeetAll(places, absl::Milliseconds(500))[0];
+  EXPECT_EQ(outcome.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(outcome.message()),
+              AllOf(HasSubstr("rank 1 has not met rank 0 at 127.0.0.1:" + std::to_string(places[0].port)),
+                    HasSubstr("Connection refused")));
+}
+
+TEST(Rendezvous, AHostWithoutAnAddressIsNamed) {
+  std::vector<Rendezvous> places = {{.rank = 1, .size = 2, .host = "no-such-host.invalid", .port = 1}};
+  EXPECT_THAT(std::string(MeetAll(places, absl::Milliseconds(300))[0].message()),
+              HasSubstr("the host 'no-such-host.invalid' of MASTER_ADDR has no address"));
+}
+
+TEST(Rendezvous, APortThatIsTakenIsNamed) {
+  const Port port;
+  ASSERT_EQ(listen(port.socket(), 1), 0);
+  std::vector<Rendezvous> places = {{.rank = 0, .size = 2, .host = "127.0.0.1", .port = port.number()}};
+  const absl::Status outcome = MeetAll(places, absl::Seconds(20))[0];
+  EXPECT_EQ(outcome.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(outcome.message()),
+              HasSubstr("rank 0 cannot listen at port " + std::to_string(port.number())));
+}
+
+// Returns the outcomes of two ranks, and of a process that meets them at their port.
+std::vector<absl::Status> WithAnother(Rendezvous (*change)(Rendezvous)) {
+  std::vector<Rendezvous> places = Places(2);
+  places.push_back(change(places[1]));
+  return MeetAll(places, absl::Seconds(20), {}, {0, 6, 0});
+}
+
+TEST(Rendezvous, OthersAreTurnedAwayByName) {
+  const std::vector<absl::Status> of_job = WithAnother([](Rendezvous place) { return place.job = "other", place; });
+  EXPECT_TRUE(of_job[0].ok() && of_job[1].ok()) << of_job[0] << of_job[1];
+  EXPECT_THAT(std::string(of_job[2].message()),
+              AllOf(HasSubstr("belongs to job 'other'"), HasSubstr("to job 'job': two jobs meet at port")));
+  const std::vector<absl::Status> of_size = WithAnother([](Rendezvous place) { return place.size = 5, place; });
+  EXPECT_TRUE(of_size[0].ok() && of_size[1].ok()) << of_size[0] << of_size[1];
+  EXPECT_THAT(std::string(of_size[2].message()), HasSubstr("expects 5 ranks"));
+}
+
+TEST(Rendezvous, OnlyOneProcessIsARank) {
+  std::vector<Rendezvous> places = Places(3);
+  places.push_back(places[1]);
+  const std::vector<absl::Status> outcomes = MeetAll(places, absl::Seconds(20), {}, {0, 0, 6, 3});
+  for (int rank : {0, 1, 2}) EXPECT_TRUE(outcomes[rank].ok()) << outcomes[rank];
+  EXPECT_THAT(std::string(outcomes[3].message()), HasSubstr("is rank 1, which another process is already"));
+}
+
+void ConnectAndSay(uint16_t port, const std::string& text) {
+  const int connection = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  for (int i = 0; i < 100 && connect(connection, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0; ++i)
+    absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_EQ(send(connection, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  absl::SleepFor(absl::Seconds(1));
+  close(connection);
+}
+
+TEST(Rendezvous, StrangersAreIgnored) {
+  const std::vector<Rendezvous> places = Places(2);
+  std::thread browser([&] { ConnectAndSay(places[0].port, "GET / HTTP/1.1\r\n\r\n"); });
+  std::thread silent([&] { ConnectAndSay(places[0].port, "LOCK"); });
+  for (const absl::Status& outcome : MeetAll(places, absl::Seconds(20), {}, {0, 10}))
+    EXPECT_TRUE(outcome.ok()) << outcome;
+  browser.join();
+  silent.join();
+}
+
+TEST(Rendezvous, WhatListensThereIsNoLockstep) {
+  const Port port;
+  ASSERT_EQ(listen(port.socket(), 1), 0);
+  std::thread server([&] {
+    const int connection = accept(port.socket(), nullptr, nullptr);
+    EXPECT_EQ(send(connection, "SSH-2.0-OpenSSH\r\n", 17, MSG_NOSIGNAL), 17);
+    absl::SleepFor(absl::Milliseconds(200));
+    close(connection);
+  });
+  std::vector<Rendezvous> places = {{.rank = 1, .size = 2, .host = "127.0.0.1", .port = port.number()}};
+  EXPECT_THAT(std::string(MeetAll(places, absl::Seconds(20))[0].message()), HasSubstr("is no rank 0 of Lockstep"));
+  server.join();
+}
+
+TEST(Rendezvous, ARankThatLeavesIsNamed) {
+  for (int gone : {0, 1, 2}) {
+    const auto outcomes = MeetAll(Places(3), absl::Seconds(20), [&](Introduction& ranks) -> absl::Status {
+      if (ranks.rank() == gone) return absl::OkStatus();
+      return GatherFacts(ranks, 1).status();
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == gone) continue;
+      EXPECT_THAT(std::string(outcomes[rank].message()), HasSubstr("rank " + std::to_string(gone)));
+    }
+  }
+}
+
+TEST(Rendezvous, ARankThatDoesNotAnswerIsNamed) {
+  const auto outcomes = MeetAll(Places(3), absl::Milliseconds(500), [&](Introduction& ranks) -> absl::Status {
+    if (ranks.rank() == 2) return absl::SleepFor(absl::Seconds(2)), absl::OkStatus();
+    return GatherFacts(ranks, 1).status();
+  });
+  EXPECT_EQ(outcomes[0].code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(outcomes[0].message()), HasSubstr("rank 2 on host "));
+  EXPECT_FALSE(outcomes[1].ok());
+}
+
+class Environment : public testing::Test {
+ protected:
+  static constexpr const char* kNames[] = {"RANK",
+                                           "WORLD_SIZE",
+                                           "MASTER_ADDR",
+                                           "MASTER_PORT",
+                                           "TORCHELASTIC_USE_AGENT_STORE",
+                                           "TORCHELASTIC_RUN_ID",
+                                           "TORCHELASTIC_RESTART_COUNT"};
+  void SetUp() override {
+    for (const char* name : kNames) unsetenv(name);
+  }
+  void TearDown() override { SetUp(); }
+  static void Set(std::vector<std::pair<const char*, const char*>> values) {
+    for (const auto& [name, value] : values) setenv(name, value, 1);
+  }
+};
+
+TEST_F(Environment, SaysWhereRanksMeet) {
+  EXPECT_EQ(*RendezvousOfEnvironment(), std::nullopt);
+  Set({{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h0"}, {"MASTER_PORT", "29500"}});
+  const auto place = RendezvousOfEnvironment();
+  ASSERT_TRUE(place.ok() && place->has_value()) << place.status();
+  EXPECT_EQ((*place)->rank, 2);
+  EXPECT_EQ((*place)->size, 4);
+  EXPECT_EQ((*place)->host, "h0");
+  EXPECT_EQ((*place)->port, 29500);
+  EXPECT_EQ((*place)->job, "");
+  Set({{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RUN_ID", "run"}, {"TORCHELASTIC_RESTART_COUNT", "3"}});
+  EXPECT_EQ((*RendezvousOfEnvironment())->port, 29501);
+  EXPECT_EQ((*RendezvousOfEnvironment())->job, "run/3");
+}
+
+TEST_F(Environment, NamesWhatIsWrong) {
+  const auto error = [] { return std::string(RendezvousOfEnvironment().status().message()); };
+  Set({{"RANK", "0"}});
+  EXPECT_THAT(error(), HasSubstr("WORLD_SIZE is not set"));
+  Set({{"WORLD_SIZE", "two"}});
+  EXPECT_THAT(error(), HasSubstr("WORLD_SIZE is 'two', expected a number from 1 to 65536"));
+  Set({{"WORLD_SIZE", "2"}, {"RANK", "2"}});
+  EXPECT_THAT(error(), HasSubstr("RANK is '2', expected a number from 0 to 1"));
+  Set({{"RANK", "1"}});
+  EXPECT_THAT(error(), HasSubstr("MASTER_ADDR is not set"));
+  Set({{"MASTER_ADDR", "h0"}});
+  EXPECT_THAT(error(), HasSubstr("MASTER_PORT is not set"));
+  Set({{"MASTER_PORT", "65536"}});
+  EXPECT_THAT(error(), HasSubstr("MASTER_PORT is '65536', expected a number from 1 to 65535"));
+}
+
+}  // namespace
+}  // namespace lockstep
