@@ -54,6 +54,23 @@ class Communicator:
         """
 
     @staticmethod
+    def from_environment(timeout: float = 600.0, order: str = 'any', routes: str = 'measured') -> Communicator:
+        """
+        The communicator of the ranks that `torchrun`, accelerate or Kubernetes' PyTorchJob started, without MPI:
+        they meet at rank 0, by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment. Without
+        RANK and WORLD_SIZE it is `mpi()`: the ranks of `mpirun`, or one rank.
+
+        Where torchrun's agent uses MASTER_PORT itself, ranks meet at the next port. Ranks may come in any order.
+        Those that do not come within the timeout are named by all others. There are no parameter servers.
+
+        Example:
+          >>> world = lockstep.Communicator.from_environment()  # torchrun --nproc-per-node 2 train.py
+
+        Args:
+          timeout, order, routes: as of `mpi()`.
+        """
+
+    @staticmethod
     def single() -> Communicator:
         """A world of one rank, without communication."""
 
@@ -77,7 +94,7 @@ class Communicator:
 
     @property
     def transport(self) -> str:
-        """The transport: "in_process", "shared_memory", "mpi"."""
+        """The transport: "in_process", "shared_memory", "mpi", "rendezvous"."""
 
     @property
     def ranks_on_this_host(self) -> int:
