@@ -58,5 +58,24 @@ TEST(DecomposedOps, Attention) {
     EXPECT_TRUE(ops.contains(op));
 }
 
+// The mean of squares less the squared mean is below 0 by rounding for some numbers of equal elements.
+TEST(DecomposedOps, ANormalisationInOnePassHasNoNegativeVariance) {
+  const AttributeMap attributes = {{"epsilon", 1e-3}, {"one_pass", true}};
+  for (int64_t count = 2; count < 100; ++count) {
+    const Tensor x = Tensor::Full({DType::kF32, {count, 1}}, 1000000.3);
+    const OpCase row =
+        Case("batch_norm_training", {x, Tensor::Of<float>({1}, {2}), Tensor::Of<float>({1}, {3})}, attributes);
+    absl::StatusOr<Graph> graph = CaseGraph(row);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    ASSERT_TRUE(passes::Legalize([](const Node& node) { return !node.Is("batch_norm_training"); }).run(*graph).ok());
+    const auto results = Interpret(*graph, RankInputs(row));
+    ASSERT_TRUE(results.ok()) << results.status();
+    const std::vector<Tensor>& each = (*results)[0];
+    EXPECT_EQ(each[0].At(0), 3) << count;
+    EXPECT_EQ(each[1].At(0), x.At(0)) << count;
+    EXPECT_GE(each[2].At(0), 0) << count;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep
