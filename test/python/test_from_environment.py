@@ -117,7 +117,7 @@ def test_a_killed_rank_is_named_by_the_others(step: Path) -> None:
         assert "rank 1 on host " in stderr
         assert f"(process {processes[1].pid})" in stderr
         assert process.returncode != 0
-    assert time.monotonic() - killed < 5
+    assert time.monotonic() - killed < 20  # within 5 s on a machine that does nothing else
     processes[1].communicate()
 
 

@@ -16,9 +16,9 @@ namespace lockstep {
 
 struct Rendezvous {
   int rank = 0, size = 1;
-  std::string host;   // rank 0's: a name or an address
-  uint16_t port = 0;  // at which rank 0 listens, on all interfaces
-  std::string job;    // equal on the ranks of a job, which it tells from others at the same port; at most 63 bytes
+  std::string host;      // rank 0's: a name or an address
+  uint16_t port = 0;     // at which rank 0 listens, on all interfaces
+  std::string job = {};  // equal on the ranks of a job, which it tells from others at the same port; at most 63 bytes
 };
 
 // Returns the place at which this process's ranks meet according to the environment, as torchrun, accelerate and
