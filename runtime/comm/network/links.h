@@ -68,6 +68,9 @@ class Links {
   // Moves all data that can be moved. If there is none, returns when there is some, after `limit`, or earlier without a
   // reason. A waiting caller checks its condition, calls this, and checks again.
   virtual void Progress(absl::Duration limit) = 0;
+  // Makes Progress, called by another thread, return soon. Any thread. Links whose Progress waits for a moment at most
+  // need not do anything.
+  virtual void Wake() {}
 
   // Returns the reason for which a rank can no longer be reached, according to its connection; OK if none is known. Not
   // all links know it.

@@ -170,6 +170,11 @@ class SocketLinks final : public Links {
     }
   }
 
+  void Wake() override {
+    const uint64_t one = 1;
+    (void)!write(event_, &one, sizeof(one));
+  }
+
   absl::Status Lost(int rank) const override { return lost_[rank]; }
 
   void SendNotice(int to_rank, const Notice& notice) override {
