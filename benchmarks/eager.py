@@ -1,7 +1,7 @@
-"""Measures training steps of PyTorch's eager mode on two ranks: benchmarks/horovod.py [MODEL ...] [--rounds …].
+"""Measures training steps of PyTorch's eager mode on two ranks: benchmarks/eager.py [MODEL ...] [--rounds …].
 
-Gradients are reduced by lockstep.horovod.torch; by DistributedDataParallel over gloo, with and without
-gradient_as_bucket_view; or not at all ("alone"), which is the time of the computation. Models, batches and optimizer
+Gradients are reduced by DistributedDataParallel over lockstep.torch_distributed or gloo, with and without
+gradient_as_bucket_view; by lockstep.horovod.torch; or not at all ("alone"), which is the time of the computation. Models, batches and optimizer
 are those of run.py. The contestants train in alternation, a round of steps each, while the others sleep. Prints the
 medians of all steps and of the ratios of neighbouring rounds, and the processor seconds of a step.
 """
@@ -17,8 +17,10 @@ from typing import Any
 import worker
 from contestant import Contestant, processor, require_pytorch
 
-CONTESTANTS = ("eager-horovod", "eager", "eager-gloo-views", "eager-alone")
-STEPS = {"lenet": 30, "mlp": 4, "gpt": 2}
+CONTESTANTS = (
+    "eager-lockstep", "eager-lockstep-views", "eager", "eager-gloo-views", "eager-horovod", "eager-alone",
+)  # fmt: skip
+STEPS = {"lenet": 30, "mlp": 4, "gpt": 2, "resnet50": 1}
 
 
 def compare(model: str, ranks: int, rounds: int, steps: int) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def show(model: str, result: dict[str, Any]) -> None:
     for name, measured in result.items():
         ratios = measured["ratios"]
         print(
-            f"{model if name == CONTESTANTS[0] else '':10} {name:18} {measured['ms']:9.2f} ms  "
+            f"{model if name == CONTESTANTS[0] else '':10} {name:20} {measured['ms']:9.2f} ms  "
             f"{statistics.median(ratios):5.2f}x ({ratios[0]:.2f}-{ratios[-1]:.2f})  {measured['processor_seconds']:7.3f} s  "
             f"{measured['peak_mib']:6.0f} MiB",
             flush=True,
@@ -62,7 +64,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help="rounds of each contestant")
     parser.add_argument("--steps", type=int, help=f"steps of a round (default: {STEPS})")
     parser.add_argument(
-        "--out", type=Path, default=worker.ROOT / "build/bench/horovod.json", help="the JSON file to write"
+        "--out", type=Path, default=worker.ROOT / "build/bench/eager.json", help="the JSON file to write"
     )
     arguments = parser.parse_args()
     if unknown := set(arguments.models) - STEPS.keys():

@@ -12,9 +12,10 @@ MODEL is a network; a suffix "-bf16" or "-f16" trains it in mixed precision. CON
   lockstep-int8, also without that, with gradients that travel as bf16 and int8; lockstep-alone, whose ranks do not
   communicate; lockstep-served and lockstep-served-async, with parameter servers;
 - store-sync, store-async and store-sync-copied: Lockstep's step with a store of lockstep.kv;
-- PyTorch: eager, eager-channels-last, compiled, compiled-channels-last; eager-gloo-views, whose gradients are views of
-  DistributedDataParallel's buckets; eager-horovod, with lockstep.horovod.torch instead of DistributedDataParallel;
-  eager-alone, whose ranks do not communicate.
+- PyTorch: eager, eager-channels-last, compiled, compiled-channels-last, with DistributedDataParallel over gloo;
+  eager-lockstep, over lockstep.torch_distributed; both also with "-views", whose gradients are views of buckets;
+  eager-horovod, with lockstep.horovod.torch instead of DistributedDataParallel; eager-alone, whose ranks do not
+  communicate.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class Store:
 
 
 class PyTorch:
-    """PyTorch, eager or compiled; on several ranks, DistributedDataParallel over gloo."""
+    """PyTorch, eager or compiled; on several ranks, with DistributedDataParallel."""
 
     def __init__(self, model: str, threads: int, how: str, precision: str, rows: int) -> None:
         import networks
@@ -166,10 +167,9 @@ class PyTorch:
         if how.endswith("channels-last"):
             self.module = self.module.to(memory_format=torch.channels_last)
             self.samples = self.samples.contiguous(memory_format=torch.channels_last)
-        if ranks > 1 and how == "eager-gloo-views":
-            self.module = self.distributed(torch, ranks, gradient_as_bucket_view=True)
-        elif ranks > 1 and how not in ("eager-horovod", "eager-alone"):
-            self.module = self.distributed(torch, ranks)
+        if ranks > 1 and how not in ("eager-horovod", "eager-alone"):
+            backend = "lockstep" if how.startswith("eager-lockstep") else "gloo"
+            self.module = self.distributed(torch, backend, ranks, how.endswith("-views"))
         self.optimizer = torch.optim.SGD(self.module.parameters(), LEARNING_RATE, MOMENTUM)
         if how == "eager-horovod":
             import lockstep.horovod.torch as hvd
@@ -184,10 +184,12 @@ class PyTorch:
         self.step()
         self.compile_seconds = time.perf_counter() - start
 
-    def distributed(self, torch: Any, ranks: int, **options: Any) -> Any:
+    def distributed(self, torch: Any, backend: str, ranks: int, views: bool) -> Any:
+        if backend == "lockstep":
+            import lockstep.torch_distributed  # noqa: F401
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-        torch.distributed.init_process_group("gloo", rank=self.rank, world_size=ranks)
-        return torch.nn.parallel.DistributedDataParallel(self.module, **options)
+        torch.distributed.init_process_group(backend, rank=self.rank, world_size=ranks)
+        return torch.nn.parallel.DistributedDataParallel(self.module, gradient_as_bucket_view=views)
 
     def step(self) -> float:
         self.optimizer.zero_grad()

@@ -59,6 +59,7 @@ void BindGraphParts(nanobind::module_& module);    // a Graph as facts and tenso
 void BindChoices(nanobind::module_& module);       // the definitions of optimizers and losses
 void BindCommunicator(nanobind::module_& module);  // Communicator
 void BindCollectives(nanobind::module_& module);   // its collectives over arrays, for the Python part of the package
+void BindMessages(nanobind::module_& module);      // worlds that Python introduces; messages between two ranks
 void BindExecutable(nanobind::module_& module);    // Executable, save_onnx
 void BindCompile(nanobind::module_& module);       // compile
 void BindStore(nanobind::module_& module);         // the update of a value of lockstep.kv

@@ -16,6 +16,7 @@
 #include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
+#include "python_bindings/operand.h"
 #include "python_bindings/released_gil.h"
 #include "runtime/communicator.h"
 #include "runtime/exclusive_use.h"
@@ -26,29 +27,6 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
-
-// The memory of an array, which does not move while this exists. Construction and destruction need the GIL.
-class Operand {
- public:
-  Operand(nb::handle array, bool is_written, const std::string& what) {
-    const int flags = PyBUF_C_CONTIGUOUS | (is_written ? PyBUF_WRITABLE : 0);
-    if (PyObject_GetBuffer(array.ptr(), &view_, flags) == 0) return;
-    PyErr_Clear();
-    const nb::object found = nb::module_::import_("lockstep._base.arrays").attr("description")(array);
-    ThrowIfError(InvalidArgument() << what << " is " << nb::cast<std::string>(found)
-                                   << ", expected an array in row-major order in the CPU's memory"
-                                   << (is_written ? " that may be written" : ""));
-  }
-  Operand(Operand&& other) noexcept : view_(std::exchange(other.view_, Py_buffer{})) {}
-  Operand& operator=(Operand&&) = delete;
-  ~Operand() { PyBuffer_Release(&view_); }  // does nothing for a moved-from object
-
-  void* data() const { return view_.buf; }
-  int64_t bytes() const { return view_.len; }
-
- private:
-  Py_buffer view_ = {};
-};
 
 struct Operands {
   Operand input, output;
@@ -150,11 +128,11 @@ class Call {
   std::string What(const char* argument) const { return std::string(op_) + ": " + argument; }
   int64_t Count(const Operand& operand, const char* argument) const {
     const auto size = static_cast<int64_t>(SizeOf(dtype_));
-    if (operand.bytes() % size != 0) {
-      ThrowIfError(InvalidArgument() << What(argument) << " has " << operand.bytes() << " bytes, expected whole "
+    if (static_cast<int64_t>(operand.size()) % size != 0) {
+      ThrowIfError(InvalidArgument() << What(argument) << " has " << operand.size() << " bytes, expected whole "
                                      << dtype_ << " elements of " << size << " bytes");
     }
-    return operand.bytes() / size;
+    return static_cast<int64_t>(operand.size()) / size;
   }
 
   const char* op_;
@@ -184,6 +162,27 @@ uint64_t StartBroadcast(nb::handle world, nb::handle input, nb::handle output, n
   return call.Start([&] {
     return call.communicator().Start(Collective::Broadcast(call.inputs(), call.dtype(), root), call.input(),
                                      call.output(), call.engine_call());
+  });
+}
+
+uint64_t StartGather(nb::handle world, nb::handle input, nb::handle output, nb::handle dtype, int root,
+                     nb::handle label) {
+  Call call("gather", world, input, output, dtype, label);
+  call.ExpectOutputs(call.inputs() * call.size());
+  return call.Start([&] {
+    return call.communicator().Start(Collective::Gather(call.inputs(), call.dtype(), root), call.input(), call.output(),
+                                     call.engine_call());
+  });
+}
+
+uint64_t StartScatter(nb::handle world, nb::handle input, nb::handle output, nb::handle dtype, int root,
+                      nb::handle label) {
+  Call call("scatter", world, input, output, dtype, label);
+  const int64_t count = call.Share();
+  call.ExpectOutputs(count);
+  return call.Start([&] {
+    return call.communicator().Start(Collective::Scatter(count, call.dtype(), root), call.input(), call.output(),
+                                     call.engine_call());
   });
 }
 
@@ -295,6 +294,19 @@ void BindCollectives(nb::module_& module) {
   module.def("_start_broadcast", &StartBroadcast, "world"_a, "input"_a.none(), "output"_a.none(), "dtype"_a.none(),
              "root"_a, "label"_a.none(), "Starts a broadcast. Only rank root's input is read.",
              nb::sig("def _start_broadcast(world: Communicator, input: Any, output: Any, dtype: str, root: int, label: "
+                     "str) -> int"));
+  module.def(
+      "_start_gather", &StartGather, "world"_a, "input"_a.none(), "output"_a.none(), "dtype"_a.none(), "root"_a,
+      "label"_a.none(),
+      "Starts a gather. The output, which is zero on the other ranks than root, has world.size times the input's\n"
+      "elements.",
+      nb::sig("def _start_gather(world: Communicator, input: Any, output: Any, dtype: str, root: int, label: "
+              "str) -> int"));
+  module.def("_start_scatter", &StartScatter, "world"_a, "input"_a.none(), "output"_a.none(), "dtype"_a.none(),
+             "root"_a, "label"_a.none(),
+             "Starts a scatter. Part r of root's input goes to rank r. The inputs, of which only root's is read, have\n"
+             "world.size times the output's elements.",
+             nb::sig("def _start_scatter(world: Communicator, input: Any, output: Any, dtype: str, root: int, label: "
                      "str) -> int"));
   module.def("_start_all_gather", &StartAllGather, "world"_a, "input"_a.none(), "output"_a.none(), "dtype"_a.none(),
              "label"_a.none(), "Starts an all-gather. The output has world.size times the input's elements.",

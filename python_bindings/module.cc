@@ -27,6 +27,7 @@ NB_MODULE(_lockstep, module) {
   EndWhileOthersWork();
   BindCommunicator(module);
   BindCollectives(module);
+  BindMessages(module);
   BindChoices(module);
   BindGraph(module);
   BindGraphParts(module);

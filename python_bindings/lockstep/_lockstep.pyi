@@ -179,6 +179,18 @@ def _start_all_reduce(world: Communicator, input: Any, output: Any, dtype: str, 
 def _start_broadcast(world: Communicator, input: Any, output: Any, dtype: str, root: int, label: str) -> int:
     """Starts a broadcast. Only rank root's input is read."""
 
+def _start_gather(world: Communicator, input: Any, output: Any, dtype: str, root: int, label: str) -> int:
+    """
+    Starts a gather. The output, which is zero on the other ranks than root, has world.size times the input's
+    elements.
+    """
+
+def _start_scatter(world: Communicator, input: Any, output: Any, dtype: str, root: int, label: str) -> int:
+    """
+    Starts a scatter. Part r of root's input goes to rank r. The inputs, of which only root's is read, have
+    world.size times the output's elements.
+    """
+
 def _start_all_gather(world: Communicator, input: Any, output: Any, dtype: str, label: str) -> int:
     """
     Starts an all-gather. The output has world.size times the input's elements.
@@ -198,6 +210,40 @@ def _wait(world: object, ticket: int) -> None:
     """
     Waits until the collective is complete. Call once for each ticket, in any order.
     """
+
+def _meet(rank: int, size: int, gather: Any, timeout: float, transport: str) -> Communicator:
+    """
+    Returns the communicator of ranks that a function introduces: gather(bytes) returns a list of the bytes
+    of all ranks, by rank. Collective.
+    """
+
+def _check_peers(world: Communicator) -> None:
+    """
+    Raises the Error with which the world has failed, if it has. Any thread, at any time.
+    """
+
+class _Messages:
+    """
+    Messages between two ranks, besides the collectives. Any thread may call.
+    """
+
+    def __init__(self, world: Communicator) -> None:
+        """Collective over the ranks of `world`."""
+
+    def send(self, to: int, tag: int, array: Any) -> int:
+        """Starts to send a copy of an array's bytes, and returns a ticket."""
+
+    def receive(self, source: int, tag: int, array: Any) -> int:
+        """
+        Starts to receive a message of the array's size from rank `source`, or from any rank (-1), and returns a
+        ticket.
+        """
+
+    def wait(self, ticket: int, limit: float) -> int | None:
+        """
+        Returns the other rank of a message that is complete, or None after `limit` seconds. Raises an Error if
+        the other rank has left, or sent another number of bytes.
+        """
 
 def _optimizers() -> list[dict[str, Any]]: ...
 

@@ -18,9 +18,10 @@ import torch
 from .. import _lockstep
 from .._base import checks
 from .._base.errors import Error
+from .._torch.memory import DTYPES, bytes_of
 from ._calls import Call
 from ._session import Session
-from ._tensors import DTYPES, ReduceOp, bytes_of
+from ._tensors import ReduceOp
 
 _ALIGNMENT = 64  # bytes; each gradient begins at a multiple
 DEFAULT_BYTES = 16 << 20  # of a bucket

@@ -9,9 +9,10 @@ import torch
 
 from .._base import checks
 from .._base.errors import Error
+from .._torch.memory import DTYPES, bytes_of, tensor_of
 from ._calls import AllGather, AllReduce, AllToAll, Broadcast, Call, ReduceScatter
 from ._session import Session, session
-from ._tensors import DTYPES, ReduceOp, bytes_of, check_process_set, check_tensor, op_of, scaled, tensor_of
+from ._tensors import ReduceOp, check_process_set, check_tensor, op_of, scaled
 
 
 class Handle:

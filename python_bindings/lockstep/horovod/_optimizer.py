@@ -14,11 +14,12 @@ import torch
 
 from .._base import checks
 from .._base.errors import Error
+from .._torch.memory import bytes_of
 from ._buckets import Bucket, Buckets, Named, partition
 from ._compression import Compression
 from ._objects import allgather_object
 from ._session import Session, session
-from ._tensors import Average, ReduceOp, Sum, bytes_of, check_process_set, check_tensor, op_of
+from ._tensors import Average, ReduceOp, Sum, check_process_set, check_tensor, op_of
 
 STEPS_BETWEEN_COMPARISONS = 512
 

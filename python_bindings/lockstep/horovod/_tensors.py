@@ -1,19 +1,14 @@
-"""Tensors of torch as bytes that the communicator reads and writes in place, and the names of reductions."""
+"""The tensors that calls accept, and the names of reductions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from .._base.errors import Error
+from .._torch.memory import DTYPES
 from ._session import session
-
-DTYPES = {
-    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int8: "i8", torch.int16: "i16",
-    torch.int32: "i32", torch.int64: "i64", torch.uint8: "u8", torch.bool: "bool",
-}  # fmt: skip
 
 
 class ReduceOp:
@@ -94,16 +89,6 @@ def check_tensor(what: str, tensor: Any) -> torch.Tensor:
     if tensor.dtype not in DTYPES:
         raise Error(f"hvd.{what}: the tensor has dtype {tensor.dtype}, expected one of {[*map(str, DTYPES)]}")
     return tensor
-
-
-def bytes_of(tensor: torch.Tensor) -> np.ndarray:
-    """Returns the memory of a contiguous tensor as u8[…], without a copy. Requires check_tensor."""
-    return tensor.detach().reshape(-1).view(torch.uint8).numpy()
-
-
-def tensor_of(array: np.ndarray, dtype: torch.dtype, shape: tuple[int, ...] | torch.Size) -> torch.Tensor:
-    """Returns bytes as a tensor, which keeps them alive."""
-    return torch.from_numpy(array.reshape(-1)).view(dtype).reshape(shape)
 
 
 def scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
