@@ -61,7 +61,8 @@ class Communicator:
         RANK and WORLD_SIZE it is `mpi()`: the ranks of `mpirun`, or one rank.
 
         Where torchrun's agent uses MASTER_PORT itself, ranks meet at the next port. Ranks may come in any order.
-        Those that do not come within the timeout are named by all others. There are no parameter servers.
+        Those that do not come within the timeout are named by all others. With a secret in LOCKSTEP_SECRET, or in
+        the file LOCKSTEP_SECRET_FILE, ranks prove that they belong together. There are no parameter servers.
 
         Example:
           >>> world = lockstep.Communicator.from_environment()  # torchrun --nproc-per-node 2 train.py

@@ -37,10 +37,8 @@ absl::StatusOr<Descriptor> ConnectTo(const ServerAddress& server, const Listener
     ASSIGN_OR_RETURN(const bool is_there, connecting.Step());
     if (is_there) return connecting.Release();
     if (SteadyNow() >= end) return ErrorStream(absl::StatusCode::kDeadlineExceeded) << "it does not answer";
-    pollfd event{.fd = connecting.descriptor(),
-                 .events = static_cast<int16_t>(connecting.wants_to_write() ? POLLOUT : POLLIN),
-                 .revents = 0};
-    poll(&event, 1, Milliseconds(std::min(connecting.deadline(), end) - SteadyNow()));
+    AwaitReady(connecting.descriptor(), connecting.wants_to_write() ? POLLOUT : POLLIN,
+               std::min(connecting.deadline(), end));
   }
 }
 
@@ -99,10 +97,7 @@ void ServerClient::AwaitFarewells(absl::Duration end) {
                      absl::FormatDuration(options_.timeout).c_str());
         break;
       }
-      pollfd event{.fd = connection.descriptor(),
-                   .events = static_cast<int16_t>(POLLIN | (connection.has_more_to_write() ? POLLOUT : 0)),
-                   .revents = 0};
-      poll(&event, 1, Milliseconds(end - SteadyNow()));
+      AwaitReady(connection.descriptor(), POLLIN | (connection.has_more_to_write() ? POLLOUT : 0), end);
     }
   }
 }

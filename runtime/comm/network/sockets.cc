@@ -5,6 +5,7 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -151,6 +152,16 @@ Descriptor::~Descriptor() {
   if (number_ >= 0) close(number_);
 }
 
+bool AwaitReady(int descriptor, int16_t events, absl::Duration deadline) {
+  while (true) {
+    const absl::Duration left = std::max(deadline - SteadyNow(), absl::ZeroDuration());
+    pollfd waiting{.fd = descriptor, .events = events, .revents = 0};
+    const absl::Duration rounded = absl::Ceil(std::min(left, absl::Minutes(1)), absl::Milliseconds(1));
+    if (poll(&waiting, 1, static_cast<int>(absl::ToInt64Milliseconds(rounded))) > 0) return true;
+    if (left == absl::ZeroDuration()) return false;
+  }
+}
+
 std::vector<ListenerInfo::Address> WaysTo(const ListenerInfo& here, const ListenerInfo& peer) {
   std::vector<ListenerInfo::Address> ways(peer.addresses, peer.addresses + peer.count);
   const auto distance = [&](const ListenerInfo::Address& way) {
@@ -165,8 +176,9 @@ std::vector<ListenerInfo::Address> WaysTo(const ListenerInfo& here, const Listen
 absl::StatusOr<std::shared_ptr<SocketListener>> SocketListener::Create(const std::string& interfaces) {
   std::shared_ptr<SocketListener> made(new SocketListener);
   RETURN_IF_ERROR(FindAddresses(interfaces, &made->info_));
-  if (getrandom(&made->info_.nonce, sizeof(made->info_.nonce), 0) != sizeof(made->info_.nonce))
-    return SystemError("getrandom");
+  for (uint64_t* number : {&made->info_.nonce, &made->info_.answer}) {
+    if (getrandom(number, sizeof(*number), 0) != sizeof(*number)) return SystemError("getrandom");
+  }
   constexpr int kType = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
   Endpoint any;
   made->listener_ = Descriptor(socket(AF_INET6, kType, 0));
@@ -232,7 +244,7 @@ void SocketListener::Listen(Newcomer& newcomer, bool* done) {
   *done = true;
   // it is meant for another listener, or not from one of our ranks
   if (newcomer.greeting.nonce != info_.nonce) return;
-  if (send(number, &info_.nonce, sizeof(info_.nonce), MSG_NOSIGNAL) != sizeof(info_.nonce)) return;
+  if (send(number, &info_.answer, sizeof(info_.answer), MSG_NOSIGNAL) != sizeof(info_.answer)) return;
   epoll_ctl(poll_.get(), EPOLL_CTL_DEL, number, nullptr);
   Channel& channel = channels_[newcomer.greeting.channel];
   channel.arrivals.push_back({newcomer.greeting.from, std::move(newcomer.connection)});
@@ -261,7 +273,7 @@ void SocketListener::Close(uint32_t channel) {
 }
 
 Connecting::Connecting(std::vector<ListenerInfo::Address> ways, const ListenerInfo& peer, Greeting greeting)
-    : ways_(std::move(ways)), port_(peer.port), greeting_(greeting) {}
+    : ways_(std::move(ways)), port_(peer.port), expected_(peer.answer), greeting_(greeting) {}
 
 // Starts a connection to the present address. Returns true if it is in progress.
 bool Connecting::Begin() {
@@ -338,7 +350,7 @@ absl::StatusOr<bool> Connecting::Step() {
         }
         moved_ += static_cast<size_t>(got);
         if (moved_ < sizeof(answer_)) continue;
-        if (answer_ == greeting_.nonce) return true;
+        if (answer_ == expected_) return true;
         GiveUp("another process answers there");
         continue;
       }

@@ -2,8 +2,9 @@
 // and a handshake that verifies the peer. A connection carries bytes in one direction. No call waits.
 //
 // A machine has several addresses. Some are unreachable, and some, such as that of a container's bridge, lead to
-// another machine. So a connecting rank tries one after the other, sends a number that identifies its peer, and
-// continues only if the answer has the same number.
+// another machine. So a connecting rank tries one after the other, sends a random number that identifies its peer, and
+// continues only if the answer is the peer's other number. Only the ranks of the job know both, from their
+// introduction.
 
 #pragma once
 
@@ -41,6 +42,10 @@ class Descriptor {
   int number_;
 };
 
+// Waits until the descriptor is ready for `events` of poll(2), or has failed. Returns false at the deadline, a
+// SteadyNow().
+bool AwaitReady(int descriptor, int16_t events, absl::Duration deadline);
+
 // The port and the addresses at which a rank listens, which it sends to the others. Plain data, sent as bytes.
 struct ListenerInfo {
   static constexpr int kMostAddresses = 8;
@@ -52,7 +57,8 @@ struct ListenerInfo {
     uint8_t unused = 0;
     uint32_t scope = 0;  // for IPv6, valid on its own machine
   };
-  uint64_t nonce = 0;  // identifies the listener
+  uint64_t nonce = 0;   // identifies the listener; random
+  uint64_t answer = 0;  // with which it answers, so that what listens at its address elsewhere is not taken for it
   uint16_t port = 0;
   uint16_t count = 0;
   Address addresses[kMostAddresses] = {};
@@ -134,6 +140,7 @@ class Connecting {
 
   const std::vector<ListenerInfo::Address> ways_;
   const uint16_t port_;
+  const uint64_t expected_;  // the listener's answer
   const Greeting greeting_;
   size_t way_ = 0;
   Descriptor connection_;

@@ -136,6 +136,15 @@ TEST(Connecting, RefusesAnswersOfSomebodyElse) {
   EXPECT_TRUE(other->Take(0).empty());
 }
 
+TEST(Connecting, RefusesAnswersThatOnlyRepeatWhatItSaid) {
+  const auto listener = Listener();
+  ListenerInfo wanted = listener->info();
+  wanted.answer = wanted.nonce + 1;  // so that the listener, which answers otherwise, is a stranger
+  Connecting connecting(WaysTo(wanted, wanted), wanted, {.nonce = wanted.nonce, .channel = 0, .from = 0});
+  EXPECT_THAT(std::string(Finish(connecting, listener.get()).message()), HasSubstr("another process answers there"));
+  EXPECT_NE(listener->info().answer, listener->info().nonce);
+}
+
 TEST(Connecting, TriesOneWayAfterTheOther) {
   const auto listener = Listener();
   ListenerInfo info = listener->info();

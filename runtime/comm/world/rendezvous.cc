@@ -23,6 +23,7 @@
 #include "core/status.h"
 #include "runtime/comm/host/control_block.h"
 #include "runtime/comm/network/sockets.h"
+#include "runtime/comm/world/proof.h"
 #include "runtime/process/clock.h"
 #include "runtime/process/process.h"
 
@@ -30,27 +31,44 @@ namespace lockstep {
 namespace {
 
 constexpr char kMagic[8] = {'L', 'O', 'C', 'K', 'S', 'T', 'E', 'P'};
-constexpr uint32_t kVersion = 1;                               // of the messages below
+constexpr uint32_t kVersion = 2;                               // of the messages below
 constexpr absl::Duration kPause = absl::Milliseconds(100);     // between two attempts to connect
 constexpr absl::Duration kAttempt = absl::Seconds(5);          // for one attempt
 constexpr absl::Duration kIntroduction = absl::Seconds(5);     // for a newcomer to say who it is
 constexpr absl::Duration kFarewell = absl::Milliseconds(500);  // for the last message to a rank
 
 // The messages. Plain data, sent as bytes between machines of one kind.
-struct Hello {
+struct Challenge {  // rank 0's, when another process connects
+  char magic[8] = {};
+  uint32_t version = 0;
+  uint32_t has_secret = 0;
+  Nonce nonce = {};
+};
+struct Hello {  // the answer
   char magic[8] = {};
   uint32_t version = 0;
   int32_t rank = -1, size = 0, process = 0;
   char job[64] = {};
   char host[kHostBytes] = {};
+  uint32_t has_secret = 0;
+  Nonce nonce = {};
+  Proof proof = {};  // over all that precedes it
 };
-// Rank 0's answer, and the beginning of each of its later messages. `bytes` follow if the code is 0.
+// The beginning of each of rank 0's later messages. `bytes` follow if the code is 0: its proof, and what was gathered.
 struct Verdict {
   char magic[8] = {};
   int32_t code = 0;  // absl::StatusCode
   uint32_t bytes = 0;
   char message[512] = {};
 };
+
+// Returns the proof of rank 0 or of another rank. As they differ, neither can be sent back as the other.
+Proof ProofOf(bool of_rank_0, const std::string& secret, const Challenge& challenge, const Hello& hello) {
+  std::string said = of_rank_0 ? "lockstep rank 0" : "lockstep another";
+  said.append(reinterpret_cast<const char*>(&challenge), sizeof(challenge));
+  said.append(reinterpret_cast<const char*>(&hello), offsetof(Hello, proof));
+  return HmacSha256(secret, said);
+}
 
 Verdict VerdictOf(const absl::Status& status, size_t bytes = 0) {
   Verdict verdict{.code = static_cast<int32_t>(status.code()), .bytes = static_cast<uint32_t>(bytes)};
@@ -62,17 +80,6 @@ Verdict VerdictOf(const absl::Status& status, size_t bytes = 0) {
 
 absl::Status SystemError(const std::string& what, int error) {
   return ErrorStream(absl::StatusCode::kUnavailable) << what << ": " << std::strerror(error);
-}
-
-// Waits until the descriptor is ready for `events`. Returns false at the deadline.
-bool IsReady(int descriptor, short events, absl::Duration deadline) {
-  while (true) {
-    const absl::Duration left = deadline - SteadyNow();
-    pollfd poll_of{.fd = descriptor, .events = events, .revents = 0};
-    const int64_t milliseconds = std::clamp<int64_t>(absl::ToInt64Milliseconds(left) + 1, 0, 1000);
-    if (poll(&poll_of, 1, left <= absl::ZeroDuration() ? 0 : static_cast<int>(milliseconds)) > 0) return true;
-    if (left <= absl::ZeroDuration()) return false;
-  }
 }
 
 // A connection. Its descriptor does not block.
@@ -112,7 +119,7 @@ class Peer {
       } else if (moved == 0) {
         return ErrorStream(absl::StatusCode::kUnavailable) << "the connection was closed";
       } else if (errno == EAGAIN || errno == EINTR) {
-        if (!IsReady(connection_.get(), event, deadline))
+        if (!AwaitReady(connection_.get(), event, deadline))
           return ErrorStream(absl::StatusCode::kDeadlineExceeded) << "there was no answer";
       } else {
         return SystemError("the connection was lost", errno);
@@ -123,6 +130,15 @@ class Peer {
 
   Descriptor connection_;
 };
+
+constexpr char kSecrets[] = ": LOCKSTEP_SECRET, or the content of LOCKSTEP_SECRET_FILE, must be equal on all ranks";
+
+// Returns an error if only one of the two has a secret.
+absl::Status CheckBothOrNone(const std::string& one, bool one_has, const std::string& other, bool other_has) {
+  if (one_has == other_has) return absl::OkStatus();
+  return ErrorStream(absl::StatusCode::kPermissionDenied)
+         << (one_has ? one : other) << " has a secret, and " << (one_has ? other : one) << " has none" << kSecrets;
+}
 
 std::string PlaceOf(const Rendezvous& place) { return place.host + ":" + std::to_string(place.port); }
 
@@ -171,8 +187,10 @@ class Host final : public Introduction {
       poll(polled.data(), polled.size(), 100);
       const absl::Duration now = SteadyNow();
       if (now >= deadline) return TellAll(Missing());
-      for (int accepted; (accepted = accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;)
-        newcomers.push_back({.peer = Peer(Descriptor(accepted)), .until = now + kIntroduction});
+      for (int accepted; (accepted = accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;) {
+        ASSIGN_OR_RETURN(Newcomer newcomer, Ask(Peer(Descriptor(accepted)), now));
+        newcomers.push_back(std::move(newcomer));
+      }
       std::erase_if(newcomers, [&](Newcomer& each) { return !Hear(each, now); });
     }
     for (auto& [rank, member] : peers_) RETURN_IF_ERROR(Say(rank, member, VerdictOf(absl::OkStatus()), {}));
@@ -196,6 +214,7 @@ class Host final : public Introduction {
  private:
   struct Newcomer {
     Peer peer;
+    Challenge challenge;
     Hello hello = {};
     size_t got = 0;
     absl::Duration until;
@@ -209,6 +228,15 @@ class Host final : public Introduction {
     return "rank " + std::to_string(rank) + " on host " + member.host + ", while the ranks meet";
   }
 
+  // Asks a process that has connected for a hello.
+  absl::StatusOr<Newcomer> Ask(Peer peer, absl::Duration now) const {
+    Challenge challenge{.version = kVersion, .has_secret = !place_.secret.empty()};
+    std::memcpy(challenge.magic, kMagic, sizeof(kMagic));
+    ASSIGN_OR_RETURN(challenge.nonce, FreshNonce());
+    (void)peer.Send(&challenge, sizeof(challenge), now);  // if it has gone, Hear notices
+    return Newcomer{.peer = std::move(peer), .challenge = challenge, .until = now + kIntroduction};
+  }
+
   // Hears a newcomer. Returns false once it is a member or was turned away.
   bool Hear(Newcomer& newcomer, absl::Duration now) {
     if (!newcomer.peer.ReceiveSome(&newcomer.hello, sizeof(Hello), newcomer.got) || now >= newcomer.until) return false;
@@ -217,21 +245,32 @@ class Host final : public Introduction {
     if (std::memcmp(hello.magic, kMagic, known) != 0) return false;  // something else, such as a browser
     if (newcomer.got < sizeof(Hello)) return true;
     hello.job[sizeof(hello.job) - 1] = hello.host[sizeof(hello.host) - 1] = '\0';
-    if (const absl::Status checked = Check(hello); !checked.ok()) {
-      const Verdict verdict = VerdictOf(checked);
-      (void)newcomer.peer.Send(&verdict, sizeof(verdict), now + kFarewell);
-      refused_ = std::string(checked.message());
+    absl::Status answered = Check(newcomer.challenge, hello);
+    const absl::Duration deadline = now + kFarewell;
+    if (answered.ok()) {
+      const Proof proof = ProofOf(true, place_.secret, newcomer.challenge, hello);
+      const Verdict verdict = VerdictOf(answered, sizeof(proof));
+      answered = newcomer.peer.Send(&verdict, sizeof(verdict), deadline);
+      if (answered.ok()) answered = newcomer.peer.Send(&proof, sizeof(proof), deadline);
+      if (answered.ok()) peers_.emplace(hello.rank, Member{std::move(newcomer.peer), hello.host});
     } else {
-      peers_.emplace(hello.rank, Member{std::move(newcomer.peer), hello.host});
+      const Verdict verdict = VerdictOf(answered);
+      (void)newcomer.peer.Send(&verdict, sizeof(verdict), deadline);
+      refused_ = std::string(answered.message());
     }
     return false;
   }
 
-  absl::Status Check(const Hello& hello) const {
+  absl::Status Check(const Challenge& challenge, const Hello& hello) const {
     const std::string who = "process " + std::to_string(hello.process) + " on host " + hello.host;
     if (hello.version != kVersion) {
       return FailedPrecondition() << who << " has a Lockstep that meets by version " << hello.version
                                   << ", and rank 0 by version " << kVersion;
+    }
+    RETURN_IF_ERROR(CheckBothOrNone(who, hello.has_secret != 0, "rank 0 on host " + HostName(), HasSecret()));
+    if (HasSecret() && !ProofsMatch(hello.proof, ProofOf(false, place_.secret, challenge, hello))) {
+      return ErrorStream(absl::StatusCode::kPermissionDenied)
+             << who << " has another secret than rank 0 on host " << HostName() << kSecrets;
     }
     if (hello.job != place_.job) {
       return FailedPrecondition() << who << " belongs to job '" << hello.job << "', and rank 0 on host " << HostName()
@@ -247,6 +286,8 @@ class Host final : public Introduction {
     }
     return absl::OkStatus();
   }
+
+  bool HasSecret() const { return !place_.secret.empty(); }
 
   absl::Status Missing() const {
     std::string names;
@@ -298,7 +339,7 @@ absl::StatusOr<Peer> Connect(const Rendezvous& place, absl::Duration deadline) {
     int error = connection && connect(connection.get(), each->ai_addr, each->ai_addrlen) == 0 ? 0 : errno;
     if (error == EINPROGRESS) {
       socklen_t length = sizeof(error);
-      if (!IsReady(connection.get(), POLLOUT, std::min(deadline, SteadyNow() + kAttempt))) error = ETIMEDOUT;
+      if (!AwaitReady(connection.get(), POLLOUT, std::min(deadline, SteadyNow() + kAttempt))) error = ETIMEDOUT;
       else getsockopt(connection.get(), SOL_SOCKET, SO_ERROR, &error, &length);
     }
     if (error == 0) {
@@ -320,16 +361,13 @@ class Guest final : public Introduction {
 
   absl::Status Meet() {
     const absl::Duration deadline = SteadyNow() + limit_;
-    Hello hello{.version = kVersion, .rank = place_.rank, .size = place_.size, .process = getpid()};
-    std::memcpy(hello.magic, kMagic, sizeof(kMagic));
-    CopyText(place_.job, hello.job, sizeof(hello.job));
-    CopyText(HostName(), hello.host, sizeof(hello.host));
     while (true) {
       absl::StatusOr<Peer> peer = Connect(place_, deadline);
       absl::Status met = peer.status();
       if (met.ok()) {
         peer_ = *std::move(peer);
-        met = peer_.Send(&hello, sizeof(hello), deadline);
+        met = Introduce(deadline);
+        if (absl::IsDeadlineExceeded(met)) return Annotate(met, "what listens at " + PlaceOf(place_));
         // Rank 0 answers when all have come, which may be later than its own limit began.
         if (met.ok()) met = Hear(deadline + kFarewell, nullptr);
       }
@@ -354,15 +392,52 @@ class Guest final : public Introduction {
   }
 
  private:
-  // Receives a verdict and, if it is good, what follows it.
-  absl::Status Hear(absl::Duration deadline, std::vector<std::byte>* bytes) {
-    Verdict verdict;
-    RETURN_IF_ERROR(peer_.Receive(&verdict.magic, sizeof(verdict.magic), deadline));
-    if (std::memcmp(verdict.magic, kMagic, sizeof(kMagic)) != 0) {
+  // Says who this rank is, and returns once each side has proven to the other that it belongs to the job.
+  absl::Status Introduce(absl::Duration deadline) {
+    Challenge challenge;
+    RETURN_IF_ERROR(HearMessage(challenge, deadline));
+    const std::string rank_0 = "rank 0 at " + PlaceOf(place_), here = "rank " + std::to_string(place_.rank);
+    if (challenge.version != kVersion) {
+      return FailedPrecondition() << rank_0 << " has a Lockstep that meets by version " << challenge.version << ", and "
+                                  << here << " by version " << kVersion;
+    }
+    const bool has_secret = !place_.secret.empty();
+    Hello hello{.version = kVersion, .rank = place_.rank, .size = place_.size, .process = getpid()};
+    std::memcpy(hello.magic, kMagic, sizeof(kMagic));
+    CopyText(place_.job, hello.job, sizeof(hello.job));
+    CopyText(HostName(), hello.host, sizeof(hello.host));
+    hello.has_secret = has_secret;
+    ASSIGN_OR_RETURN(hello.nonce, FreshNonce());
+    // Without a secret there, it learns only that this rank has one.
+    if (has_secret && challenge.has_secret != 0) hello.proof = ProofOf(false, place_.secret, challenge, hello);
+    RETURN_IF_ERROR(peer_.Send(&hello, sizeof(hello), deadline));
+    RETURN_IF_ERROR(CheckBothOrNone(rank_0, challenge.has_secret != 0, here, has_secret));
+    std::vector<std::byte> bytes(sizeof(Proof));
+    RETURN_IF_ERROR(Hear(deadline, &bytes));
+    Proof proof;
+    std::memcpy(proof.data(), bytes.data(), bytes.size());
+    if (has_secret && !ProofsMatch(proof, ProofOf(true, place_.secret, challenge, hello))) {
+      return ErrorStream(absl::StatusCode::kPermissionDenied)
+             << rank_0 << " does not know the secret of " << here << kSecrets;
+    }
+    return absl::OkStatus();
+  }
+
+  template <typename Message>
+  absl::Status HearMessage(Message& message, absl::Duration deadline) {
+    constexpr size_t kBegin = sizeof(message.magic);
+    RETURN_IF_ERROR(peer_.Receive(message.magic, kBegin, deadline));
+    if (std::memcmp(message.magic, kMagic, kBegin) != 0) {
       return FailedPrecondition() << "what listens at " << PlaceOf(place_)
                                   << ", where the ranks meet, is no rank 0 of Lockstep";
     }
-    RETURN_IF_ERROR(peer_.Receive(&verdict.code, sizeof(verdict) - offsetof(Verdict, code), deadline));
+    return peer_.Receive(reinterpret_cast<char*>(&message) + kBegin, sizeof(message) - kBegin, deadline);
+  }
+
+  // Receives a verdict and, if it is good, what follows it.
+  absl::Status Hear(absl::Duration deadline, std::vector<std::byte>* bytes) {
+    Verdict verdict;
+    RETURN_IF_ERROR(HearMessage(verdict, deadline));
     verdict.message[sizeof(verdict.message) - 1] = '\0';
     if (verdict.code != 0) return absl::Status(static_cast<absl::StatusCode>(verdict.code), verdict.message);
     if (bytes == nullptr) return absl::OkStatus();
@@ -414,6 +489,7 @@ absl::StatusOr<std::optional<Rendezvous>> RendezvousOfEnvironment() {
   place.job = Text("TORCHELASTIC_RUN_ID");
   if (const std::string restart = Text("TORCHELASTIC_RESTART_COUNT"); !restart.empty()) place.job += "/" + restart;
   place.job = place.job.substr(0, sizeof(Hello::job) - 1);
+  ASSIGN_OR_RETURN(place.secret, SecretOfEnvironment());
   return place;
 }
 

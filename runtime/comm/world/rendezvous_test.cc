@@ -19,6 +19,7 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -155,7 +156,19 @@ TEST(Rendezvous, OnlyOneProcessIsARank) {
   EXPECT_THAT(std::string(outcomes[3].message()), HasSubstr("is rank 1, which another process is already"));
 }
 
-void ConnectAndSay(uint16_t port, const std::string& text) {
+// Receives `bytes` bytes, or what comes before the end.
+std::string ReceiveBytes(int connection, size_t bytes) {
+  std::string text(bytes, '\0');
+  const ssize_t got = recv(connection, text.data(), bytes, MSG_WAITALL);
+  text.resize(got < 0 ? 0 : static_cast<size_t>(got));
+  return text;
+}
+
+void SendBytes(int connection, const std::string& text) {
+  EXPECT_EQ(send(connection, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+}
+
+int ConnectTo(uint16_t port) {
   const int connection = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -163,7 +176,12 @@ void ConnectAndSay(uint16_t port, const std::string& text) {
   address.sin_port = htons(port);
   for (int i = 0; i < 100 && connect(connection, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0; ++i)
     absl::SleepFor(absl::Milliseconds(10));
-  EXPECT_EQ(send(connection, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  return connection;
+}
+
+void ConnectAndSay(uint16_t port, const std::string& text) {
+  const int connection = ConnectTo(port);
+  SendBytes(connection, text);
   absl::SleepFor(absl::Seconds(1));
   close(connection);
 }
@@ -190,6 +208,92 @@ TEST(Rendezvous, WhatListensThereIsNoLockstep) {
   std::vector<Rendezvous> places = {{.rank = 1, .size = 2, .host = "127.0.0.1", .port = port.number()}};
   EXPECT_THAT(std::string(MeetAll(places, absl::Seconds(20))[0].message()), HasSubstr("is no rank 0 of Lockstep"));
   server.join();
+}
+
+TEST(Rendezvous, RanksWithTheSameSecretMeet) {
+  std::vector<Rendezvous> places = Places(3);
+  for (Rendezvous& place : places) place.secret = "a word";
+  for (const absl::Status& outcome :
+       MeetAll(places, absl::Seconds(20), [](Introduction& ranks) { return GatherFacts(ranks, 1).status(); }))
+    EXPECT_TRUE(outcome.ok()) << outcome;
+}
+
+// Returns the outcomes of two ranks with `secret`, and of a process with `other` that would be rank 1.
+std::vector<absl::Status> WithSecrets(const char* secret, const char* other) {
+  std::vector<Rendezvous> places = Places(2);
+  for (Rendezvous& place : places) place.secret = secret;
+  places.push_back(places[1]);
+  places[2].secret = other;
+  return MeetAll(places, absl::Seconds(20), {}, {0, 6, 0});
+}
+
+TEST(Rendezvous, OtherSecretsAreTurnedAwayWithoutHarm) {
+  struct {
+    const char *secret, *other, *message;
+  } const cases[] = {{"a word", "another", " has another secret than rank 0 on host "},
+                     {"a word", "", " has a secret, and rank 1 has none: LOCKSTEP_SECRET, or "},
+                     {"", "a word", "rank 1 has a secret, and rank 0 at 127.0.0.1:"}};
+  for (const auto& [secret, other, message] : cases) {
+    const std::vector<absl::Status> outcomes = WithSecrets(secret, other);
+    EXPECT_TRUE(outcomes[0].ok() && outcomes[1].ok()) << outcomes[0] << outcomes[1];
+    EXPECT_EQ(outcomes[2].code(), absl::StatusCode::kPermissionDenied);
+    EXPECT_THAT(std::string(outcomes[2].message()), HasSubstr(message));
+  }
+}
+
+TEST(Rendezvous, Rank0NamesAtItsDeadlineWhomItTurnedAway) {
+  struct {
+    const char *secret, *other, *message;
+  } const cases[] = {{"a word", "another", "; turned away: process [0-9]+ on host .* has another secret than rank 0"},
+                     {"a word", "", "; turned away: rank 0 on host .* has a secret, and process .* has none"},
+                     {"", "a word", "; turned away: process .* has a secret, and rank 0 on host .* has none"}};
+  for (const auto& [secret, other, message] : cases) {
+    std::vector<Rendezvous> places = Places(2);
+    places[0].secret = secret;
+    places[1].secret = other;
+    const absl::Status outcome = MeetAll(places, absl::Milliseconds(700))[0];
+    EXPECT_EQ(outcome.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(std::string(outcome.message()), ContainsRegex(message));
+  }
+}
+
+// A stranger that does not know the secret gives itself out for rank 0, with a challenge that it has chosen. It sends
+// rank 1's proof back as its own, and to the true rank 0 as if it were rank 1.
+TEST(Rendezvous, ProofsCannotBeSentAgain) {
+  constexpr size_t kChallengeBytes = 48, kHelloBytes = 220, kVerdictBytes = 528, kProofBytes = 32;
+  std::vector<Rendezvous> places = Places(2);
+  for (Rendezvous& place : places) place.secret = "a word";
+  const Port port;
+  ASSERT_EQ(listen(port.socket(), 1), 0);
+  std::string hello;
+  std::thread stranger([&] {
+    const int connection = accept(port.socket(), nullptr, nullptr);
+    SendBytes(connection, std::string("LOCKSTEP\2\0\0\0\1\0\0\0", 16) + std::string(32, 'n'));
+    hello = ReceiveBytes(connection, kHelloBytes);
+    std::string verdict("LOCKSTEP\0\0\0\0\40\0\0\0", 16);
+    verdict.resize(kVerdictBytes, '\0');
+    SendBytes(connection, verdict + hello.substr(kHelloBytes - kProofBytes));
+    absl::SleepFor(absl::Milliseconds(200));
+    close(connection);
+  });
+  Rendezvous misled = places[1];
+  misled.port = port.number();
+  const absl::Status outcome = MeetAll({misled}, absl::Seconds(20))[0];
+  EXPECT_EQ(outcome.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(outcome.message()), HasSubstr(" does not know the secret of rank 1"));
+  stranger.join();
+  ASSERT_EQ(hello.size(), kHelloBytes);
+  std::string verdict;
+  std::thread again([&] {
+    const int connection = ConnectTo(places[0].port);
+    EXPECT_EQ(ReceiveBytes(connection, kChallengeBytes).size(), kChallengeBytes);
+    SendBytes(connection, hello);
+    verdict = ReceiveBytes(connection, kVerdictBytes);
+    close(connection);
+  });
+  for (const absl::Status& each : MeetAll(places, absl::Seconds(20), {}, {0, 10})) EXPECT_TRUE(each.ok()) << each;
+  again.join();
+  EXPECT_THAT(verdict, HasSubstr(" has another secret than rank 0"));
 }
 
 TEST(Rendezvous, ARankThatLeavesIsNamed) {
@@ -223,7 +327,9 @@ class Environment : public testing::Test {
                                            "MASTER_PORT",
                                            "TORCHELASTIC_USE_AGENT_STORE",
                                            "TORCHELASTIC_RUN_ID",
-                                           "TORCHELASTIC_RESTART_COUNT"};
+                                           "TORCHELASTIC_RESTART_COUNT",
+                                           "LOCKSTEP_SECRET",
+                                           "LOCKSTEP_SECRET_FILE"};
   void SetUp() override {
     for (const char* name : kNames) unsetenv(name);
   }
@@ -243,6 +349,9 @@ TEST_F(Environment, SaysWhereRanksMeet) {
   EXPECT_EQ((*place)->host, "h0");
   EXPECT_EQ((*place)->port, 29500);
   EXPECT_EQ((*place)->job, "");
+  EXPECT_EQ((*place)->secret, "");
+  Set({{"LOCKSTEP_SECRET", "a word"}});
+  EXPECT_EQ((*RendezvousOfEnvironment())->secret, "a word");
   Set({{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RUN_ID", "run"}, {"TORCHELASTIC_RESTART_COUNT", "3"}});
   EXPECT_EQ((*RendezvousOfEnvironment())->port, 29501);
   EXPECT_EQ((*RendezvousOfEnvironment())->job, "run/3");
@@ -262,6 +371,8 @@ TEST_F(Environment, NamesWhatIsWrong) {
   EXPECT_THAT(error(), HasSubstr("MASTER_PORT is not set"));
   Set({{"MASTER_PORT", "65536"}});
   EXPECT_THAT(error(), HasSubstr("MASTER_PORT is '65536', expected a number from 1 to 65535"));
+  Set({{"MASTER_PORT", "29500"}, {"LOCKSTEP_SECRET", ""}});
+  EXPECT_THAT(error(), HasSubstr("LOCKSTEP_SECRET is set, but its secret is empty"));
 }
 
 }  // namespace
