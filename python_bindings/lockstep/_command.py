@@ -33,8 +33,8 @@ def _measure(path: str) -> int:
     from lockstep._compile import networks
 
     # So that the routes of this cluster are known from now on, and shown; what follows goes by the routes of _travel.
-    Communicator.mpi().barrier()
-    world = Communicator.mpi(routes="default")
+    Communicator.from_environment().barrier()
+    world = Communicator.from_environment(routes="default")
     # Only rank 0 need have the file.
     is_known = world.rank == 0 and Path(path).exists()
     machine = _machine.measure(world, _machine.Machine.read(path) if is_known else _machine.Machine())
@@ -129,8 +129,8 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     add(
         "--launcher",
-        metavar="local|mpi|ssh|slurm|sge|kubernetes",
-        help="the way to start the job (default: ssh with -H, otherwise local)",
+        metavar="local|direct|mpi|ssh|slurm|sge|kubernetes",
+        help="the way to start the job (default: ssh with -H, otherwise local; direct where there is no mpirun)",
     )
     add("--sync-dst-dir", default="", metavar="DIR", help="ssh: copies the working directory to DIR on each host")
     add("--interface", metavar="ib0", help="the network card between hosts (default: DMLC_INTERFACE, if that is set)")

@@ -78,3 +78,9 @@ def pytest_runtest_setup() -> None:
         return registry
 
     exporter.ONNXRegistry.from_torchlib = staticmethod(from_torchlib)
+
+
+@pytest.fixture(params=["local", "direct"])
+def how(request: pytest.FixtureRequest) -> str:
+    """Launchers of ranks on this host: by mpirun, and without it."""
+    return request.param

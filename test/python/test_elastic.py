@@ -221,7 +221,7 @@ print(supervise.run(["bash", "-c", {mpirun!r}], {{}}, lambda text: None))
 @pytest.mark.parametrize(
     ("ends", "code", "said"),
     [
-        (["with exit code 0", "with exit code 0"], 0, "mpirun has not ended within 1 s after all ranks"),
+        (["with exit code 0", "with exit code 0"], 0, "the job has not ended within 1 s after all ranks"),
         (["with exit code 3"], 3, "the job has not ended within 1 s after rank 0 failed"),
     ],
 )

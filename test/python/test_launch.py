@@ -26,6 +26,10 @@ LOCKSTEP = ROOT / "tools" / "lockstep"
 ENVIRONMENT = {**os.environ, **MPI_ENVIRONMENT, "PYTHONPATH": str(ROOT / "python_bindings")}
 
 
+# The number of a rank, for sh, with each launcher.
+RANK = "${RANK:-$OMPI_COMM_WORLD_RANK}"
+
+
 def launch(*arguments: Any, environment: Mapping[str, str] = ENVIRONMENT, cwd: Path | None = None) -> Any:
     command = [LOCKSTEP, "launch", *map(str, arguments)]
     return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
@@ -64,7 +68,8 @@ def test_errors_go_to_stderr(tmp_path: Path) -> None:
     [
         (("--launcher", "slurm", "x"), "there is no program sbatch on this host: install Slurm's commands"),
         (("--launcher", "sge", "x"), "there is no program qsub on this host: install Grid Engine's commands"),
-        (("x",), "there is no program mpirun on this host: install Open MPI"),
+        (("--launcher", "local", "x"), "there is no program mpirun on this host: install Open MPI"),
+        (("-s", "1", "x"), "there is no program mpirun on this host: install Open MPI"),
         (("-H", "HOSTS", "x"), "there is no program ssh on this host: install OpenSSH"),
         (("-H", "HOSTS", "--sync-dst-dir", "/d", "x"), "there is no program rsync on this host: install rsync"),
     ],
@@ -83,9 +88,9 @@ def test_missing_programs(tmp_path: Path, arguments: tuple[str, ...], message: s
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_output_has_the_rank_before_each_line(workers: int) -> None:
+def test_output_has_the_rank_before_each_line(how: str, workers: int) -> None:
     script = "echo to stdout; echo to stderr >&2; printf '10%%\\r20%%\\n'; printf 'no end'"
-    done = launch("-n", workers, "sh", "-c", script)
+    done = launch("-n", workers, "--launcher", how, "sh", "-c", script)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.replace("\r", "\r\n").splitlines()
     for rank in range(workers):
@@ -95,10 +100,10 @@ def test_output_has_the_rank_before_each_line(workers: int) -> None:
     assert sorted(done.stderr.splitlines()) == [f"[worker {rank}] to stderr" for rank in range(workers)]
 
 
-def test_no_line_is_lost_or_torn() -> None:
+def test_no_line_is_lost_or_torn(how: str) -> None:
     """Open MPI's own tags lose two of three lines here."""
     program = "import sys\nfor i in range(9000): print(i % 7); print('e', i, 'x' * (i % 90), file=sys.stderr)"
-    done = launch("-n", "3", sys.executable, "-c", program)
+    done = launch("-n", "3", "--launcher", how, sys.executable, "-c", program)
     assert done.returncode == 0
     for rank in range(3):
         prefix = f"[worker {rank}] "
@@ -108,11 +113,11 @@ def test_no_line_is_lost_or_torn() -> None:
         assert mine == [f"e {i} {'x' * (i % 90)}".rstrip() if i % 90 else f"e {i} " for i in range(9000)]
 
 
-def test_lines_come_as_they_are_written() -> None:
+def test_lines_come_as_they_are_written(how: str) -> None:
     """Lines come at once, not when a buffer is full: the program waits for the answer to its first line."""
     program = "import sys; print('question'); print('got', input())"
     job = subprocess.Popen(
-        [LOCKSTEP, "launch", "-n", "1", sys.executable, "-c", program],
+        [LOCKSTEP, "launch", "-n", "1", "--launcher", how, sys.executable, "-c", program],
         env=ENVIRONMENT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -168,13 +173,13 @@ def test_no_line_is_shorter_than_a_tag(line: bytes) -> None:
         ("echo no bread >&2; exec no-such-program", 127, "with exit code 127"),
     ],
 )
-def test_exit_codes(script: str, code: int, said: str) -> None:
+def test_exit_codes(how: str, script: str, code: int, said: str) -> None:
     """The last line is the launcher's, after all of mpirun's."""
-    done = launch("-n", "3", "sh", "-c", f"[ $OMPI_COMM_WORLD_RANK = 1 ] || sleep 60; {script}")
+    done = launch("-n", "3", "--launcher", how, "sh", "-c", f"[ {RANK} = 1 ] || sleep 60; {script}")
     assert done.returncode == code
     lines = done.stderr.splitlines()
     assert f"[worker 1] lockstep launch: ended {said} on host {HOST}" in lines
-    assert "[worker 0] lockstep launch: ended" not in done.stderr, "mpirun ended this one"
+    assert "[worker 0] lockstep launch: ended" not in done.stderr, "this one was told to end"
     words = "sh: 1: exec: no-such-program: not found" if code == 127 else "no bread"
     assert (
         lines[-1]
@@ -220,12 +225,12 @@ def test_the_cause_is_named_before_who_has_heard_of_it(words: str, first: int) -
             3,
             "the job has not ended within 1 s after worker 0 failed",
         ),
-        ([(1, "with exit code 0"), (0, "with exit code 0")], "", 0, "mpirun has not ended within 1 s after all ranks"),
+        ([(1, "with exit code 0"), (0, "with exit code 0")], "", 0, "the job has not ended within 1 s after all ranks"),
         (
             [(1, "by signal 9"), (0, "with exit code 0")],
             "--tolerate-workers",
             0,
-            "mpirun has not ended within 1 s after all ranks",
+            "the job has not ended within 1 s after all ranks",
         ),
     ],
 )
@@ -337,8 +342,8 @@ def test_who_waits_says_so_itself() -> None:
         assert (teller in ends._waiting) == waits
 
 
-def test_a_program_that_is_not_there() -> None:
-    done = launch("-n", "1", "no-such-program")
+def test_a_program_that_is_not_there(how: str) -> None:
+    done = launch("-n", "1", "--launcher", how, "no-such-program")
     assert done.returncode == 127
     assert "[worker 0] lockstep launch: no-such-program cannot be run: No such file or directory\n" in done.stderr
     assert done.stderr.splitlines()[-1].startswith(
@@ -349,12 +354,12 @@ def test_a_program_that_is_not_there() -> None:
 @pytest.mark.parametrize(
     ("script", "code"),
     [
-        ("[ $OMPI_COMM_WORLD_RANK = 1 ] && kill -9 $$; sleep 1; echo goes on", 0),
-        ("sleep 0.$OMPI_COMM_WORLD_RANK; exit 5", 5),
+        (f"[ {RANK} = 1 ] && kill -9 $$; sleep 1; echo goes on", 0),
+        (f"sleep 0.{RANK}; exit 5", 5),
     ],
 )
-def test_workers_that_die_are_tolerated_while_one_succeeds(script: str, code: int) -> None:
-    done = launch("-n", "3", "--tolerate-workers", "sh", "-c", script)
+def test_workers_that_die_are_tolerated_while_one_succeeds(how: str, script: str, code: int) -> None:
+    done = launch("-n", "3", "--launcher", how, "--tolerate-workers", "sh", "-c", script)
     assert done.returncode == code, done.stderr
     if code == 0:
         assert sorted(done.stdout.splitlines()) == ["[worker 0] goes on", "[worker 2] goes on"]
@@ -424,8 +429,8 @@ def processes_with(mark: str) -> list[int]:
     return found
 
 
-def start_waiting(mark: str, script: str, new_group: bool = False) -> subprocess.Popen[str]:
-    command = [LOCKSTEP, "launch", "-n", "2", "--", "sh", "-c", script]
+def start_waiting(how: str, mark: str, script: str, new_group: bool = False) -> subprocess.Popen[str]:
+    command = [LOCKSTEP, "launch", "-n", "2", "--launcher", how, "--", "sh", "-c", script]
     pipe = subprocess.PIPE
     environment = {**ENVIRONMENT, "MARK_OF_JOB": mark}
     # Under nohup SIGHUP is ignored, and processes inherit that.
@@ -439,38 +444,40 @@ def start_waiting(mark: str, script: str, new_group: bool = False) -> subprocess
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_nothing_behind(number: signal.Signals) -> None:
+def test_a_signal_leaves_nothing_behind(how: str, number: signal.Signals) -> None:
     """No children of ranks stay, and no ranks that do not want to end."""
     mark = f"launch-{os.getpid()}-{number}"
-    job = start_waiting(mark, "trap '' INT TERM HUP; sleep 100 & echo ready; sleep 100; sleep 100")
+    job = start_waiting(how, mark, "trap '' INT TERM HUP; sleep 100 & echo ready; sleep 100; sleep 100")
     assert len(processes_with(mark)) >= 8
     job.send_signal(number)
     assert job.wait(30) == 128 + number
     assert not processes_with(mark)
 
 
-def test_control_c_of_a_terminal_goes_to_all() -> None:
+def test_control_c_of_a_terminal_goes_to_all(how: str) -> None:
     """Also to mpirun."""
     mark = f"launch-{os.getpid()}-group"
-    job = start_waiting(mark, "echo ready; sleep 100", new_group=True)
+    job = start_waiting(how, mark, "echo ready; sleep 100", new_group=True)
     os.killpg(job.pid, signal.SIGINT)
     assert job.wait(30) == 128 + signal.SIGINT
     assert not processes_with(mark)
 
 
-def test_signals_for_programs_reach_them() -> None:
+def test_signals_for_programs_reach_them(how: str) -> None:
     script = "trap 'echo got it; exit 0' USR1; echo ready; while :; do sleep 0.05; done"
-    job = start_waiting("launch", script)
+    job = start_waiting(how, "launch", script)
     job.send_signal(signal.SIGUSR1)
     stdout = job.communicate(timeout=30)[0]
     assert job.returncode == 0
     assert sorted(stdout.splitlines()) == ["[worker 0] got it", "[worker 1] got it"]
 
 
-def test_who_stops_reading_ends_the_job() -> None:
+def test_who_stops_reading_ends_the_job(how: str) -> None:
     mark = f"launch-{os.getpid()}-pipe"
     job = subprocess.Popen(
-        [LOCKSTEP, "launch", "-n", "2", "yes"], env={**ENVIRONMENT, "MARK_OF_JOB": mark}, stdout=subprocess.PIPE
+        [LOCKSTEP, "launch", "-n", "2", "--launcher", how, "yes"],
+        env={**ENVIRONMENT, "MARK_OF_JOB": mark},
+        stdout=subprocess.PIPE,
     )
     assert job.stdout is not None
     assert job.stdout.readline().endswith(b"] y\n")
@@ -482,8 +489,46 @@ def test_who_stops_reading_ends_the_job() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_ranks_are_those_of_the_program(workers: int) -> None:
-    program = "import lockstep as ls; w = ls.Communicator.mpi(); w.barrier(); print(w.rank, w.size)"
-    done = launch("-n", workers, sys.executable, "-c", program)
+def test_ranks_are_those_of_the_program(how: str, workers: int) -> None:
+    program = "import lockstep as ls; w = ls.Communicator.from_environment(); w.barrier(); print(w.rank, w.size)"
+    done = launch("-n", workers, "--launcher", how, sys.executable, "-c", program)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[worker {rank}] {rank} {workers}" for rank in range(workers)]
+
+
+def test_without_mpirun_ranks_start_and_meet_all_the_same(tmp_path: Path) -> None:
+    """PATH has no mpirun. The secret is in no command line."""
+    for program in ("env", "bash", "dirname", "readlink"):
+        (tmp_path / program).symlink_to(Path(shutil.which(program) or ""))
+    program = (
+        "import os, pathlib, lockstep as ls; w = ls.Communicator.from_environment(); w.barrier(); e = os.environ; "
+        "lines = b''.join(p.read_bytes() for p in pathlib.Path('/proc').glob('[0-9]*/cmdline')); "
+        "print(w.size, w.transport, e['LOCAL_RANK'], e['LOCAL_WORLD_SIZE'], len(e['LOCKSTEP_SECRET']), "
+        "e['LOCKSTEP_SECRET'].encode() in lines)"
+    )
+    secret = tmp_path / "secret"  # of another job, which must not count
+    done = launch(
+        "-n", "2", sys.executable, "-c", program,
+        environment={**ENVIRONMENT, "PATH": str(tmp_path), "LOCKSTEP_SECRET_FILE": str(secret)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[worker {i}] 2 rendezvous {i} 2 64 False" for i in range(2)]
+
+
+def test_a_worker_that_stays_stopped_keeps_no_job_without_mpirun() -> None:
+    script = f"[ {RANK} = 1 ] || exit 0; sh -c 'kill -STOP $$'"
+    command = ["launch", "-n", "2", "--launcher", "direct", "sh", "-c", script]
+    program = f"""
+from lockstep import _command
+from lockstep._launch import ends
+ends.LINGER_SECONDS = 1
+raise SystemExit(_command.main({command}))
+"""
+    mark = f"launch-{os.getpid()}-stopped-direct"
+    environment = {**ENVIRONMENT, "MARK_OF_JOB": mark}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 147, done.stderr
+    assert done.stderr.splitlines()[-1].endswith(f"worker 1 on host {HOST} is stopped by a signal")
+    assert not processes_with(mark)

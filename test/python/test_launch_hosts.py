@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ranks import MPI_ENVIRONMENT
-from test_launch import LOCKSTEP, ROOT, processes_with
+from test_launch import LOCKSTEP, RANK, ROOT, processes_with
 from test_launch_killed import mpirun_of
 
 sys.path.insert(0, str(ROOT / "test" / "hosts"))
@@ -49,6 +49,12 @@ def started(two: ssh_hosts.SshHosts, *arguments: str, mark: str = "", cwd: Path 
     return subprocess.Popen(command, env=environment, cwd=cwd, stdout=pipe, stderr=pipe, text=True)
 
 
+@pytest.fixture(params=["ssh", "direct"])
+def how(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """The ways to start ranks by ssh: through mpirun, and without it."""
+    return ("--launcher", request.param)
+
+
 def launch(two: ssh_hosts.SshHosts, *arguments: str, cwd: Path | None = None) -> tuple[int, str, str]:
     job = started(two, *arguments, cwd=cwd)
     stdout, stderr = job.communicate(timeout=120)
@@ -56,12 +62,25 @@ def launch(two: ssh_hosts.SshHosts, *arguments: str, cwd: Path | None = None) ->
 
 
 @needs_ssh
-def test_ranks_are_on_their_hosts_and_talk(two: ssh_hosts.SshHosts, hosts_file: str) -> None:
+def test_ranks_are_on_their_hosts_and_talk(two: ssh_hosts.SshHosts, hosts_file: str, how: tuple[str, str]) -> None:
     program = (
-        "import os, lockstep as ls; w = ls.Communicator.mpi(); w.barrier(); "
+        "import os, lockstep as ls; w = ls.Communicator.from_environment(); w.barrier(); "
         "print(w.size, *map(w.host, range(3)), os.environ['A'], os.environ['NCCL_SOCKET_IFNAME'])"
     )
-    arguments = ("-n", "3", "-H", hosts_file, "--env", "A=1 2", "--interface", "eth0", sys.executable, "-c", program)
+    arguments = (
+        *how,
+        "-n",
+        "3",
+        "-H",
+        hosts_file,
+        "--env",
+        "A=1 2",
+        "--interface",
+        "eth0",
+        sys.executable,
+        "-c",
+        program,
+    )
     code, stdout, stderr = launch(two, *arguments)
     assert code == 0, stderr
     said = f"3 {two.names[0]} {two.names[0]} {two.names[1]} 1 2 eth0"
@@ -69,13 +88,15 @@ def test_ranks_are_on_their_hosts_and_talk(two: ssh_hosts.SshHosts, hosts_file: 
 
 
 @needs_ssh
-def test_the_working_directory_is_copied(two: ssh_hosts.SshHosts, hosts_file: str, tmp_path: Path) -> None:
+def test_the_working_directory_is_copied(
+    two: ssh_hosts.SshHosts, hosts_file: str, tmp_path: Path, how: tuple[str, str]
+) -> None:
     """Into a folder that exists on neither host, and is a separate one on each."""
     source, there = tmp_path / "work", two.own / "deep" / "a b"
     (source / "data").mkdir(parents=True)
     (source / "data" / "file").write_text("content")
-    script = "pwd; cat data/file; echo; touch mine-$OMPI_COMM_WORLD_RANK; ls | tr '\\n' ' '"
-    arguments = ("-n", "3", "-H", hosts_file, "--sync-dst-dir", str(there), "--", "sh", "-c", script)
+    script = f"pwd; cat data/file; echo; touch mine-{RANK}; ls | tr '\\n' ' '"
+    arguments = (*how, "-n", "3", "-H", hosts_file, "--sync-dst-dir", str(there), "--", "sh", "-c", script)
     code, stdout, stderr = launch(two, *arguments, cwd=source)
     assert code == 0, stderr
     last = [line.removeprefix("[worker 2] ").rstrip() for line in stdout.splitlines() if line.startswith("[worker 2]")]
@@ -110,9 +131,11 @@ def test_workers_and_servers_talk_between_hosts(two: ssh_hosts.SshHosts, hosts_f
 
 @needs_ssh
 @pytest.mark.parametrize(("script", "code"), [("exit 9", 9), ("kill -9 $$", 137)])
-def test_exit_codes_come_from_other_hosts(two: ssh_hosts.SshHosts, hosts_file: str, script: str, code: int) -> None:
-    script = f"[ $OMPI_COMM_WORLD_RANK = 2 ] || sleep 60; {script}"
-    returned, _, stderr = launch(two, "-n", "3", "-H", hosts_file, "--", "sh", "-c", script)
+def test_exit_codes_come_from_other_hosts(
+    two: ssh_hosts.SshHosts, hosts_file: str, how: tuple[str, str], script: str, code: int
+) -> None:
+    script = f"[ {RANK} = 2 ] || sleep 60; {script}"
+    returned, _, stderr = launch(two, *how, "-n", "3", "-H", hosts_file, "--", "sh", "-c", script)
     assert returned == code
     assert "[worker 2] lockstep launch: ended " in stderr
     last = f"lockstep launch: the job has failed with exit code {code}: worker 2 on host {two.names[1]} ended "
@@ -121,10 +144,12 @@ def test_exit_codes_come_from_other_hosts(two: ssh_hosts.SshHosts, hosts_file: s
 
 @needs_ssh
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_nothing_on_other_hosts(two: ssh_hosts.SshHosts, hosts_file: str, number: int) -> None:
+def test_a_signal_leaves_nothing_on_other_hosts(
+    two: ssh_hosts.SshHosts, hosts_file: str, how: tuple[str, str], number: int
+) -> None:
     mark = f"launch-{os.getpid()}-hosts-{number}"
     script = f"trap '' INT TERM; export MARK_OF_JOB={mark}; sleep 100 & echo ready; sleep 100; sleep 100"
-    job = started(two, "-n", "3", "-H", hosts_file, "--", "sh", "-c", script, mark=mark)
+    job = started(two, *how, "-n", "3", "-H", hosts_file, "--", "sh", "-c", script, mark=mark)
     assert job.stdout is not None
     for _ in range(3):
         assert job.stdout.readline().endswith("ready\n")
@@ -137,11 +162,11 @@ def test_a_signal_leaves_nothing_on_other_hosts(two: ssh_hosts.SshHosts, hosts_f
 @needs_ssh
 @pytest.mark.parametrize("mpirun_too", [True, False])
 def test_ranks_on_other_hosts_do_not_outlive_a_launcher_that_is_killed(
-    two: ssh_hosts.SshHosts, hosts_file: str, mpirun_too: bool
+    two: ssh_hosts.SshHosts, hosts_file: str, how: tuple[str, str], mpirun_too: bool
 ) -> None:
     mark = f"launch-{os.getpid()}-hosts-killed"
     script = f"trap '' TERM; export MARK_OF_JOB={mark}; echo ready; sleep 100; sleep 100"
-    job = started(two, "-n", "3", "-H", hosts_file, "--", "sh", "-c", script, mark=mark)
+    job = started(two, *how, "-n", "3", "-H", hosts_file, "--", "sh", "-c", script, mark=mark)
     assert job.stdout is not None
     for _ in range(3):
         job.stdout.readline()
@@ -183,6 +208,26 @@ def test_a_folder_that_cannot_be_made_there(two: ssh_hosts.SshHosts, hosts_file:
     assert two.names[1] in stderr
 
 
+@needs_ssh
+def test_a_host_that_is_lost_fails_the_job_without_mpirun(two: ssh_hosts.SshHosts, hosts_file: str) -> None:
+    """Its ssh is killed. The rank there ends, too."""
+    mark = f"launch-{os.getpid()}-hosts-lost"
+    script = f"export MARK_OF_JOB={mark}; echo ready; sleep 100; sleep 100"
+    job = started(two, "--launcher", "direct", "-n", "3", "-H", hosts_file, "--", "sh", "-c", script, mark=mark)
+    assert job.stdout is not None
+    for _ in range(3):
+        job.stdout.readline()
+    starter = mpirun_of(job.pid)
+    children = Path(f"/proc/{starter}/task/{starter}/children").read_text().split()
+    (ssh,) = (each for each in children if Path(f"/proc/{each}/comm").read_text() == "ssh\n")
+    os.kill(int(ssh), signal.SIGKILL)
+    stderr = job.communicate(timeout=30)[1]
+    assert job.returncode == 137
+    last = f"lockstep launch: the job has failed with exit code 137: worker 2 on host {two.names[1]} ended by signal 9"
+    assert stderr.splitlines()[-1] == f"{last}: host {two.names[1]} is lost"
+    await_none(mark)
+
+
 @needs_slurm
 def test_slurm_runs_what_was_written(tmp_path: Path) -> None:
     program = "import os, sys, lockstep as ls; w = ls.Communicator.mpi(); w.barrier(); print(w.rank, w.size, os.environ['A']); sys.exit(3 * (w.rank == 1))"
@@ -198,6 +243,19 @@ def test_slurm_runs_what_was_written(tmp_path: Path) -> None:
     output = (tmp_path / "lockstep-train-1.out").read_text()
     assert {"[worker 0] 0 2 x y", "[worker 1] 1 2 x y"} <= set(output.splitlines()), output
     assert done.returncode == 3, "sbatch --wait ends with the job's exit code"
+
+
+@needs_slurm
+def test_tasks_of_slurm_meet_without_mpi() -> None:
+    program = (
+        "import os, lockstep as ls; w = ls.Communicator.from_environment(timeout=60); w.barrier(); "
+        "os.write(1, f'{w.rank} {w.size} {w.transport}\\n'.encode())"
+    )
+    with slurm.Slurm() as cluster:
+        environment = {**cluster.environment(), "PYTHONPATH": str(ROOT / "python_bindings")}
+        command = ["srun", "--ntasks", "2", "--overcommit", sys.executable, "-c", program]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert sorted(done.stdout.splitlines()) == ["0 2 rendezvous", "1 2 rendezvous"], done.stderr
 
 
 @needs_slurm

@@ -13,9 +13,9 @@ from test_launch import ENVIRONMENT, LOCKSTEP, await_lines, processes_with, star
 
 
 def mpirun_of(launcher: int) -> int:
-    """The launcher's child that is mpirun; its other child is the guard."""
+    """The launcher's child that is mpirun, or starter.py; its other child is the guard."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    (mpirun,) = (each for each in children if Path(f"/proc/{each}/comm").read_text() == "mpirun\n")
+    (mpirun,) = (each for each in children if "guard.py" not in Path(f"/proc/{each}/cmdline").read_text())
     return int(mpirun)
 
 
@@ -26,20 +26,20 @@ def await_none(mark: str) -> None:
         time.sleep(0.1)
 
 
-def test_ranks_do_not_outlive_an_mpirun_that_is_killed() -> None:
+def test_ranks_do_not_outlive_an_mpirun_that_is_killed(how: str) -> None:
     mark = f"launch-{os.getpid()}-killed"
-    job = start_waiting(mark, "trap '' TERM; echo ready; sleep 100; sleep 100")
+    job = start_waiting(how, mark, "trap '' TERM; echo ready; sleep 100; sleep 100")
     os.kill(mpirun_of(job.pid), signal.SIGKILL)
     assert job.wait(30) == 137
     assert not processes_with(mark)
 
 
-def test_ranks_do_not_outlive_a_launcher_that_is_killed() -> None:
+def test_ranks_do_not_outlive_a_launcher_that_is_killed(how: str) -> None:
     """The ranks print nothing, so they do not notice a broken pipe; they refuse to end, and start a process outside
     their group.
     """
     mark = f"launch-{os.getpid()}-orphans"
-    job = start_waiting(mark, "trap '' TERM; setsid sleep 100 & echo ready; sleep 100; sleep 100")
+    job = start_waiting(how, mark, "trap '' TERM; setsid sleep 100 & echo ready; sleep 100; sleep 100")
     assert len(processes_with(mark)) >= 9
     job.kill()
     job.wait()

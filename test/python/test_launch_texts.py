@@ -13,6 +13,7 @@ import pytest
 from lockstep import Error, _command
 from lockstep._launch import hosts, ssh
 from lockstep._launch.command import plan_of
+from lockstep._launch.direct import STARTER
 from lockstep._launch.mpirun import RANK
 
 ALLOWED = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -25,7 +26,7 @@ def dry_run(*arguments: str, environment: Mapping[str, str] = ALLOWED) -> str:
     """The output of --dry-run, with PYTHON for this interpreter and RANK for the program that runs a rank."""
     parsed = _command._parser().parse_args(["launch", *arguments])
     text = str(plan_of(parsed, environment, "/home/me/work"))
-    return text.replace(sys.executable, "PYTHON").replace(RANK, "RANK")
+    return text.replace(sys.executable, "PYTHON").replace(RANK, "RANK").replace(STARTER, "STARTER")
 
 
 @pytest.fixture
@@ -39,6 +40,30 @@ def test_local() -> None:
     assert dry_run("-n", "2", "python", "train.py", "--lr", "0.1", "-n") == (
         "mpirun --tag-output --bind-to none --oversubscribe -n 2 PYTHON RANK python train.py --lr 0.1 -n\n"
     )
+
+
+def test_without_mpi(hosts_file: str) -> None:
+    """This host is `localhost`; the program may have an argument `:`."""
+    assert dry_run("-n", "2", "--launcher", "direct", "python", "train.py", ":") == (
+        "PYTHON STARTER --ranks 2 -- python train.py :\n"
+    )
+    Path(hosts_file).write_text("localhost slots=2\nh1\n")
+    environment = {"PATH": "/bin", "LOCKSTEP_TRACE": "t", "HOME": "/root"}
+    command = ("-n", "3", "-H", hosts_file, "--launcher", "direct", "--env", "A=1", "--interface", "eth0", "train")
+    ssh = "ssh -o BatchMode=yes -o ConnectTimeout=10"
+    names = ("LOCKSTEP_INTERFACE", "UCX_NET_DEVICES", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    assert dry_run(*command, environment=environment) == (
+        f"{ssh} h1 true\n"
+        f"PYTHON STARTER --ranks 2 --ranks 1@h1 --agent '{ssh} -o ServerAliveInterval=5 -o ServerAliveCountMax=3' "
+        f"-x PATH -x LOCKSTEP_TRACE {' '.join(f'-x {name}=eth0' for name in names)} -x A=1 -- train\n"
+    )
+
+
+def test_where_there_is_no_mpirun_ranks_start_without_it(tmp_path: Path, hosts_file: str) -> None:
+    nothing = {"PATH": str(tmp_path)}
+    for options in ((), ("-H", hosts_file)):
+        assert "PYTHON STARTER --ranks 2" in dry_run("-n", "2", *options, "train", environment=nothing)
+    assert "mpirun" in dry_run("-n", "2", "-s", "1", "train", environment=nothing), "servers need it"
 
 
 def test_servers_are_a_second_context_behind_the_workers() -> None:
@@ -329,7 +354,7 @@ def test_slots_of_a_host_are_added_and_servers_go_round(tmp_path: Path) -> None:
         (["-n", "1", "--launcher", "yarn", "x"], "--launcher yarn: YARN is not supported"),
         (
             ["-n", "1", "--launcher", "pbs", "x"],
-            "--launcher is pbs, expected one of local, mpi, ssh, slurm, sge, kubernetes",
+            "--launcher is pbs, expected one of local, direct, mpi, ssh, slurm, sge, kubernetes",
         ),
         (["-n", "1", "--launcher", "ssh", "x"], "--launcher ssh requires the hosts: -H FILE"),
         (["-n", "1", "--launcher", "local", "-H", "h", "x"], "--launcher local runs on this host alone: leave out -H"),
@@ -337,11 +362,19 @@ def test_slots_of_a_host_are_added_and_servers_go_round(tmp_path: Path) -> None:
             ["-n", "1", "--launcher", "slurm", "-H", "h", "x"],
             "--launcher slurm gets its hosts from slurm: leave out -H",
         ),
-        (["-n", "1", "--sync-dst-dir", "/d", "x"], "--sync-dst-dir is for --launcher ssh, not for local"),
+        (["-n", "1", "--sync-dst-dir", "/d", "x"], "--sync-dst-dir is for --launcher ssh and direct, not for local"),
         (["-n", "1", "-H", "h", "--sync-dst-dir", "d", "x"], "--sync-dst-dir is d, expected an absolute path"),
         (
             ["-n", "1", "-H", "h", "--sync-dst-dir", "/", "x"],
             "--sync-dst-dir is /, expected an absolute path of a",
+        ),
+        (
+            ["-n", "1", "--launcher", "direct", "--sync-dst-dir", "/d", "x"],
+            "--sync-dst-dir copies to the hosts of a file: -H FILE",
+        ),
+        (
+            ["-n", "1", "-s", "1", "--launcher", "direct", "x"],
+            "--launcher direct starts no servers, which need mpirun: leave out -s, or use local or ssh",
         ),
         (["-n", "1", "--image", "i", "x"], "--image is for --launcher kubernetes, not for local"),
         (["-n", "1", "--submit-option=-q", "x"], "--submit-option is for --launcher slurm and sge, not for local"),

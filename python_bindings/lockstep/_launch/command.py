@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 
 from .._base.errors import Error
-from . import hosts, kubernetes, local, mpi, sge, slurm, ssh
+from . import direct, hosts, kubernetes, local, mpi, sge, slurm, ssh
 from .job import Job, Plan
 from .mpirun import is_allowed_root, is_bound_by
 
@@ -18,7 +19,7 @@ _OWN = (
     "LOCKSTEP_SERVERS",
     "LOCKSTEP_TOLERATE_WORKERS",
 )  # describe the job that this process belongs to
-_LAUNCHERS = ("local", "mpi", "ssh", "slurm", "sge", "kubernetes")
+_LAUNCHERS = ("local", "direct", "mpi", "ssh", "slurm", "sge", "kubernetes")
 _HOSTS_ARE_CHOSEN = ("local", "slurm", "sge", "kubernetes")
 _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:[=:](.*))?", re.DOTALL)
 
@@ -34,7 +35,7 @@ def plan_of(arguments: argparse.Namespace, environment: Mapping[str, str], direc
     Raises:
       Error: an argument or the hosts file is invalid.
     """
-    launcher = arguments.launcher or ("ssh" if arguments.hostfile else "local")
+    launcher = arguments.launcher or _default_launcher(arguments, environment)
     _check_launcher(launcher, arguments)
     job = _job(launcher, arguments, environment)
     if launcher == "local":
@@ -48,7 +49,14 @@ def plan_of(arguments: argparse.Namespace, environment: Mapping[str, str], direc
     if launcher == "kubernetes":
         return kubernetes.plan(job, arguments.image)
     agent = environment.get("OMPI_MCA_plm_rsh_agent", ssh.AGENT)
-    return ssh.plan(job, agent, source=directory if job.directory else "", is_here=ssh.is_this_host)
+    plan = direct.plan if launcher == "direct" else ssh.plan
+    return plan(job, agent, source=directory if job.directory else "", is_here=ssh.is_this_host)
+
+
+def _default_launcher(arguments: argparse.Namespace, environment: Mapping[str, str]) -> str:
+    if arguments.num_servers == 0 and shutil.which("mpirun", path=environment.get("PATH")) is None:
+        return "direct"
+    return "ssh" if arguments.hostfile else "local"
 
 
 def _check_launcher(launcher: str, arguments: argparse.Namespace) -> None:
@@ -64,9 +72,13 @@ def _check_launcher(launcher: str, arguments: argparse.Namespace) -> None:
     if arguments.hostfile and launcher in _HOSTS_ARE_CHOSEN:
         where = "runs on this host alone" if launcher == "local" else f"gets its hosts from {launcher}"
         raise Error(f"--launcher {launcher} {where}: leave out -H")
-    _check_only("--sync-dst-dir", arguments.sync_dst_dir, launcher, ("ssh",))
+    _check_only("--sync-dst-dir", arguments.sync_dst_dir, launcher, ("ssh", "direct"))
     _check_only("--image", arguments.image, launcher, ("kubernetes",))
     _check_only("--submit-option", arguments.submit_option, launcher, ("slurm", "sge"))
+    if launcher == "direct" and arguments.num_servers > 0:
+        raise Error("--launcher direct starts no servers, which need mpirun: leave out -s, or use local or ssh")
+    if launcher == "direct" and arguments.sync_dst_dir and not arguments.hostfile:
+        raise Error("--sync-dst-dir copies to the hosts of a file: -H FILE")
     if launcher == "kubernetes" and not arguments.image:
         raise Error("--launcher kubernetes requires the image of its containers: --image")
     if arguments.sync_dst_dir and not re.match("/+[^/]", arguments.sync_dst_dir):
@@ -82,7 +94,7 @@ def _job(launcher: str, arguments: argparse.Namespace, environment: Mapping[str,
     program = tuple(arguments.program[arguments.program[:1] == ["--"] :])
     if not program:
         raise Error("there is no program after the options, such as python train.py")
-    if ":" in program:
+    if ":" in program and launcher != "direct":
         raise Error("an argument of the program is ':', with which mpirun begins another program")
     if arguments.num_workers < 1:
         raise Error(f"-n is {arguments.num_workers}, expected at least 1 worker")
@@ -100,7 +112,7 @@ def _job(launcher: str, arguments: argparse.Namespace, environment: Mapping[str,
         environment=_settings("--env", arguments.env, environment),
         worker_environment=_settings("--env-worker", arguments.env_worker, environment),
         server_environment=_settings("--env-server", arguments.env_server, environment),
-        passed=_passed(environment) if launcher in ("mpi", "ssh") else (),
+        passed=_passed(environment) if launcher in ("direct", "mpi", "ssh") else (),
         tolerate_workers=arguments.tolerate_workers,
         as_root=not is_allowed_root(environment),
         bind=is_bound_by(environment),

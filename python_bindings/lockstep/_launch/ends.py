@@ -95,7 +95,7 @@ class Ends:
         with self._lock:
             now = time.monotonic()
             if self._ends and len(self._ends) == self._ranks and now - self._last_at > LINGER_SECONDS:
-                return f"mpirun has not ended within {LINGER_SECONDS:.0f} s after all ranks"
+                return f"the job has not ended within {LINGER_SECONDS:.0f} s after all ranks"
             workers = [rank for rank in range(self._workers) if rank not in self._ends]
             if self._has_roles and not workers and now - self._last_at > LINGER_SECONDS:
                 left = ", ".join(self.name(rank) for rank in range(self._ranks) if rank not in self._ends)
@@ -144,7 +144,7 @@ class Ends:
         """Returns the lines to print at the end of a job that failed with this code, the first failure first."""
         lines = self.failures()
         if not lines:
-            return [f"mpirun has ended with exit code {code}, and no rank has reported a failure"]
+            return [f"the job has ended with exit code {code}, and no rank has reported a failure"]
         return [f"the job has failed with exit code {code}: {lines[0]}", *lines[1:]]
 
     def failures(self) -> list[str]:

@@ -79,13 +79,15 @@ def _context(job: Job, host: str, ranks: int, environment: Mapping[str, str], pr
     context = ["--wdir", job.directory] if job.directory else []
     if host:
         context += ["--host", f"{host}:{ranks}"]
-    settings = {**network_environment(job.interface), **job.environment, **environment, **_roles(job)}
-    for name in job.passed:
-        if name not in settings:
-            context += ["-x", name]
-    for name, value in settings.items():
-        context += ["-x", f"{name}={value}"]
-    return [*context, "-n", str(ranks), job.python, RANK, *program]
+    settings = {**environment, **_roles(job)}
+    return [*context, *exports(job, settings), "-n", str(ranks), job.python, RANK, *program]
+
+
+def exports(job: Job, settings: Mapping[str, str]) -> list[str]:
+    """Returns options with the variables of ranks: those of the job and `settings`, which take precedence."""
+    settings = {**network_environment(job.interface), **job.environment, **settings}
+    passed = [name for name in job.passed if name not in settings]
+    return [word for text in (*passed, *map("=".join, settings.items())) for word in ("-x", text)]
 
 
 def _roles(job: Job) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The wrapper that mpirun starts as a rank. It runs the program, and passes whole lines of its output to mpirun.
+"""The wrapper that mpirun or agent.py starts as a rank. It runs the program, and passes on whole lines of its output.
 
     python rank.py PROGRAM ARGUMENT…
 
@@ -6,7 +6,8 @@
 --tag-output, its buffer of twice the size of its input overflows if lines are shorter than tags, and lines are lost.
 
 It runs as a file and imports nothing of this package, so that it starts at once. It ends as the program does, with the
-same exit code or signal. Wrapper and program do not outlive each other, nor mpirun's daemon. It reports when the
+same exit code or signal. Wrapper and program do not outlive each other, nor
+mpirun's daemon or agent.py. It reports when the
 program is stopped and when it continues. The program's output is a terminal, as under mpirun, so that the program
 writes complete lines at once.
 """
@@ -145,7 +146,7 @@ def _end_as(code: int) -> None:
 
 
 def _place() -> str:
-    size = os.environ.get("OMPI_COMM_WORLD_SIZE", "")
+    size = os.environ.get("OMPI_COMM_WORLD_SIZE") or os.environ.get("WORLD_SIZE", "")
     return f" on host {os.uname().nodename}" + (f", one of {size} ranks" if size else "")
 
 

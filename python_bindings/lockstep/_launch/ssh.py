@@ -21,11 +21,17 @@ def plan(job: Job, agent: str = AGENT, source: str = "", is_here: Callable[[str]
       source: the directory that is copied to `job.directory` on all hosts; "" for none.
       is_here: true for names of this host, which needs no ssh.
     """
+    options = ("--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent)
+    steps = prepare(job, agent, source, is_here)
+    return Plan(command=mpirun(job, options), environment=KEEP_ALIVE, steps=steps, supervised=True)
+
+
+def prepare(job: Job, agent: str, source: str, is_here: Callable[[str], bool]) -> tuple[Step, ...]:
+    """Returns steps that ask all hosts of the job to answer, or copy the directory there. Arguments are as of `plan`."""
     steps: list[Step] = []
     for host in job.hosts:
         steps += _copy(host.name, job, agent, source, is_here(host.name)) if source else _ask(host.name, agent, is_here)
-    options = ("--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent)
-    return Plan(command=mpirun(job, options), environment=KEEP_ALIVE, steps=tuple(steps), supervised=True)
+    return tuple(steps)
 
 
 def is_this_host(name: str) -> bool:
