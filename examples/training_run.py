@@ -62,7 +62,8 @@ def start(main: Callable[[], None]) -> None:
     try:
         main()
     except (ls.Error, OSError, ValueError) as error:
-        # The hook that Communicator.mpi() has set informs the other ranks. Users need the message, not the traceback.
+        # The hook that Communicator.from_environment() has set informs the other ranks. Users need the message, not the
+        # traceback.
         sys.tracebacklimit = 0
         raise error from None
 

@@ -105,7 +105,7 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, l
 
 def main() -> None:
     arguments = parse_arguments()
-    run, exe = train(ls.Communicator.mpi(), arguments)
+    run, exe = train(ls.Communicator.from_environment(), arguments)
     ls.save_onnx(exe, run.wrote("resnet-trained.onnx", "the trained model"))
 
 

@@ -96,7 +96,7 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, l
 
 def main() -> None:
     arguments = parse_arguments()
-    world = ls.Communicator.mpi()
+    world = ls.Communicator.from_environment()
     run, exe, network = train(world, arguments)
     ls.save_onnx(exe, arguments.out / "gpt-trained.onnx")
     if world.rank == 0:

@@ -194,7 +194,7 @@ def write_results(exe: ls.Executable, first: int, losses: list[float], out: Path
 def main() -> None:
     arguments = parse_arguments()
     logging.basicConfig(format="%(message)s")
-    world = ls.Communicator.mpi()
+    world = ls.Communicator.from_environment()
     if world.rank == 0:
         arguments.out.mkdir(parents=True, exist_ok=True)
 

@@ -116,7 +116,7 @@ def train(world: ls.Communicator, arguments: argparse.Namespace) -> tuple[Run, l
 
 def main() -> None:
     arguments = parse_arguments()
-    world = ls.Communicator.mpi()
+    world = ls.Communicator.from_environment()
     run, exe, network = train(world, arguments)
     weights = arguments.out / "trained.safetensors"
     exe.save(weights)  # all ranks call this, with their layers

@@ -114,7 +114,7 @@ def draw(path: Path, model: ls.Executable, images: Shapes, count: int) -> None:
 
 def main() -> None:
     arguments = parse_arguments()
-    world = ls.Communicator.mpi()
+    world = ls.Communicator.from_environment()
     run, trained = train(world, arguments)
     ls.save_onnx(trained, arguments.out / "unet-trained.onnx")
     if world.rank == 0:

@@ -2,7 +2,7 @@
 
     import lockstep as ls
 
-    world = ls.Communicator.mpi()
+    world = ls.Communicator.from_environment()
     model = ls.load_onnx("lenet.onnx", dims={"batch": 128})  # the one-rank program, over the global batch
     step = ls.train_step(model, loss=ls.loss.softmax_cross_entropy("logits", "label"), optimizer=ls.optim.SGD(0.05))
     exe = ls.compile(step, backend="cpu", world=world)
@@ -53,7 +53,7 @@ names.guard(
         },
         "dataloader": "data.batches",
         "fromonnx": "load_onnx",
-        "init": "Communicator.mpi()",
+        "init": "Communicator.from_environment()",
         "jit": "compile",
         "kvstore": "kv.create",
         "load": "load_onnx",
@@ -61,8 +61,8 @@ names.guard(
         "lrscheduler": "schedule",
         "optimizer": "optim",
         "optimizers": "optim",
-        "rank": "Communicator.mpi().rank",
+        "rank": "Communicator.from_environment().rank",
         "save": "save_onnx",
-        "size": "Communicator.mpi().size",
+        "size": "Communicator.from_environment().size",
     },
 )

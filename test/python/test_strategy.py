@@ -58,7 +58,7 @@ STEP = ls.train_step(
         ({"strategy": "servers"}, 'strategy is \'servers\', expected "all_reduce" or "parameter_server"'),
         (
             {"strategy": "parameter_server"},
-            'requires the workers of a job, world=Communicator.mpi(), but this world has the transport "single"',
+            'requires the workers of a job, world=Communicator.from_environment(), but this world has the transport "single"',
         ),
         ({"asynchronous": True}, 'asynchronous requires strategy="parameter_server"'),
         ({"max_staleness": 0}, 'max_staleness requires strategy="parameter_server"'),

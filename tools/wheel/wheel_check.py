@@ -37,7 +37,7 @@ import {}, {}
 from lockstep.examples import digits
 layer = torch.nn.Conv2d(1, 3, 3)
 layer(torch.ones(2, 1, 8, 8)).sum().backward()
-losses, accuracy = digits.train(lockstep.Communicator.mpi(), 64, 1, 6400)
+losses, accuracy = digits.train(lockstep.Communicator.from_environment(), 64, 1, 6400)
 layer(torch.ones(2, 1, 8, 8)).sum().backward()
 assert accuracy > 0.9, accuracy
 """

@@ -57,7 +57,7 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
         checks.graph("the graph", graph)
         given = expanded(options)
         if alone and graph.trained and not given.get("replicated", False):
-            job.check_is_one("compile", "world=ls.Communicator.mpi()")
+            job.check_is_one("compile", "world=ls.Communicator.from_environment()")
         compiled = _resolved(graph, checks.text("backend", backend), world, given)
         dump = os.environ.get("LOCKSTEP_DUMP", "")
         dump = checks.path(dump) if dump else ""

@@ -16,8 +16,8 @@ def client_of(world: Communicator) -> _ServerClient:
     """Returns the connection of this worker to the servers of the job. Raises an Error if there are none."""
     if world.transport != "mpi":
         raise Error(
-            'compile: strategy="parameter_server" requires the workers of a job, world=Communicator.mpi(), but this world has the '
-            f'transport "{world.transport}"; a job with servers is started by `lockstep launch -n N -s S PROGRAM`'
+            'compile: strategy="parameter_server" requires the workers of a job, world=Communicator.from_environment(), but this '
+            f'world has the transport "{world.transport}"; a job with servers is started by `lockstep launch -n N -s S PROGRAM`'
         )
     servers = _lockstep._servers()
     if servers is None:

@@ -162,7 +162,7 @@ def world_of(kvstore: Any, strategy: Any = None, replicated: bool = False) -> Co
         )
     if kind in _ONE_PROCESS:
         return _one_process(kind, strategy, replicated)
-    return Communicator.mpi() if isinstance(kvstore, str) else kvstore._world
+    return Communicator.from_environment() if isinstance(kvstore, str) else kvstore._world
 
 
 def _one_process(kind: str | None, strategy: Any, replicated: bool) -> Communicator:

@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=1, help="passes over the pictures")
     parser.add_argument("--samples", type=int, default=6400, help="number of pictures")
     options = parser.parse_args(arguments)
-    world = ls.Communicator.mpi()
+    world = ls.Communicator.from_environment()
     _, accuracy = train(world, options.batch, options.epochs, options.samples)
     if world.rank == 0:
         print(f"{world.size} rank{'s' if world.size > 1 else ''}, accuracy {accuracy:.4f} over other pictures")

@@ -139,7 +139,7 @@ def init(comm: Communicator | None = None, process_sets: Any = None) -> None:
     """Joins the ranks that `mpirun` started; without mpirun there is one rank. A second call does nothing.
 
     Args:
-      comm: the communicator to use instead of `lockstep.Communicator.mpi()`.
+      comm: the communicator to use instead of `lockstep.Communicator.from_environment()`.
       process_sets: not supported; anything but None is an Error.
     """
     global _session
@@ -148,7 +148,7 @@ def init(comm: Communicator | None = None, process_sets: Any = None) -> None:
     if comm is not None:
         checks.instance("hvd.init: comm", comm, Communicator, "a lockstep.Communicator, or None for that of mpirun")
     if _session is None:
-        _session = Session(Communicator.mpi() if comm is None else comm)
+        _session = Session(Communicator.from_environment() if comm is None else comm)
 
 
 def shutdown() -> None:

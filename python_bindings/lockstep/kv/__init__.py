@@ -62,7 +62,7 @@ def create(kind: str = "local", world: Communicator | None = None) -> KVStore:
         "dist_device_sync" or "dist": a store of all workers of `world`, which wait for each other. Pushed values are
         summed, so n workers with a batch of b compute the same as one with n * b. "dist_async": a store of all workers
         of a job with parameter servers, which apply each push at once.
-      world: the workers of a dist kind. None is `Communicator.mpi()`.
+      world: the workers of a dist kind. None is `Communicator.from_environment()`.
 
     Raises:
       Error: the kind is unknown. The message lists the kinds.

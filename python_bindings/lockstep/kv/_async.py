@@ -39,7 +39,7 @@ class AsyncStore(KVStore):
     """
 
     def __init__(self, kind: str, world: Communicator | None) -> None:
-        world = Communicator.mpi() if world is None else world
+        world = Communicator.from_environment() if world is None else world
         super().__init__(kind, checks.instance("create: world", world, Communicator, "a lockstep.Communicator"))
         servers = _lockstep._servers() if world.transport == "mpi" else None
         if servers is None:

@@ -40,7 +40,7 @@ class SynchronousStore(KVStore):
     """
 
     def __init__(self, kind: str, world: Communicator | None) -> None:
-        world = Communicator.mpi() if world is None else world
+        world = Communicator.from_environment() if world is None else world
         super().__init__(kind, checks.instance("create: world", world, Communicator, "a lockstep.Communicator"))
         self._new: list[tuple[Entry, Value]] = []  # initialised, but not yet exchanged with the other workers
         self._slots: dict[Entry, Slot] = {}

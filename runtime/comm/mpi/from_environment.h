@@ -9,10 +9,10 @@
 
 namespace lockstep {
 
-// Returns the communicator of this process's rank. Where RANK and WORLD_SIZE are set, as by torchrun, the ranks meet at
-// MASTER_ADDR and MASTER_PORT (rendezvous.h), without MPI. Otherwise this is CreateMpi (mpi.h): the ranks of mpirun, or
-// one rank. Collective over the ranks. A job of the former kind has no parameter servers, and MPI cannot carry its
-// messages: both are errors.
+// Returns the communicator of this process's rank. Where RANK and WORLD_SIZE are set, as by torchrun, or srun has
+// started this process without MPI, the ranks meet where the environment says (rendezvous.h). Otherwise this is
+// CreateMpi (mpi.h): the ranks of mpirun, or one rank. Collective over the ranks. A job of the former kind has no
+// parameter servers, and MPI cannot carry its messages: both are errors.
 absl::StatusOr<std::unique_ptr<Communicator>> CreateFromEnvironment(const WorldOptions& options = {});
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #include "runtime/comm/mpi/mpi.h"
 
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "runtime/comm/mpi/mpi_links.h"
 #include "runtime/comm/mpi/mpi_roles.h"
 #include "runtime/comm/mpi/mpi_world.h"
+#include "runtime/comm/world/rendezvous.h"
 
 namespace lockstep {
 namespace {
@@ -42,8 +44,19 @@ absl::Status CheckThreadLevel() {
          << "with thread level " << level << "; create the communicator first, or initialise MPI with that level";
 }
 
+// Returns an error if the environment says that this process, which is MPI's only rank, is one of several that meet
+// without MPI: each would be a world of its own.
+absl::Status CheckIsAlone() {
+  const absl::StatusOr<std::optional<Rendezvous>> place = RendezvousOfEnvironment();
+  if (!place.ok() || !place->has_value() || (*place)->size == 1) return absl::OkStatus();
+  return FailedPrecondition() << "this process is rank " << (*place)->rank << " of " << (*place)->size
+                              << " according to its environment (RANK and WORLD_SIZE, or srun's), and it was not "
+                              << "started by mpirun: the ranks meet by Communicator.from_environment(), not by mpi()";
+}
+
 // Returns the world of a process that is the only rank. `missing` is the error if a launcher has started several.
 absl::StatusOr<std::unique_ptr<Communicator>> CreateWithoutMpi(const absl::Status& missing) {
+  RETURN_IF_ERROR(CheckIsAlone());
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
     const char* const ranks = std::getenv(variable);
     if (ranks == nullptr || std::atoi(ranks) < 2) continue;
@@ -61,6 +74,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const WorldOptions& opti
   if (const absl::Status found = OpenMpi(); !found.ok()) return CreateWithoutMpi(found);
   RETURN_IF_ERROR(InitializeMpi());
   ASSIGN_OR_RETURN(MpiComm world, WorldOfWorkers(limit));
+  int ranks = 1;
+  Mpi().Comm_size(Mpi().comm_world, &ranks);
+  if (ranks == 1) RETURN_IF_ERROR(CheckIsAlone());
   ASSIGN_OR_RETURN(MpiComm comm, Duplicate(world, limit));
   MpiIntroduction introduction(comm, limit);
   bool carries_data = false;

@@ -16,8 +16,9 @@ namespace lockstep {
 // Returns the communicator of this process's rank in MPI_COMM_WORLD, duplicated. Collective over the world; may be
 // called several times. Initialises MPI with MPI_THREAD_MULTIPLE and finalises it when the process exits, unless
 // another library (mpi4py) has initialised it. If then MPI carries messages between hosts, that level must have been
-// provided. Without mpirun, this is a world of one rank, which needs no MPI library. In a job with parameter servers,
-// this is the world of the workers (mpi_roles.h).
+// provided. Without mpirun, this is a world of one rank, which needs no MPI library, or an error if according to the
+// environment several ranks meet without MPI (from_environment.h). In a job with parameter servers, this is the world
+// of the workers (mpi_roles.h).
 absl::StatusOr<std::unique_ptr<Communicator>> CreateMpi(const WorldOptions& options = {});
 
 // Returns the name and version of the MPI library, "Open MPI v4.1.4, ...". Does not need an initialised MPI. If there
