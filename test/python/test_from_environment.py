@@ -95,6 +95,59 @@ def test_without_variables_this_is_one_rank(step: Path) -> None:
     assert stdout.split()[:2] == ["0", "1"], stderr
 
 
+def outputs_of(program: str, variables: Mapping[str, str], size: int = 2) -> list[subprocess.CompletedProcess[str]]:
+    """Runs a program as ranks that meet as the variables say."""
+    processes = []
+    for rank in range(size):
+        environment = {**os.environ, **variables, "RANK": str(rank), "WORLD_SIZE": str(size)}
+        pipe = subprocess.PIPE
+        processes.append(
+            subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=pipe, stderr=pipe, text=True)
+        )
+    outputs = [process.communicate(timeout=60) for process in processes]
+    return [
+        subprocess.CompletedProcess(process.args, process.returncode, *output)
+        for process, output in zip(processes, outputs, strict=True)
+    ]
+
+
+def test_ranks_meet_by_a_file_and_a_secret(tmp_path: Path) -> None:
+    """Several times. A store makes its own communicator in the same way."""
+    secret, place = tmp_path / "secret", tmp_path / "place"
+    secret.write_text("a word\n")
+    secret.chmod(0o600)
+    program = (
+        "import lockstep as ls\n"
+        "for _ in range(3): world = ls.Communicator.from_environment(); world.barrier()\n"
+        "store = ls.kv.create('dist_sync'); print(world.rank, store.rank, store.num_workers)"
+    )
+    variables = {
+        "LOCKSTEP_SECRET_FILE": str(secret),
+        "LOCKSTEP_RENDEZVOUS_FILE": str(place),
+        "MASTER_ADDR": "127.0.0.1",
+    }
+    for rank, done in enumerate(outputs_of(program, variables)):
+        assert done.stdout.split() == [str(rank), str(rank), "2"], done.stderr
+    assert not place.exists()
+    secret.chmod(0o640)
+    for done in outputs_of(program, variables):
+        assert f"the file {secret} is open to other users" in done.stderr
+
+
+@pytest.mark.parametrize("has_mpi", [True, False])
+def test_mpi_is_an_error_where_ranks_meet_without_it(has_mpi: bool, tmp_path: Path) -> None:
+    """Each would be a world of its own. The dynamic linker finds MPI, or a file that is no library."""
+    program = "import lockstep as ls; print(ls.Communicator.mpi().size)"
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    if not has_mpi:
+        (tmp_path / "libmpi.so.40").touch()
+        variables["LD_LIBRARY_PATH"] = str(tmp_path)
+    for rank, done in enumerate(outputs_of(program, variables)):
+        assert done.returncode != 0
+        assert f"this process is rank {rank} of 2 according to its environment" in done.stderr
+        assert "the ranks meet by Communicator.from_environment(), not by mpi()" in done.stderr
+
+
 def test_torchrun_starts_ranks(step: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "program.py").write_text(PROGRAM)

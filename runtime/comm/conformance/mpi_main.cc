@@ -1,4 +1,4 @@
-// Runs one rank of the conformance suite over MPI. mpi_test.sh starts it under mpirun and counts the ranks.
+// Runs one rank of the conformance suite. mpi_test.sh starts it under mpirun, and meet_test.sh without MPI.
 //   mpi_main RANKS [only=CASE] [max_group=N] [in_rank_order] [by_mpi=R|all] [route=NAME] [measured=R]
 //   [die=R] [stop=R [after=MS]] [late_Init=R] [late_Finalize=R] [by=S] [single=R]
 // Prints "rank R of N on HOST: K cases passed" and exits with 0, or prints the failure. With die=R, rank R kills itself
@@ -24,20 +24,22 @@
 #include "absl/time/clock.h"
 #include "runtime/comm/conformance/cases.h"
 #include "runtime/comm/conformance/watchdog.h"
-#include "runtime/comm/mpi/mpi.h"
+#include "runtime/comm/mpi/from_environment.h"
 #include "runtime/comm/mpi/mpi_library.h"
 
 namespace lockstep {
 namespace {
 
-// Returns the number that mpirun gave to this rank; empty without mpirun.
+// Returns the number that mpirun or the environment gave to this rank; empty without either.
 std::string RankText() {
-  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  return rank == nullptr ? "" : rank;
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "RANK"}) {
+    if (const char* rank = std::getenv(variable)) return rank;
+  }
+  return "";
 }
 
 absl::Status DieInACollective(const WorldOptions& options, int victim) {
-  absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
+  absl::StatusOr<std::unique_ptr<Communicator>> world = CreateFromEnvironment(options);
   if (!world.ok()) return world.status();
   Communicator& c = **world;
   std::vector<float> x(1000);
@@ -59,7 +61,7 @@ absl::Status DieInACollective(const WorldOptions& options, int victim) {
 // All ranks reduce until an error. Rank `victim` is stopped after `milliseconds`, and killed at the end.
 absl::Status StopInACollective(WorldOptions options, int victim, int milliseconds) {
   options.communicator.timeout = absl::Seconds(4);  // also limits the start of all ranks, despite other load
-  absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
+  absl::StatusOr<std::unique_ptr<Communicator>> world = CreateFromEnvironment(options);
   if (!world.ok()) return world.status();
   Communicator& c = **world;
   absl::StatusOr<std::vector<std::string>> processes = c.AllGatherBytes(std::to_string(getpid()), "processes");
@@ -89,7 +91,7 @@ absl::Status StopInACollective(WorldOptions options, int victim, int millisecond
 
 // All ranks reduce until an error, which each writes to a file.
 absl::Status ReduceForever(const WorldOptions& options, const std::string& file) {
-  absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
+  absl::StatusOr<std::unique_ptr<Communicator>> world = CreateFromEnvironment(options);
   if (!world.ok()) return world.status();
   Communicator& c = **world;
   std::vector<float> x(1 << 20);
@@ -111,7 +113,7 @@ absl::Status ComeAndGo(const WorldOptions& options, int late_init, int late_fina
   const std::string rank = RankText();
   if (rank.empty()) return absl::FailedPreconditionError("not under mpirun");
   if (std::stoi(rank) == late_init) absl::SleepFor(by);
-  absl::StatusOr<std::unique_ptr<Communicator>> world = CreateMpi(options);
+  absl::StatusOr<std::unique_ptr<Communicator>> world = CreateFromEnvironment(options);
   if (!world.ok()) return world.status();
   world->reset();
   if (std::stoi(rank) == late_finalize) absl::SleepFor(by);
@@ -127,7 +129,7 @@ absl::Status InitializeForOneThread(const WorldOptions& options, int single) {
   const absl::Status opened = OpenMpi();
   if (!opened.ok()) return opened;
   if (is_single) Mpi().Init_thread(nullptr, nullptr, kMpiThreadSingle, &provided);
-  std::printf("rank %s learns: %s\n", rank.c_str(), CreateMpi(options).status().ToString().c_str());
+  std::printf("rank %s learns: %s\n", rank.c_str(), CreateFromEnvironment(options).status().ToString().c_str());
   if (is_single) Mpi().Finalize();
   return absl::OkStatus();
 }
@@ -138,11 +140,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeWorld(WorldOptions options, co
                                                         bool in_rank_order) {
   WorldOptions patient = options;
   patient.communicator = {};
-  absl::StatusOr<std::unique_ptr<Communicator>> meeting = CreateMpi(patient);
+  absl::StatusOr<std::unique_ptr<Communicator>> meeting = CreateFromEnvironment(patient);
   if (meeting.ok()) (void)(*meeting)->Barrier("before a case");
   options.communicator = test.options;
   options.communicator.in_rank_order = in_rank_order;
-  return CreateMpi(options);
+  return CreateFromEnvironment(options);
 }
 
 // Runs this rank's part of a case, and destroys the world.

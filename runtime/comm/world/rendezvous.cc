@@ -11,8 +11,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string_view>
@@ -24,6 +22,7 @@
 #include "runtime/comm/host/control_block.h"
 #include "runtime/comm/network/sockets.h"
 #include "runtime/comm/world/proof.h"
+#include "runtime/comm/world/rendezvous_file.h"
 #include "runtime/process/clock.h"
 #include "runtime/process/process.h"
 
@@ -31,8 +30,10 @@ namespace lockstep {
 namespace {
 
 constexpr char kMagic[8] = {'L', 'O', 'C', 'K', 'S', 'T', 'E', 'P'};
-constexpr uint32_t kVersion = 2;                               // of the messages below
-constexpr absl::Duration kPause = absl::Milliseconds(100);     // between two attempts to connect
+constexpr uint32_t kVersion = 2;  // of the messages below
+constexpr absl::Duration kShortPause =
+    absl::Milliseconds(10);  // after the first attempt to connect; then twice as long
+constexpr absl::Duration kLongPause = absl::Milliseconds(200);
 constexpr absl::Duration kAttempt = absl::Seconds(5);          // for one attempt
 constexpr absl::Duration kIntroduction = absl::Seconds(5);     // for a newcomer to say who it is
 constexpr absl::Duration kFarewell = absl::Milliseconds(500);  // for the last message to a rank
@@ -48,7 +49,7 @@ struct Hello {  // the answer
   char magic[8] = {};
   uint32_t version = 0;
   int32_t rank = -1, size = 0, process = 0;
-  char job[64] = {};
+  char job[Rendezvous::kMostJobBytes + 1] = {};
   char host[kHostBytes] = {};
   uint32_t has_secret = 0;
   Nonce nonce = {};
@@ -140,7 +141,10 @@ absl::Status CheckBothOrNone(const std::string& one, bool one_has, const std::st
          << (one_has ? one : other) << " has a secret, and " << (one_has ? other : one) << " has none" << kSecrets;
 }
 
-std::string PlaceOf(const Rendezvous& place) { return place.host + ":" + std::to_string(place.port); }
+std::string PlaceOf(const Rendezvous& place) {
+  if (place.port == 0) return "the place that rank 0 writes into " + place.file;
+  return place.host + ":" + std::to_string(place.port);
+}
 
 // --- Rank 0 ----------------------------------------------------------------------------------------------------------
 
@@ -168,6 +172,15 @@ absl::StatusOr<Descriptor> Listen(const Rendezvous& place) {
   return SystemError("rank 0 cannot listen at port " + std::to_string(place.port), errno);
 }
 
+absl::StatusOr<uint16_t> PortOf(const Descriptor& listener) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0)
+    return SystemError("getsockname", errno);
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
+                                             : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+}
+
 // Rank 0, which has a connection to each other rank.
 class Host final : public Introduction {
  public:
@@ -179,6 +192,12 @@ class Host final : public Introduction {
   absl::Status Meet() {
     const absl::Duration deadline = SteadyNow() + limit_;
     ASSIGN_OR_RETURN(const Descriptor listener, Listen(place_));
+    std::optional<WrittenPlace> written;  // until all have met
+    if (!place_.file.empty()) {
+      ASSIGN_OR_RETURN(place_.port, PortOf(listener));
+      if (place_.host.empty()) place_.host = HostName();
+      ASSIGN_OR_RETURN(written, WrittenPlace::Write(place_));
+    }
     std::vector<Newcomer> newcomers;
     while (static_cast<int>(peers_.size()) < place_.size - 1) {
       std::vector<pollfd> polled = {{.fd = listener.get(), .events = POLLIN, .revents = 0}};
@@ -193,6 +212,7 @@ class Host final : public Introduction {
       }
       std::erase_if(newcomers, [&](Newcomer& each) { return !Hear(each, now); });
     }
+    written.reset();  // before a rank can meet again
     for (auto& [rank, member] : peers_) RETURN_IF_ERROR(Say(rank, member, VerdictOf(absl::OkStatus()), {}));
     return absl::OkStatus();
   }
@@ -315,7 +335,7 @@ class Host final : public Introduction {
     return said.ok() ? said : TellAll(Annotate(said, NameOf(rank, member)));
   }
 
-  const Rendezvous place_;
+  Rendezvous place_;
   const absl::Duration limit_;
   std::map<int, Member> peers_;  // by rank
   std::string refused_;          // the last process that was turned away
@@ -331,7 +351,7 @@ absl::StatusOr<Peer> Connect(const Rendezvous& place, absl::Duration deadline) {
   const int failed = getaddrinfo(place.host.c_str(), std::to_string(place.port).c_str(), &wanted, &found);
   if (failed != 0) {
     return ErrorStream(absl::StatusCode::kUnavailable)
-           << "the host '" << place.host << "' of MASTER_ADDR has no address: " << gai_strerror(failed);
+           << "the host '" << place.host << "' of rank 0 (MASTER_ADDR) has no address: " << gai_strerror(failed);
   }
   absl::Status last = NotFound();
   for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
@@ -361,9 +381,11 @@ class Guest final : public Introduction {
 
   absl::Status Meet() {
     const absl::Duration deadline = SteadyNow() + limit_;
+    absl::Duration pause = kShortPause;
     while (true) {
-      absl::StatusOr<Peer> peer = Connect(place_, deadline);
-      absl::Status met = peer.status();
+      absl::Status met = place_.file.empty() ? absl::OkStatus() : ReadPlace(place_);
+      absl::StatusOr<Peer> peer = met.ok() ? Connect(place_, deadline) : met;
+      met = peer.status();
       if (met.ok()) {
         peer_ = *std::move(peer);
         met = Introduce(deadline);
@@ -372,12 +394,13 @@ class Guest final : public Introduction {
         if (met.ok()) met = Hear(deadline + kFarewell, nullptr);
       }
       if (!absl::IsUnavailable(met)) return met;
-      if (SteadyNow() + kPause >= deadline) {
+      if (SteadyNow() + pause >= deadline) {
         return ErrorStream(absl::StatusCode::kDeadlineExceeded)
                << "rank " << place_.rank << " has not met rank 0 at " << PlaceOf(place_) << " within "
                << absl::FormatDuration(limit_) << ": " << met.message();
       }
-      absl::SleepFor(kPause);
+      absl::SleepFor(pause);
+      pause = std::min(2 * pause, kLongPause);
     }
   }
 
@@ -449,49 +472,12 @@ class Guest final : public Introduction {
     return peer_.Receive(bytes->data(), bytes->size(), deadline);
   }
 
-  const Rendezvous place_;
+  Rendezvous place_;
   const absl::Duration limit_;
   Peer peer_;
 };
 
-// --- The environment -------------------------------------------------------------------------------------------------
-
-std::string Text(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-absl::StatusOr<int> Number(const char* name, int least, int most) {
-  const std::string text = Text(name);
-  if (text.empty())
-    return InvalidArgument() << name
-                             << " is not set, but RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT belong together";
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < least || number > most)
-    return InvalidArgument() << name << " is '" << text << "', expected a number from " << least << " to " << most;
-  return number;
-}
-
 }  // namespace
-
-absl::StatusOr<std::optional<Rendezvous>> RendezvousOfEnvironment() {
-  if (Text("RANK").empty() && Text("WORLD_SIZE").empty()) return std::nullopt;
-  Rendezvous place;
-  ASSIGN_OR_RETURN(place.size, Number("WORLD_SIZE", 1, 65536));
-  ASSIGN_OR_RETURN(place.rank, Number("RANK", 0, place.size - 1));
-  if (place.size == 1) return place;
-  place.host = Text("MASTER_ADDR");
-  if (place.host.empty()) return InvalidArgument() << "MASTER_ADDR is not set, but WORLD_SIZE is " << place.size;
-  const bool agent_listens = Text("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  ASSIGN_OR_RETURN(const int port, Number("MASTER_PORT", 1, agent_listens ? 65534 : 65535));
-  place.port = static_cast<uint16_t>(port + (agent_listens ? 1 : 0));
-  place.job = Text("TORCHELASTIC_RUN_ID");
-  if (const std::string restart = Text("TORCHELASTIC_RESTART_COUNT"); !restart.empty()) place.job += "/" + restart;
-  place.job = place.job.substr(0, sizeof(Hello::job) - 1);
-  ASSIGN_OR_RETURN(place.secret, SecretOfEnvironment());
-  return place;
-}
 
 absl::StatusOr<std::unique_ptr<Introduction>> Meet(const Rendezvous& place, absl::Duration limit) {
   if (place.rank == 0) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -118,7 +119,7 @@ TEST(Rendezvous, WithoutRank0TheOthersSayWhereItShouldBe) {
 TEST(Rendezvous, AHostWithoutAnAddressIsNamed) {
   std::vector<Rendezvous> places = {{.rank = 1, .size = 2, .host = "no-such-host.invalid", .port = 1}};
   EXPECT_THAT(std::string(MeetAll(places, absl::Milliseconds(300))[0].message()),
-              HasSubstr("the host 'no-such-host.invalid' of MASTER_ADDR has no address"));
+              HasSubstr("the host 'no-such-host.invalid' of rank 0 (MASTER_ADDR) has no address"));
 }
 
 TEST(Rendezvous, APortThatIsTakenIsNamed) {
@@ -208,6 +209,43 @@ TEST(Rendezvous, WhatListensThereIsNoLockstep) {
   std::vector<Rendezvous> places = {{.rank = 1, .size = 2, .host = "127.0.0.1", .port = port.number()}};
   EXPECT_THAT(std::string(MeetAll(places, absl::Seconds(20))[0].message()), HasSubstr("is no rank 0 of Lockstep"));
   server.join();
+}
+
+std::vector<Rendezvous> PlacesByFile(int size) {
+  std::vector<Rendezvous> places = Places(size);
+  for (Rendezvous& place : places) {
+    place.port = 0;
+    place.file = testing::TempDir() + "place" + std::to_string(getpid());
+  }
+  return places;
+}
+
+TEST(Rendezvous, RanksMeetByAFile) {
+  const std::vector<Rendezvous> places = PlacesByFile(3);
+  for (const char* before : {"", "127.0.0.1:1\nanother job\n", "127.0.0.1:1\njob\n", "127.0.0.1", "no place\njob\n"}) {
+    for (const auto& late : {std::vector<int>{0, 1, 2}, {3, 0, 1}}) {
+      if (before[0] != '\0') std::ofstream(places[0].file) << before;
+      for (const absl::Status& outcome :
+           MeetAll(places, absl::Seconds(20), [](Introduction& ranks) { return GatherFacts(ranks, 1).status(); }, late))
+        EXPECT_TRUE(outcome.ok()) << outcome;
+      EXPECT_FALSE(std::ifstream(places[0].file).good()) << "the file is left";
+    }
+  }
+}
+
+TEST(Rendezvous, ErrorsNameTheFile) {
+  std::vector<Rendezvous> places = PlacesByFile(2);
+  const auto error = [&](int rank) {
+    return std::string(MeetAll({places[static_cast<size_t>(rank)]}, absl::Milliseconds(300))[0].message());
+  };
+  EXPECT_THAT(error(1), AllOf(HasSubstr("rank 1 has not met rank 0 at the place that rank 0 writes into "),
+                              HasSubstr("the file " + places[1].file + " is not there")));
+  std::ofstream(places[0].file) << "127.0.0.1:1\nyesterday\n";
+  EXPECT_THAT(error(1), HasSubstr("is of job 'yesterday', not of 'job'"));
+  std::ofstream(places[0].file) << "no place\njob\n";
+  EXPECT_THAT(error(1), HasSubstr("begins with 'no place', not with HOST:PORT"));
+  places[0].file = "/no/such/folder/place";
+  EXPECT_THAT(error(0), HasSubstr("cannot write where it listens into /no/such/folder/place"));
 }
 
 TEST(Rendezvous, RanksWithTheSameSecretMeet) {
@@ -329,7 +367,16 @@ class Environment : public testing::Test {
                                            "TORCHELASTIC_RUN_ID",
                                            "TORCHELASTIC_RESTART_COUNT",
                                            "LOCKSTEP_SECRET",
-                                           "LOCKSTEP_SECRET_FILE"};
+                                           "LOCKSTEP_SECRET_FILE",
+                                           "LOCKSTEP_RENDEZVOUS_FILE",
+                                           "OMPI_COMM_WORLD_RANK",
+                                           "PMIX_RANK",
+                                           "PMI_RANK",
+                                           "SLURM_PROCID",
+                                           "SLURM_STEP_NUM_TASKS",
+                                           "SLURM_STEP_ID",
+                                           "SLURM_JOB_ID",
+                                           "SLURM_STEP_NODELIST"};
   void SetUp() override {
     for (const char* name : kNames) unsetenv(name);
   }
@@ -355,6 +402,48 @@ TEST_F(Environment, SaysWhereRanksMeet) {
   Set({{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RUN_ID", "run"}, {"TORCHELASTIC_RESTART_COUNT", "3"}});
   EXPECT_EQ((*RendezvousOfEnvironment())->port, 29501);
   EXPECT_EQ((*RendezvousOfEnvironment())->job, "run/3");
+}
+
+TEST_F(Environment, IsThatOfATaskOfSlurm) {
+  Set({{"SLURM_PROCID", "2"}, {"SLURM_JOB_ID", "70001"}, {"SLURM_STEP_NODELIST", "n[07-09,12],login"}});
+  EXPECT_EQ(*RendezvousOfEnvironment(), std::nullopt) << "a batch script is no task";
+  Set({{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_ID", "3"}});
+  const auto place = RendezvousOfEnvironment();
+  ASSERT_TRUE(place.ok() && place->has_value()) << place.status();
+  EXPECT_EQ((*place)->rank, 2);
+  EXPECT_EQ((*place)->size, 4);
+  EXPECT_EQ((*place)->host, "n07");
+  EXPECT_EQ((*place)->port, 61440 + (70001 + 3) % 4096);
+  EXPECT_EQ((*place)->job, "Slurm's 70001.3");
+  Set({{"MASTER_ADDR", "h0"}, {"MASTER_PORT", "29500"}});
+  EXPECT_EQ((*RendezvousOfEnvironment())->host, "h0");
+  EXPECT_EQ((*RendezvousOfEnvironment())->port, 29500);
+  for (const char* of_mpi : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
+    Set({{of_mpi, "2"}});
+    EXPECT_EQ(*RendezvousOfEnvironment(), std::nullopt);
+    unsetenv(of_mpi);
+  }
+  Set({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+  EXPECT_EQ((*RendezvousOfEnvironment())->rank, 1) << "which is that of what srun's task has started";
+}
+
+TEST(FirstOfNodes, ExpandsTheFirstName) {
+  EXPECT_EQ(FirstOfNodes("vm"), "vm");
+  EXPECT_EQ(FirstOfNodes("a,b"), "a");
+  EXPECT_EQ(FirstOfNodes("n[3]"), "n3");
+  EXPECT_EQ(FirstOfNodes("n[007-120,130]-ib,m"), "n007-ib");
+  EXPECT_EQ(FirstOfNodes("rack[2,5]n[10-12]"), "rack2n10");
+  EXPECT_EQ(FirstOfNodes("n["), "n");
+  EXPECT_EQ(FirstOfNodes(""), "");
+}
+
+TEST_F(Environment, NamesAFile) {
+  Set({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCKSTEP_RENDEZVOUS_FILE", "/shared/place"}, {"MASTER_PORT", "7"}});
+  const auto place = RendezvousOfEnvironment();
+  ASSERT_TRUE(place.ok() && place->has_value()) << place.status();
+  EXPECT_EQ((*place)->file, "/shared/place");
+  EXPECT_EQ((*place)->host, "");
+  EXPECT_EQ((*place)->port, 0);
 }
 
 TEST_F(Environment, NamesWhatIsWrong) {
