@@ -4,8 +4,8 @@
     faults.py --times 20                                every kind of fault, on every number of hosts and ranks
     faults.py --kinds kill,stop --places 1x2,2x2 --seed 7
 
-A job is `lockstep elastic --restart 0 -- mpirun … rank.py`, or with servers `lockstep launch … store_rank.py`, on the
-hosts of test/hosts/hosts.py. Each outcome is added to a file, from which fault_tables.py makes the tables of
+A job is `lockstep elastic --restart 0 -- mpirun … rank.py`, or with servers `lockstep launch … store_rank.py`, or with
+--without-mpi `lockstep launch --launcher direct … rank.py`, on the hosts of test/hosts/hosts.py. Each outcome is added to a file, from which fault_tables.py makes the tables of
 docs/faults.md. Needs root.
 """
 
@@ -76,19 +76,25 @@ class Kind:
 
 
 class TrainingJob(Job):
-    """`lockstep elastic --restart 0 -- mpirun … rank.py`."""
+    """`lockstep elastic --restart 0 -- mpirun … rank.py`, or `lockstep launch --launcher direct … rank.py`."""
 
-    def __init__(self, hosts: Hosts, ranks: Sequence[int], folder: Path, kind: Kind) -> None:
+    def __init__(self, hosts: Hosts, ranks: Sequence[int], folder: Path, kind: Kind, without_mpi: bool = False) -> None:
         self.kind = kind
+        program = (sys.executable, Path(__file__).with_name("rank.py"), folder, kind.timeout)
+        if without_mpi:
+            lines = "".join(f"{name} slots={count}\n" for name, count in zip(hosts.names, ranks, strict=True))
+            (folder / "hosts").write_text(lines)
+            launch = (ROOT / "tools" / "lockstep", "launch", "--launcher", "direct", "-n", sum(ranks))
+            super().__init__(hosts, ranks, folder, (*launch, "-H", folder / "hosts", "--", *program))
+            return
         places = ",".join(f"{name}:{count}" for name, count in zip(hosts.names, ranks, strict=True))
         exported = [word for name in ("PYTHONPATH", "LOCKSTEP_RECORD") for word in ("-x", name)]
         elastic = (ROOT / "tools" / "lockstep", "elastic", "--restart", "0", "--hosts", places, "--", "mpirun")
-        program = (sys.executable, Path(__file__).with_name("rank.py"), folder, kind.timeout)
         super().__init__(hosts, ranks, folder, (*elastic, *exported, *program))
 
     def judge(self, outcome: Outcome, fault: float) -> None:
         errors = self.errors()
-        noticed = re.search(r"mpirun noticed that process rank (\d+) ", self.output())
+        noticed = re.search(r"(?:mpirun noticed that process rank|exit code \d+: worker) (\d+) ", self.output())
         outcome.by_mpirun = not self.kind.is_link and noticed is not None and int(noticed[1]) == outcome.culprit
         for rank, host in enumerate(self.host_of):
             is_culprit = not self.kind.is_link and rank == outcome.culprit
@@ -192,13 +198,16 @@ PLACES = {
 }  # fmt: skip
 
 
-def disturb(kind: Kind, hosts: Hosts, place: str, seed: int) -> Outcome:
+def disturb(kind: Kind, hosts: Hosts, place: str, seed: int, without_mpi: bool = False) -> Outcome:
     """Starts a job on the hosts, commits the fault, and returns the outcome."""
     chance, ranks = random.Random(seed), PLACES[place]
     candidates = 1 if kind.first else len(ranks) if kind.is_link else sum(ranks)
     outcome = Outcome(kind.name, place, seed, chance.randrange(candidates), chance.uniform(0, LATEST))
     with tempfile.TemporaryDirectory(prefix="lockstep-fault-") as name, small_disk(Path(name)):
-        job = (ServerJob if kind.role else TrainingJob)(hosts, ranks, Path(name), kind)
+        if kind.role:
+            job: Job = ServerJob(hosts, ranks, Path(name), kind)
+        else:
+            job = TrainingJob(hosts, ranks, Path(name), kind, without_mpi)
         try:
             _observe(job, kind, outcome)
         finally:
@@ -278,7 +287,13 @@ def small_disk(folder: Path) -> Iterator[None]:
 
 
 def campaign(
-    kinds: Sequence[Kind], places: Sequence[str], times: int, minutes: float, out: Path, seed: int
+    kinds: Sequence[Kind],
+    places: Sequence[str],
+    times: int,
+    minutes: float,
+    out: Path,
+    seed: int,
+    without_mpi: bool,
 ) -> list[Outcome]:
     """Commits each fault on each place until the file has the wanted number of outcomes of it or the time is up.
     Returns the new outcomes.
@@ -288,12 +303,13 @@ def campaign(
     outcomes, end = [], time.monotonic() + 60 * minutes
     for number in range(times):
         for kind, place in itertools.product(kinds, places):
-            if counts[kind.name, place] > number or not kind.fits(place):
+            if counts[kind.name, place] > number or not kind.fits(place) or (kind.role and without_mpi):
                 continue
             if time.monotonic() >= end:
                 return outcomes
             with Hosts(len(PLACES[place]), RATE) as hosts:
-                outcome = disturb(kind, hosts, place, zlib.crc32(f"{seed} {kind.name} {place} {number}".encode()))
+                chance = zlib.crc32(f"{seed} {kind.name} {place} {number}".encode())
+                outcome = disturb(kind, hosts, place, chance, without_mpi)
                 names = hosts.names
             if set(names) & set(os.listdir("/run/netns")):
                 outcome.problems.append(f"namespaces stay: {names}")
@@ -325,7 +341,12 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=40, help="no new job starts after this time")
     parser.add_argument("--seed", type=int, default=0, help="seed of the choice of culprits and moments")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "faults.jsonl", help="file of the outcomes")
+    parser.add_argument(
+        "--without-mpi", action="store_true", help="starts jobs, which then have no servers, without MPI"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="file of the outcomes (default: build/faults.jsonl, or build/faults-without-mpi.jsonl)"
+    )
     arguments = parser.parse_args()
     reason = why_not()
     if reason:
@@ -335,11 +356,13 @@ def main() -> int:
         unknown = [name for name in names.split(",") if name not in known]
         if unknown:
             parser.error(f"argument --{option}: there is no {unknown[0]}; there are {', '.join(known)}")
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    without_mpi = arguments.without_mpi
+    out = arguments.out or ROOT / "build" / ("faults-without-mpi.jsonl" if without_mpi else "faults.jsonl")
+    out.parent.mkdir(parents=True, exist_ok=True)
     kinds, places = [by_name[name] for name in arguments.kinds.split(",")], arguments.places.split(",")
-    outcomes = campaign(kinds, places, arguments.times, arguments.minutes, arguments.out, arguments.seed)
+    outcomes = campaign(kinds, places, arguments.times, arguments.minutes, out, arguments.seed, without_mpi)
     failures = sum(bool(outcome.problems) for outcome in outcomes)
-    print(f"{len(outcomes)} faults, {failures} with problems; all are in {arguments.out}")
+    print(f"{len(outcomes)} faults, {failures} with problems; all are in {out}")
     return int(failures > 0)
 
 

@@ -56,7 +56,7 @@ def train(world: ls.Communicator, folder: Path) -> None:
 
 
 def main(folder: Path, timeout: float) -> None:
-    world = ls.Communicator.mpi(timeout=timeout)
+    world = ls.Communicator.from_environment(timeout=timeout)
     try:
         train(world, folder)
     except ls.Error as error:

@@ -41,9 +41,10 @@ ENVIRONMENT = {
 
 # A replacement for ssh: skips ssh's options and runs the command in the namespace of that host, under its name.
 _AGENT = """#!/bin/sh
-while [ "${1#-}" != "$1" ]; do shift; done
+while [ "${{1#-}}" != "$1" ]; do shift; done
 host=$1; shift
-exec ip netns exec "$host" unshare --uts sh -c "hostname $host; $*"
+connection="SSH_CONNECTION='{client} 0 '\\$(hostname -I)'22'"  # as sshd sets it
+exec ip netns exec "$host" unshare --uts sh -c "hostname $host; export $connection; $*"
 """
 
 
@@ -169,7 +170,7 @@ class Hosts:
     def _make(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="lockstep-hosts-"))
         agent = self._folder / "agent"
-        agent.write_text(_AGENT)
+        agent.write_text(_AGENT.format(client=self.address(0)))
         agent.chmod(0o755)
         _call("ip", "netns", "add", self._switch)
         _call("ip", "-n", self._switch, "link", "add", "switch", "type", "bridge")

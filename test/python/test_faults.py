@@ -40,6 +40,15 @@ def test_the_culprit_is_named_and_nothing_stays(kind: Kind) -> None:
     assert outcome.ended > 0
 
 
+@pytest.mark.skipif(bool(why_not()), reason=f"no hosts here: {why_not()}")
+def test_the_culprit_is_named_without_mpi_too() -> None:
+    kind = next(kind for kind in KINDS if kind.name == "kill")
+    with Hosts(2, RATE) as hosts:
+        outcome = disturb(dataclasses.replace(kind, limit=200), hosts, "2x2", seed=7, without_mpi=True)
+    assert not outcome.problems, outcome
+    assert outcome.named or outcome.by_mpirun
+
+
 TOLD = [
     ("rank 1 on host h1 (process 7) died while rank 0 on host h0 waited in barrier `b`", {1}),
     ("%l, at loss: rank 3 on host h1 gave up: rank 1 on host h9: no", {3}),

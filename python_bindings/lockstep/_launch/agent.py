@@ -44,7 +44,8 @@ _OF_OTHERS = ("LOCKSTEP_SECRET_FILE", "LOCKSTEP_RENDEZVOUS_FILE", "TORCHELASTIC_
 _locks = {1: threading.Lock(), 2: threading.Lock()}
 
 
-def _write(to: int, data: bytes) -> None:
+def write(to: int, data: bytes) -> None:
+    """Writes whole lines to stdout (1) or stderr (2), from any thread."""
     with _locks[to]:
         while data:
             data = data[os.write(to, data) :]
@@ -89,7 +90,7 @@ class Ranks:
             while data := self._input.get():
                 stdin.write(data)
                 stdin.flush()
-                _write(1, b"more\n")
+                write(1, b"more\n")
 
     def signal(self, number: int) -> None:
         for process in self._ranks:
@@ -119,13 +120,13 @@ def _attend(rank: int, process: subprocess.Popen[bytes]) -> None:
     _copy(process.stdout, 1, f"[1,{rank}]<stdout>:".encode())
     errors.join()
     code = process.wait()
-    _write(1, f"end {rank} {code if code >= 0 else 128 - code}\n".encode())
+    write(1, f"end {rank} {code if code >= 0 else 128 - code}\n".encode())
 
 
 def _copy(source: BinaryIO | None, to: int, tag: bytes) -> None:
     assert source is not None
     for line in source:
-        _write(to, tag + line)
+        write(to, tag + line)
 
 
 def _free_port() -> int:
@@ -142,7 +143,7 @@ def main() -> None:
         os.chdir(job["directory"])
     except OSError as error:
         sys.exit(f"lockstep launch: {job['directory']} on host {os.uname().nodename}: {error.strerror}")
-    _write(1, f"port {_free_port()} {os.environ.get('SSH_CONNECTION', '')}\n".encode())
+    write(1, f"port {_free_port()} {os.environ.get('SSH_CONNECTION', '')}\n".encode())
     begin = commands.readline().decode().split()
     if not begin:
         return

@@ -28,16 +28,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from agent import write
+
 _AGENT = str(Path(__file__).with_name("agent.py"))
 # After a failure: for the other ranks to say what they know of it.
 _WORDS_SECONDS = 0.5
-_locks = {1: threading.Lock(), 2: threading.Lock()}
-
-
-def _write(to: int, data: bytes) -> None:
-    with _locks[to]:
-        while data:
-            data = data[os.write(to, data) :]
 
 
 class Host:
@@ -52,7 +47,7 @@ class Host:
           events: gets (this, words) for each report of the agent, and (this, ["lost"]) when it has ended.
         """
         self.name, self.first, self.left = name, first, set(range(first, first + count))
-        self._count, self._events, self._is_open = count, events, True
+        self._count, self._events = count, events
         self.may_send = threading.Semaphore(0)  # input to rank 0
         command = [sys.executable, _AGENT]
         if name:
@@ -86,7 +81,7 @@ class Host:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith(b"[1,"):
-                _write(1, line)
+                write(1, line)
             elif line == b"more\n":
                 self.may_send.release()
             else:
@@ -98,7 +93,7 @@ class Host:
 
 def _copy(source: BinaryIO) -> None:
     for line in source:
-        _write(2, line)
+        write(2, line)
 
 
 class Job:
@@ -166,8 +161,8 @@ class Job:
         name = host.name or os.uname().nodename
         for rank in host.left if self._ends_at > time.monotonic() else ():
             how = f"with exit code {code}" if code >= 0 else f"by signal {-code}"
-            _write(2, f"[1,{rank}]<stderr>:host {name} is lost\n".encode())
-            _write(2, f"[1,{rank}]<stderr>:lockstep launch: ended {how} on host {name}\n".encode())
+            write(2, f"[1,{rank}]<stderr>:host {name} is lost\n".encode())
+            write(2, f"[1,{rank}]<stderr>:lockstep launch: ended {how} on host {name}\n".encode())
             self._note(code if code >= 0 else 128 - code)
         host.left.clear()
 
