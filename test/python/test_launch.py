@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -532,3 +533,15 @@ raise SystemExit(_command.main({command}))
     assert done.returncode == 147, done.stderr
     assert done.stderr.splitlines()[-1].endswith(f"worker 1 on host {HOST} is stopped by a signal")
     assert not processes_with(mark)
+
+
+def test_the_example_of_the_package_trains_alike_with_and_without_mpi() -> None:
+    """The same losses, to the last printed digit."""
+    program = (sys.executable, "-m", "lockstep.examples.digits", "--samples", "1280")
+    printed = {}
+    for launcher in ("local", "direct"):
+        done = launch("-n", "2", "--launcher", launcher, *program)
+        assert done.returncode == 0, done.stderr
+        printed[launcher] = [re.sub(r"  \S+ s$", "", line) for line in done.stdout.splitlines()]
+    assert printed["direct"] == printed["local"]
+    assert printed["direct"][-1].startswith("[worker 0] 2 ranks, accuracy ")

@@ -96,7 +96,7 @@ def train(world: ls.Communicator, batch: int, epochs: int, samples: int) -> tupl
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        description="Trains a small LeNet on synthetic pictures of digits, on as many ranks as mpirun starts.",
+        description="Trains a small LeNet on synthetic pictures of digits, on the ranks that mpirun, torchrun or `lockstep launch` start.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--batch", type=int, default=64, help="the batch of all ranks together")
