@@ -354,6 +354,18 @@ TEST(AttentionViews, FusionsReadResultsAsTheyAreWritten) {
   EXPECT_THAT(of_second.PermutationsOf(FusionOf(second)), ElementsAre(ElementsAre(0, 1, 2, 3)));
 }
 
+// Three dimensions change places, so that a permutation differs from its inverse.
+TEST(AttentionViews, AFusionReadsAResultThatIsWrittenInAnotherOrder) {
+  const Graph graph = ParseForTest(
+      "graph @f(%q: f16[2,3,4,8]) -> (z: f16[8,24], u: f16[2,3,4,8]) {\n%y, %l = attention %q, %q, %q {scale=1} : "
+      "f16[2,3,4,8], f32[2,3,4]\n%t = transpose %y {permutation=[2, 0, 1, 3]} : f16[4,2,3,8]\n"
+      "%u = fusion %y {body=graph @fused(%y: f16[2,3,4,8]) -> (u: f16[2,3,4,8]) {\n%u = neg %y : f16[2,3,4,8]\n"
+      "return %u\n}} : f16[2,3,4,8]\n%z = reshape %t {shape=[8, 24]} : f16[8,24]\nreturn %z, %u\n}");
+  const AttentionViews views(graph);
+  EXPECT_EQ(views.OfLoopOperand(FusionOf(graph), 0).base, graph.results()[0].value);
+  EXPECT_THAT(views.PermutationsOf(FusionOf(graph)), ElementsAre(ElementsAre(1, 2, 0, 3)));
+}
+
 // Rows of 48 elements are rows and a half of two heads' 32 in the transposed order.
 TEST(AttentionViews, AFusionThatCannotReadThroughAMoveKeepsIt) {
   const Graph graph = WithFusion("%y: f16[2,3,4,8]",
@@ -364,6 +376,39 @@ TEST(AttentionViews, AFusionThatCannotReadThroughAMoveKeepsIt) {
   const AttentionViews views(graph);
   EXPECT_EQ(views.OfResult(graph.nodes().front(), 0).base, FusionOf(graph).operand(0));
   EXPECT_TRUE(views.PermutationsOf(FusionOf(graph)).empty());
+}
+
+// %u could read %t where %z would be written, but %v cannot read %y there, so both read what they name.
+TEST(AttentionViews, AFusionReadsThroughAMoveOnlyIfAllOthersCan) {
+  const Graph graph = ParseForTest(
+      "graph @f(%q: f16[2,3,4,8]) -> (z: f16[2,4,24], u: f16[2,4,3,8], v: f16[4,48]) {\n%y, %l = attention %q, %q, %q "
+      "{scale=1} : f16[2,3,4,8], f32[2,3,4]\n%t = transpose %y {permutation=[0, 2, 1, 3]} : f16[2,4,3,8]\n"
+      "%u = fusion %t {body=graph @fused(%t: f16[2,4,3,8]) -> (u: f16[2,4,3,8]) {\n%u = neg %t : f16[2,4,3,8]\n"
+      "return %u\n}} : f16[2,4,3,8]\n%v = fusion %y {body=graph @fused(%y: f16[2,3,4,8]) -> (v: f16[4,48]) {\n"
+      "%f = reshape %y {shape=[4, 48]} : f16[4,48]\n%m = reduce_max %f {dims=[1]} : f16[4]\n"
+      "%b = broadcast %m {dims=[0], shape=[4, 48]} : f16[4,48]\n%v = sub %f, %b : f16[4,48]\nreturn %v\n}} : "
+      "f16[4,48]\n%z = reshape %t {shape=[2, 4, 24]} : f16[2,4,24]\nreturn %z, %u, %v\n}");
+  const AttentionViews views(graph);
+  const Node &attention = graph.nodes().front(), &of_t = *graph.results()[1].value.node,
+             &of_y = *graph.results()[2].value.node;
+  EXPECT_EQ(views.OfResult(attention, 0).base, of_y.operand(0));
+  for (const Node* fusion : {&of_t, &of_y}) {
+    EXPECT_EQ(views.OfLoopOperand(*fusion, 0).base, fusion->operand(0));
+    EXPECT_TRUE(views.PermutationsOf(*fusion).empty());
+  }
+}
+
+// Attention could read the second third of %x where it is, but no loop reads a part of a value.
+TEST(AttentionViews, AFusionDoesNotReadAPartOfAValue) {
+  const Graph graph = ParseForTest(
+      "graph @f(%x: f16[3,4,8]) -> (y: f16[4,8], u: f16[4,8]) {\n"
+      "%s = slice %x {start=[1, 0, 0], limit=[2, 4, 8], stride=[1, 1, 1]} : f16[1,4,8]\n"
+      "%q = reshape %s {shape=[4, 8]} : f16[4,8]\n%y, %l = attention %q, %q, %q {scale=1} : f16[4,8], f32[4]\n"
+      "%u = fusion %q {body=graph @fused(%q: f16[4,8]) -> (u: f16[4,8]) {\n%u = neg %q : f16[4,8]\nreturn %u\n}} : "
+      "f16[4,8]\nreturn %y, %u\n}");
+  const AttentionViews views(graph);
+  EXPECT_EQ(views.OfLoopOperand(FusionOf(graph), 0).base, FusionOf(graph).operand(0));
+  EXPECT_EQ(views.OfOperand(*graph.results()[0].value.node, 0).base, FusionOf(graph).operand(0));
 }
 
 // --- Strided views ---------------------------------------------------------------------------------------------------

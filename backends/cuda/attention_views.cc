@@ -107,9 +107,9 @@ std::optional<AttentionView> AsRows(const StridedView& view) {
   return AttentionView{view.base, view.offset, rows};
 }
 
-// Returns the view as a transpose that keeps rows of adjacent elements.
+// Returns the view as a transpose of its whole base that keeps rows of adjacent elements.
 std::optional<TransposedOperand> AsTransposed(const StridedView& view) {
-  if (view.offset != 0 || view.strides.empty() || view.strides.back() != 1) return std::nullopt;
+  if (view.strides.empty() || view.strides.back() != 1) return std::nullopt;
   Ints order(view.strides.size());  // the dimensions in memory
   std::iota(order.begin(), order.end(), int64_t{0});
   std::stable_sort(order.begin(), order.end(),
