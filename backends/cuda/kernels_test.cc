@@ -282,6 +282,22 @@ TEST(LargeProblems, Pools) {
   }
 }
 
+// Coarse numbers repeat, so that a window's first maximum is near its begin. Here it is near its end.
+TEST(LargeProblems, PoolsWhoseMaximaComeLate) {
+  const Shape x = {1, 3, 20, 18}, y = {1, 3, 4, 2};
+  std::vector<double> rising(static_cast<size_t>(x.num_elements()));
+  for (size_t i = 0; i < rising.size(); ++i) rising[i] = static_cast<double>(i / 8);
+  const AttributeMap attributes = {{"window", Ints{17, 17}},
+                                   {"stride", Ints{1, 1}},
+                                   {"padding_low", Ints{0, 0}},
+                                   {"padding_high", Ints{0, 0}},
+                                   {"dilation", Ints{1, 1}}};
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    const Tensor of_x = Tensor::Of<double>(x, rising).Converted(dtype);
+    ExpectSameCase(Case("max_pool_grad", {of_x, Coarse(y, dtype)}, attributes));
+  }
+}
+
 // Pools whose operands and results are channels-last or row-major, each for itself: %a, %b and %d are channels-last,
 // as they are a convolution's, and %y, because one reads it.
 TEST(LargeProblems, PoolsInAllLayouts) {
@@ -330,6 +346,9 @@ TEST(LargeProblems, ScattersOfPacks) {
         ExpectSameCase(Case("scatter_sum", {Indices({150}, -rows, rows), Coarse({150, inner}, dtype)},
                             {{"dim", int64_t{0}}, {"size", rows}}));
       }
+      // The last of 48 updates stays.
+      ExpectSameCase(Case("scatter", {Coarse({3, inner}, dtype), Indices({144}, -3, 3), Coarse({144, inner}, dtype)},
+                          {{"dim", int64_t{0}}, {"kind", std::string("replace")}}));
       for (const char* kind : {"min", "max", "prod"}) {
         ExpectSameCase(Case("scatter",
                             {Coarse({2, 9, inner}, dtype), Indices({2, 20}, -9, 9), Coarse({2, 20, inner}, dtype)},
