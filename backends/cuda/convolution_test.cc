@@ -94,8 +94,9 @@ TEST_F(ConvolutionTest, TakesEnginesThatKeepToTheType) {
 }
 
 // The gradient of a filter in mixed precision has operands of 16 bits and a result of f32.
-Graph WideGradient(const std::string& dtype, const std::string& filter, const std::string& attributes) {
-  return ParseForTest("graph @f(%x: " + dtype + "[2,4,8,7], %dy: " + dtype + "[2,6,8,7]) -> (dw: f32[" + filter +
+Graph WideGradient(const std::string& dtype, const std::string& filter, const std::string& attributes,
+                   const std::string& dy = "2,6,8,7") {
+  return ParseForTest("graph @f(%x: " + dtype + "[2,4,8,7], %dy: " + dtype + "[" + dy + "]) -> (dw: f32[" + filter +
                       "]) {\n%dw = convolution_grad_filter %x, %dy {dilation=[1, 1], filter_shape=[" + filter + "], " +
                       attributes + ", wide_result=true} : f32[" + filter + "]\nreturn %dw\n}");
 }
@@ -132,6 +133,11 @@ TEST_F(ConvolutionTest, AWideGradientOfPointwiseFiltersIsAProduct) {
     ASSERT_TRUE(Run(graph).ok());
     EXPECT_THAT(fake_.TakeCalls(), ElementsAre(HasSubstr("convolution backward filter"))) << attributes;
   }
+  // Of every second point, as where a residual network halves its images.
+  const Graph graph =
+      WideGradient("bf16", "6,4,1,1", "stride=[2, 2], padding_low=[0, 0], padding_high=[0, 0]", "2,6,4,4");
+  ASSERT_TRUE(Run(graph).ok());
+  EXPECT_THAT(fake_.TakeCalls(), ElementsAre(HasSubstr("convolution backward filter")));
 }
 
 std::string WithChannels(const std::string& dtype, int64_t channels, int64_t filters) {
