@@ -102,5 +102,33 @@ TEST_F(DeviceFailure, AfterAWatchsErrorTheQueueIsEmpty) {
   EXPECT_TRUE(device_->Synchronize().ok());
 }
 
+// After ten seconds, the end of a device leaves alone the work that does not end, with the memory that it may use.
+TEST(DeviceEnd, WorkThatDoesNotEndKeepsItsMemory) {
+  const LoadedFakeDriver fake = LoadFakeDriver();
+  auto device = *CudaDevice::Create(fake.api, 0);
+  std::atomic<bool> go{false}, ended{false};
+  auto memory = *device->Allocate(1000, "memory");
+  ASSERT_TRUE(device
+                  ->RunOnHost([&] {
+                    while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                    ended = true;
+                    return absl::OkStatus();
+                  })
+                  .ok());
+  const size_t used = fake.driver.used(0);
+  memory.reset();
+  testing::internal::CaptureStderr();
+  const auto begin = std::chrono::steady_clock::now();
+  device.reset();
+  const auto waited = std::chrono::steady_clock::now() - begin;
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("destroyed with work in flight that does not end"));
+  EXPECT_GT(waited, std::chrono::seconds(9));
+  EXPECT_LT(waited, std::chrono::seconds(15));
+  EXPECT_EQ(fake.driver.used(0), used);
+  go = true;
+  while (!ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(fake.api.DevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+}
+
 }  // namespace
 }  // namespace lockstep::cuda

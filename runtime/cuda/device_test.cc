@@ -416,6 +416,18 @@ TEST_P(DeviceOverFake, AfterAnErrorFunctionsAreDropped) {
   EXPECT_EQ(ran, 2);
 }
 
+// A function may own what only the device can free, which a thread of the driver must not do.
+TEST_P(DeviceOverFake, TheDevicesThreadDestroysFunctions) {
+  std::thread::id thread;
+  std::shared_ptr<int> owned(new int(1), [&thread](const int* number) {
+    thread = std::this_thread::get_id();
+    delete number;
+  });
+  ASSERT_TRUE(device_->RunOnHost([owned = std::move(owned)] { return absl::OkStatus(); }).ok());
+  ASSERT_TRUE(device_->Synchronize().ok());
+  EXPECT_EQ(thread, std::this_thread::get_id());
+}
+
 TEST_P(DeviceOverFake, AFunctionIsNotCaptured) {
   ASSERT_EQ(fake_->api.StreamBeginCapture(device_->stream()->handle(), CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
   EXPECT_THAT(MessageOf(device_->RunOnHost([] { return absl::OkStatus(); })), HasSubstr("captured"));
