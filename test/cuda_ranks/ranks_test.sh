@@ -111,6 +111,19 @@ learn_along_two_axes() {
   echo "ranks of two axes learn the same as threads: $expected"
 }
 
+# One process has another version of a library, whose kernels round differently.
+refuse_another_library() {
+  local out=$work/library said='different versions of the GPUs and their libraries of @mlp'
+  LD_LIBRARY_PATH=$fakes launch "$out" mpirun --oversubscribe -np 2 \
+    bash -c "[ \$OMPI_COMM_WORLD_RANK != 1 ] || export LOCKSTEP_FAKE_CUBLASLT=130200; exec $program over=nccl"
+  if ! grep -qE "$said.*on rank 0: cuBLASLt 13\.1\.0\|.*on rank 1: cuBLASLt 13\.2\.0\|" "$out"; then
+    echo "FAILED: another library:"
+    cat "$out"
+    return 1
+  fi
+  echo "ranks with another cuBLASLt are refused"
+}
+
 # others_say SECONDS TEXT ARGUMENTS…: expects all ranks but rank 1, of three ranks or of four along two axes, to print a
 # message that matches TEXT within SECONDS.
 others_say() {
@@ -150,6 +163,7 @@ spawn() {
 spawn learn 2
 spawn learn 3
 spawn learn_along_two_axes
+spawn refuse_another_library
 died='rank 1 on host [^ ]+ \(process [0-9]+\) died while rank [023] on host'
 stopped='for rank 1 on host [^ ]+: stopped by a signal$'
 label='rank 1 on host [^ ]+ gave up: .*softmax_cross_entropy \(C5\): a label [(]the loss has no ignore_index[)] is outside \[0, 5\), at loss'

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <iterator>
@@ -267,7 +268,11 @@ const Algorithm* AlgorithmOf(const cublasLtMatmulAlgo_t& words, const cublasLtMa
 
 LOCKSTEP_FAKE FakeCublasLt* lockstep_fake_cublaslt() { return &recorder; }
 
-LOCKSTEP_FAKE size_t cublasLtGetVersion() { return 130100; }
+// A test may give the processes of a job different versions.
+LOCKSTEP_FAKE size_t cublasLtGetVersion() {
+  const char* version = std::getenv("LOCKSTEP_FAKE_CUBLASLT");
+  return version == nullptr ? 130100 : std::stoul(version);
+}
 LOCKSTEP_FAKE size_t cublasLtGetCudartVersion() { return 13000; }
 LOCKSTEP_FAKE const char* cublasLtGetStatusName(cublasStatus_t status) {
   return status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE" : "CUBLAS_STATUS";
