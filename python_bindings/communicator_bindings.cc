@@ -159,12 +159,13 @@ void BindMakers(CommunicatorClass& communicator) {
       .def_static(
           "from_environment", &MakeFromEnvironment, "timeout"_a.none() = kDefaultTimeout, "order"_a.none() = "any",
           "routes"_a.none() = "measured",
-          "The communicator of the ranks that `torchrun`, accelerate or Kubernetes' PyTorchJob started, without MPI:\n"
-          "they meet at rank 0, by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment. Without\n"
-          "RANK and WORLD_SIZE it is `mpi()`: the ranks of `mpirun`, or one rank.\n\n"
+          "The communicator of the ranks of this job, with or without MPI. Ranks that `lockstep launch`, `torchrun`,\n"
+          "accelerate or Kubernetes' PyTorchJob started meet at rank 0, by RANK, WORLD_SIZE, MASTER_ADDR and\n"
+          "MASTER_PORT in the environment, or by the file LOCKSTEP_RENDEZVOUS_FILE. Tasks of `srun` meet by Slurm's\n"
+          "variables. Otherwise it is `mpi()`: the ranks of `mpirun`, or one rank.\n\n"
           "Where torchrun's agent uses MASTER_PORT itself, ranks meet at the next port. Ranks may come in any order.\n"
           "Those that do not come within the timeout are named by all others. With a secret in LOCKSTEP_SECRET, or in\n"
-          "the file LOCKSTEP_SECRET_FILE, ranks prove that they belong together. There are no parameter servers.\n\n"
+          "the file LOCKSTEP_SECRET_FILE, ranks prove that they belong together. Parameter servers need `mpirun`.\n\n"
           "Example:\n"
           "  >>> world = lockstep.Communicator.from_environment()  # torchrun --nproc-per-node 2 train.py\n\n"
           "Args:\n"

@@ -56,13 +56,14 @@ class Communicator:
     @staticmethod
     def from_environment(timeout: float = 600.0, order: str = 'any', routes: str = 'measured') -> Communicator:
         """
-        The communicator of the ranks that `torchrun`, accelerate or Kubernetes' PyTorchJob started, without MPI:
-        they meet at rank 0, by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment. Without
-        RANK and WORLD_SIZE it is `mpi()`: the ranks of `mpirun`, or one rank.
+        The communicator of the ranks of this job, with or without MPI. Ranks that `lockstep launch`, `torchrun`,
+        accelerate or Kubernetes' PyTorchJob started meet at rank 0, by RANK, WORLD_SIZE, MASTER_ADDR and
+        MASTER_PORT in the environment, or by the file LOCKSTEP_RENDEZVOUS_FILE. Tasks of `srun` meet by Slurm's
+        variables. Otherwise it is `mpi()`: the ranks of `mpirun`, or one rank.
 
         Where torchrun's agent uses MASTER_PORT itself, ranks meet at the next port. Ranks may come in any order.
         Those that do not come within the timeout are named by all others. With a secret in LOCKSTEP_SECRET, or in
-        the file LOCKSTEP_SECRET_FILE, ranks prove that they belong together. There are no parameter servers.
+        the file LOCKSTEP_SECRET_FILE, ranks prove that they belong together. Parameter servers need `mpirun`.
 
         Example:
           >>> world = lockstep.Communicator.from_environment()  # torchrun --nproc-per-node 2 train.py

@@ -209,6 +209,28 @@ def test_a_folder_that_cannot_be_made_there(two: ssh_hosts.SshHosts, hosts_file:
 
 
 @needs_ssh
+def test_rank_0_on_another_host_is_found_without_mpirun(two: ssh_hosts.SshHosts, tmp_path: Path) -> None:
+    """At the address by which ssh has reached it, as its name is known to ssh alone. It gets the input."""
+    (tmp_path / "hosts").write_text(f"{two.names[1]}\n{two.names[0]}\n")
+    program = (
+        "import sys, lockstep as ls; w = ls.Communicator.from_environment(); w.barrier(); "
+        "print(w.size, w.host(w.rank), sys.stdin.read().strip())"
+    )
+    command = two.on_first(
+        LOCKSTEP, "launch", "--launcher", "direct", "-n", "2", "-H", tmp_path / "hosts", sys.executable, "-c", program
+    )
+    environment = {**two.environment(), "PYTHONPATH": str(ROOT / "python_bindings")}
+    done = subprocess.run(
+        command, env=environment, input="a word\n", capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.rstrip() for line in sorted(done.stdout.splitlines())] == [
+        f"[worker 0] 2 {two.names[1]} a word",
+        f"[worker 1] 2 {two.names[0]}",
+    ]
+
+
+@needs_ssh
 def test_a_host_that_is_lost_fails_the_job_without_mpirun(two: ssh_hosts.SshHosts, hosts_file: str) -> None:
     """Its ssh is killed. The rank there ends, too."""
     mark = f"launch-{os.getpid()}-hosts-lost"
