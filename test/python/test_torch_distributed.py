@@ -355,6 +355,40 @@ def test_work_says_what_it_is() -> None:
     on_ranks(Group, body)
 
 
+def test_calls_run_in_the_order_in_which_they_were_made() -> None:
+    def body(group: Any) -> None:
+        tensor = torch.ones(3)
+        works = [group.allreduce([tensor]) for _ in range(3)]
+        works.append(group.broadcast([tensor], options(BroadcastOptions, rootRank=1)))
+        factor = distributed._make_nccl_premul_sum(0.5)
+        works.append(group.allreduce([tensor], options(AllreduceOptions, reduceOp=factor)))
+        for work in reversed(works):
+            work.wait()
+        assert tensor.tolist() == [0.5 * RANKS**4] * 3
+
+    on_ranks(Group, body)
+
+
+def test_tensors_that_are_not_contiguous_get_their_results() -> None:
+    """gloo writes them as if they were contiguous: the values are those of the definition."""
+
+    def body(group: Any) -> None:
+        rank = group.rank()
+        sent, got, turned, halves = (torch.full((2, RANKS), float(rank)).t() for _ in range(4))
+        group.broadcast([sent], options(BroadcastOptions, rootRank=1)).wait()
+        assert torch.equal(sent, torch.ones(RANKS, 2))
+        parts = [numbers(each, (RANKS, 2), torch.float32) for each in range(RANKS)]
+        group.scatter([got], [parts] if rank == 2 else [], options(ScatterOptions, rootRank=2)).wait()
+        assert torch.equal(got, parts[rank])
+        group.alltoall_base(turned, parts[rank], [], [], options(AllToAllOptions)).wait()
+        assert torch.equal(turned, torch.stack([part[rank] for part in parts]))
+        factor = distributed._make_nccl_premul_sum(0.5)
+        group.allreduce([halves], options(AllreduceOptions, reduceOp=factor)).wait()
+        assert torch.equal(halves, torch.full((RANKS, 2), 0.5 * sum(range(RANKS))))
+
+    on_ranks(Group, body)
+
+
 def test_calls_that_differ_name_both_sides() -> None:
     def body(group: Any) -> None:
         with pytest.raises(distributed.DistBackendError, match=r"all_reduce of 2 x float32.*all_reduce of 3 x float32"):
@@ -420,6 +454,27 @@ def uneven():
         return train(wrapped, steps=3 + rank)
 
 
+def uneven_means_of_those_present():
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    with wrapped.join(divide_by_initial_world_size=False):
+        return train(wrapped, steps=3 + rank)
+
+
+def compiled():
+    return train(torch.compile(torch.nn.parallel.DistributedDataParallel(model), backend="eager"))
+
+
+def saved_in_the_background():
+    from torch.distributed import checkpoint
+
+    name, state = f"{folder}/checkpoint.{backend}", {"weight": model[0].weight.detach().clone()}
+    checkpoint.async_save(state, checkpoint_id=name, process_group=dist.new_group()).result()
+    state["weight"].zero_()
+    checkpoint.load(state, checkpoint_id=name)
+    assert torch.equal(state["weight"], model[0].weight)
+    return list(state.values())
+
+
 def fsdp():
     from torch.distributed.fsdp import fully_shard
 
@@ -440,12 +495,12 @@ def groups():
         dist.P2POp(dist.isend, tensor + rank, 1 - rank), dist.P2POp(dist.irecv, swapped, 1 - rank)
     ]):
         each.wait()
-    reduced = functional.all_reduce(tensor, "sum", pair)
+    reduced = functional.all_reduce(tensor, "sum", pair) + 0  # waits
     dist.destroy_process_group(pair)
     objects = [None, None]
     dist.all_gather_object(objects, {"rank": rank})
     assert objects == [{"rank": 0}, {"rank": 1}]
-    return [tensor, swapped, reduced + 0]
+    return [tensor, swapped, reduced]
 
 
 def killed():
@@ -485,7 +540,16 @@ def start(backend: str, folder: Path, *works: str) -> list[subprocess.Popen[str]
 
 
 def test_programs_give_the_bits_of_gloo(tmp_path: Path) -> None:
-    works = ("ddp", "power_sgd", "uneven", "fsdp", "groups")
+    works = (
+        "ddp",
+        "power_sgd",
+        "uneven",
+        "uneven_means_of_those_present",
+        "compiled",
+        "fsdp",
+        "groups",
+        "saved_in_the_background",
+    )
     results = {}
     for backend in ("lockstep", "gloo"):
         for process in start(backend, tmp_path, *works):

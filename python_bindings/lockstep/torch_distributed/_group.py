@@ -10,12 +10,14 @@ from __future__ import annotations
 import atexit
 import datetime
 import itertools
+import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import distributed
+from torch._C._dynamo import eval_frame
 from torch.distributed import ReduceOp
 from torch.distributed.distributed_c10d import ProcessGroup
 
@@ -74,6 +76,10 @@ class Group(ProcessGroup):
 
     def getBackendName(self) -> str:
         return "lockstep"
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
 
     # The name and the description by which `torch.distributed` finds a group. It sets them after `create`.
     def setGroupName(self, name: str) -> None:
@@ -438,6 +444,19 @@ class Group(ProcessGroup):
         self._all_to_all_equally(got, sent)
         for output, row in zip(outputs, got, strict=True):
             output.detach().copy_(row[: output.numel()].view(output.shape))
+
+
+def _leave_untraced(of: type) -> None:
+    """Makes torch.compile run the functions of a class as they are. The C++ code of DistributedDataParallel calls them
+    within a compiled call."""
+    skip = eval_frame._FrameAction.SKIP
+    for each in vars(of).values():
+        if isinstance(each, types.FunctionType):
+            eval_frame.set_code_exec_strategy(each.__code__, eval_frame._FrameExecStrategy(skip, skip))
+
+
+for _class in (Group, InFlight, Call, Message):
+    _leave_untraced(_class)
 
 
 def _list(tensors: Any) -> list[torch.Tensor]:

@@ -110,6 +110,10 @@ class Call(InFlight):
         else:
             self.complete(None)
 
+    def is_small(self) -> bool:
+        """Returns whether its result holds little memory."""
+        return all(not each.is_sparse and each.untyped_storage().nbytes() <= 512 for each in self._result)
+
     def _await(self, limit: float | None) -> None:
         if limit is None:
             self._queue.run_until(self)
@@ -130,12 +134,17 @@ class Queue:
         self._calls: collections.deque[Call] = collections.deque()
         self._running = threading.Lock()  # of who runs calls
         self._posted = threading.Semaphore(0)
+        # PyTorch's C++ code may keep a call without its Python part, as DDP's join does from a forward to a backward
+        # pass. Its flags are small.
+        self._kept: collections.deque[Call] = collections.deque(maxlen=16)
         self._threads: list[threading.Thread] = []  # the last one runs calls; the others end after a callback
         self._ended = False
 
     def add(self, call: Call) -> None:
         """Adds a call, which runs soon."""
         self._calls.append(call)
+        if call.is_small():
+            self._kept.append(call)
         # A callback of a future runs in the thread, and may wait for a call that it makes: another thread runs that.
         if not self._threads or self._threads[-1] is threading.current_thread():
             self._threads.append(threading.Thread(target=self._work, name=f"lockstep {self.where}", daemon=True))
