@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bazel"))
 import costs
 
-STEPS = ["setup", "lint", "build", "train", "test", "test-tsan", "fuzz ARGS=--seconds 30", "test-asan"]
+STEPS = ["setup", "lint", "build", "train", "test", "wheel-check", "test-tsan", "fuzz ARGS=--seconds 30", "test-asan"]
 
 # Notes its target. The tests have the given counts.
 FAKE_MAKE = """#!/bin/sh
@@ -71,6 +71,7 @@ def test_all_steps_run(tmp_path: Path) -> None:
         "make test, after make build",
         "an op's block, until its op cases have run",
         "core/graph.h, until all is built",
+        "the wheel, made and tried",
         "thread sanitizer",
         "fuzzing",
         "address and undefined-behaviour sanitizers",

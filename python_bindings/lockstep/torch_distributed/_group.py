@@ -265,7 +265,7 @@ class Group(ProcessGroup):
 
         return Message(poll, self._timeout.total_seconds(), what, self._where, tensor)
 
-    # The names of these functions before PyTorch 2.12, which it still calls.
+    # The names of these functions before PyTorch 2.13.
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
@@ -448,7 +448,9 @@ class Group(ProcessGroup):
 
 def _leave_untraced(of: type) -> None:
     """Makes torch.compile run the functions of a class as they are. The C++ code of DistributedDataParallel calls them
-    within a compiled call."""
+    within a compiled call. Before PyTorch 2.7 there is no such mark."""
+    if not hasattr(eval_frame, "set_code_exec_strategy"):
+        return
     skip = eval_frame._FrameAction.SKIP
     for each in vars(of).values():
         if isinstance(each, types.FunctionType):
