@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <mutex>
 #include <system_error>
 #include <utility>
 
@@ -19,6 +20,15 @@ namespace fs = std::filesystem;
 
 constexpr size_t kDeadJobsKept = 3;
 
+struct GivenName {
+  std::mutex mutex;
+  std::string name;
+};
+GivenName& Given() {
+  static GivenName* const given = new GivenName;  // also for threads that are alive when the process ends
+  return *given;
+}
+
 }  // namespace
 
 std::string RootOfJobs() {
@@ -28,10 +38,20 @@ std::string RootOfJobs() {
 }
 
 std::string ThisJob() {
-  const char* job = std::getenv("PMIX_NAMESPACE");
-  std::string name = job == nullptr || *job == '\0' ? "process-" + std::to_string(getpid()) : job;
+  const char* const job = std::getenv("PMIX_NAMESPACE");
+  std::string name = job == nullptr ? "" : job;
+  if (name.empty()) {
+    const std::lock_guard lock(Given().mutex);
+    name = Given().name;
+  }
+  if (name.empty()) name = "process-" + std::to_string(getpid());
   std::replace(name.begin(), name.end(), '/', '-');
   return name;
+}
+
+void NameThisJob(const std::string& name) {
+  const std::lock_guard lock(Given().mutex);
+  if (Given().name.empty()) Given().name = name;
 }
 
 std::vector<std::string> FilesIn(const std::string& folder, const std::string& suffix) {

@@ -199,3 +199,22 @@ def test_what_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_SERVERS", "1")
     with pytest.raises(ls.Error, match="parameter servers need mpirun"):
         ls.Communicator.from_environment()
+
+
+def test_status_shows_the_ranks_of_a_job_together(step: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_RECORD", str(tmp_path / "records"))
+    ranks = start_all(step, 10**7, 2)
+    try:
+        end = time.monotonic() + 60
+        while not all(Path(f"{step}.{rank}").exists() for rank in range(2)):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        shown = subprocess.run([sys.executable, "-m", "lockstep", "status"], text=True, capture_output=True, check=True)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    job, world, *lines = shown.stdout.splitlines()
+    assert job.endswith(f"-{ranks[0].pid}")
+    assert world == "rendezvous, 2 ranks"
+    assert [line.split()[:2] for line in lines] == [["rank", "0"], ["rank", "1"]]

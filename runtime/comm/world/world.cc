@@ -18,6 +18,7 @@
 #include "runtime/process/process.h"
 #include "runtime/record/align_clocks.h"
 #include "runtime/record/clock.h"
+#include "runtime/record/job_folder.h"
 #include "runtime/record/recorder.h"
 
 namespace lockstep {
@@ -26,6 +27,7 @@ namespace {
 struct RankFacts {
   char host[kHostBytes] = {};
   char machine[256] = {};  // equal on ranks that can share memory
+  int32_t process = 0;
   WorldOptions::BetweenHosts between_hosts = {};
   uint8_t in_rank_order = 0;
   WorldOptions::Routes routes = {};
@@ -37,7 +39,7 @@ struct RankFacts {
 // A host is a booted kernel with a name and a namespace of process numbers (containers of one machine may have
 // different ones).
 RankFacts FactsOfThisRank(const WorldOptions& options) {
-  RankFacts facts;
+  RankFacts facts{.process = getpid()};
   facts.between_hosts = options.between_hosts;
   facts.in_rank_order = options.communicator.in_rank_order;
   facts.routes = options.routes;
@@ -177,6 +179,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateWorld(Introduction& introduc
   const int rank = introduction.rank(), size = introduction.size();
   ASSIGN_OR_RETURN(const std::vector<RankFacts> facts, GatherFacts(introduction, FactsOfThisRank(options)));
   RETURN_IF_ERROR(CheckSameOptions(facts));
+  // Before this rank records anything. `lockstep status` and traces then show the ranks together.
+  if (size > 1) NameThisJob(std::string("job-") + facts[0].host + "-" + std::to_string(facts[0].process));
   ASSIGN_OR_RETURN(const std::vector<uint8_t> apart, RanksApart(introduction, facts, options.max_group));
   const std::vector<int> begins = GroupBegins(facts, apart, options.max_group);
   const auto [first, end] = GroupOf(rank, begins, size);
