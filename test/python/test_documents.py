@@ -88,3 +88,13 @@ def test_the_walk_shows_what_the_program_prints(tmp_path: Path, monkeypatch: pyt
         text = re.sub(r"^[a-z-]+   +|^ *\[\d+\] |(?<=\S)      .*", "", line)  # the pass, the number or the comment
         pattern = r"\s+".join(map(re.escape, text.split())).replace("…", ".*")
         assert re.search(pattern, printed, re.DOTALL), line
+
+
+def test_the_page_of_environment_variables_is_complete() -> None:
+    read = set()
+    for folder in ("backends", "core", "frontends", "passes", "python_bindings", "runtime", "tools"):
+        for file in (ROOT / folder).rglob("*.*"):
+            if file.suffix in (".cc", ".h", ".py") and not file.stem.endswith("_test"):
+                read |= set(re.findall(r'"(LOCKSTEP_[A-Z_]+)"', file.read_text()))
+    read = {name for name in read if not name.startswith("LOCKSTEP_TEST_")}
+    assert set(re.findall(r"`(LOCKSTEP_[A-Z_]+)`", (ROOT / "docs/environment.md").read_text())) == read
