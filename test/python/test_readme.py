@@ -1,8 +1,11 @@
-"""The README and the guide that continues it: the picture of a step is what the compiler prints, and the programs run."""
+"""The README, the guide that continues it, and the tutorial: the picture of a step is what the compiler prints, and the
+programs run."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 
 import lockstep as ls
+from lockstep.examples import digits
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -71,3 +75,30 @@ def test_the_programs_of_the_guide_run(trained: dict[str, Any], capfd: pytest.Ca
     for program in programs:
         exec(program, trained)  # noqa: S102 (the document is ours)
     assert "all_reduce" in capfd.readouterr().out  # what distributing changed
+
+
+def test_the_tutorial_ends_with_a_trained_file(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (program,) = blocks((ROOT / "docs/tutorial.md").read_text(), "python")
+    (tmp_path / "train.py").write_text(program)
+    command = [
+        sys.executable,
+        "-m",
+        "lockstep",
+        "launch",
+        "-n",
+        "2",
+        "--launcher",
+        "direct",
+        sys.executable,
+        "train.py",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"2 ranks: accuracy (\S+) over other pictures", done.stdout)
+    assert found is not None and float(found[1]) > 0.95, done.stdout
+    model = ls.load_onnx(tmp_path / "digits.onnx", {"batch": 1000})
+    evaluation = ls.compile(ls.evaluation(model, ls.loss.softmax_cross_entropy(model.results[0].name, "label")))
+    images, labels = digits.draw(1000, seed=2)
+    accuracy = evaluation.evaluate([{"input": images, "label": labels}])["accuracy"]
+    assert f"{accuracy:.3f}" == found[1]
