@@ -157,15 +157,18 @@ absl::Status BetweenGroups::Pump(absl::FunctionRef<absl::StatusOr<bool>()> step,
   int idle = 0;
   absl::Duration last_progress = SteadyNow();
   std::optional<BlameSearch> search;
-  while (!done()) {
+  const auto advance = [&]() -> absl::StatusOr<bool> {
     absl::StatusOr<bool> progress = step();
     if (!progress.ok()) return group_.Fail(group_.world_rank(), progress.status());
-    if (*progress) {
-      idle = 0;
-      search.reset();
-      links_.Progress(absl::ZeroDuration());
-      continue;
-    }
+    if (!*progress) return false;
+    idle = 0;
+    search.reset();
+    links_.Progress(absl::ZeroDuration());
+    return true;
+  };
+  while (!done()) {
+    ASSIGN_OR_RETURN(const bool advanced, advance());
+    if (advanced) continue;
     if (++idle == 1) last_progress = SteadyNow();
     if (idle < kLooksBeforeNap && !group_.crowded()) {
       links_.Progress(absl::ZeroDuration());
@@ -175,6 +178,9 @@ absl::Status BetweenGroups::Pump(absl::FunctionRef<absl::StatusOr<bool>()> step,
     group_.AnnounceWaiting(late.empty() ? -1 : late[0]);
     RETURN_IF_ERROR(Poll());
     RETURN_IF_ERROR(group_.CheckAlive(what));
+    // A rank that has left may have sent all that this one waits for, just before the notice of its leaving.
+    ASSIGN_OR_RETURN(const bool arrived, advance());
+    if (arrived) continue;
     RETURN_IF_ERROR(WaitedFor(late, SteadyNow() - last_progress, &search, what));
     links_.Progress(kNap);
   }
