@@ -156,18 +156,14 @@ class Group(ProcessGroup):
 
         return self._call(opts, list(outputs), run)
 
-    def gather(
-        self, output_tensors: Any, input_tensors: Any, opts: Any = 0, root: Any = None, timeout: Any = None
-    ) -> InFlight:
+    def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = 0, timeout: Any = None) -> InFlight:
         [given] = _list(input_tensors)
         outputs = _lists(output_tensors)[0] if output_tensors else []
         at = _root(opts)
         self._check_root("gather", at, outputs)
         return self._call(opts, list(outputs), lambda: self._gather(outputs, given, at))
 
-    def scatter(
-        self, output_tensors: Any, input_tensors: Any, opts: Any = 0, root: Any = None, timeout: Any = None
-    ) -> InFlight:
+    def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = 0, timeout: Any = None) -> InFlight:
         [output] = _list(output_tensors)
         inputs = _lists(input_tensors)[0] if input_tensors else []
         at = _root(opts)
