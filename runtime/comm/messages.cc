@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -15,6 +14,7 @@
 
 #include "core/status.h"
 #include "runtime/comm/network/socket_links.h"
+#include "runtime/comm/network/sockets.h"
 #include "runtime/process/clock.h"
 #include "runtime/process/process.h"
 
@@ -279,9 +279,7 @@ class SocketMessages final : public Messages {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Messages>> Messages::Create(Communicator& world) {
-  const char* const interfaces = std::getenv("LOCKSTEP_INTERFACE");
-  absl::StatusOr<std::shared_ptr<SocketListener>> listener =
-      SocketListener::Create(interfaces == nullptr ? "" : interfaces);
+  absl::StatusOr<std::shared_ptr<SocketListener>> listener = SocketListener::Create(InterfacesOfEnvironment());
   const ListenerInfo mine = listener.ok() ? (*listener)->info() : ListenerInfo();
   ASSIGN_OR_RETURN(const std::vector<std::string> all,
                    world.AllGatherBytes({reinterpret_cast<const char*>(&mine), sizeof(mine)}, "messages"));

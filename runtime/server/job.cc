@@ -11,6 +11,7 @@
 #include "core/status.h"
 #include "runtime/comm/mpi/mpi_failed.h"
 #include "runtime/comm/mpi/mpi_roles.h"
+#include "runtime/comm/network/sockets.h"
 #include "runtime/process/process.h"
 #include "runtime/process/process_end.h"
 #include "runtime/server/parameter_server.h"
@@ -19,11 +20,6 @@ namespace lockstep {
 namespace {
 
 constexpr char kTolerate[] = "LOCKSTEP_TOLERATE_WORKERS";
-
-std::string Interfaces() {
-  const char* const interfaces = std::getenv("LOCKSTEP_INTERFACE");
-  return interfaces == nullptr ? "" : interfaces;
-}
 
 absl::StatusOr<bool> ToleratesLoss() {
   const char* const text = std::getenv(kTolerate);
@@ -58,7 +54,7 @@ absl::Status ServeJob(MakeUpdate make_update, absl::Duration timeout) {
                    ParameterServer::Create({.workers = roles ? roles->workers : 1,
                                             .tolerates_loss = tolerates_loss,
                                             .timeout = timeout,
-                                            .interfaces = Interfaces(),
+                                            .interfaces = InterfacesOfEnvironment(),
                                             .make_update = std::move(make_update)}));
   ServerFacts facts{.listener = server->info(), .process = getpid()};
   CopyText(HostName(), facts.host, sizeof(facts.host));
@@ -82,7 +78,7 @@ absl::StatusOr<ServerClient*> ConnectToServersOfJob(absl::Duration timeout) {
                                                                  .workers = job->workers,
                                                                  .timeout = timeout,
                                                                  .tolerates_loss = tolerates_loss,
-                                                                 .interfaces = Interfaces(),
+                                                                 .interfaces = InterfacesOfEnvironment(),
                                                                  .on_failure = MarkMpiFailed}));
   own.process = getpid();
   if (tolerates_loss) MarkMpiFailed();  // so that the end of this process does not wait for others

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <string_view>
@@ -171,6 +172,11 @@ std::vector<ListenerInfo::Address> WaysTo(const ListenerInfo& here, const Listen
   };
   std::stable_sort(ways.begin(), ways.end(), [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
   return ways;
+}
+
+std::string InterfacesOfEnvironment() {
+  const char* const interfaces = std::getenv("LOCKSTEP_INTERFACE");
+  return interfaces == nullptr ? "" : interfaces;
 }
 
 absl::StatusOr<std::shared_ptr<SocketListener>> SocketListener::Create(const std::string& interfaces) {

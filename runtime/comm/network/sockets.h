@@ -75,6 +75,9 @@ struct Greeting {
   int32_t from = -1;  // the rank that connects, and sends
 };
 
+// Returns the value of LOCKSTEP_INTERFACE, the interfaces on which this process is to listen; "" if it is not set.
+std::string InterfacesOfEnvironment();
+
 // Accepts connections for all channels of a rank. Any thread.
 class SocketListener {
  public:

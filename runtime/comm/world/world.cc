@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "core/status.h"
 #include "runtime/comm/measure_network.h"
 #include "runtime/comm/network/socket_links.h"
+#include "runtime/comm/network/sockets.h"
 #include "runtime/comm/rank_communicator.h"
 #include "runtime/comm/shared_memory.h"
 #include "runtime/process/process.h"
@@ -197,8 +197,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateWorld(Introduction& introduc
     mine = links.status();
   }
   absl::StatusOr<std::shared_ptr<SocketListener>> listener(nullptr);
-  const char* const interfaces_wanted = std::getenv("LOCKSTEP_INTERFACE");
-  const std::string interfaces = interfaces_wanted == nullptr ? "" : interfaces_wanted;
+  const std::string interfaces = InterfacesOfEnvironment();
   if (by_sockets) {
     listener = SocketListener::Create(interfaces);
     if (mine.ok()) mine = listener.status();
