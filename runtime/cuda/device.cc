@@ -4,8 +4,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/status.h"
 
@@ -44,6 +47,14 @@ std::string MiB(size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 std::string Text(size_t bytes, std::string_view label) {
   return std::to_string(bytes) + " bytes for " + std::string(label);
+}
+
+// Keeps what work that does not end may still use, until the process ends.
+void KeepForever(std::unique_ptr<HostCalls> calls) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::unique_ptr<HostCalls>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  kept->push_back(std::move(calls));
 }
 
 }  // namespace
@@ -164,7 +175,7 @@ CudaDevice::~CudaDevice() {
   while (!ended() && Clock::now() < until) std::this_thread::sleep_for(kRest);
   if (!ended()) {
     std::fprintf(stderr, "lockstep: %s is destroyed with work in flight that does not end\n", description_.c_str());
-    (void)host_calls_.release();
+    KeepForever(std::move(host_calls_));
     return;
   }
   // In a broken context these calls fail, and the driver frees all memory itself.
