@@ -12,6 +12,19 @@
 
 An `Error` says which file, value, option or rank is wrong. A call that does not fit the signature, such as one with an
 unknown keyword or a missing argument, raises a `TypeError`, as any Python function does.
+
+The names, by what they are for:
+
+    Graphs         Graph, ValueInfo, load_onnx, from_torch, parse, load_graph, interpret, gradients, evaluation
+    Training       train_step, loss, optim, schedule, clip, average, Trainer, metrics
+    Distribution   Communicator, Strategy, Placement, split, replicated, Plan, plan, distribute, kv
+    Execution      compile, Executable
+    Data           data
+    Results        Checkpoints, save_onnx, to_torch, save_weights, load_weights
+    Also           Error, __version__
+
+The modules lockstep.forecast, lockstep.horovod, lockstep.onnx_backend and lockstep.torch_distributed are imported by
+themselves.
 """
 
 from __future__ import annotations

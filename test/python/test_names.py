@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import re
+import rlcompleter
 import subprocess
 import sys
 from collections.abc import Callable
@@ -76,8 +78,23 @@ def test_modules_that_are_imported_by_themselves() -> None:
 
 def test_dir_lists_what_is_public() -> None:
     for module in (ls, ls.average, ls.clip, ls.data, ls.kv, ls.loss, ls.metrics, ls.optim, ls.schedule):
-        names = [name for name in dir(module) if not name.startswith("__")]
-        assert names == sorted(name for name in module.__all__ if not name.startswith("__"))
+        assert dir(module) == sorted(module.__all__)
+        assert len(dir(module)) <= 40
+
+
+def test_the_docstring_groups_the_names() -> None:
+    assert ls.__doc__ is not None
+    listed = ls.__doc__.split("The names, by what they are for:")[1].split("The modules")[0]
+    groups = re.findall(r"^    [A-Z]\w+ {2,}(.*)$", listed, re.MULTILINE)
+    assert len(groups) >= 5
+    assert sorted(name for group in groups for name in group.split(", ")) == sorted(ls.__all__)
+
+
+def test_tab_completion_offers_the_public_names() -> None:
+    completer = rlcompleter.Completer({"ls": ls})
+    offered = completer.attr_matches("ls.")
+    names = {each.removeprefix("ls.").rstrip("()") for each in offered}
+    assert names == {name for name in ls.__all__ if not name.startswith("_")}
 
 
 # Calls with an option that does not exist, and the message.

@@ -102,7 +102,7 @@ def guard(module: dict[str, Any], elsewhere: Mapping[str, str] | None = None) ->
         raise AttributeError(f"{path} has no {name!r}{suggest(name, names, elsewhere)} There are: {', '.join(names)}")
 
     module["__getattr__"] = missing
-    module["__dir__"] = lambda: sorted([*names, *(name for name in module if name.startswith("__"))])
+    module["__dir__"] = lambda: sorted(names)
     for name in names:
         value = module[name]
         if inspect.isfunction(value):
