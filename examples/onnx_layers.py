@@ -90,8 +90,9 @@ class Network:
         """Maps [batch, inputs, h, w] to [batch, outputs, 2h, 2w]: each position becomes a square of four."""
         weight = self.normal(f"{name}.weight", (inputs, outputs, 2, 2), math.sqrt(1 / inputs))
         bias = self.filled(f"{name}.bias", outputs, 0)
-        attributes = {"kernel_shape": [2, 2], "strides": [2, 2]}
-        return self.op("ConvTranspose", x, weight, bias, name=f"{name}/ConvTranspose", **attributes)
+        return self.op(
+            "ConvTranspose", x, weight, bias, name=f"{name}/ConvTranspose", kernel_shape=[2, 2], strides=[2, 2]
+        )
 
     def batch_norm(self, x: str, name: str, channels: int, scale: float = 1) -> str:
         """Batch normalisation in inference form. A training step turns it into training form."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -42,10 +43,19 @@ def docstring(doc: str) -> str:
 
 
 def class_stub(kind: type) -> str:
+    """Returns the stub of an optimizer, whose numbers may follow schedules."""
     lines = ["@dataclass(frozen=True, init=False)", f"class {kind.__name__}(Optimizer):", docstring(kind.__doc__), ""]
-    lines += [f"    {each.name}: {written(each.type)}" for each in dataclasses.fields(kind)]
-    lines += ["", f"    def __init__(self, {parameters(inspect.signature(kind))}) -> None: ..."]
+    lines += [f"    {each.name}: {scheduled(written(each.type))}" for each in dataclasses.fields(kind)]
+    lines += ["", f"    def __init__(self, {scheduled(parameters(inspect.signature(kind)))}) -> None: ..."]
     return "\n".join(lines)
+
+
+def scheduled(types: str) -> str:
+    return re.sub(r": float\b", ": _Number", types)
+
+
+def public(module: ModuleType) -> str:
+    return f"__all__ = {list(module.__all__)!r}"
 
 
 def function_stub(function: object, returns: str = "Loss") -> str:
@@ -57,7 +67,9 @@ def optim_stub() -> str:
     module = lockstep.optim
     made = [getattr(module, name) for name in module.__all__ if name != "Optimizer"]
     base = f"class Optimizer:\n{docstring(module.Optimizer.__doc__)}"
-    return joined(module, "from dataclasses import dataclass", [base, *map(class_stub, made)])
+    imports = "from collections.abc import Callable\nfrom dataclasses import dataclass"
+    number = "_Number = float | Callable[[int], float]"
+    return joined(module, imports, [public(module), number, base, *map(class_stub, made)])
 
 
 def loss_stub() -> str:
@@ -66,7 +78,7 @@ def loss_stub() -> str:
     imports = "from collections.abc import Sequence\nfrom dataclasses import dataclass\nfrom typing import Any"
     operators = [operator_stub(each) for each in ("__add__", "__radd__", "__mul__", "__rmul__")]
     values = [value_stub(module.Term), "\n".join([value_stub(module.Loss), "", *operators])]
-    return joined(module, imports, [*values, *map(function_stub, made)])
+    return joined(module, imports, [public(module), *values, *map(function_stub, made)])
 
 
 def compile_stub() -> str:

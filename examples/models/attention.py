@@ -45,7 +45,7 @@ class AttentionRegression(nn.Module):
 class MaskedAttention(AttentionRegression):
     """Masks the positions of a sequence that are not words."""
 
-    def forward(self, x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return x + self.attention(self.norm(x), words[:, None, None, :])
 
 

@@ -15,6 +15,7 @@ import importlib.util
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from registry import EXAMPLES, Example, make
@@ -31,7 +32,7 @@ def export(made: Example, path: Path, how: str) -> None:
     training = torch.onnx.TrainingMode.PRESERVE
     names = list(made.inputs)
     batch = [name for name in names if name not in made.fixed]
-    common = {"input_names": names, "output_names": ["output"], "external_data": False}
+    common: dict[str, Any] = {"input_names": names, "output_names": ["output"], "external_data": False}
     if how == "torchscript":
         axes = {name: {0: "batch"} for name in batch}
         torch.onnx.export(

@@ -19,7 +19,8 @@ class Dlrm(nn.Module):
 
     def forward(self, dense: torch.Tensor, clicks: torch.Tensor, country: torch.Tensor) -> torch.Tensor:
         first = self.bottom(dense)
-        bags = [table.weight[clicks[:, i]].sum(1) for i, table in enumerate(self.tables[:2])]
+        tables = [self.tables[i].get_parameter("weight") for i in range(2)]
+        bags = [table[clicks[:, i]].sum(1) for i, table in enumerate(tables)]
         features = torch.stack([first, *bags, self.tables[2](country)], 1)
         products = features @ features.transpose(1, 2)
         i, j = torch.tril_indices(4, 4, -1).unbind()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from registry import BATCH, Example, example, labels, language_model, tokens
@@ -26,12 +28,12 @@ class RecurrentLanguageModel(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x, state = self.embedding(tokens), None
         if self.state is not None:
-            state = self.state.expand(-1, tokens.shape[0], -1).contiguous()
-            state = (state, torch.tanh(state)) if isinstance(self.recurrent, nn.LSTM) else state
+            first = self.state.expand(-1, tokens.shape[0], -1).contiguous()
+            state = (first, torch.tanh(first)) if isinstance(self.recurrent, nn.LSTM) else first
         return self.fc(self.recurrent(x, state)[0]).transpose(1, 2)
 
 
-def recurrent(kind: type[nn.Module], **options: bool | int) -> Example:
+def recurrent(kind: type[nn.Module], **options: Any) -> Example:
     return language_model(RecurrentLanguageModel(kind, **options), VOCABULARY, LENGTH)
 
 
@@ -94,15 +96,17 @@ class WaveNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Conv1d(1, 8, 1)
-        self.gates = nn.ModuleList([nn.Conv1d(8, 16, 2, dilation=d) for d in (1, 2, 4)])
+        self.dilations = (1, 2, 4)
+        self.gates = nn.ModuleList([nn.Conv1d(8, 16, 2, dilation=d) for d in self.dilations])
         self.residuals = nn.ModuleList([nn.Conv1d(8, 8, 1) for _ in range(3)])
         self.skips = nn.ModuleList([nn.Conv1d(8, 8, 1) for _ in range(3)])
         self.out = nn.Conv1d(8, 16, 1)
 
     def forward(self, wave: torch.Tensor) -> torch.Tensor:
-        x, total = self.first(wave), 0.0
-        for gate, residual, skip in zip(self.gates, self.residuals, self.skips, strict=True):
-            y = gate(F.pad(x, (gate.dilation[0], 0)))
+        x, total = self.first(wave), torch.tensor(0.0)
+        layers = zip(self.dilations, self.gates, self.residuals, self.skips, strict=True)
+        for dilation, gate, residual, skip in layers:
+            y = gate(F.pad(x, (dilation, 0)))
             filtered, gated = y.chunk(2, 1)
             y = torch.tanh(filtered) * torch.sigmoid(gated)
             x, total = x + residual(y), total + skip(y)

@@ -10,7 +10,7 @@ from torch import nn
 
 def conv_norm(
     inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, act: type[nn.Module] | None = nn.ReLU
-):
+) -> nn.Sequential:
     layers = [
         nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(outputs),

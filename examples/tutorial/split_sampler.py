@@ -16,8 +16,8 @@ def main() -> None:
     sampler = ls.data.SplitSampler(len(images), num_parts=store.num_workers, part_index=store.rank)
     mine = ls.data.batches(images, labels, size=BATCH // store.num_workers, sampler=sampler, last="pad")
     # Reads only this worker's part of the test set.
-    validation = ls.data.mnist(arguments.data, train=False, num_parts=store.num_workers, part_index=store.rank)
-    validation = ls.data.batches(*validation, size=BATCH // store.num_workers, last="pad")
+    tested = ls.data.mnist(arguments.data, train=False, num_parts=store.num_workers, part_index=store.rank)
+    validation = ls.data.batches(*tested, size=BATCH // store.num_workers, last="pad")
 
     model = ls.load_onnx(MODEL, dims={"batch": BATCH})
     trainer = ls.Trainer(model, LOSS, "sgd", {"learning_rate": 0.05, "momentum": 0.9}, kvstore=store)

@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+__all__ = ['Loss', 'Term', 'softmax_cross_entropy', 'nll', 'binary_cross_entropy_with_logits', 'kl_div', 'mean_squared_error', 'l1', 'huber', 'smooth_l1', 'hinge_embedding', 'cosine_embedding', 'triplet_margin', 'ctc', 'result']
+
 @dataclass(frozen=True)
 class Term:
     """One loss of a sum: its name, the results and inputs that it reads, its options and its factor."""

@@ -11,7 +11,12 @@ Example:
   >>> lockstep.optim.SGD(0.05, momentum=0.9)
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+__all__ = ['Optimizer', 'SGD', 'Adam', 'AdamW', 'RMSprop', 'Adagrad', 'Adamax', 'RAdam', 'Adadelta', 'Rprop', 'Lion', 'NAdam', 'LAMB', 'LARS', 'Adafactor', 'Muon']
+
+_Number = float | Callable[[int], float]
 
 class Optimizer:
     """The base of this module's classes: frozen values, equal if their options are equal."""
@@ -36,7 +41,7 @@ class SGD(Optimizer):
     nesterov: bool
     weight_decay: float
 
-    def __init__(self, learning_rate: float | None = None, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0, *, lr: float | None = None) -> None: ...
+    def __init__(self, learning_rate: _Number | None = None, momentum: _Number = 0.0, nesterov: bool = False, weight_decay: _Number = 0.0, *, lr: _Number | None = None) -> None: ...
 
 @dataclass(frozen=True, init=False)
 class Adam(Optimizer):
@@ -59,7 +64,7 @@ class Adam(Optimizer):
     epsilon: float
     weight_decay: float
 
-    def __init__(self, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, *, lr: float | None = None, betas: tuple[float, float] | None = None, eps: float | None = None) -> None: ...
+    def __init__(self, learning_rate: _Number = 0.001, beta1: _Number = 0.9, beta2: _Number = 0.999, epsilon: _Number = 1e-08, weight_decay: _Number = 0.0, *, lr: _Number | None = None, betas: tuple[float, float] | None = None, eps: _Number | None = None) -> None: ...
 
 @dataclass(frozen=True, init=False)
 class AdamW(Optimizer):
@@ -82,7 +87,7 @@ class AdamW(Optimizer):
     epsilon: float
     weight_decay: float
 
-    def __init__(self, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.01, *, lr: float | None = None, betas: tuple[float, float] | None = None, eps: float | None = None) -> None: ...
+    def __init__(self, learning_rate: _Number = 0.001, beta1: _Number = 0.9, beta2: _Number = 0.999, epsilon: _Number = 1e-08, weight_decay: _Number = 0.01, *, lr: _Number | None = None, betas: tuple[float, float] | None = None, eps: _Number | None = None) -> None: ...
 
 @dataclass(frozen=True, init=False)
 class RMSprop(Optimizer):
@@ -110,7 +115,7 @@ class RMSprop(Optimizer):
     momentum: float
     centered: bool
 
-    def __init__(self, learning_rate: float = 0.01, alpha: float = 0.99, epsilon: float = 1e-08, weight_decay: float = 0.0, momentum: float = 0.0, centered: bool = False, *, lr: float | None = None, eps: float | None = None) -> None: ...
+    def __init__(self, learning_rate: _Number = 0.01, alpha: _Number = 0.99, epsilon: _Number = 1e-08, weight_decay: _Number = 0.0, momentum: _Number = 0.0, centered: bool = False, *, lr: _Number | None = None, eps: _Number | None = None) -> None: ...
 
 @dataclass(frozen=True, init=False)
 class Adagrad(Optimizer):
@@ -135,7 +140,7 @@ class Adagrad(Optimizer):
     initial_accumulator_value: float
     epsilon: float
 
-    def __init__(self, learning_rate: float = 0.01, lr_decay: float = 0.0, weight_decay: float = 0.0, initial_accumulator_value: float = 0.0, epsilon: float = 1e-10, *, lr: float | None = None, eps: float | None = None) -> None: ...
+    def __init__(self, learning_rate: _Number = 0.01, lr_decay: _Number = 0.0, weight_decay: _Number = 0.0, initial_accumulator_value: _Number = 0.0, epsilon: _Number = 1e-10, *, lr: _Number | None = None, eps: _Number | None = None) -> None: ...
 
 @dataclass(frozen=True, init=False)
 class Adamax(Optimizer):
@@ -158,7 +163,7 @@ class Adamax(Optimizer):
     epsilon: float
     weight_decay: float
 
-    def __init__(self, learning_rate: float = 0.002, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, *, lr: float | None = None, betas: tuple[float, float] | None = None, eps: float | None = None) -> None: ...
+    def __init__(self, learning_rate: _Number = 0.002, beta1: _Number = 0.9, beta2: _Number = 0.999, epsilon: _Number = 1e-08, weight_decay: _Number = 0.0, *, lr: _Number | None = None, betas: tuple[float, float] | None = None, eps: _Number | None = None) -> None: ...
 
 @dataclass(frozen=True, init=False)
 class RAdam(Optimizer):
@@ -181,7 +186,7 @@ class RAdam(Optimizer):
     epsilon: float
     weight_decay: float
 
-    def __init__(self, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, *, lr: float | None = None, betas: tuple[float, float] | None = None, eps: float | None = None) -> None: ...
+    def __init__(self, learning_rate: _Number = 0.001, beta1: _Number = 0.9, beta2: _Number = 0.999, epsilon: _Number = 1e-08, weight_decay: _Number = 0.0, *, lr: _Number | None = None, betas: tuple[float, float] | None = None, eps: _Number | None = None) -> None: ...
 
 @dataclass(frozen=True, init=False)
 class Adadelta(Optimizer):
@@ -202,7 +207,7 @@ class Adadelta(Optimizer):
     epsilon: float
     weight_decay: float
 
-    def __init__(self, learning_rate: float = 1.0, rho: float = 0.9, epsilon: float = 1e-06, weight_decay: float = 0.0, *, lr: float | None = None, eps: float | None = None) -> None: ...
+    def __init__(self, learning_rate: _Number = 1.0, rho: _Number = 0.9, epsilon: _Number = 1e-06, weight_decay: _Number = 0.0, *, lr: _Number | None = None, eps: _Number | None = None) -> None: ...
 
 @dataclass(frozen=True, init=False)
 class Rprop(Optimizer):
@@ -226,7 +231,7 @@ class Rprop(Optimizer):
     smallest: float
     largest: float
 
-    def __init__(self, learning_rate: float = 0.01, shrinkage: float = 0.5, growth: float = 1.2, smallest: float = 1e-06, largest: float = 50.0, *, lr: float | None = None) -> None: ...
+    def __init__(self, learning_rate: _Number = 0.01, shrinkage: _Number = 0.5, growth: _Number = 1.2, smallest: _Number = 1e-06, largest: _Number = 50.0, *, lr: _Number | None = None) -> None: ...
 
 @dataclass(frozen=True, init=False)
 class Lion(Optimizer):
@@ -247,7 +252,7 @@ class Lion(Optimizer):
     beta2: float
     weight_decay: float
 
-    def __init__(self, learning_rate: float = 0.0001, beta1: float = 0.9, beta2: float = 0.99, weight_decay: float = 0.0, *, lr: float | None = None, betas: tuple[float, float] | None = None) -> None: ...
+    def __init__(self, learning_rate: _Number = 0.0001, beta1: _Number = 0.9, beta2: _Number = 0.99, weight_decay: _Number = 0.0, *, lr: _Number | None = None, betas: tuple[float, float] | None = None) -> None: ...
 
 @dataclass(frozen=True, init=False)
 class NAdam(Optimizer):
@@ -274,7 +279,7 @@ class NAdam(Optimizer):
     momentum_decay: float
     decoupled_weight_decay: bool
 
-    def __init__(self, learning_rate: float = 0.002, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, momentum_decay: float = 0.004, decoupled_weight_decay: bool = False, *, lr: float | None = None, betas: tuple[float, float] | None = None, eps: float | None = None) -> None: ...
+    def __init__(self, learning_rate: _Number = 0.002, beta1: _Number = 0.9, beta2: _Number = 0.999, epsilon: _Number = 1e-08, weight_decay: _Number = 0.0, momentum_decay: _Number = 0.004, decoupled_weight_decay: bool = False, *, lr: _Number | None = None, betas: tuple[float, float] | None = None, eps: _Number | None = None) -> None: ...
 
 @dataclass(frozen=True, init=False)
 class LAMB(Optimizer):
@@ -301,7 +306,7 @@ class LAMB(Optimizer):
     epsilon: float
     weight_decay: float
 
-    def __init__(self, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-06, weight_decay: float = 0.01, *, lr: float | None = None, betas: tuple[float, float] | None = None, eps: float | None = None) -> None: ...
+    def __init__(self, learning_rate: _Number = 0.001, beta1: _Number = 0.9, beta2: _Number = 0.999, epsilon: _Number = 1e-06, weight_decay: _Number = 0.01, *, lr: _Number | None = None, betas: tuple[float, float] | None = None, eps: _Number | None = None) -> None: ...
 
 @dataclass(frozen=True, init=False)
 class LARS(Optimizer):
@@ -329,7 +334,7 @@ class LARS(Optimizer):
     trust_coefficient: float
     epsilon: float
 
-    def __init__(self, learning_rate: float | None = None, momentum: float = 0.9, nesterov: bool = False, weight_decay: float = 0.0, trust_coefficient: float = 0.001, epsilon: float = 1e-08, *, lr: float | None = None, eps: float | None = None) -> None: ...
+    def __init__(self, learning_rate: _Number | None = None, momentum: _Number = 0.9, nesterov: bool = False, weight_decay: _Number = 0.0, trust_coefficient: _Number = 0.001, epsilon: _Number = 1e-08, *, lr: _Number | None = None, eps: _Number | None = None) -> None: ...
 
 @dataclass(frozen=True, init=False)
 class Adafactor(Optimizer):
@@ -359,7 +364,7 @@ class Adafactor(Optimizer):
     d: float
     weight_decay: float
 
-    def __init__(self, learning_rate: float = 0.01, beta2_decay: float = -0.8, epsilon1: float = 0.0, epsilon2: float = 0.001, d: float = 1.0, weight_decay: float = 0.0, *, lr: float | None = None, eps: tuple[float, float] | None = None) -> None: ...
+    def __init__(self, learning_rate: _Number = 0.01, beta2_decay: _Number = -0.8, epsilon1: _Number = 0.0, epsilon2: _Number = 0.001, d: _Number = 1.0, weight_decay: _Number = 0.0, *, lr: _Number | None = None, eps: tuple[float, float] | None = None) -> None: ...
 
 @dataclass(frozen=True, init=False)
 class Muon(Optimizer):
@@ -395,4 +400,4 @@ class Muon(Optimizer):
     ns_steps: int
     adjust_lr_fn: str
 
-    def __init__(self, learning_rate: float = 0.001, weight_decay: float = 0.1, momentum: float = 0.95, nesterov: bool = True, ns_a: float = 3.4445, ns_b: float = -4.775, ns_c: float = 2.0315, epsilon: float = 1e-07, ns_steps: int = 5, adjust_lr_fn: str = 'original', *, lr: float | None = None, eps: float | None = None, ns_coefficients: tuple[float, float, float] | None = None) -> None: ...
+    def __init__(self, learning_rate: _Number = 0.001, weight_decay: _Number = 0.1, momentum: _Number = 0.95, nesterov: bool = True, ns_a: _Number = 3.4445, ns_b: _Number = -4.775, ns_c: _Number = 2.0315, epsilon: _Number = 1e-07, ns_steps: int = 5, adjust_lr_fn: str = 'original', *, lr: _Number | None = None, eps: _Number | None = None, ns_coefficients: tuple[float, float, float] | None = None) -> None: ...
