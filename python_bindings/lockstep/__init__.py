@@ -31,9 +31,9 @@ from __future__ import annotations
 
 from ._base import isolated  # noqa: F401  isort: skip  (must precede every other import of _lockstep)
 from . import average, clip, data, kv, loss, metrics, optim, schedule
-from ._base import cuda_folders, names  # noqa: F401  (cuda_folders tells _lockstep where the libraries are)
+from ._base import copies, cuda_folders, names  # noqa: F401  (cuda_folders tells _lockstep where the libraries are)
 from ._base.errors import Error
-from ._base.values import ValueInfo
+from ._base.values import State, ValueInfo
 from ._checkpoint.folder import Checkpoints
 from ._compile.compile import compile
 from ._compile.placements import Placement, replicated, split
@@ -55,6 +55,12 @@ __all__ = [
     "loss", "metrics", "optim", "parse", "plan", "replicated", "save_onnx", "save_weights", "schedule", "split", "to_torch",
     "train_step",
 ]  # fmt: skip
+
+_WEIGHTS = "save its values: checkpoints are lockstep.Checkpoints, and save_onnx and save_weights write weights"
+copies.refuse(Communicator, "lockstep.Communicator", "each process makes its own: Communicator.from_environment()")
+copies.refuse(Executable, "lockstep.Executable", f"pickle its graph and compile that again, or {_WEIGHTS}")
+copies.refuse(State, "state of a lockstep.Executable", "dict(exe.state) has its arrays")
+copies.refuse(Trainer, "lockstep.Trainer", f"make another, or {_WEIGHTS}")
 
 names.guard(
     globals(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -232,7 +233,7 @@ def batches(
     if size < 1 or size % ranks != 0:
         raise Error(f"batches: a batch of {size} cannot be shared evenly by {ranks} ranks")
     if sampler is None:
-        count, rows = len(samples), lambda turn: order(len(samples), seed, turn)
+        count, rows = len(samples), partial(order, len(samples), seed)
     else:
         count, rows = _sampled(sampler, seed, ranks)
     if count == 0:
@@ -262,10 +263,11 @@ def _sampled(sampler: Any, seed: int | None, ranks: int) -> tuple[int, Callable[
     if ranks > 1:
         raise Error("batches: the sampler gives this rank's samples, which would be divided again: leave out world")
 
-    def rows(_: int) -> np.ndarray:
-        return np.fromiter((_number(sampler, each) for each in sampler), np.int64)
+    return len(sampler), partial(_rows_of, sampler)
 
-    return len(sampler), rows
+
+def _rows_of(sampler: Any, _: int) -> np.ndarray:
+    return np.fromiter((_number(sampler, each) for each in sampler), np.int64)
 
 
 def _number(sampler: Any, element: Any) -> int:

@@ -12,10 +12,9 @@ docs/kvstore.md describes each call, and the differences from MXNet.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .._base import checks, names
+from .._base import checks, copies, names
 from .._base.errors import Error
 from .._reports.staleness import Staleness
 from ._async import AsyncStore
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Devices", "KVStore", "RowSparse", "Staleness", "create"]
 
-_KINDS: dict[str, Callable[[str, Communicator | None], KVStore]] = {
+_KINDS: dict[str, type[LocalStore | SynchronousStore | AsyncStore]] = {
     "local": LocalStore,
     "device": LocalStore,
     "dist_sync": SynchronousStore,
@@ -85,5 +84,8 @@ def create(kind: str = "local", world: Communicator | None = None) -> KVStore:
         )
     return _KINDS[name](name, world)
 
+
+for _kind in set(_KINDS.values()):
+    copies.refuse(_kind, "lockstep.kv.KVStore", "each process makes its own: lockstep.kv.create()")
 
 names.guard(globals(), {"store": "create"})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._base import checks
+from .._base import checks, copies
 from .._base.errors import Error
 from .._compile.compile import compile
 from .._compile.options import default_threads
@@ -157,3 +157,6 @@ def _checked(devices: Any) -> list[str]:
     if len(set(devices)) < len(devices):
         raise Error(f"Devices: devices has one twice: {', '.join(devices)}")
     return list(devices)
+
+
+copies.refuse(Devices, "lockstep.kv.Devices", "make others from the step and the store")
