@@ -166,16 +166,7 @@ def trainer() -> None:
     assert same(states_of(again[0].executable), states_of(again[1].executable))
 
 
-def document() -> None:
-    """Runs the code of docs/parameter_servers.md."""
-    text = (Path(__file__).parents[2] / "docs/parameter_servers.md").read_text()
-    blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
-    assert blocks
-    exec(compile("\n".join(blocks), "docs/parameter_servers.md", "exec"), {})  # noqa: S102
-
-
 synchronous()
 asynchronous()
 trainer()
-document()
 (folder / f"{world.rank}.json").write_text(json.dumps(report))

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cases import ROOT
+from document_code import Block, blocks
 from ranks import mpirun
 
-DOCUMENT = (ROOT / "docs/data.md").read_text()
+DOCUMENT = blocks("docs/data.md")
 NEEDED = {
     "torch.utils.data": "torch",
     "tf.data": "tensorflow",
@@ -93,29 +91,14 @@ class Samples:
 """
 
 
-@dataclass(frozen=True)
-class Block:
-    heading: str
-    code: str
-
-
-def blocks() -> list[Block]:
-    found, heading = [], ""
-    for title, code in re.findall(r"^#+ ([^\n]+)$|^```python\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL):
-        heading = title or heading
-        if code:
-            found.append(Block(heading, code))
-    return found
-
-
 def chosen(needed: str | None) -> list[Block]:
     """The blocks to run for those that need the package (or none): the blocks that they depend on, and these blocks."""
     if needed is None:
-        return [each for each in blocks() if each.heading not in NEEDED]
-    base = [each for each in blocks()[:2] if each.heading in ("How data gets to the ranks", "Arrays")] + [
-        each for each in blocks() if each.heading == "Reading ahead"
+        return [each for each in DOCUMENT if each.heading not in NEEDED]
+    base = [each for each in DOCUMENT[:2] if each.heading in ("How data gets to the ranks", "Arrays")] + [
+        each for each in DOCUMENT if each.heading == "Reading ahead"
     ]
-    return base + [each for each in blocks() if NEEDED.get(each.heading) == needed]
+    return base + [each for each in DOCUMENT if NEEDED.get(each.heading) == needed]
 
 
 def run(ranks: int, needed: str | None, folder: Path) -> list[tuple[str, list[list[int]]]]:
@@ -162,6 +145,6 @@ def test_one_rank_and_two_get_the_same_samples(needed: str | None, tmp_path: Pat
 
 def test_every_block_of_the_document_is_run() -> None:
     every = {block.code for needed in (None, *NEEDED.values()) for block in chosen(needed)}
-    assert every == {block.code for block in blocks()}
-    assert len(blocks()) >= 10
-    assert DOCUMENT.count("```") == 2 * len(blocks()), "every block of code is Python and was found"
+    assert every == {block.code for block in DOCUMENT}
+    assert len(DOCUMENT) >= 10
+    assert {block.language for block in DOCUMENT} == {"python"}

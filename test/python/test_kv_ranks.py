@@ -14,7 +14,6 @@ import pytest
 
 import lockstep as ls
 import mpi_kv
-from cases import ROOT
 from ranks import errors_of, mpirun, run_in_threads
 
 HERE = Path(__file__).parent
@@ -466,15 +465,3 @@ def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
         message = (tmp_path / f"{rank}.txt").read_text()
         assert "rank 2" in message, message
         assert "no more" in message, message
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_the_code_of_the_document(n: int, tmp_path: Path) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/kvstore.md").read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 4
-    program = tmp_path / "program.py"
-    said = tmp_path / "workers."
-    program.write_text("\n".join([*blocks, f"open('{said}' + str(store.rank), 'w').write(str(store.num_workers))"]))
-    done = mpirun(n, program, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert [Path(f"{said}{rank}").read_text() for rank in range(n)] == [str(n)] * n
