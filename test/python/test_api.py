@@ -367,6 +367,15 @@ def test_inputs_are_read_where_they_are(wide: ls.Executable) -> None:
     assert seen >= 2
 
 
+def test_results_are_given_to_other_libraries_without_a_copy() -> None:
+    torch = pytest.importorskip("torch")
+    exe = ls.compile(ls.load_onnx(MLP, dims={"batch": 6}), threads=1)
+    result = exe(x=X)["logits"]
+    for taken in (np.from_dlpack(result), torch.from_dlpack(result)):
+        result[0, 0] += 1
+        assert taken[0, 0] == result[0, 0]
+
+
 def test_arrays_of_another_order_are_copied(wide: ls.Executable) -> None:
     array = random(4096, 4096)
     results = []
