@@ -95,6 +95,15 @@ first, last = (ls.compile(ls.load_onnx(file, {"batch": 1})).state for file in fi
 assert list(first) == list(last) and not any(np.array_equal(first[name], last[name]) for name in first)
 """,
     ),
+    "docs/communication.md": Page(
+        ranks=2,
+        before={"exe.strategy": MLP},
+        check="""
+losses = [program(**batch(2))["loss"] for program in (exe, halved, sharded, other)]
+assert np.allclose(losses, losses[0]) and any("bf16" in line for line in halved.collectives)
+assert "sgd" in reason and "partial(sum)" in reason, reason
+""",
+    ),
     "docs/elastic.md": Page(
         before={
             "checkpoints": f"""{WORLD}rows = 128\n{LAYERS.replace("%x", "%image")}
@@ -145,6 +154,28 @@ assert exe.step == 1 and np.abs(exe.state["2.bias/adam_m"]).max() > 0
             "tf2onnx": OTHER_FRAMEWORK.format("TensorFlow", "keras_model.py"),
             "jax2onnx": OTHER_FRAMEWORK.format("JAX", "jax_model.py"),
         },
+    ),
+    "docs/from_ddp.md": Page(
+        ranks=2,
+        before={
+            "import lockstep as ls": """
+import os
+os.environ["LOCKSTEP_RENDEZVOUS_FILE"] = "meet"  # a second program of the job: the first one's port is taken
+by_ddp = {name: value.clone() for name, value in module.state_dict().items()}
+"""
+        },
+        check="""
+for name, value in module.state_dict().items():
+    torch.testing.assert_close(value, by_ddp[name])
+    assert not torch.equal(value, first[name])
+""",
+    ),
+    "docs/from_onnxruntime.md": Page(
+        check="""
+first, last = (ls.compile(ls.load_onnx(file, {"batch": 8})).state for file in ("test/models/mlp.onnx", "trained.onnx"))
+changed = {name for name in first if not np.array_equal(first[name], last[name])}
+assert changed == {"fc2.weight", "fc2.bias", "fc3.weight", "fc3.bias"} and checkpoints.steps() == [10]
+""",
     ),
     "docs/horovod.md": Page(
         ranks=2,

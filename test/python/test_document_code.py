@@ -135,3 +135,24 @@ def test_wrong_commands_are_noticed() -> None:
     assert missing("bazel-bin/tools/lockstep-optimize") and not missing("bazel-bin/tools/lockstep-opt")
     assert missing("test/hosts/slurm2.py") and not missing("test/hosts/slurm.py")
     assert sum(len(list(words_of_lockstep(line.split()))) for page in DOCUMENTS for line in command_lines(page)) > 15
+
+
+def test_the_manifests_of_the_page_on_kubernetes() -> None:
+    """They are YAML, and a pod of the Job has what `from_environment` reads."""
+    yaml = pytest.importorskip("yaml", reason="requirements-site.txt is not installed; `make site` installs it")
+    first, second = (list(yaml.safe_load_all(block.code)) for block in blocks("docs/kubernetes.md", "yaml"))
+    (service, job), (torch_job,) = first, second
+    assert job["spec"]["completionMode"] == "Indexed" and job["spec"]["completions"] == job["spec"]["parallelism"]
+    pod = job["spec"]["template"]["spec"]
+    given = {each["name"]: each.get("value", each.get("valueFrom")) for each in pod["containers"][0]["env"]}
+    assert given.keys() == {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCKSTEP_SECRET"}
+    assert int(given["WORLD_SIZE"]) == job["spec"]["completions"] and int(given["MASTER_PORT"]) > 1024
+    assert given["RANK"]["fieldRef"]["fieldPath"].endswith("['batch.kubernetes.io/job-completion-index']")
+    name = job["metadata"]["name"]
+    assert given["MASTER_ADDR"] == f"{name}-0.{service['metadata']['name']}"
+    assert pod["subdomain"] == service["metadata"]["name"] and service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
+    for replica in torch_job["spec"]["pytorchReplicaSpecs"].values():
+        (container,) = replica["template"]["spec"]["containers"]
+        assert container["name"] == "pytorch"  # the operator sets variables in the container of this name alone
+        assert [each["name"] for each in container["env"]] == ["LOCKSTEP_SECRET"]
