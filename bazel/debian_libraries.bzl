@@ -44,7 +44,7 @@ def _absl_impl(repository_ctx):
     # Links with all of Abseil; a binary records only the libraries that it uses. (Debian's archives are not position
     # independent, so the extension module and the tests link Abseil dynamically.)
     linkopts = ["-Wl,--push-state,--as-needed"] + libraries + ["-Wl,--pop-state"]
-    repository_ctx.file("BUILD", _installed_library_build("absl", linkopts))
+    repository_ctx.file("BUILD", _installed_library_build("absl", linkopts, wheel_linkopts = []))
 
 _absl = repository_rule(implementation = _absl_impl, local = True)
 

@@ -2,7 +2,7 @@
 
 load(":units.bzl", "unit_library")
 
-def python_extension(name, srcs, hdrs, deps, **kwargs):
+def python_extension(name, srcs, hdrs, deps, nanobind = "@nanobind", tags = [], **kwargs):
     """Builds the extension module `<name>.so`; `:<name>` is that file.
 
     Only PyInit_* is exported, so our symbols cannot replace those of another library.
@@ -13,13 +13,16 @@ def python_extension(name, srcs, hdrs, deps, **kwargs):
       name: the name of the module, with the leading underscore.
       srcs: the C++ sources.
       hdrs: the headers that only these include.
-      deps: the C++ libraries; @nanobind is added.
+      deps: the C++ libraries.
+      nanobind: the library of nanobind, which decides for which Pythons the module is.
+      tags: of the module.
       **kwargs: passed on to cc_binary.
     """
     unit_library(
         name = name + "_functions",
         srcs = srcs + hdrs,
-        deps = deps + ["@nanobind"],
+        tags = tags,
+        deps = deps + [nanobind],
         alwayslink = True,
     )
     native.cc_binary(
@@ -31,8 +34,9 @@ def python_extension(name, srcs, hdrs, deps, **kwargs):
             "-Wl,-rpath,'$$ORIGIN/../../..'",
         ],
         linkshared = True,
+        tags = tags,
         deps = [":{}_functions".format(name)] + select({
-            "//bazel:for_a_wheel": ["//bazel:arc4random"],
+            "//bazel:for_a_wheel": ["//bazel:older_glibc", "@wheel_parts//:absl", "@wheel_parts//:older_glibc"],
             "//conditions:default": [],
         }),
         **kwargs
@@ -40,5 +44,6 @@ def python_extension(name, srcs, hdrs, deps, **kwargs):
     native.filegroup(
         name = name,
         srcs = [name + ".so"],
+        tags = tags,
         visibility = kwargs.get("visibility"),
     )

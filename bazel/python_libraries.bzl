@@ -57,17 +57,22 @@ def _nanobind_impl(repository_ctx):
     root = package_folder(repository_ctx, "nanobind")
     for folder in ["ext", "include", "src"]:
         repository_ctx.symlink(root.get_child(folder), folder)
-    repository_ctx.file("BUILD", """cc_library(
-    name = "nanobind",
+    repository_ctx.file("BUILD", """[cc_library(
+    name = name,
     srcs = ["src/nb_combined.cpp"] + glob(["src/*.h"]),
     hdrs = glob(["include/**/*.h", "ext/robin_map/include/**/*.h"]),
     copts = ["-fno-strict-aliasing", "-Wno-all", "-Wno-extra"],
+    defines = defines,
     includes = ["include"],
     # nb_combined.cpp includes the other sources.
     textual_hdrs = glob(["src/*.cpp"], exclude = ["src/nb_combined.cpp"]),
-    deps = [":robin_map", "@python//:headers"],
+    deps = [":robin_map", headers],
     visibility = ["//visibility:public"],
-)
+) for name, headers, defines in [
+    ("nanobind", "@python//:headers", []),
+    # For the stable ABI: the functions of Python 3.12 that all later versions have.
+    ("nanobind_abi3", "@wheel_parts//:python_headers", ["Py_LIMITED_API=0x030C0000"]),
+]]
 
 cc_library(
     name = "robin_map",

@@ -66,17 +66,21 @@ def _describe_machine(report: Report) -> None:
     report.line("memory", f"{_memory('MemTotal')}, {_memory('MemAvailable')} of it free")
 
 
+def _modules() -> list[Path]:
+    """The extension module: _lockstep.so, or _lockstep.abi3.so in a wheel for Python 3.12 and later."""
+    return list(PACKAGE.glob("_lockstep*.so"))
+
+
 def _reason(error: Exception) -> str:
     """The reason why the package cannot be imported. Python reports a missing extension module as a circular import."""
-    module = PACKAGE / "_lockstep.so"
-    return str(error) if module.exists() else f"there is no {module}"
+    return str(error) if _modules() else f"there is no {PACKAGE / '_lockstep.so'}"
 
 
 def _remedy(error: Exception) -> str:
     """For a package that cannot be imported: the missing part, and the command that installs it."""
     if not (PACKAGE.parent / "BUILD").exists():  # not in a checkout
         return "a complete package: pip install --force-reinstall lockstep-compiler"
-    if not (PACKAGE / "_lockstep.so").exists():
+    if not _modules():
         return "lockstep's extension module: make build"
     if "lockstep._lockstep" in sys.modules and not isinstance(error, ModuleNotFoundError):
         return "an extension module as new as the package: make build"

