@@ -73,7 +73,7 @@ def make(release: str) -> Path:
     known = Path("/usr/share/debootstrap/scripts", release).exists()
     script = [] if known else ["/usr/share/debootstrap/scripts/sid"]
     subprocess.run(
-        ["debootstrap", "--variant=minbase", include, release, root, debian.ARCHIVE, *script],
+        ["debootstrap", "--variant=minbase", include, release, root, debian.archive(), *script],
         stdout=subprocess.DEVNULL,
         check=True,
     )

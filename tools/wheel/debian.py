@@ -10,13 +10,13 @@ apt fetches and checks the packages, with lists of its own below that folder, an
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build/wheel/debian"
-ARCHIVE = "http://deb.debian.org/debian"
 # The packages of each folder, with their release.
 PACKAGES = {
     "root": [("bullseye", name) for name in ("libc6", "libc6-dev", "libgomp1", "libzstd1")],
@@ -24,6 +24,17 @@ PACKAGES = {
 }
 SOURCES = {"abseil": "bookworm"}
 LIBRARIES = "usr/lib/x86_64-linux-gnu"  # below root/
+
+
+def archive() -> str:
+    """Returns the address of the Debian archive from which this system installs its packages."""
+    targets = ["apt-get", "indextargets", "--format", "$(LABEL) $(CODENAME) $(REPO_URI)", "Created-By: Packages"]
+    lines = subprocess.run(targets, capture_output=True, text=True, check=True).stdout.splitlines()
+    codename = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+    for label, release, address in (line.split() for line in lines if len(line.split()) == 3):
+        if label == "Debian" and release == codename:
+            return address
+    raise SystemExit("wheel: apt has no Debian archive, from which files of other releases are fetched")
 
 
 class Apt:
@@ -34,8 +45,9 @@ class Apt:
             (folder / name).mkdir(parents=True)
         (folder / "status").touch()
         releases = sorted({release for packages in PACKAGES.values() for release, _ in packages})
-        lines = [f"deb {ARCHIVE} {release} main" for release in releases]
-        lines += [f"deb-src {ARCHIVE} {release} main" for release in sorted(set(SOURCES.values()))]
+        address = archive()
+        lines = [f"deb {address} {release} main" for release in releases]
+        lines += [f"deb-src {address} {release} main" for release in sorted(set(SOURCES.values()))]
         (folder / "sources.list").write_text("".join(line + "\n" for line in lines))
         options = {
             "Dir::State": folder / "state",
