@@ -1,4 +1,4 @@
-"""The progress of an epoch of `Trainer`: a bar on a terminal, otherwise a line every ten seconds."""
+"""The progress of `Trainer`: a bar on a terminal, otherwise a line every ten seconds; the numbers of an epoch."""
 
 from __future__ import annotations
 
@@ -37,10 +37,18 @@ def with_progress(
 def show_results(name: str, results: Mapping[str, Any], shown: bool) -> None:
     """Prints a line with the numbers of an evaluation."""
     if shown:
-        told = {
-            key: value for key, value in results.items() if isinstance(value, Real) and key not in ("epoch", "step")
-        }
-        print(f"{name}: " + ", ".join(f"{key} {value:.4f}" for key, value in told.items()), file=sys.stderr)
+        told = ", ".join(f"{key} {value:.4f}" for key, value in _numbers(results).items())
+        print(f"{name}: {told}", file=sys.stderr)
+
+
+def write_results(scalars: Any, results: Mapping[str, Any]) -> None:
+    """Gives the numbers of an epoch to an object with `add_scalar(name, value, step)`."""
+    for key, value in _numbers(results).items():
+        scalars.add_scalar(f"epoch/{key}", value, results["step"])
+
+
+def _numbers(results: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in results.items() if isinstance(value, Real) and key not in ("epoch", "step")}
 
 
 class _Lines:

@@ -23,7 +23,7 @@ from . import loss_curve
 from .data import Inputs
 from .evaluation import Evaluation, Measured, goodness
 from .options import check_is_no_optimizer, divided, optimizer_of, uneven_of, world_of
-from .progress import show_results, with_progress
+from .progress import show_results, with_progress, write_results
 
 if TYPE_CHECKING:
     from ..optim import Optimizer
@@ -179,6 +179,7 @@ class Trainer:
         curve: str | os.PathLike[str] | None = None,
         best: str | os.PathLike[str] | None = None,
         best_by: str | Callable[[Results], float] = "validation_loss",
+        scalars: Any = None,
     ) -> list[Results]:
         """Trains for `epochs` further epochs.
 
@@ -201,6 +202,9 @@ class Trainer:
             `Perplexity` (lowest) in `metrics`, or a function of an epoch's results that is larger for better results.
             An epoch for which it is not a finite number is not the best. Epochs of earlier calls count only if their
             criterion had the same name; the name of a function is that of its definition.
+          scalars: an object with `add_scalar(name, value, step)`, such as TensorBoard's `SummaryWriter`. Rank 0 gives
+            it `train/loss` and `train/learning_rate` of each step, and the numbers of each epoch, such as `epoch/loss`
+            and `epoch/accuracy`.
 
         Returns:
           A dict for each epoch: `epoch` from 1, `step`, and the mean `loss` over the trained rows. With `validation`,
@@ -210,6 +214,9 @@ class Trainer:
         seed = None if seed is None else checks.integer("fit: seed", seed, 0)
         path = None if curve is None else checks.path(curve)
         best = None if best is None else checks.path(best)
+        if scalars is not None and not callable(getattr(scalars, "add_scalar", None)):
+            raise Error(f"fit: scalars: a {type(scalars).__name__} has no method add_scalar(name, value, step)")
+        written = scalars if self._world.rank == 0 else None
         is_good = None
         if validation is not None:
             is_good = goodness(best_by, self._evaluation.metrics(metrics))  # checks them before training
@@ -217,7 +224,8 @@ class Trainer:
             raise Error("fit: best requires an evaluation after each epoch; pass validation too")
         begin = len(self._history)
         for _ in range(epochs):
-            results = self._fit_epoch(train, seed, progress, f"epoch {self._epoch + 1}/{self._epoch + epochs}")
+            name = f"epoch {self._epoch + 1}/{self._epoch + epochs}"
+            results = self._fit_epoch(train, seed, progress, name, written)
             self._epoch += 1
             results = {"epoch": self._epoch, "step": self._exe.step, **results}
             if validation is not None:
@@ -226,6 +234,8 @@ class Trainer:
                 show_results(f"epoch {self._epoch}", results, progress and self._world.rank == 0)
                 if best is not None:
                     self._keep_best(best, best_by, is_good, results)
+            if written is not None:
+                self._checked(lambda results=results: write_results(written, results))
             self._history.append(results)
             epochs -= 1
             if self._is_stopped(callbacks, results):
@@ -234,7 +244,7 @@ class Trainer:
             on_all_ranks(self._world, "fit() of a Trainer", lambda: self._draw(path))
         return [dict(each) for each in self._history[begin:]]
 
-    def _fit_epoch(self, train: Any, seed: int | None, progress: bool, name: str) -> Results:
+    def _fit_epoch(self, train: Any, seed: int | None, progress: bool, name: str, scalars: Any) -> Results:
         if not self._losses:
             self._first = self._exe.step
 
@@ -253,12 +263,18 @@ class Trainer:
             losses.append(float(result["loss"]))
             rows.append(float(result.get("rows", 1)))
             self._losses.append(losses[-1])
+            if scalars is not None:
+                self._checked(lambda: self._write_step(scalars))
         if not losses:
             raise Error(
                 f"fit: epoch {self._epoch + 1} has no batch; an iterator of batches is used up after one epoch, so pass a function "
                 "of the epoch"
             )
         return {"loss": float(np.average(losses, weights=rows))}
+
+    def _write_step(self, scalars: Any) -> None:
+        scalars.add_scalar("train/loss", self._losses[-1], self._exe.step)
+        scalars.add_scalar("train/learning_rate", self.learning_rate, self._exe.step)
 
     def _steps(self, given: Iterable[Any]) -> Iterator[dict[str, np.ndarray]]:
         """Yields the results of a step with each batch. With uneven batches, steps until no worker has batches left."""
