@@ -397,6 +397,28 @@ def test_calls_that_differ_name_both_sides() -> None:
     on_ranks(Group, body, ranks=2)
 
 
+def test_wrong_arguments_are_errors_and_harm_nothing() -> None:
+    def body(group: Any) -> None:
+        one, rows = torch.ones(1), torch.ones(4, 2)
+        lists = [[torch.ones(1) for _ in range(3)]]
+        at_root = "root has 3 tensors for 2" if group.rank() == 1 else "rank 0 has a list of tensors, but only root 1"
+        for call, words in (
+            (lambda: group.gather(lists, [one], 1), f"gather: {at_root}"),
+            (lambda: group.scatter([one], lists, 1), f"scatter: {at_root}"),
+            (lambda: group.all_to_all_single(rows, rows, [1, 2], [2, 2]), r"output are \[1, 2\], .* with the sum 4"),
+            (lambda: group.all_to_all_single(rows, rows, [2, 2], [4]), r"input are \[4\], expected 2 numbers"),
+            (lambda: group.all_to_all_single(rows, rows[:3], [], []), "rows of the input are not divisible by 2"),
+            (lambda: group.allreduce([one, one]), "the call has 2 tensors, expected one"),
+            (lambda: group.allreduce([one.to("meta")]), "a tensor is on meta, expected the CPU's memory"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                call().wait()
+        group.allreduce([one]).wait()
+        assert one.item() == 2
+
+    on_ranks(Group, body, ranks=2)
+
+
 def test_a_rank_that_does_not_come_is_named() -> None:
     with pytest.raises(ls.Error, match=r"group 0: of 2 ranks, rank 1 did not come within 1 s"):
         Group(distributed.HashStore(), 0, 2, datetime.timedelta(seconds=1))
