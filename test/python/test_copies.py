@@ -22,7 +22,7 @@ ABSTRACT = {ls.optim.Optimizer, ls.metrics.Metric, ls.data.Dataset}
 
 SCHEDULE = ls.schedule.cosine(0.1, steps=9)
 VALUES: list[Any] = [
-    *(kind(0.1) for kind in CLASSES - ABSTRACT if issubclass(kind, ls.optim.Optimizer)),
+    *(getattr(ls.optim, name)(0.1) for name in ls.optim.__all__ if name != "Optimizer"),
     ls.optim.SGD(SCHEDULE), SCHEDULE, ls.clip.global_norm(1.0), CROSS_ENTROPY, CROSS_ENTROPY.terms[0],
     ls.Strategy(mesh={"data": 2}), ls.split(0, "data"), mlp().inputs[0], ls.Error("a value"),
     ls.metrics.Mean(), ls.metrics.Perplexity(), ls.metrics.Accuracy(), ls.metrics.ConfusionMatrix(3),
