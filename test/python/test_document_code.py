@@ -17,7 +17,7 @@ import pytest
 from document_code import PAGES, ROOT, blocks
 from lockstep import _command
 from ranks import MPI_ENVIRONMENT
-from test_documents import FOLDERS
+from test_documents import FOLDERS, MAKE_TARGETS
 
 DOCUMENTS = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 RUN_BY = {"docs/data.md": "test_data_document.py"}  # which also compares the samples of one rank and of two
@@ -111,14 +111,13 @@ def missing(word: str) -> bool:
 
 @pytest.mark.parametrize("page", [page for page in DOCUMENTS if command_lines(page)])
 def test_what_commands_name_exists(page: str) -> None:
-    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     wrong = []
     for line in command_lines(page):
         words = re.sub(r"['\";()]", " ", line).split()
         for call in words_of_lockstep(words):
             wrong += unknown_options(call)
         for name, value in pairwise(words):
-            if name == "make" and value not in targets:
+            if name == "make" and value not in MAKE_TARGETS:
                 wrong.append(f"make {value}")
             if name == "-m" and value not in ("venv", "pip") and importlib.util.find_spec(value) is None:
                 wrong.append(f"-m {value}")

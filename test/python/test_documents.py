@@ -22,6 +22,7 @@ FOLDERS = ["backends", "bazel", "benchmarks", "core", "docs", "examples", "front
 FOLDERS += ["runtime", "test", "tools"]
 SUFFIXES = r"\.(bzl|cc|h|inc|ir|md|py|pyi|sh|toml)$"
 WORD = r"(?<![\w./~:-])[\w.*<>{},-]+(?:/[\w.*<>{},-]+)*/?(?![\w/])"
+MAKE_TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 # Files that users write or programs make, and files of other projects.
 ELSEWHERE = {"machine.toml", "gpu_results.md", "docs/gpu_results.md", "program.py", "launch.py"}
 ELSEWHERE |= {"absl/status/status.h", "cublasLt.h", "cuda.h"}
@@ -60,7 +61,6 @@ def test_links_of_a_document_lead_somewhere(document: str) -> None:
 
 
 def test_commands_that_documents_name_exist() -> None:
-    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     packages = {path.parent: path.read_text() for path in ROOT.glob("*/**/BUILD")}
     wanted, labels = set(), set()
     for document in DOCUMENTS:
@@ -69,7 +69,7 @@ def test_commands_that_documents_name_exist() -> None:
             wanted |= {(document, name) for name in re.findall(r"(?:^|`)make ([a-z][a-z-]*)", code, re.MULTILINE)}
             labels |= {(document, *label) for label in re.findall(r"(?<![\w:])//([a-z_][\w/]*)(?::([\w-]+)|/\.)", code)}
     assert len(wanted) > 20 and len(labels) > 5
-    assert [each for each in wanted if each[1] not in targets] == []
+    assert [each for each in wanted if each[1] not in MAKE_TARGETS] == []
     for document, package, name in labels:
         assert (ROOT / package).is_dir(), (document, package)
         assert not name or f'name = "{name}"' in packages[ROOT / package], (document, package, name)
