@@ -74,6 +74,12 @@ TEST(Strategy, IsWhatItsTextSays) {
   every.wire = "int8";
   every.factors = std::numeric_limits<double>::infinity();
   every.optimize = false;
+  CompileOptions set, none;
+  static_cast<Strategy&>(set) = every;
+  for (const CompileOption& option : CompileOptionTable()) {
+    if (!option.is_of_strategy || option.name == "placements") continue;  // printed as `split`
+    EXPECT_NE(option.text(set), option.text(none)) << "give `every` a value of " << option.name;
+  }
   const absl::StatusOr<Strategy> parsed = Strategy::Parse(every.ToString());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(*parsed, every) << parsed->ToString();
