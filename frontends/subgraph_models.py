@@ -1,8 +1,9 @@
 """Models with bodies, functions, sequences and optionals, in ONNX's text form, and models of operators for which ONNX
 has no case.
 
-MODELS has for each name a model, and a NumPy function of its inputs that returns all of its outputs. REFUSED has models
-that the import must refuse, with the error messages.
+MODELS has for each name a model, and a NumPy function of its inputs that returns all of its outputs. Inputs are random
+f32: a model of an operator of integers casts them. REFUSED has models that the import must refuse, with the error
+messages.
 """
 
 import math
