@@ -4,6 +4,7 @@ TypeError, as usual in Python; and the process continues.
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import subprocess
 import sys
@@ -83,8 +84,16 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: ls.compile(mlp(), split={"fc1.weight": {"data": wrong}}), []),
     (lambda wrong: ls.compile(mlp(), placements=wrong), [None, {}]),
     (lambda wrong: ls.compile(mlp(), placements={"fc1.weight": wrong}), []),
+    (lambda wrong: ls.compile(mlp(), shard_optimizer=wrong), []),
+    (lambda wrong: ls.compile(mlp(), shared_weights=wrong), []),
     (lambda wrong: ls.compile(mlp(), threads=wrong), [None, 5]),
+    (lambda wrong: ls.compile(mlp(), strategy=wrong), []),
+    (lambda wrong: ls.compile(mlp(), asynchronous=wrong), []),
+    (lambda wrong: ls.compile(mlp(), max_staleness=wrong), [None]),
+    (lambda wrong: ls.compile(mlp(), bigarray_bound=wrong), [None]),
     (lambda wrong: ls.compile(mlp(), bucket_bytes=wrong), [None, 5]),
+    (lambda wrong: ls.compile(mlp(), buckets=wrong), [None]),
+    (lambda wrong: ls.compile(mlp(), factors=wrong), [None, 5, 2.5]),
     (lambda wrong: ls.compile(mlp(), wire=wrong), [None, "bf16", "int8"]),
     (lambda wrong: ls.compile(mlp(), check_every=wrong), [5]),
     (lambda wrong: ls.compile(mlp(), isa=wrong), []),
@@ -231,6 +240,12 @@ def test_every_public_function_was_called() -> None:
     for name in ls.__all__:
         if name[0].islower() and callable(getattr(ls, name)):
             assert f"ls.{name}(" in source, name
+
+
+def test_each_option_of_compile_was_wrong_once() -> None:
+    source = Path(__file__).read_text()
+    for name in list(inspect.signature(ls.compile).parameters)[2:]:
+        assert f"ls.compile(mlp(), {name}=wrong)" in source, f"add a call with {name}=wrong to CALLS"
 
 
 # Calls that fit no signature, each with the parts of the message that name the mistake.
