@@ -26,8 +26,8 @@ TEST(PassTable, EndsWithThePassesOfThePipelineInItsOrder) {
   for (const PassEntry& entry : PassTable()) table.push_back(entry.name);
   const std::vector<std::string> pipeline = NamesOf(MakePipeline({}));
   ASSERT_GT(table.size(), pipeline.size());
-  EXPECT_EQ(std::vector<std::string>(table.end() - static_cast<std::ptrdiff_t>(pipeline.size()), table.end()),
-            pipeline);
+  EXPECT_EQ(std::vector<std::string>(table.end() - static_cast<std::ptrdiff_t>(pipeline.size()), table.end()), pipeline)
+      << "the row of a pass that is not in the pipeline belongs before the rows of those that are";
   for (const std::string& name : NamesOf(MakePipeline({.optimize = false}))) EXPECT_THAT(pipeline, Contains(name));
 }
 
