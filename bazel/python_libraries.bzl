@@ -1,4 +1,4 @@
-"""Repositories for the libraries in .venv: the interpreter's headers, nanobind, oneDNN."""
+"""Repositories for the libraries in .venv: the interpreter's headers, nanobind, oneDNN, MPICH."""
 
 def venv(repository_ctx):
     """Returns the path of .venv, or fails with a message that says how to make it."""
@@ -108,8 +108,37 @@ cc_library(
 
 _onednn = repository_rule(implementation = _onednn_impl, local = True)
 
+def _mpich_impl(repository_ctx):
+    root = venv(repository_ctx).get_child("src").get_child("mpich")
+    if not root.exists:
+        fail("@mpich: {} is missing. Run `make setup`.".format(root))
+    for folder in ["bin", "lib"]:
+        repository_ctx.symlink(root.get_child(folder), folder)
+    repository_ctx.symlink(root.get_child("include").get_child("mpi.h"), "mpich/mpi.h")
+    repository_ctx.symlink(root.get_child("include").get_child("mpi_proto.h"), "mpich/mpi_proto.h")
+    repository_ctx.symlink(root.get_child("include").get_child("mpi_abi.h"), "standard/mpi.h")
+    repository_ctx.file("BUILD", """exports_files(["bin/mpiexec"])
+
+[cc_library(
+    name = name,
+    hdrs = glob([name + "/*.h"]),
+    includes = [name],
+    visibility = ["//visibility:public"],
+) for name in ["mpich", "standard"]]
+
+# mpiexec and the libraries, which find each other by their paths.
+filegroup(
+    name = "files",
+    srcs = glob(["bin/*", "lib/**"]),
+    visibility = ["//visibility:public"],
+)
+""")
+
+_mpich = repository_rule(implementation = _mpich_impl, local = True)
+
 def python_libraries():
     """Declares every repository of this file."""
     _python(name = "python")
     _nanobind(name = "nanobind")
     _onednn(name = "onednn")
+    _mpich(name = "mpich")

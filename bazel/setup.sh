@@ -88,7 +88,7 @@ main() {
   fi
   say "installing Python packages into .venv: $(cat requirements.txt requirements-test.txt | sed -n 's/^\([a-z][^ ]*\).*/\1/p' | tr '\n' ' ')"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-test.txt
-  unpack_protobuf
+  unpack_sources
   point_to_package
   wanted > $stamp
   say "done"
@@ -102,23 +102,25 @@ point_to_package() {
   ln -sfn ../../tools/lockstep .venv/bin/lockstep
 }
 
-# Fetches the archive of requirements-source.txt and unpacks protobuf's sources to .venv/src/protobuf.
-unpack_protobuf() {
+# Fetches the archives of requirements-source.txt, and unpacks protobuf's sources to .venv/src/protobuf and MPICH to
+# .venv/src/mpich. MPICH is not installed into .venv, where its mpirun would hide Open MPI's.
+unpack_sources() {
   local scratch
-  [ "$(cat .venv/src/protobuf/version 2>/dev/null)" != "$(cat requirements-source.txt)" ] || return 0
-  say "unpacking protobuf's sources into .venv/src/protobuf"
+  [ "$(cat .venv/src/version 2>/dev/null)" != "$(cat requirements-source.txt)" ] || return 0
+  say "unpacking protobuf's sources and MPICH into .venv/src"
   scratch=$(mktemp -d)
   # pip builds the metadata of a source archive, which for this one needs an older setuptools.
   echo 'setuptools<70' > "$scratch/constraints.txt"
   PIP_CONSTRAINT="$scratch/constraints.txt" .venv/bin/python -m pip download --quiet --disable-pip-version-check \
     --no-deps --no-binary grpcio-tools --dest "$scratch" -r requirements-source.txt
-  mkdir "$scratch/protobuf"
-  tar -xzf "$scratch"/grpcio-tools-*.tar.gz -C "$scratch/protobuf" --strip-components=4 --wildcards \
+  rm -rf .venv/src
+  mkdir -p .venv/src/protobuf
+  tar -xzf "$scratch"/grpcio-tools-*.tar.gz -C .venv/src/protobuf --strip-components=4 --wildcards \
     '*/third_party/protobuf/src/google'
-  cp requirements-source.txt "$scratch/protobuf/version"
-  mkdir -p .venv/src
-  rm -rf .venv/src/protobuf
-  mv "$scratch/protobuf" .venv/src/protobuf
+  .venv/bin/python -m zipfile -e "$scratch"/mpich-*.whl "$scratch"
+  mv "$scratch"/mpich-*.data/data .venv/src/mpich
+  chmod +x .venv/src/mpich/bin/*
+  cp requirements-source.txt .venv/src/version
   rm -rf "$scratch"
 }
 
