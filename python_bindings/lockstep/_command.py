@@ -130,7 +130,7 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     add(
         "--launcher",
         metavar="local|direct|mpi|ssh|slurm|sge|kubernetes",
-        help="the way to start the job (default: ssh with -H, otherwise local; direct where there is no mpirun)",
+        help="the way to start the job (default: ssh with -H, otherwise local; direct where there is no mpirun of Open MPI)",
     )
     add("--sync-dst-dir", default="", metavar="DIR", help="ssh: copies the working directory to DIR on each host")
     add("--interface", metavar="ib0", help="the network card between hosts (default: DMLC_INTERFACE, if that is set)")

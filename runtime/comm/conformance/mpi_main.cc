@@ -32,7 +32,7 @@ namespace {
 
 // Returns the number that mpirun or the environment gave to this rank; empty without either.
 std::string RankText() {
-  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "RANK"}) {
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK"}) {
     if (const char* rank = std::getenv(variable)) return rank;
   }
   return "";

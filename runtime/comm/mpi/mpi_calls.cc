@@ -63,7 +63,7 @@ void MarkMpiFailed() { WorldFailed() = true; }
 absl::Status AwaitRequest(MpiRequest* request, std::shared_ptr<void> memory, absl::Duration limit, const char* call) {
   const absl::Duration end = SteadyNow() + limit;
   for (int complete = 0; !complete;) {
-    RETURN_IF_ERROR(MpiStatus(Mpi().Test(request, &complete, Mpi().status_ignore), call));
+    RETURN_IF_ERROR(MpiStatus(Mpi().Test(request, &complete, Mpi().no_status()), call));
     if (complete) break;
     if (SteadyNow() >= end) {
       KeepUntilDone(*request, std::move(memory));
@@ -90,7 +90,7 @@ absl::Status InitializeMpi() {
   if (initialized) return absl::OkStatus();
   const MpiWait wait("MPI_Init", kInitPatience);
   int provided = 0;
-  RETURN_IF_ERROR(MpiStatus(Mpi().Init_thread(nullptr, nullptr, kMpiThreadMultiple, &provided), "MPI_Init_thread"));
+  RETURN_IF_ERROR(MpiStatus(Mpi().Init_thread(nullptr, nullptr, Mpi().thread_multiple, &provided), "MPI_Init_thread"));
   OwnerOfMpi() = getpid();
   AtProcessEnd(Finalize);
   return absl::OkStatus();

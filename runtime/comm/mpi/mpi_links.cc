@@ -42,7 +42,7 @@ class GivenUp {
     std::lock_guard<std::mutex> lock(mutex_);
     std::erase_if(transfers_, [](auto& transfer) {
       int complete = 0;
-      return Mpi().Test(&transfer.first, &complete, Mpi().status_ignore) == kMpiSuccess && complete;
+      return Mpi().Test(&transfer.first, &complete, Mpi().no_status()) == kMpiSuccess && complete;
     });
   }
 

@@ -17,9 +17,12 @@ namespace {
 
 constexpr int kMostNames = 8;
 
-int Number(const char* variable) {
-  const char* text = std::getenv(variable);
-  return text == nullptr ? -1 : std::atoi(text);
+// Returns the number in the first of two variables that is set, Open MPI's and MPICH's; otherwise -1.
+int Number(const char* of_open_mpi, const char* of_mpich) {
+  for (const char* variable : {of_open_mpi, of_mpich}) {
+    if (const char* text = std::getenv(variable)) return std::atoi(text);
+  }
+  return -1;
 }
 
 // Calls `use` (bind or connect) with the socket and the address of a rank that is in a call.
@@ -41,11 +44,11 @@ int NewSocket() { return ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NON
 MpiWait::MpiWait(const char* call, std::chrono::seconds patience)
     : call_(call),
       patience_(patience),
-      rank_(Number("OMPI_COMM_WORLD_RANK")),
-      size_(Number("OMPI_COMM_WORLD_SIZE")),
-      local_size_(Number("OMPI_COMM_WORLD_LOCAL_SIZE")) {
+      rank_(Number("OMPI_COMM_WORLD_RANK", "PMI_RANK")),
+      size_(Number("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")),
+      local_size_(Number("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")) {
   if (rank_ < 0 || size_ < 2) return;
-  const char* job = std::getenv("PMIX_NAMESPACE");
+  const char* job = std::getenv("PMIX_NAMESPACE");  // MPICH's mpirun has no name for a job
   job_ = job == nullptr ? "" : job;
   socket_ = NewSocket();
   const bool shown =
