@@ -34,6 +34,7 @@ TEST(CollectiveOp, IsFoundByItsNameIfItMovesData) {
 }
 
 TEST(CollectiveOp, TraitsSayHowDataMoves) {
+  SCOPED_TRACE("a new collective is to be added to the lists of its traits");
   EXPECT_THAT(NamesWith([](const CollectiveTraits& t) { return !t.moves_data; }), ElementsAre("barrier", "allocate"));
   EXPECT_THAT(NamesWith([](const CollectiveTraits& t) { return t.has_root(); }),
               ElementsAre("broadcast", "gather", "scatter"));

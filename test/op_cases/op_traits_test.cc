@@ -307,7 +307,7 @@ TEST(OpTraits, AlongOneRankResultsAreOperands) {
     seen.insert(row.op);
     EXPECT_EQ(evaluated->results, evaluated->inputs) << row.ToString();
   }
-  EXPECT_EQ(seen, wanted);
+  EXPECT_EQ(seen, wanted) << "each needs a row of op cases that is accepted on one rank";
 }
 
 // Ops need not check ranges themselves: every node is checked against the ranges in the op's block.

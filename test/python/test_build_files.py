@@ -76,6 +76,7 @@ def test_each_test_source_is_linked_into_one_test() -> None:
                 linked.update(groups.get(source, [f"{folder}/{source}"]))
     sources = tracked("*_test.cc")
     assert len(sources) > 100
+    linked["runtime/comm/mpi/mpi_abi_test.cc"] -= 2  # compiled with the header of each of three implementations
     assert {source: linked[source] for source in sources if linked[source] != 1} == {}
 
 

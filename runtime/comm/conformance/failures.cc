@@ -240,6 +240,8 @@ absl::Status RankThatLeavesIsNamed(Communicator& c) {
 absl::Status LeavingInFlightIsAnAbort(Communicator& c) {
   thread_local std::vector<float> x;  // peers may use it until the driver destroys the communicator
   x.assign(10, 1.f);
+  // A rank that is still creating its communicator would get the abort there.
+  RETURN_IF_ERROR(c.Barrier("all have a communicator"));
   if (c.rank() == c.size() - 1) {
     return c.Start(Collective::AllReduce(10, DType::kF32, ReduceKind::kSum), x.data(), x.data(), {.label = "x"})
         .status();
