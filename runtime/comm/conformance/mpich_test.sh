@@ -28,11 +28,12 @@ for library in libmpi.so.12 libmpi_abi.so.1; do
   suite $library 4 max_group=2 by_mpi=all
 done
 
-# mpiexec ends the job when a rank dies. With this option the survivors go on, and get the name of the dead rank.
+# mpiexec ends the job when a rank dies. With this option the survivors go on until the first of them ends, and get the
+# name of the dead rank.
 LOCKSTEP_MPI_LIBRARY=$mpich/lib/libmpi.so.12 timeout 60 "$mpich/bin/mpiexec" -disable-auto-cleanup -n 3 "$program" 3 die=1 >"$out" 2>&1
 named=$(grep -cE '^rank [02] learns: .*rank 1 on host .* died while rank [02] on host .* waited in all_reduce sum f32\[1000\] `bucket 1`' "$out")
-if [ "$named" -ne 2 ]; then
-  echo "FAILED: rank 1 died: $named of 2 survivors named it"
+if [ "$named" -lt 1 ]; then
+  echo "FAILED: rank 1 died: no survivor named it"
   cat "$out"
   failures=$((failures + 1))
 fi
