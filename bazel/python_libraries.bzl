@@ -117,9 +117,7 @@ def _mpich_impl(repository_ctx):
     repository_ctx.symlink(root.get_child("include").get_child("mpi.h"), "mpich/mpi.h")
     repository_ctx.symlink(root.get_child("include").get_child("mpi_proto.h"), "mpich/mpi_proto.h")
     repository_ctx.symlink(root.get_child("include").get_child("mpi_abi.h"), "standard/mpi.h")
-    repository_ctx.file("BUILD", """exports_files(["bin/mpiexec"])
-
-[cc_library(
+    repository_ctx.file("BUILD", """[cc_library(
     name = name,
     hdrs = glob([name + "/*.h"]),
     includes = [name],

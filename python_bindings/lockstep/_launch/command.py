@@ -38,7 +38,7 @@ def plan_of(arguments: argparse.Namespace, environment: Mapping[str, str], direc
     Raises:
       Error: an argument or the hosts file is invalid.
     """
-    mpirun = _mpirun(environment)
+    mpirun = _mpirun(environment) if arguments.launcher in (None, *_BY_MPIRUN) else ""
     launcher = arguments.launcher or _default_launcher(arguments, mpirun)
     _check_launcher(launcher, arguments)
     if mpirun == _MPICH and launcher in _BY_MPIRUN:

@@ -8,30 +8,8 @@ export ASAN_OPTIONS=detect_leaks=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
-failures=0
-
-fail() {
-  echo "FAILED: $1"
-  cat "$out"
-  failures=$((failures + 1))
-}
-
-# ranks, further arguments: the suite passes with this number of ranks.
-suite() {
-  local ranks=$1 failures=0 out
-  shift
-  out=$(mktemp)
-  timeout 120 mpirun --oversubscribe -np "$ranks" "$program" "$ranks" "$@" >"$out" 2>&1
-  local status=$? ran
-  ran=$(grep -cE "^rank [0-9]+ of $ranks on .*: [1-9][0-9]* cases passed$" "$out")
-  if [ $status -ne 0 ] || [ "$ran" -ne "$ranks" ]; then
-    fail "$ranks ranks $*: exit status $status, $ran ranks passed"
-  else
-    echo "$ranks ranks $*: $(grep -m1 -o '[0-9]* cases passed' "$out") on each"
-  fi
-  rm -f "$out"
-  [ "$failures" -eq 0 ]
-}
+launch=(mpirun --oversubscribe -np)
+. "$(dirname "$0")/mpi_suite.sh"
 
 # Awaits the background jobs. A failed one prints its reason and has a status other than 0.
 await_all() {

@@ -36,10 +36,13 @@ class Port {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int bound = 0;
     do {
       number_ = static_cast<uint16_t>(std::uniform_int_distribution<int>(kFirst, kLast)(random));
       address.sin_port = htons(number_);
-    } while (bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 && errno == EADDRINUSE);
+      bound = bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address));
+    } while (bound != 0 && errno == EADDRINUSE);
+    EXPECT_EQ(bound, 0);
   }
   ~Port() { close(socket_); }
   int socket() const { return socket_; }
