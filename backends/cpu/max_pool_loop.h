@@ -1,6 +1,6 @@
-// Max pooling with plain loops, for cases in which oneDNN differs from the op: it ignores NaN, and treats -inf as the
-// lowest finite number. Here, as in the op, a NaN is the maximum of its window. pooling.cc uses these loops instead of
-// the primitive if x contains such a value or windows are dilated.
+// Max pooling with plain loops, for cases in which oneDNN differs from the op, or is slow: it ignores NaN, and treats
+// -inf as the lowest finite number. Here, as in the op, a NaN is the maximum of its window. pooling.cc uses these loops
+// instead of the primitive if x contains such a value, and where oneDNN has no fast implementation.
 
 #pragma once
 

@@ -2,6 +2,9 @@
 // is also computed stores the positions of the maxima, so that the gradient does not read x.
 
 #include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
 
 #include "backends/cpu/emitters.h"
 #include "backends/cpu/max_pool_loop.h"
@@ -56,8 +59,15 @@ const Node* Partner(const Node& node, std::string_view op) {
   return nullptr;
 }
 
-// Max pooling. Uses oneDNN's primitives unless x contains values that they ignore (max_pool_loop.h) or windows are
-// dilated, for which oneDNN has only its reference implementation.
+// oneDNN's implementations of max pooling and, for training, of its gradient.
+struct MaxPrimitives {
+  dnnl::pooling_forward::primitive_desc forward;
+  std::optional<dnnl::pooling_backward::primitive_desc> backward;
+};
+
+// Max pooling. Runs the loop of max_pool_loop.h if x contains values that oneDNN ignores, and always if oneDNN has
+// nothing or only its reference implementation, as for dilated windows, and for 16-bit floats on processors without
+// arithmetic in them.
 struct MaxPool {
   const Pooling pooling;
   const MaxPoolLoop loop;
@@ -79,27 +89,40 @@ struct MaxPool {
 // loop's taps or the primitive's workspace.
 constexpr uint64_t kTaps = kBufferAlignment;
 
-absl::StatusOr<dnnl::pooling_forward::primitive_desc> ForwardPrimitive(const MaxPool& pool, bool train,
-                                                                       const EmitContext& c) {
-  if (pool.loop.has_empty_window()) return Unimplemented() << "max_pool: oneDNN's maximum of an empty window is finite";
-  return CallOneDnn("max_pool", [&] {
+bool IsReference(const dnnl::primitive_desc_base& pd) {
+  return std::string_view(pd.impl_info_str()).starts_with("ref");
+}
+
+// Returns nothing if the loop always runs.
+absl::StatusOr<std::optional<MaxPrimitives>> PrimitivesOf(const MaxPool& pool, bool train, const EmitContext& c) {
+  if (pool.loop.has_empty_window()) return Unimplemented() << "max_pool: the maximum of an empty window is not finite";
+  absl::StatusOr<MaxPrimitives> found = CallOneDnn("max_pool", [&] {
     const auto kind = train ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
-    return pool.pooling.Forward(c.engine(), kind, pool.x, pool.y);
+    MaxPrimitives primitives = {pool.pooling.Forward(c.engine(), kind, pool.x, pool.y), std::nullopt};
+    if (train) primitives.backward = pool.pooling.Backward(c.engine(), pool.x, pool.y, primitives.forward);
+    return primitives;
   });
+  if (absl::IsUnimplemented(found.status())) return std::nullopt;
+  RETURN_IF_ERROR(found.status());
+  if (IsReference(found->forward) || (train && IsReference(*found->backward))) return std::nullopt;
+  return *std::move(found);
 }
 
 // Adds the kernel that writes y. If `maxima` is a storage, it also writes what the gradient needs.
-void AddForward(const Node& node, const MaxPool& pool, const dnnl::pooling_forward::primitive_desc& pd, int x, int y,
+void AddForward(const Node& node, const MaxPool& pool, const std::optional<MaxPrimitives>& primitives, int x, int y,
                 int maxima, EmitContext& c) {
   const bool train = maxima >= 0;
-  std::vector<PrimitiveArg> args = {{DNNL_ARG_SRC, false, 0, pool.x}, {DNNL_ARG_DST, true, 0, pool.y}};
-  if (train) args.push_back({DNNL_ARG_WORKSPACE, true, 1, pd.workspace_desc(), kTaps});
-  Kernel kernel = PrimitiveKernel("onednn.max_pool", dnnl::pooling_forward(pd), pd.scratchpad_desc(), c.engine(), args);
-  const Dims& dilation = pool.pooling.dilation;
-  const bool is_dilated = dilation != Dims(dilation.size(), 0);
-  kernel.run = [loop = pool.loop, dtype = pool.dtype, count = pool.x_elements(), is_dilated, train,
-                threads = c.threads(), primitive = std::move(kernel.run)](const KernelArgs& k) mutable -> absl::Status {
-    const bool by_loop = is_dilated || HoldsNanOrMinusInfinity(dtype, k.reads[0], count, threads);
+  Kernel kernel;
+  kernel.name = "loop.max_pool";
+  if (primitives) {
+    const dnnl::pooling_forward::primitive_desc& pd = primitives->forward;
+    std::vector<PrimitiveArg> args = {{DNNL_ARG_SRC, false, 0, pool.x}, {DNNL_ARG_DST, true, 0, pool.y}};
+    if (train) args.push_back({DNNL_ARG_WORKSPACE, true, 1, pd.workspace_desc(), kTaps});
+    kernel = PrimitiveKernel("onednn.max_pool", dnnl::pooling_forward(pd), pd.scratchpad_desc(), c.engine(), args);
+  }
+  kernel.run = [loop = pool.loop, dtype = pool.dtype, count = pool.x_elements(), train, threads = c.threads(),
+                primitive = std::move(kernel.run)](const KernelArgs& k) mutable -> absl::Status {
+    const bool by_loop = !primitive || HoldsNanOrMinusInfinity(dtype, k.reads[0], count, threads);
     if (train) *k.write<int32_t>(1) = by_loop ? 1 : 0;
     if (!by_loop) return primitive(k);
     loop.Forward(dtype, k.reads[0], k.writes[0], train ? k.writes[1] + kTaps : nullptr, threads);
@@ -110,9 +133,10 @@ void AddForward(const Node& node, const MaxPool& pool, const dnnl::pooling_forwa
   c.Add(node, std::move(kernel), {x}, std::move(writes));
 }
 
-int DefineMaxima(const Node& node, const MaxPool& pool, const dnnl::pooling_forward::primitive_desc& pd,
+int DefineMaxima(const Node& node, const MaxPool& pool, const std::optional<MaxPrimitives>& primitives,
                  EmitContext& c) {
-  const uint64_t bytes = std::max<uint64_t>(pd.workspace_desc().get_size(), pool.loop.taps_bytes());
+  const uint64_t workspace = primitives ? primitives->forward.workspace_desc().get_size() : 0;
+  const uint64_t bytes = std::max(workspace, pool.loop.taps_bytes());
   return c.builder().DefineTemporary(node.result_name() + ".maxima", DType::kU8, "opaque", kTaps + bytes);
 }
 
@@ -122,11 +146,11 @@ absl::Status EmitMaxPool(const Node& node, EmitContext& c) {
   RETURN_IF_ERROR(CheckForOneDnn(node));
   const bool train = Partner(node, "max_pool_grad") != nullptr;
   const MaxPool pool(node, node.operand(0).type(), node.type(), c.IsChannelsLast(node.operand(0)));
-  ASSIGN_OR_RETURN(const auto pd, ForwardPrimitive(pool, train, c));
+  ASSIGN_OR_RETURN(const auto primitives, PrimitivesOf(pool, train, c));
   ASSIGN_OR_RETURN(const int x, c.ReadAs(node, node.operand(0), pool.x));
   const int y = c.WriteAs(EmitContext::ResultOf(node), pool.y);
-  const int maxima = train ? DefineMaxima(node, pool, pd, c) : -1;
-  AddForward(node, pool, pd, x, y, maxima, c);
+  const int maxima = train ? DefineMaxima(node, pool, primitives, c) : -1;
+  AddForward(node, pool, primitives, x, y, maxima, c);
   if (train) c.RememberMaxima(&node, maxima, pool.loop.is_channels_last());
   return absl::OkStatus();
 }
@@ -138,24 +162,26 @@ absl::Status EmitMaxPoolGrad(const Node& node, EmitContext& c) {
   const EmitContext::Maxima* remembered = partner != nullptr ? c.FindMaxima(partner) : nullptr;
   const bool channels_last = remembered != nullptr ? remembered->channels_last : c.IsChannelsLast(x_value);
   const MaxPool pool(node, x_value.type(), dy.type(), channels_last);
-  ASSIGN_OR_RETURN(const auto forward, ForwardPrimitive(pool, true, c));
-  ASSIGN_OR_RETURN(const auto pd, CallOneDnn("max_pool_grad", [&] {
-                     return pool.pooling.Backward(c.engine(), pool.x, pool.y, forward);
-                   }));
+  ASSIGN_OR_RETURN(const auto primitives, PrimitivesOf(pool, /*train=*/true, c));
   int maxima = remembered != nullptr ? remembered->storage : -1;
   if (maxima < 0) {  // the maxima have not been computed yet
     ASSIGN_OR_RETURN(const int x, c.ReadAs(node, x_value, pool.x));
     const int y =
         c.builder().DefineTemporary(node.result_name() + ".y", dy.dtype(), LayoutName(pool.y), pool.y.get_size());
-    maxima = DefineMaxima(node, pool, forward, c);
-    AddForward(node, pool, forward, x, y, maxima, c);
+    maxima = DefineMaxima(node, pool, primitives, c);
+    AddForward(node, pool, primitives, x, y, maxima, c);
   }
   ASSIGN_OR_RETURN(const int dy_storage, c.ReadAs(node, dy, pool.y));
   const int dx = c.WriteAs(EmitContext::ResultOf(node), pool.x);
-  Kernel kernel = PrimitiveKernel("onednn.max_pool_grad", dnnl::pooling_backward(pd), pd.scratchpad_desc(), c.engine(),
-                                  {{DNNL_ARG_DIFF_DST, false, 0, pool.y},
-                                   {DNNL_ARG_WORKSPACE, false, 1, forward.workspace_desc(), kTaps},
-                                   {DNNL_ARG_DIFF_SRC, true, 0, pool.x}});
+  Kernel kernel;
+  kernel.name = "loop.max_pool_grad";
+  if (primitives) {
+    const dnnl::pooling_backward::primitive_desc& pd = *primitives->backward;
+    kernel = PrimitiveKernel("onednn.max_pool_grad", dnnl::pooling_backward(pd), pd.scratchpad_desc(), c.engine(),
+                             {{DNNL_ARG_DIFF_DST, false, 0, pool.y},
+                              {DNNL_ARG_WORKSPACE, false, 1, primitives->forward.workspace_desc(), kTaps},
+                              {DNNL_ARG_DIFF_SRC, true, 0, pool.x}});
+  }
   kernel.run = [loop = pool.loop, dtype = pool.dtype, threads = c.threads(),
                 primitive = std::move(kernel.run)](const KernelArgs& k) mutable -> absl::Status {
     if (*k.read<int32_t>(1) == 0) return primitive(k);
