@@ -364,6 +364,12 @@ void BindTexts(GraphClass& graph) {
           },
           "printer"_a, "cycle"_a, "The display of IPython: short().",
           nb::sig("def _repr_pretty_(self, printer: typing.Any, cycle: bool) -> None"))
+      .def(
+          "_repr_svg_",
+          [](nb::object self) { return nb::module_::import_("lockstep._graph.layers").attr("notebook_svg")(self); },
+          "The display of notebooks: the drawing of save_svg(). None for a graph of more than 100 layers, and without\n"
+          "Graphviz; notebooks then show short().",
+          nb::sig("def _repr_svg_(self) -> str | None"))
       .def("__repr__",
            [](const Model& self) {
              std::vector<std::string> inputs, results;

@@ -400,6 +400,12 @@ class Graph:
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """The display of IPython: short()."""
 
+    def _repr_svg_(self) -> str | None:
+        """
+        The display of notebooks: the drawing of save_svg(). None for a graph of more than 100 layers, and without
+        Graphviz; notebooks then show short().
+        """
+
     def __repr__(self) -> str: ...
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._base import atomic
 from .._base.errors import Error
+from .._base.log import log
 from .checkpoint_file import write
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from .._base.values import ValueInfo
 
-_log = logging.getLogger("lockstep")
 _PATIENCE = 0.2  # seconds: the longest wait of put() and progress()
 
 
@@ -68,7 +67,7 @@ class Writing:
         except Error as error:
             self._error = error
             if self._request["background"] and not self._given_up:
-                _log.error("save: %s", error)
+                log.error("save: %s", error)
             with suppress(Error):  # from give_up
                 for _ in self._taken:  # a caller of put() waits until its value is taken
                     pass

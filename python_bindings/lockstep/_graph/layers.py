@@ -1,4 +1,4 @@
-"""Graph.summary, Graph.save_svg and Executable.summary: a graph by the layers of its model."""
+"""Graph.summary, Graph.save_svg, the drawing in a notebook, and Executable.summary: a graph by its model's layers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .._lockstep import Executable, Graph
 
 OPTIMIZER = "optimizer"
+_MOST_DRAWN = 100  # layers of a graph that a notebook shows as a drawing
 _PREFIXES = ("onnx:", "torch:", "/")
 _STEP = re.compile(r"^\s*\[ *\d+\] (\w+)[. ]", re.MULTILINE)
 
@@ -136,13 +137,28 @@ def _numbers(layer: Layer) -> list[str]:
 def save_svg(graph: Graph, path: Any, depth: int | None) -> None:
     """Implements Graph.save_svg()."""
     target = checks.path(path)
-    text = _dot(graph, _depth("save_svg", depth))
     try:
-        done = subprocess.run(["dot", "-Tsvg", "-o", target], input=text.encode(), capture_output=True, check=False)
+        done = _draw(_dot(graph, _depth("save_svg", depth)), "-o", target)
     except FileNotFoundError:
         raise Error("save_svg: the program dot, which draws it, is missing: apt install graphviz") from None
     if done.returncode != 0:
         raise Error(f"save_svg: dot cannot write {target}: {done.stderr.decode(errors='replace').strip()}")
+
+
+def notebook_svg(graph: Graph) -> str | None:
+    """Implements Graph._repr_svg_(): the drawing of save_svg(). Returns None without the program dot, and for a graph
+    of more layers than can be read; a notebook then shows short()."""
+    if len(layers_of(graph, None)) > _MOST_DRAWN:
+        return None
+    try:
+        done = _draw(_dot(graph, None))
+    except FileNotFoundError:
+        return None
+    return done.stdout.decode() if done.returncode == 0 else None
+
+
+def _draw(text: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["dot", "-Tsvg", *arguments], input=text.encode(), capture_output=True, check=False)
 
 
 def _dot(graph: Graph, depth: int | None) -> str:

@@ -79,6 +79,12 @@ class Report:
         ]
         return "\n".join(line.rstrip() for line in lines)
 
+    def _repr_html_(self) -> str:
+        """The display of notebooks."""
+        from .report_page import fragment
+
+        return fragment(self)
+
     def _of_servers(self) -> list[str]:
         if not self.to_servers and not self.from_servers:
             return []

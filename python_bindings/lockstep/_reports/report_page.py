@@ -1,4 +1,5 @@
-"""A job's report as one HTML page: the time of each rank, the slow ranks and steps, and one call on all ranks."""
+"""Reports as HTML: of a job, a page with the time of each rank, the slow ranks and steps, and one call on all ranks; of
+one rank, what a notebook shows."""
 
 from __future__ import annotations
 
@@ -61,6 +62,24 @@ def page(report: JobReport) -> str:
     )
 
 
+def fragment(report: Report) -> str:
+    """Returns the report of one rank for a notebook: the parts of a call, and its slowest steps."""
+    parts = "".join(
+        f'<tr><td style="text-align:left"><span style="color:{color}">■</span> {what}</td>'
+        f"<td>{milliseconds(getattr(report, part))}</td></tr>"
+        for part, (color, what) in _PARTS.items()
+    )
+    steps = "".join(
+        f'<tr><td style="text-align:left">{_text(step)}</td><td>{milliseconds(seconds)}</td></tr>'
+        for step, seconds in report.slowest()
+    )
+    return (
+        f"<p>@{_text(report.program)} on rank {report.rank}: {report.calls} calls, {milliseconds(report.total)} each</p>"
+        f'<div style="display:flex;height:14px;max-width:800px">{_bar(report, report.total or 1.0)}</div>'
+        f"<table>{parts}</table><p>The slowest steps</p><table>{steps}</table>"
+    )
+
+
 def _text(text: object) -> str:
     return html.escape(str(text))
 
@@ -79,18 +98,22 @@ def _ranks(report: JobReport) -> str:
     ]
     hosts = {rank.rank: rank.host for rank in report.ranks}
     for each in report.reports:
-        bar = "".join(
-            f'<span style="width:{100 * getattr(each, part) / longest:.2f}%;background:{color}"></span>'
-            for part, (color, _) in _PARTS.items()
-        )
         numbers = "".join(f"<td>{milliseconds(getattr(each, part))}</td>" for part in _PARTS)
         rows.append(
             f'<tr><td>{each.rank}</td><td class="name">{_text(hosts[each.rank])}</td><td>{each.calls}</td>'
-            f'<td>{milliseconds(each.total)}</td><td class="drawn"><div class="bar">{bar}</div></td>{numbers}'
+            f'<td>{milliseconds(each.total)}</td><td class="drawn"><div class="bar">{_bar(each, longest)}</div></td>{numbers}'
             f"<td>{milliseconds(each.hidden)}</td><td>{milliseconds(each.between)}</td>"
             f'<td class="name">{_text(waiting_text(each.waiting_for))}</td></tr>'
         )
     return _table(rows)
+
+
+def _bar(of: Report, longest: float) -> str:
+    """Returns the parts of a call side by side. `longest` is the number of seconds of the whole width."""
+    return "".join(
+        f'<span style="width:{100 * getattr(of, part) / longest:.2f}%;background:{color}"></span>'
+        for part, (color, _) in _PARTS.items()
+    )
 
 
 def _table(rows: list[str]) -> str:

@@ -1,4 +1,5 @@
-"""The progress of `Trainer`: a bar on a terminal, otherwise a line every ten seconds; the numbers of an epoch."""
+"""The progress of `Trainer`: a bar on a terminal or in a notebook, otherwise a line every ten seconds; the numbers of an
+epoch."""
 
 from __future__ import annotations
 
@@ -20,12 +21,13 @@ def with_progress(
         yield from each
         return
     try:
-        from tqdm import tqdm
+        from tqdm.auto import tqdm  # in a notebook with ipywidgets, a tqdm_notebook
+        from tqdm.notebook import tqdm_notebook
     except ImportError:  # training needs no bar
         yield from each
         return
     options: dict[str, Any] = {}
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() and not issubclass(tqdm, tqdm_notebook):
         line = _LINE if total is not None else _LINE_WITHOUT_TOTAL
         options = {"file": _Lines(sys.stderr), "mininterval": _LINE_SECONDS, "bar_format": line}
     with tqdm(each, desc=name, unit=" samples", unit_scale=size, total=total, **options) as progress:

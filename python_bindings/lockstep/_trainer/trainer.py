@@ -194,7 +194,8 @@ class Trainer:
             training ends on all workers.
           seed: of the shuffles, which differ between epochs. None keeps the order.
           metrics: as for `evaluate`.
-          progress: rank 0 shows a bar if tqdm is installed, or a line every ten seconds if stderr is not a terminal.
+          progress: rank 0 shows a bar if tqdm is installed, or a line every ten seconds if stderr is neither a terminal
+            nor a notebook's.
           curve: the file of a picture of losses and metrics, written by rank 0, such as "loss.png".
           best: the file for the states of the best epoch so far, in the format of `save_states`. `load_states` restores
             them.
