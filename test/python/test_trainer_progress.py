@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tqdm.auto
+import tqdm.notebook
 from PIL import Image
 
 import lockstep as ls
@@ -42,6 +45,24 @@ def test_the_bar_is_shown_by_rank_0_alone(capfd: pytest.CaptureFixture[str]) -> 
     assert "\r" not in shown and 4 <= len(lines) <= 6 and all(line.startswith("epoch ") for line in lines), shown
     trainer().fit((x, labels), progress=False)
     assert capfd.readouterr().err == ""
+
+
+def test_in_a_notebook_it_is_a_widget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It then gets no file and no format of lines; elsewhere, neither it nor ipywidgets is imported."""
+    code = "import sys, tqdm.auto; sys.exit('tqdm.notebook' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    given: list[set[str]] = []
+
+    class Widget(tqdm.std.tqdm):
+        def __init__(self, *each: Any, **options: Any) -> None:
+            given.append(options.keys() & {"file", "mininterval", "bar_format"})
+            super().__init__(*each, **options)
+
+    monkeypatch.setattr(tqdm.notebook, "tqdm_notebook", Widget)
+    trainer().fit(samples())
+    monkeypatch.setattr(tqdm.auto, "tqdm", Widget)
+    trainer().fit(samples())
+    assert given == [set()]
 
 
 def test_the_picture_is_of_the_steps_of_this_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,13 +21,15 @@ def with_progress(
         yield from each
         return
     try:
-        from tqdm.auto import tqdm  # in a notebook with ipywidgets, a tqdm_notebook
-        from tqdm.notebook import tqdm_notebook
+        from tqdm.auto import tqdm
     except ImportError:  # training needs no bar
         yield from each
         return
     options: dict[str, Any] = {}
-    if not sys.stderr.isatty() and not issubclass(tqdm, tqdm_notebook):
+    # tqdm.auto imports tqdm.notebook, and with it ipywidgets, only in a notebook.
+    notebook = sys.modules.get("tqdm.notebook")
+    is_widget = notebook is not None and issubclass(tqdm, notebook.tqdm_notebook)
+    if not sys.stderr.isatty() and not is_widget:
         line = _LINE if total is not None else _LINE_WITHOUT_TOTAL
         options = {"file": _Lines(sys.stderr), "mininterval": _LINE_SECONDS, "bar_format": line}
     with tqdm(each, desc=name, unit=" samples", unit_scale=size, total=total, **options) as progress:
