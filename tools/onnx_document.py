@@ -63,7 +63,7 @@ TYPES = """## Types
 Supported element types are f64, f32, f16, bf16, signed and unsigned integers of 8 to 64 bits, and bool. Not supported
 are floats of 8 and 4 bits and integers of 4 and 2 bits (used for storage, not for computation), complex numbers (pairs
 of floats in ONNX's own operators) and strings. So Cast and DequantizeLinear, for example, do not pass all of their
-tests. Sequences and optionals exist only during the import: they cannot be inputs or outputs (docs/decisions/0013).
+tests. Sequences and optionals exist only during the import: they cannot be inputs or outputs ([0013](decisions/0013-control-flow-ends-at-import.md)).
 
 """
 

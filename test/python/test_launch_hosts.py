@@ -268,16 +268,22 @@ def test_slurm_runs_what_was_written(tmp_path: Path) -> None:
 
 
 @needs_slurm
-def test_tasks_of_slurm_meet_without_mpi() -> None:
+def test_tasks_of_slurm_meet_without_mpi_and_by_either() -> None:
     program = (
         "import os, lockstep as ls; w = ls.Communicator.from_environment(timeout=60); w.barrier(); "
         "os.write(1, f'{w.rank} {w.size} {w.transport}\\n'.encode())"
     )
     with slurm.Slurm() as cluster:
         environment = {**cluster.environment(), "PYTHONPATH": str(ROOT / "python_bindings")}
-        command = ["srun", "--ntasks", "2", "--overcommit", sys.executable, "-c", program]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert sorted(done.stdout.splitlines()) == ["0 2 rendezvous", "1 2 rendezvous"], done.stderr
+        for plugin, library, transport in [
+            ("none", "", "rendezvous"),
+            ("pmix", "libmpi.so.40", "mpi"),  # Open MPI
+            ("pmi2", str(ROOT / ".venv/src/mpich/lib/libmpi.so.12"), "mpi"),
+        ]:
+            command = ["srun", f"--mpi={plugin}", "--ntasks", "2", "--overcommit", sys.executable, "-c", program]
+            given = {**environment, **({"LOCKSTEP_MPI_LIBRARY": library} if library else {})}
+            done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=120, check=False)
+            assert sorted(done.stdout.splitlines()) == [f"0 2 {transport}", f"1 2 {transport}"], (plugin, done.stderr)
 
 
 @needs_slurm
