@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,11 @@ import tensorflow
 layer = tensorflow.keras.layers.Dense(3)
 assert layer(x).shape == (4, 3)
 """,
+    "jax": """
+import jax
+slopes = jax.jit(jax.grad(lambda v: (jax.numpy.tanh(v) ** 2).sum()))(x)
+assert slopes.shape == x.shape
+""",
     "torch": """
 import torch
 layer = torch.nn.Conv2d(3, 8, 3)
@@ -51,7 +57,7 @@ assert layer.weight.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize("order", ["imported before", "imported after"])
-@pytest.mark.parametrize("other", ["onnx", "onnxruntime", "torch", "tensorflow"])
+@pytest.mark.parametrize("other", ["onnx", "onnxruntime", "torch", "tensorflow", "jax"])
 def test_one_process(other: str, order: str) -> None:
     if importlib.util.find_spec(other) is None:
         pytest.skip(f"{other} is not installed")
@@ -79,6 +85,19 @@ def test_one_process(other: str, order: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("used both")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_all_in_one_process(seed: int) -> None:
+    """All libraries that are installed, imported in a random order, and used in it twice."""
+    names = [name for name in USE if importlib.util.find_spec(name)]
+    random.Random(seed).shuffle(names)
+    lines = ["import numpy", *(f"import {name}" for name in names), f"path = {str(MLP)!r}"]
+    lines += ["x = numpy.ones((4, 12), numpy.float32)", *2 * [USE[name] for name in names], "print('used all')"]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stdout.strip()[-8:]) == (0, "used all"), (names, done.stderr)
 
 
 def test_symbols_of_others_are_not_ours(tmp_path: Path) -> None:
