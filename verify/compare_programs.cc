@@ -1,0 +1,206 @@
+#include "verify/compare_programs.h"
+
+#include <algorithm>
+#include <limits>
+#include <sstream>
+#include <unordered_map>
+
+#include "core/local_part.h"
+#include "core/local_types.h"
+#include "core/op_def.h"
+#include "core/printer.h"
+
+namespace lockstep::verify {
+namespace {
+
+// --- Inputs ----------------------------------------------------------------------------------------------------------
+
+// The extent of what operand `i` of the node, integers, gives positions or classes of; null if of nothing.
+std::optional<int64_t> PositionsIn(const Node& node, size_t i) {
+  const auto extent = [&](size_t operand, int64_t dim) { return node.operand(operand).shape()[dim]; };
+  if ((node.Is("gather") || node.Is("scatter")) && i == 1) return extent(0, node.attr<int64_t>("dim"));
+  if (node.Is("scatter_sum") && i == 0) return node.attr<int64_t>("size");
+  if (node.Is("softmax_cross_entropy") && i == 1) return extent(0, 1);
+  if (node.Is("within")) return node.attr<int64_t>("high");
+  return std::nullopt;
+}
+
+// For each input of integers, one more than the largest that all ops accept which use it, or integers made of it.
+std::vector<int64_t> LimitsOfIntegers(const Graph& graph) {
+  constexpr int64_t kDefault = 5;
+  std::unordered_map<Value, std::set<size_t>, ValueHash> made_of;  // the inputs that a value of integers is made of
+  std::vector<int64_t> limits(graph.inputs().size(), kDefault);
+  for (size_t i = 0; i < graph.inputs().size(); ++i) {
+    if (IsInteger(graph.inputs()[i].value.dtype())) made_of[graph.inputs()[i].value] = {i};
+  }
+  for (const Node& node : graph.nodes()) {
+    std::set<size_t> inputs;
+    for (size_t i = 0; i < node.operands().size(); ++i) {
+      const std::set<size_t>& of_operand = made_of[node.operand(i)];
+      if (const auto extent = PositionsIn(node, i)) {
+        for (size_t input : of_operand) limits[input] = std::min(limits[input], *extent);
+      }
+      inputs.insert(of_operand.begin(), of_operand.end());
+    }
+    for (size_t i = 0; i < node.num_results(); ++i) {
+      if (IsInteger(node.type(i).dtype)) made_of[const_cast<Node&>(node).result(i)] = inputs;
+    }
+  }
+  return limits;
+}
+
+ExactTensor RandomTensor(const TensorType& type, int64_t limit, uint64_t seed) {
+  ExactTensor tensor(type);
+  if (tensor.is_exact()) {
+    for (Exact& number : tensor.numbers()) number = Exact::Random(seed = MixedBits(seed));
+    return tensor;
+  }
+  Tensor wide({DType::kF64, type.shape});
+  if (type.dtype == DType::kBool) limit = 2;
+  for (double& integer : wide.mutable_data<double>())
+    integer = static_cast<double>((seed = MixedBits(seed)) % static_cast<uint64_t>(std::max<int64_t>(limit, 1)));
+  tensor.integers() = wide.Converted(type.dtype);
+  return tensor;
+}
+
+// --- Parts -----------------------------------------------------------------------------------------------------------
+
+ExactTensor PartOf(const ExactTensor& whole, const PlacementMap& placements, const Mesh& mesh, int64_t rank) {
+  if (std::none_of(placements.begin(), placements.end(), [](const auto& along) { return along.second.is_split(); }))
+    return whole;
+  Names names;
+  const Tensor part = LocalPart(names.Of(whole), placements, mesh, rank);
+  return names.Resolve(part, {whole.dtype(), part.shape()});
+}
+
+bool IsLocal(const PlacementMap& placements) {
+  return std::any_of(placements.begin(), placements.end(), [](const auto& along) { return along.second.is_local(); });
+}
+
+// The ranks' tensors with their terms combined along each axis along which the value is partial.
+RankTensors Completed(RankTensors tensors, const PlacementMap& placements, const Mesh& mesh) {
+  for (const auto& [axis, placement] : placements) {
+    if (!placement.is_partial() || tensors[0].numbers().empty()) continue;
+    RankTensors completed = tensors;
+    for (const std::vector<int64_t>& group : mesh.Groups(axis)) {
+      std::vector<std::vector<const ExactTensor*>> operands;
+      for (int64_t rank : group) operands.push_back({&tensors[static_cast<size_t>(rank)]});
+      for (size_t at = 0; at < tensors[0].size(); ++at) {
+        const Exact whole = Reduced(placement.reduce(), operands, 0, at);
+        for (int64_t rank : group) completed[static_cast<size_t>(rank)].numbers()[at] = whole;
+      }
+    }
+    tensors = std::move(completed);
+  }
+  return tensors;
+}
+
+// The ranks on which `tensors` are not those parts of `whole` that the placements give them.
+std::vector<int64_t> RanksThatDiffer(const RankTensors& tensors, const PlacementMap& placements, const Mesh& mesh,
+                                     const ExactTensor& whole) {
+  std::vector<int64_t> ranks;
+  if (IsLocal(placements)) return ranks;
+  const RankTensors complete = Completed(tensors, placements, mesh);
+  for (int64_t rank = 0; rank < static_cast<int64_t>(complete.size()); ++rank) {
+    const bool is_elsewhere = std::any_of(placements.begin(), placements.end(), [&](const auto& along) {
+      return along.second.is_at() && !along.second.is_at(mesh.Coordinate(rank, along.first));
+    });
+    if (is_elsewhere) continue;
+    const ExactTensor part = PartOf(whole, placements, mesh, rank);
+    const ExactTensor& found = complete[static_cast<size_t>(rank)];
+    if (part.shape() != found.shape() || part.is_exact() != found.is_exact() || found.FirstDifference(part))
+      ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::string RankList(const std::vector<int64_t>& ranks, int64_t all) {
+  if (all == 1) return "";
+  if (static_cast<int64_t>(ranks.size()) == all) return " on all " + std::to_string(all) + " ranks";
+  std::string text = ranks.size() == 1 ? " on rank " : " on ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<Reference> Reference::Of(const Graph& program, uint64_t seed) {
+  if (!program.mesh().empty()) return InvalidArgument() << "@" << program.name() << " is distributed already";
+  Reference reference(program.Clone());
+  const std::vector<int64_t> limits = LimitsOfIntegers(*reference.program_);
+  std::vector<RankTensors> inputs;
+  for (size_t i = 0; i < limits.size(); ++i) {
+    const Input& input = reference.program_->inputs()[i];
+    seed = MixedBits(seed);
+    reference.inputs_.push_back(input.setting
+                                    ? ExactTensor::Of(Tensor::Scalar(DType::kF64, input.setting->value))
+                                    : RandomTensor(input.value.type(), limits[i], seed));
+    inputs.push_back({reference.inputs_.back()});
+  }
+  ASSIGN_OR_RETURN(reference.values_, RunExactly(*reference.program_, inputs, reference.assumptions_));
+  return reference;
+}
+
+absl::Status Reference::Check(const Graph& given) {
+  ASSIGN_OR_RETURN(const Graph program, ToLocalTypes(given));
+  const Mesh& mesh = program.type_mesh();
+  std::vector<RankTensors> inputs;
+  for (const Input& input : program.inputs()) {
+    RankTensors& tensors = inputs.emplace_back();
+    const Input* original = program_->FindInput(input.name());
+    for (int64_t rank = 0; rank < program.num_ranks(); ++rank) {
+      if (original == nullptr) tensors.emplace_back(input.value.type());
+      else
+        tensors.push_back(PartOf(inputs_[static_cast<size_t>(original - program_->inputs().data())],
+                                 input.placements(), mesh, rank));
+    }
+  }
+  ASSIGN_OR_RETURN(const ExactValues values, RunExactly(program, inputs, assumptions_));
+  const auto differing = [&](Value value, const PlacementMap& placements, Value expected) {
+    return RanksThatDiffer(values.at(value), placements, mesh, values_.at(expected)[0]);
+  };
+  std::string wrong;
+  for (const Result& result : program.results()) {
+    const Result* original = program_->FindResult(result.name, result.is_state);
+    if (original == nullptr) continue;
+    const std::vector<int64_t> ranks = differing(result.value, result.value.placements(), original->value);
+    if (ranks.empty()) continue;
+    wrong = (result.is_state ? "state " : "result ") + result.name + RankList(ranks, program.num_ranks());
+    break;
+  }
+  if (wrong.empty()) return absl::OkStatus();
+  // The first value that differs from the one of its name. Names are unique in a graph, and passes keep them.
+  std::unordered_map<std::string, Value> by_name;
+  for (const Node& node : program_->nodes()) {
+    for (size_t i = 0; i < node.num_results(); ++i)
+      by_name[node.result_name(i)] = const_cast<Node&>(node).result(i);
+  }
+  for (const Node& node : program.nodes()) {
+    for (size_t i = 0; i < node.num_results(); ++i) {
+      const auto expected = by_name.find(node.result_name(i));
+      if (expected == by_name.end()) continue;
+      const Value value = const_cast<Node&>(node).result(i);
+      const std::vector<int64_t> ranks = differing(value, node.placements(i), expected->second);
+      if (ranks.empty()) continue;
+      return FailedPrecondition() << wrong << " differs from that of one rank; the first value that does is the result "
+                                  << "of " << node.Describe() << RankList(ranks, program.num_ranks());
+    }
+  }
+  return FailedPrecondition() << wrong << " differs from that of one rank";
+}
+
+absl::Status CheckPasses(const Graph& program, const std::vector<passes::Pass>& passes, uint64_t seed,
+                         Assumptions* assumptions) {
+  ASSIGN_OR_RETURN(Reference reference, Reference::Of(program, seed));
+  Graph graph = program.Clone();
+  absl::Status found;
+  passes::PassDebug debug;
+  debug.on_change = [&](const passes::Pass& pass, const std::string&, const Graph& after) {
+    if (found.ok()) found = Annotate(reference.Check(after), "pass " + pass.name);
+  };
+  RETURN_IF_ERROR(passes::RunPasses(passes, graph, debug));
+  if (assumptions != nullptr) *assumptions = reference.assumptions();
+  return found;
+}
+
+}  // namespace lockstep::verify

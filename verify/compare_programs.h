@@ -1,0 +1,53 @@
+// Compares a program of many ranks with the program of one rank that it was made of, in exact arithmetic.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/graph.h"
+#include "core/status.h"
+#include "passes/pass.h"
+#include "verify/exact_interpreter.h"
+
+namespace lockstep::verify {
+
+// The results of one program for random inputs, with which others are compared. Inputs are random numbers, and random
+// integers in the range that the ops which use them as positions or classes allow.
+//
+// Thread-compatible.
+class Reference {
+ public:
+  // Runs `program`, which has no mesh. `seed` chooses inputs and random functions. An error names an op that has no
+  // meaning in exact arithmetic.
+  static absl::StatusOr<Reference> Of(const Graph& program, uint64_t seed = 1);
+
+  // Runs `program`, which was made of the reference by passes: without a mesh, placed or local. Each rank gets its part
+  // of the reference's inputs, and zeros for states that only `program` has. Returns an error if a result on some rank
+  // is not that rank's part of the reference's result. It names the first value of `program` that differs from the
+  // value of the same name, its node, its operands, and the ranks:
+  //
+  //   results differ from those of one rank: the first value that does is %dw.1: f32[784,10] on ranks 0 to 3:
+  //     %dw.1 = all_reduce %dw {axis=data, kind=mean} : f32[784,10]
+  absl::Status Check(const Graph& program);
+
+  // What the comparisons so far took for granted.
+  const Assumptions& assumptions() const { return assumptions_; }
+
+ private:
+  explicit Reference(Graph program) : program_(std::make_unique<Graph>(std::move(program))) {}
+
+  std::unique_ptr<Graph> program_;
+  std::vector<ExactTensor> inputs_;
+  ExactValues values_;
+  Assumptions assumptions_;
+};
+
+// Runs `passes` on a copy of `program`, which has no mesh, and compares after each pass that preserves results. An
+// error names the first pass after which results differ. `assumptions` may be null.
+absl::Status CheckPasses(const Graph& program, const std::vector<passes::Pass>& passes, uint64_t seed = 1,
+                         Assumptions* assumptions = nullptr);
+
+}  // namespace lockstep::verify

@@ -1,0 +1,188 @@
+#include "verify/exact.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace lockstep::verify {
+namespace {
+
+// Generates the subgroup of order kExponentPrime.
+constexpr Base kRootOfUnity = Base::Of(13985600754395030);
+static_assert(kRootOfUnity.Power(kExponentPrime) == Base::Of(1) && !(kRootOfUnity == Base::Of(1)));
+
+constexpr int64_t kLargestSmallInteger = int64_t{1} << 40;
+
+struct Fraction {
+  int64_t numerator, denominator;
+};
+
+double Rounded(double value, DType dtype) {
+  return DispatchDType(dtype, [&](auto tag) -> double {
+    using T = typename decltype(tag)::type;
+    if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>)
+      return static_cast<double>(static_cast<float>(T(static_cast<float>(value))));
+    else return static_cast<double>(static_cast<T>(value));
+  });
+}
+
+// The first convergent of the continued fraction of `value` > 0 that rounds to it; null if there is none with parts
+// below 2^53.
+std::optional<Fraction> SimplestFraction(double value, DType dtype) {
+  constexpr double kLargest = 9007199254740992.0;
+  double before_numerator = 1, before_denominator = 0, numerator = std::floor(value), denominator = 1;
+  long double rest = static_cast<long double>(value) - static_cast<long double>(numerator);
+  for (int i = 0; i < 64; ++i) {
+    if (Rounded(numerator / denominator, dtype) == value)
+      return Fraction{static_cast<int64_t>(numerator), static_cast<int64_t>(denominator)};
+    if (rest <= 0) return std::nullopt;
+    rest = 1 / rest;
+    const double whole = static_cast<double>(std::floor(rest));
+    rest -= static_cast<long double>(whole);
+    const double next_numerator = whole * numerator + before_numerator,
+                 next_denominator = whole * denominator + before_denominator;
+    if (next_numerator >= kLargest || next_denominator >= kLargest) return std::nullopt;
+    before_numerator = numerator, before_denominator = denominator;
+    numerator = next_numerator, denominator = next_denominator;
+  }
+  return std::nullopt;
+}
+
+uint64_t HashOfText(std::string_view text) {
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
+
+}  // namespace
+
+uint64_t MixedBits(uint64_t bits) {  // the finalizer of SplitMix64 (Steele, Lea and Flood, 2014)
+  bits += 0x9E3779B97F4A7C15u;
+  bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9u;
+  bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBu;
+  return bits ^ (bits >> 31);
+}
+
+Exact Exact::Of(double value, DType dtype) {
+  if (std::isnan(value)) return NaN();
+  if (std::isinf(value)) return Infinity(value < 0);
+  if (value == 0) return Exact();
+  if (const auto fraction = SimplestFraction(std::abs(value), dtype)) {
+    const Exact magnitude = Of(fraction->numerator) / Of(fraction->denominator);
+    return value < 0 ? -magnitude : magnitude;
+  }
+  int exponent;
+  const double mantissa = std::frexp(value, &exponent);
+  return Of(static_cast<int64_t>(std::ldexp(mantissa, 53))) * Of(2).Power(exponent - 53);
+}
+
+Exact Exact::Random(uint64_t bits) {
+  return Exact(Base::OfBits(MixedBits(bits)), Exponent::OfBits(MixedBits(bits ^ 0x5555555555555555u)));
+}
+
+std::optional<int64_t> Exact::small_integer() const {
+  if (!is_finite() || !has_exponent_) return std::nullopt;
+  const uint64_t value = base_.value();
+  const int64_t integer = value <= kBasePrime / 2 ? static_cast<int64_t>(value)
+                                                  : static_cast<int64_t>(value) - static_cast<int64_t>(kBasePrime);
+  if (std::abs(integer) >= kLargestSmallInteger || !(exponent_ == Exponent::Of(integer))) return std::nullopt;
+  return integer;
+}
+
+bool Exact::operator==(const Exact& other) const {
+  if (kind_ != other.kind_) return false;
+  if (!is_finite()) return true;
+  return base_ == other.base_ && (!has_exponent_ || !other.has_exponent_ || exponent_ == other.exponent_);
+}
+
+int64_t Exact::Rank() const {
+  if (base_.is_zero()) return 0;
+  const uint64_t value = base_.value();
+  const bool is_upper = value > kBasePrime / 2;
+  const auto rank = static_cast<int64_t>(MixedBits(is_upper ? kBasePrime - value : value) >> 2) + 1;
+  return is_upper ? -rank : rank;
+}
+
+bool Exact::operator<(const Exact& other) const {
+  if (kind_ == Kind::kMinusInfinity || other.kind_ == Kind::kInfinity) return kind_ != other.kind_;
+  if (kind_ == Kind::kInfinity || other.kind_ == Kind::kMinusInfinity) return false;
+  return Rank() < other.Rank();
+}
+
+Exact Exact::operator-() const {
+  if (kind_ == Kind::kInfinity) return Infinity(true);
+  if (kind_ == Kind::kMinusInfinity) return Infinity(false);
+  Exact result = *this;
+  result.base_ = -base_;
+  result.exponent_ = -exponent_;
+  return result;
+}
+
+Exact Exact::operator+(const Exact& other) const {
+  if (!is_finite() || !other.is_finite()) {
+    if (is_finite()) return other;
+    return other.is_finite() || kind_ == other.kind_ ? *this : NaN();
+  }
+  Exact sum(base_ + other.base_, exponent_ + other.exponent_);
+  sum.has_exponent_ = has_exponent_ && other.has_exponent_;
+  return sum;
+}
+
+Exact Exact::operator*(const Exact& other) const {
+  if (!is_finite() || !other.is_finite()) {
+    if (is_nan() || other.is_nan() || is_zero() || other.is_zero()) return NaN();
+    const Exact zero;
+    return Infinity((*this < zero) != (other < zero));
+  }
+  Exact product(base_ * other.base_, exponent_ * other.exponent_);
+  // Zero times anything is zero, of which the exponent is known.
+  product.has_exponent_ = product.base_.is_zero() || (has_exponent_ && other.has_exponent_);
+  if (product.base_.is_zero()) product.exponent_ = Exponent();
+  return product;
+}
+
+Exact Exact::operator/(const Exact& other) const {
+  if (other.is_nan() || other.is_zero()) return NaN();
+  if (!other.is_finite()) return is_finite() ? Exact() : NaN();
+  Exact inverse(other.base_.Inverse(), Exponent());
+  inverse.has_exponent_ = other.has_exponent_ && !other.exponent_.is_zero();
+  if (inverse.has_exponent_) inverse.exponent_ = other.exponent_.Inverse();
+  return *this * inverse;
+}
+
+Exact Exact::Power(int64_t exponent) const {
+  if (exponent < 0) return Of(1) / Power(-exponent);
+  if (exponent == 0) return Of(1);
+  if (!is_finite()) return *this;
+  Exact result(base_.Power(static_cast<uint64_t>(exponent)), exponent_.Power(static_cast<uint64_t>(exponent)));
+  result.has_exponent_ = has_exponent_;
+  return result;
+}
+
+Exact Exact::WithoutExponent() const {
+  Exact result = *this;
+  result.has_exponent_ = false;
+  return result;
+}
+
+Exact Exact::Exp() const {
+  if (kind_ == Kind::kMinusInfinity) return Exact();
+  if (!is_finite()) return *this;
+  if (!has_exponent_) return RandomFunction("exp", {*this}).WithoutExponent();
+  return Exact(kRootOfUnity.Power(exponent_.value()), Exponent()).WithoutExponent();
+}
+
+uint64_t Exact::Hash() const {
+  return is_finite() ? MixedBits(base_.value()) : MixedBits(~static_cast<uint64_t>(kind_));
+}
+
+Exact RandomFunction(std::string_view name, std::initializer_list<Exact> arguments, uint64_t key) {
+  uint64_t hash = MixedBits(HashOfText(name) ^ key);
+  for (const Exact& argument : arguments) {
+    if (argument.is_nan()) return Exact::NaN();
+    hash = MixedBits(hash ^ argument.Hash());
+  }
+  return Exact::Random(hash);
+}
+
+}  // namespace lockstep::verify

@@ -1,0 +1,88 @@
+// Numbers in exact arithmetic, which stand for the floats of a program. Sums, products and quotients are those of a
+// finite field, so that neither the order of a sum nor the number of ranks that share it changes a result. Two programs
+// that compute the same rational function agree for all inputs. Two that do not agree for a random input with a
+// probability of at most d / 2^49, where d is the degree of their difference (Schwartz, 1980; Zippel, 1979).
+//
+// e^x is exact, too, by a second field whose elements are exponents (Wu et al., "Mirage: A Multi-Level Superoptimizer
+// for Tensor Programs", OSDI 2025): the group of units of the first has a subgroup of the order of the second. So
+// e^(x + y) is e^x * e^y. The exponents of e^x itself are not known: e^(e^x) is a random function of e^x.
+//
+// Every other function of a number (tanh, sqrt, …) is a random function of it: equal arguments give equal results, and
+// nothing else is known. Numbers are ordered at random, except that x < y exactly if -y < -x. So max and min are
+// associative, commutative and idempotent, and max(x, y) is -min(-x, -y); but x < y does not follow from x - y < 0.
+//
+// Plain values; any thread.
+
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string_view>
+
+#include "core/dtype.h"
+#include "verify/prime_field.h"
+
+namespace lockstep::verify {
+
+inline constexpr uint64_t kExponentPrime = 1125899906842597, kBasePrime = 105834591243204119;
+static_assert((kBasePrime - 1) % kExponentPrime == 0);
+
+using Base = Residue<kBasePrime>;
+using Exponent = Residue<kExponentPrime>;
+
+class Exact {
+ public:
+  constexpr Exact() = default;  // zero
+  static Exact Of(int64_t integer) { return Exact(Base::Of(integer), Exponent::Of(integer)); }
+  // The simplest fraction that rounds to `value` in `dtype` (the first convergent of the continued fraction that does):
+  // 1/3 for the float 0.33333334. So the reciprocal of a count, and a learning rate of 0.1, are what was meant.
+  static Exact Of(double value, DType dtype);
+  static Exact NaN() { return Exact(Kind::kNaN); }
+  static Exact Infinity(bool negative) { return Exact(negative ? Kind::kMinusInfinity : Kind::kInfinity); }
+  // A number that follows from these bits, and looks random.
+  static Exact Random(uint64_t bits);
+
+  bool is_finite() const { return kind_ == Kind::kFinite; }
+  bool is_nan() const { return kind_ == Kind::kNaN; }
+  bool is_zero() const { return is_finite() && base_.is_zero(); }
+  // The integer that the number is, if that is small (below 2^40) and an exponent is known.
+  std::optional<int64_t> small_integer() const;
+
+  // Equal numbers in every program that this arithmetic can tell apart. A NaN equals a NaN.
+  bool operator==(const Exact& other) const;
+  // The order described above, with infinities at its ends. Requires that neither is a NaN.
+  bool operator<(const Exact& other) const;
+
+  Exact operator-() const;
+  Exact operator+(const Exact& other) const;
+  Exact operator-(const Exact& other) const { return *this + -other; }
+  Exact operator*(const Exact& other) const;
+  Exact operator/(const Exact& other) const;  // NaN if `other` is zero
+  Exact& operator+=(const Exact& other) { return *this = *this + other; }
+  Exact Power(int64_t exponent) const;
+  Exact Exp() const;
+
+  // 64 bits that follow from the number.
+  uint64_t Hash() const;
+
+ private:
+  enum class Kind : uint8_t { kFinite, kInfinity, kMinusInfinity, kNaN };
+  explicit constexpr Exact(Kind kind) : kind_(kind) {}
+  Exact(Base base, Exponent exponent) : base_(base), exponent_(exponent) {}
+  int64_t Rank() const;  // the place in the order, of a finite number
+  Exact WithoutExponent() const;
+
+  Base base_;
+  Exponent exponent_;
+  bool has_exponent_ = true;
+  Kind kind_ = Kind::kFinite;
+};
+
+// The random function `name` of these numbers, one of many, which `key` selects.
+Exact RandomFunction(std::string_view name, std::initializer_list<Exact> arguments, uint64_t key = 0);
+
+// Mixes the bits of a word, so that equal results mean equal arguments.
+uint64_t MixedBits(uint64_t bits);
+
+}  // namespace lockstep::verify

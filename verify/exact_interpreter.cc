@@ -1,0 +1,88 @@
+#include "verify/exact_interpreter.h"
+
+#include <algorithm>
+
+#include "core/op_def.h"
+
+namespace lockstep::verify {
+namespace {
+
+bool IsOnOtherRank(const Node& node, const Mesh& mesh, int64_t rank) {
+  return std::any_of(node.placements().begin(), node.placements().end(), [&](const auto& along) {
+    return along.second.is_at() && !along.second.is_at(mesh.Coordinate(rank, along.first));
+  });
+}
+
+std::vector<ExactTensor> Nothing(const Node& node) {
+  std::vector<ExactTensor> results;
+  for (size_t i = 0; i < node.num_results(); ++i) {
+    ExactTensor& result = results.emplace_back(node.type(i));
+    std::fill(result.numbers().begin(), result.numbers().end(), Exact::NaN());
+  }
+  return results;
+}
+
+using Operands = std::vector<std::vector<const ExactTensor*>>;  // of each rank
+using Results = std::vector<std::vector<ExactTensor>>;
+
+absl::StatusOr<Results> RunCollective(const Node& node, const Mesh& mesh, const Operands& operands,
+                                      Assumptions& assumptions) {
+  Results results(operands.size());
+  const std::string& axis = node.attr<std::string>("axis");
+  const auto groups = mesh.has_axis(axis) ? mesh.Groups(axis) : std::vector<std::vector<int64_t>>{{0}};
+  for (const std::vector<int64_t>& group : groups) {
+    Operands of_group;
+    for (int64_t rank : group) of_group.push_back(operands[static_cast<size_t>(rank)]);
+    ASSIGN_OR_RETURN(Results found, EvaluateExactlyAcrossRanks(node, of_group, assumptions));
+    for (size_t i = 0; i < group.size(); ++i) results[static_cast<size_t>(group[i])] = std::move(found[i]);
+  }
+  return results;
+}
+
+absl::StatusOr<Results> RunOnEachRank(const Graph& graph, const Node& node, const Operands& operands,
+                                      Assumptions& assumptions) {
+  Results results;
+  for (size_t rank = 0; rank < operands.size(); ++rank) {
+    if (graph.is_local() && IsOnOtherRank(node, graph.mesh(), static_cast<int64_t>(rank))) {
+      results.push_back(Nothing(node));
+      continue;
+    }
+    ASSIGN_OR_RETURN(results.emplace_back(), EvaluateExactly(node, operands[rank], assumptions));
+  }
+  return results;
+}
+
+}  // namespace
+
+absl::StatusOr<ExactValues> RunExactly(const Graph& graph, const std::vector<RankTensors>& inputs,
+                                       Assumptions& assumptions) {
+  ExactValues values;
+  for (size_t i = 0; i < graph.inputs().size(); ++i) values[graph.inputs()[i].value] = inputs[i];
+  for (const Node& node : graph.nodes()) {
+    Operands operands(static_cast<size_t>(graph.num_ranks()));
+    for (Value operand : node.operands()) {
+      const RankTensors& tensors = values.at(operand);
+      for (size_t rank = 0; rank < operands.size(); ++rank) operands[rank].push_back(&tensors[rank]);
+    }
+    auto found = node.op().ranks_eval() ? RunCollective(node, graph.type_mesh(), operands, assumptions)
+                                        : RunOnEachRank(graph, node, operands, assumptions);
+    RETURN_IF_ERROR(Annotate(found.status(), node.Describe()));
+    for (size_t i = 0; i < node.num_results(); ++i) {
+      RankTensors& tensors = values[const_cast<Node&>(node).result(i)];
+      for (std::vector<ExactTensor>& of_rank : *found) tensors.push_back(std::move(of_rank[i]));
+    }
+  }
+  return values;
+}
+
+absl::StatusOr<std::vector<ExactTensor>> RunExactlyOnOneRank(const Graph& graph, const std::vector<ExactTensor>& inputs,
+                                                             Assumptions& assumptions) {
+  std::vector<RankTensors> of_rank;
+  for (const ExactTensor& input : inputs) of_rank.push_back({input});
+  ASSIGN_OR_RETURN(const ExactValues values, RunExactly(graph, of_rank, assumptions));
+  std::vector<ExactTensor> results;
+  for (const Result& result : graph.results()) results.push_back(values.at(result.value)[0]);
+  return results;
+}
+
+}  // namespace lockstep::verify

@@ -1,0 +1,71 @@
+#include "verify/exact_tensor.h"
+
+#include <algorithm>
+
+namespace lockstep::verify {
+namespace {
+
+// Names are above the magnitude of numbers that programs write out, such as padding.
+constexpr double kFirstName = static_cast<double>(int64_t{1} << 44);
+
+}  // namespace
+
+ExactTensor::ExactTensor(TensorType type) : type_(std::move(type)) {
+  if (is_exact()) numbers_.resize(size());
+  else integers_ = Tensor(type_);
+}
+
+ExactTensor ExactTensor::Of(const Tensor& tensor) {
+  ExactTensor exact(tensor.type());
+  if (!exact.is_exact()) {
+    exact.integers_ = tensor;
+    return exact;
+  }
+  const Tensor wide = tensor.Converted(DType::kF64);
+  for (size_t i = 0; i < exact.size(); ++i)
+    exact.numbers_[i] = Exact::Of(wide.data<double>()[i], tensor.dtype());
+  return exact;
+}
+
+std::optional<size_t> ExactTensor::FirstDifference(const ExactTensor& other) const {
+  for (size_t i = 0; i < size(); ++i) {
+    const bool equal = is_exact() ? numbers_[i] == other.numbers_[i]
+                                  : integers_.At(static_cast<int64_t>(i)) == other.integers_.At(static_cast<int64_t>(i));
+    if (!equal) return i;
+  }
+  return std::nullopt;
+}
+
+Tensor Names::Of(const ExactTensor& operand) {
+  if (!operand.is_exact()) return operand.integers();
+  operands_.push_back(&operand);
+  first_.push_back(next_);
+  Tensor names({DType::kF64, operand.shape()});
+  for (double& name : names.mutable_data<double>()) name = static_cast<double>(next_++);
+  return names;
+}
+
+Tensor Names::ForResult(const TensorType& type) {
+  return Tensor(IsFloat(type.dtype) ? TensorType{DType::kF64, type.shape} : type);
+}
+
+ExactTensor Names::Resolve(const Tensor& moved, const TensorType& type) const {
+  ExactTensor result(type);
+  if (!result.is_exact()) {
+    result.integers() = moved;
+    return result;
+  }
+  const std::span<const double> names = moved.data<double>();
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!(names[i] >= kFirstName && names[i] < static_cast<double>(next_))) {
+      result.numbers()[i] = Exact::Of(names[i], DType::kF64);
+      continue;
+    }
+    const auto name = static_cast<int64_t>(names[i]);
+    const size_t operand = static_cast<size_t>(std::upper_bound(first_.begin(), first_.end(), name) - first_.begin()) - 1;
+    result.numbers()[i] = operands_[operand]->numbers()[static_cast<size_t>(name - first_[operand])];
+  }
+  return result;
+}
+
+}  // namespace lockstep::verify

@@ -1,0 +1,62 @@
+// A tensor of a program in exact arithmetic: numbers for floats, and integers and booleans as they are. Plain values;
+// any thread.
+
+#pragma once
+
+#include <vector>
+
+#include "core/tensor.h"
+#include "verify/exact.h"
+
+namespace lockstep::verify {
+
+class ExactTensor {
+ public:
+  ExactTensor() = default;
+  // Zeros.
+  explicit ExactTensor(TensorType type);
+  // Each element of `tensor` as it is: see Exact::Of.
+  static ExactTensor Of(const Tensor& tensor);
+
+  const TensorType& type() const { return type_; }
+  const Shape& shape() const { return type_.shape; }
+  DType dtype() const { return type_.dtype; }
+  bool is_exact() const { return IsFloat(type_.dtype); }
+  size_t size() const { return static_cast<size_t>(type_.num_elements()); }
+
+  // The elements of a float dtype, in row-major order.
+  std::vector<Exact>& numbers() { return numbers_; }
+  const std::vector<Exact>& numbers() const { return numbers_; }
+  // The elements of another dtype.
+  Tensor& integers() { return integers_; }
+  const Tensor& integers() const { return integers_; }
+
+  // The position of the first element that differs; null if there is none. Requires equal types but for the width of
+  // floats.
+  std::optional<size_t> FirstDifference(const ExactTensor& other) const;
+
+ private:
+  TensorType type_;
+  std::vector<Exact> numbers_;
+  Tensor integers_;
+};
+
+// Applies a movement of elements that is defined for tensors to exact ones. Each element of an operand becomes a name,
+// an f64; `move` computes tensors of names; and names become the elements again. Elements of a result that are no name,
+// such as padding, are numbers as they are. Operands and results that are not of floats keep their elements.
+class Names {
+ public:
+  // The operand with names for its elements.
+  Tensor Of(const ExactTensor& operand);
+  // The tensor of zeros into which `move` writes a result of `type`.
+  static Tensor ForResult(const TensorType& type);
+  // The elements that the names in `moved` stand for, as a tensor of `type`.
+  ExactTensor Resolve(const Tensor& moved, const TensorType& type) const;
+
+ private:
+  std::vector<const ExactTensor*> operands_;
+  std::vector<int64_t> first_;  // the name of element 0 of each operand
+  int64_t next_ = int64_t{1} << 44;
+};
+
+}  // namespace lockstep::verify

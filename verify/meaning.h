@@ -1,0 +1,71 @@
+// The meaning of ops in exact arithmetic: for each op, its results as a function of its operands. It depends on no
+// placement rule, pass or kernel.
+//
+//  * Movements, generators and ops of integers mean what the reference meaning of the op says (core/op_def.h).
+//  * Arithmetic, reductions, matrix products, convolutions, pools and collectives are written here.
+//  * An elementwise function without a row here is a random function of its operands (verify/exact.h).
+//  * An op that is none of these means its decomposition. This is an assumption, which is reported: that the
+//    decomposition of an op and its kernel agree is the subject of other tests.
+
+#pragma once
+
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/graph.h"
+#include "core/op_def.h"
+#include "core/status.h"
+#include "verify/exact_tensor.h"
+
+namespace lockstep::verify {
+
+// What a comparison of programs took for granted, each a sentence such as "adam means its decomposition".
+using Assumptions = std::set<std::string>;
+
+// A node on one rank: its op, attributes and operands; and its results, which are zeros at first.
+class Meaning : public NodeContext {
+ public:
+  Meaning(const OpDef& op, const AttributeMap& attributes, std::span<const ExactTensor* const> operands,
+          std::span<ExactTensor> results, Assumptions& assumptions)
+      : NodeContext(op, attributes), operands_(operands), results_(results), assumptions_(assumptions) {}
+  size_t num_operands() const { return operands_.size(); }
+  const ExactTensor& operand(size_t i) const { return *operands_[i]; }
+  const std::vector<Exact>& x(size_t i = 0) const { return operands_[i]->numbers(); }  // of an operand of floats
+  size_t num_results() const { return results_.size(); }
+  ExactTensor& result(size_t i = 0) const { return results_[i]; }
+  std::vector<Exact>& y(size_t i = 0) const { return results_[i].numbers(); }  // of a result of floats
+  void Assume(std::string assumption) const { assumptions_.insert(std::move(assumption)); }
+  Assumptions& assumptions() const { return assumptions_; }
+
+ private:
+  std::span<const ExactTensor* const> operands_;
+  std::span<ExactTensor> results_;
+  Assumptions& assumptions_;
+};
+
+using MeaningFn = absl::Status (*)(Meaning&);
+
+// The rows of one file each, by the name of the op.
+std::map<std::string_view, MeaningFn> ElementwiseMeanings();
+std::map<std::string_view, MeaningFn> ReductionMeanings();  // and sums at positions that data or windows give
+std::map<std::string_view, MeaningFn> ProductMeanings();    // matrix products and convolutions
+std::map<std::string_view, MeaningFn> PoolMeanings();
+std::map<std::string_view, MeaningFn> OrderMeanings();      // argmax, argmin, top_k
+
+// Evaluates a node that is not a collective on one rank.
+absl::StatusOr<std::vector<ExactTensor>> EvaluateExactly(const Node& node,
+                                                         const std::vector<const ExactTensor*>& operands,
+                                                         Assumptions& assumptions);
+
+// Evaluates a collective on the ranks of a group along its axis: operands[rank][i].
+absl::StatusOr<std::vector<std::vector<ExactTensor>>> EvaluateExactlyAcrossRanks(
+    const Node& node, const std::vector<std::vector<const ExactTensor*>>& operands, Assumptions& assumptions);
+
+// Element `at` of operand i, of floats, reduced over the ranks of a group: operands[rank][i].
+Exact Reduced(ReduceKind kind, const std::vector<std::vector<const ExactTensor*>>& operands, size_t i, size_t at);
+
+}  // namespace lockstep::verify
