@@ -4,6 +4,7 @@
 #include "core/local_types.h"
 #include "core/op_def.h"
 #include "passes/pipeline.h"
+#include "verify/compare_programs.h"
 
 namespace lockstep {
 namespace {
@@ -47,7 +48,8 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
   if (ranks.axis_size(kStageAxis).value_or(1) > 1)
     target.place = PlaceOfPart{std::string(kStageAxis), ranks.Coordinate(*options.rank, kStageAxis)};
   const std::vector<passes::Pass> pipeline = passes::MakePipeline(PipelineFor(graph, ranks, target, options));
-  const absl::Status passed = passes::RunPasses(pipeline, graph, options.debug);  // verifies before and after
+  const absl::Status passed = options.verify ? verify::RunPassesChecked(pipeline, graph, options.debug)
+                                             : passes::RunPasses(pipeline, graph, options.debug);
   if (absl::IsUnimplemented(passed)) return Annotate(passed, "backend=\"" + std::string(backend.name()) + "\"");
   RETURN_IF_ERROR(passed);
   absl::StatusOr<Executable> executable = EmitExecutable(graph.Clone(), backend, target, options);

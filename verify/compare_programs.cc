@@ -132,9 +132,8 @@ absl::StatusOr<Reference> Reference::Of(const Graph& program, uint64_t seed) {
   for (size_t i = 0; i < limits.size(); ++i) {
     const Input& input = reference.program_->inputs()[i];
     seed = MixedBits(seed);
-    reference.inputs_.push_back(input.setting
-                                    ? ExactTensor::Of(Tensor::Scalar(DType::kF64, input.setting->value))
-                                    : RandomTensor(input.value.type(), limits[i], seed));
+    reference.inputs_.push_back(input.setting ? ExactTensor::Of(Tensor::Scalar(DType::kF64, input.setting->value))
+                                              : RandomTensor(input.value.type(), limits[i], seed));
     inputs.push_back({reference.inputs_.back()});
   }
   ASSIGN_OR_RETURN(reference.values_, RunExactly(*reference.program_, inputs, reference.assumptions_));
@@ -151,8 +150,8 @@ absl::Status Reference::Check(const Graph& given) {
     for (int64_t rank = 0; rank < program.num_ranks(); ++rank) {
       if (original == nullptr) tensors.emplace_back(input.value.type());
       else
-        tensors.push_back(PartOf(inputs_[static_cast<size_t>(original - program_->inputs().data())],
-                                 input.placements(), mesh, rank));
+        tensors.push_back(
+            PartOf(inputs_[static_cast<size_t>(original - program_->inputs().data())], input.placements(), mesh, rank));
     }
   }
   ASSIGN_OR_RETURN(const ExactValues values, RunExactly(program, inputs, assumptions_));
@@ -172,8 +171,7 @@ absl::Status Reference::Check(const Graph& given) {
   // The first value that differs from the one of its name. Names are unique in a graph, and passes keep them.
   std::unordered_map<std::string, Value> by_name;
   for (const Node& node : program_->nodes()) {
-    for (size_t i = 0; i < node.num_results(); ++i)
-      by_name[node.result_name(i)] = const_cast<Node&>(node).result(i);
+    for (size_t i = 0; i < node.num_results(); ++i) by_name[node.result_name(i)] = const_cast<Node&>(node).result(i);
   }
   for (const Node& node : program.nodes()) {
     for (size_t i = 0; i < node.num_results(); ++i) {
@@ -189,13 +187,13 @@ absl::Status Reference::Check(const Graph& given) {
   return FailedPrecondition() << wrong << " differs from that of one rank";
 }
 
-absl::Status CheckPasses(const Graph& program, const std::vector<passes::Pass>& passes, uint64_t seed,
-                         Assumptions* assumptions) {
-  ASSIGN_OR_RETURN(Reference reference, Reference::Of(program, seed));
-  Graph graph = program.Clone();
+absl::Status RunPassesChecked(const std::vector<passes::Pass>& passes, Graph& graph, passes::PassDebug debug,
+                              uint64_t seed, Assumptions* assumptions) {
+  ASSIGN_OR_RETURN(Reference reference, Reference::Of(graph, seed));
   absl::Status found;
-  passes::PassDebug debug;
-  debug.on_change = [&](const passes::Pass& pass, const std::string&, const Graph& after) {
+  const auto on_change = debug.on_change;
+  debug.on_change = [&](const passes::Pass& pass, const std::string& before, const Graph& after) {
+    if (on_change) on_change(pass, before, after);
     if (found.ok()) found = Annotate(reference.Check(after), "pass " + pass.name);
   };
   RETURN_IF_ERROR(passes::RunPasses(passes, graph, debug));

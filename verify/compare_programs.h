@@ -45,9 +45,9 @@ class Reference {
   Assumptions assumptions_;
 };
 
-// Runs `passes` on a copy of `program`, which has no mesh, and compares after each pass that preserves results. An
-// error names the first pass after which results differ. `assumptions` may be null.
-absl::Status CheckPasses(const Graph& program, const std::vector<passes::Pass>& passes, uint64_t seed = 1,
-                         Assumptions* assumptions = nullptr);
+// Runs `passes` on `graph`, which has no mesh, as passes::RunPasses does, and compares with the graph as it was after
+// each pass that changed it. An error names the first pass after which results differ. `assumptions` may be null.
+absl::Status RunPassesChecked(const std::vector<passes::Pass>& passes, Graph& graph, passes::PassDebug debug = {},
+                              uint64_t seed = 1, Assumptions* assumptions = nullptr);
 
 }  // namespace lockstep::verify

@@ -22,15 +22,15 @@ ExactTensor ExactTensor::Of(const Tensor& tensor) {
     return exact;
   }
   const Tensor wide = tensor.Converted(DType::kF64);
-  for (size_t i = 0; i < exact.size(); ++i)
-    exact.numbers_[i] = Exact::Of(wide.data<double>()[i], tensor.dtype());
+  for (size_t i = 0; i < exact.size(); ++i) exact.numbers_[i] = Exact::Of(wide.data<double>()[i], tensor.dtype());
   return exact;
 }
 
 std::optional<size_t> ExactTensor::FirstDifference(const ExactTensor& other) const {
   for (size_t i = 0; i < size(); ++i) {
-    const bool equal = is_exact() ? numbers_[i] == other.numbers_[i]
-                                  : integers_.At(static_cast<int64_t>(i)) == other.integers_.At(static_cast<int64_t>(i));
+    const bool equal = is_exact()
+                           ? numbers_[i] == other.numbers_[i]
+                           : integers_.At(static_cast<int64_t>(i)) == other.integers_.At(static_cast<int64_t>(i));
     if (!equal) return i;
   }
   return std::nullopt;
@@ -46,7 +46,7 @@ Tensor Names::Of(const ExactTensor& operand) {
 }
 
 Tensor Names::ForResult(const TensorType& type) {
-  return Tensor(IsFloat(type.dtype) ? TensorType{DType::kF64, type.shape} : type);
+  return Tensor(IsExact(type.dtype) ? TensorType{DType::kF64, type.shape} : type);
 }
 
 ExactTensor Names::Resolve(const Tensor& moved, const TensorType& type) const {
@@ -62,7 +62,8 @@ ExactTensor Names::Resolve(const Tensor& moved, const TensorType& type) const {
       continue;
     }
     const auto name = static_cast<int64_t>(names[i]);
-    const size_t operand = static_cast<size_t>(std::upper_bound(first_.begin(), first_.end(), name) - first_.begin()) - 1;
+    const size_t operand =
+        static_cast<size_t>(std::upper_bound(first_.begin(), first_.end(), name) - first_.begin()) - 1;
     result.numbers()[i] = operands_[operand]->numbers()[static_cast<size_t>(name - first_[operand])];
   }
   return result;

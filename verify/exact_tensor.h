@@ -1,5 +1,5 @@
-// A tensor of a program in exact arithmetic: numbers for floats, and integers and booleans as they are. Plain values;
-// any thread.
+// A tensor of a program in exact arithmetic: exact numbers for floats, and integers and booleans as they are. Integers
+// of 8 bits are exact numbers too, because gradients travel as such. Plain values; any thread.
 
 #pragma once
 
@@ -9,6 +9,9 @@
 #include "verify/exact.h"
 
 namespace lockstep::verify {
+
+// True if elements of the dtype are exact numbers.
+inline bool IsExact(DType dtype) { return IsFloat(dtype) || dtype == DType::kI8; }
 
 class ExactTensor {
  public:
@@ -21,10 +24,10 @@ class ExactTensor {
   const TensorType& type() const { return type_; }
   const Shape& shape() const { return type_.shape; }
   DType dtype() const { return type_.dtype; }
-  bool is_exact() const { return IsFloat(type_.dtype); }
+  bool is_exact() const { return IsExact(type_.dtype); }
   size_t size() const { return static_cast<size_t>(type_.num_elements()); }
 
-  // The elements of a float dtype, in row-major order.
+  // The elements that are exact numbers, in row-major order.
   std::vector<Exact>& numbers() { return numbers_; }
   const std::vector<Exact>& numbers() const { return numbers_; }
   // The elements of another dtype.
@@ -43,7 +46,7 @@ class ExactTensor {
 
 // Applies a movement of elements that is defined for tensors to exact ones. Each element of an operand becomes a name,
 // an f64; `move` computes tensors of names; and names become the elements again. Elements of a result that are no name,
-// such as padding, are numbers as they are. Operands and results that are not of floats keep their elements.
+// such as padding, are numbers as they are. Operands and results that are not of exact numbers keep their elements.
 class Names {
  public:
   // The operand with names for its elements.

@@ -5,6 +5,7 @@
 
 #include "core/builder.h"
 #include "core/ops/scan.h"
+#include "verify/axioms.h"
 #include "verify/exact_interpreter.h"
 
 namespace lockstep::verify {
@@ -20,7 +21,7 @@ const std::map<std::string_view, MeaningFn>& Table() {
   return table;
 }
 
-bool HasFloats(const Meaning& m) {
+bool HasExactNumbers(const Meaning& m) {
   for (size_t i = 0; i < m.num_operands(); ++i) {
     if (m.operand(i).is_exact()) return true;
   }
@@ -59,6 +60,7 @@ absl::Status Generate(Meaning& m) {
 
 // A random function of the elements, and of the attributes.
 absl::Status RandomElementwise(Meaning& m) {
+  if (!m.result().is_exact()) return Unimplemented() << m.op().name() << " of " << m.operand(0).type();
   std::string name = m.op().name();
   for (const auto& [key, value] : m.attributes()) name += " " + key + "=" + AttributeToString(value);
   for (size_t i = 0; i < m.result().size(); ++i) {
@@ -87,7 +89,8 @@ absl::Status RunFusion(Meaning& m) {
 ExactTensor PartOf(const ExactTensor& stack, const TensorType& type, int64_t position) {
   ExactTensor part(type);
   const size_t size = part.size(), first = static_cast<size_t>(position) * size;
-  if (part.is_exact()) std::copy_n(stack.numbers().begin() + static_cast<std::ptrdiff_t>(first), size, part.numbers().begin());
+  if (part.is_exact())
+    std::copy_n(stack.numbers().begin() + static_cast<std::ptrdiff_t>(first), size, part.numbers().begin());
   else
     std::copy_n(stack.integers().bytes() + first * SizeOf(type.dtype), size * SizeOf(type.dtype),
                 part.integers().mutable_bytes());
@@ -96,7 +99,8 @@ ExactTensor PartOf(const ExactTensor& stack, const TensorType& type, int64_t pos
 
 void PutPart(const ExactTensor& part, int64_t position, ExactTensor& stack) {
   const size_t size = part.size(), first = static_cast<size_t>(position) * size;
-  if (part.is_exact()) std::copy_n(part.numbers().begin(), size, stack.numbers().begin() + static_cast<std::ptrdiff_t>(first));
+  if (part.is_exact())
+    std::copy_n(part.numbers().begin(), size, stack.numbers().begin() + static_cast<std::ptrdiff_t>(first));
   else
     std::copy_n(part.integers().bytes(), size * SizeOf(part.dtype()),
                 stack.integers().mutable_bytes() + first * SizeOf(part.dtype()));
@@ -129,7 +133,7 @@ absl::StatusOr<Graph> Decomposition(const Node& node) {
   for (size_t i = 0; i < node.operands().size(); ++i) {
     ASSIGN_OR_RETURN(inputs.emplace_back(), graph.AddInput("x" + std::to_string(i), node.operand(i).type()));
   }
-  ASSIGN_OR_RETURN(Node* copy, graph.Insert({&node.op(), inputs, node.attributes(), node.source(), {}}));
+  ASSIGN_OR_RETURN(Node * copy, graph.Insert({&node.op(), inputs, node.attributes(), node.source(), {}}));
   Builder builder(graph, copy);
   DecomposeContext context(*copy, builder);
   const std::vector<Value> results = node.op().decompose()(context);
@@ -153,9 +157,10 @@ absl::Status RunDecomposition(Meaning& m, const Node& node) {
 
 absl::Status Evaluate(Meaning& m, const Node& node) {
   const OpDef& op = m.op();
+  if (ApplyAxiom(node, m)) return absl::OkStatus();
   if (op.name() == "fusion") return RunFusion(m);
   if (op.name() == "scan") return RunScan(m);
-  if (!HasFloats(m)) return Generate(m);
+  if (!HasExactNumbers(m)) return Generate(m);
   if (const auto row = Table().find(op.name()); row != Table().end()) return row->second(m);
   if (op.has_trait(kGenerator) || op.name() == "constant") return Generate(m);
   if (op.has_trait(kMovement)) return Move(m);
@@ -205,7 +210,8 @@ absl::StatusOr<std::vector<std::vector<ExactTensor>>> EvaluateExactlyAcrossRanks
   const bool reduces = node.op().collective() && TraitsOf(*node.op().collective()).reduces;
   if (reduces) {
     const ReduceKind kind = *ReduceKindFromName(node.attr<std::string>("kind"));
-    if (const auto wire = attributes.find("wire"); wire != attributes.end() && std::get<std::string>(wire->second) != "") {
+    if (const auto wire = attributes.find("wire");
+        wire != attributes.end() && std::get<std::string>(wire->second) != "") {
       assumptions.insert("gradients lose nothing on the wire");
       wire->second = std::string();
     }

@@ -34,10 +34,10 @@ class Meaning : public NodeContext {
       : NodeContext(op, attributes), operands_(operands), results_(results), assumptions_(assumptions) {}
   size_t num_operands() const { return operands_.size(); }
   const ExactTensor& operand(size_t i) const { return *operands_[i]; }
-  const std::vector<Exact>& x(size_t i = 0) const { return operands_[i]->numbers(); }  // of an operand of floats
+  const std::vector<Exact>& x(size_t i = 0) const { return operands_[i]->numbers(); }  // of an operand of exact numbers
   size_t num_results() const { return results_.size(); }
   ExactTensor& result(size_t i = 0) const { return results_[i]; }
-  std::vector<Exact>& y(size_t i = 0) const { return results_[i].numbers(); }  // of a result of floats
+  std::vector<Exact>& y(size_t i = 0) const { return results_[i].numbers(); }  // of a result of exact numbers
   void Assume(std::string assumption) const { assumptions_.insert(std::move(assumption)); }
   Assumptions& assumptions() const { return assumptions_; }
 
@@ -54,7 +54,7 @@ std::map<std::string_view, MeaningFn> ElementwiseMeanings();
 std::map<std::string_view, MeaningFn> ReductionMeanings();  // and sums at positions that data or windows give
 std::map<std::string_view, MeaningFn> ProductMeanings();    // matrix products and convolutions
 std::map<std::string_view, MeaningFn> PoolMeanings();
-std::map<std::string_view, MeaningFn> OrderMeanings();      // argmax, argmin, top_k
+std::map<std::string_view, MeaningFn> OrderMeanings();  // argmax, argmin, top_k
 
 // Evaluates a node that is not a collective on one rank.
 absl::StatusOr<std::vector<ExactTensor>> EvaluateExactly(const Node& node,

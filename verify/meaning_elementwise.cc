@@ -110,13 +110,27 @@ absl::Status StopGradient(Meaning& m) {
 
 std::map<std::string_view, MeaningFn> ElementwiseMeanings() {
   return {
-      {"neg", Unary<Negative>},         {"abs", Unary<Magnitude>},        {"sign", Unary<Sign>},
-      {"exp", Unary<Exponential>},      {"log", Unary<Logarithm>},        {"log1p", Unary<LogarithmOfOnePlus>},
-      {"sqrt", Unary<Root>},            {"rsqrt", Unary<ReciprocalRoot>}, {"softsign", Unary<Softsign>},
-      {"relu", Unary<Rectified>},       {"add", Binary<Sum>},             {"sub", Binary<Difference>},
-      {"mul", Binary<Product>},         {"div", Binary<Quotient>},        {"max", Binary<Larger>},
-      {"min", Binary<Smaller>},         {"pow", Binary<PowerOf>},         {"compare", Compare},
-      {"select", Select},               {"convert", Convert},             {"stop_gradient", StopGradient},
+      {"neg", Unary<Negative>},
+      {"abs", Unary<Magnitude>},
+      {"sign", Unary<Sign>},
+      {"exp", Unary<Exponential>},
+      {"log", Unary<Logarithm>},
+      {"log1p", Unary<LogarithmOfOnePlus>},
+      {"sqrt", Unary<Root>},
+      {"rsqrt", Unary<ReciprocalRoot>},
+      {"softsign", Unary<Softsign>},
+      {"relu", Unary<Rectified>},
+      {"add", Binary<Sum>},
+      {"sub", Binary<Difference>},
+      {"mul", Binary<Product>},
+      {"div", Binary<Quotient>},
+      {"max", Binary<Larger>},
+      {"min", Binary<Smaller>},
+      {"pow", Binary<PowerOf>},
+      {"compare", Compare},
+      {"select", Select},
+      {"convert", Convert},
+      {"stop_gradient", StopGradient},
   };
 }
 

@@ -32,8 +32,7 @@ void ForEachWindow(const NodeContext& c, const Shape& x, const Shape& y, F windo
           taps_along(depth, d, [&](int64_t i) {
             taps_along(height, h, [&](int64_t j) {
               taps_along(width, w, [&](int64_t k) {
-                taps.push_back(
-                    static_cast<size_t>(((plane * depth.input + i) * height.input + j) * width.input + k));
+                taps.push_back(static_cast<size_t>(((plane * depth.input + i) * height.input + j) * width.input + k));
               });
             });
           });

@@ -139,10 +139,14 @@ absl::Status Scatter(Meaning& m) {
 
 std::map<std::string_view, MeaningFn> ReductionMeanings() {
   return {
-      {"reduce_sum", Reduce<ReduceKind::kSum>},        {"reduce_max", Reduce<ReduceKind::kMax>},
-      {"reduce_min", Reduce<ReduceKind::kMin>},        {"reduce_prod", Reduce<ReduceKind::kProd>},
-      {"cumulative_sum", Cumulate<ReduceKind::kSum>},  {"cumulative_prod", Cumulate<ReduceKind::kProd>},
-      {"scatter_sum", ScatterSum},                     {"overlap_add", OverlapAdd},
+      {"reduce_sum", Reduce<ReduceKind::kSum>},
+      {"reduce_max", Reduce<ReduceKind::kMax>},
+      {"reduce_min", Reduce<ReduceKind::kMin>},
+      {"reduce_prod", Reduce<ReduceKind::kProd>},
+      {"cumulative_sum", Cumulate<ReduceKind::kSum>},
+      {"cumulative_prod", Cumulate<ReduceKind::kProd>},
+      {"scatter_sum", ScatterSum},
+      {"overlap_add", OverlapAdd},
       {"scatter", Scatter},
   };
 }

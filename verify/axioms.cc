@@ -1,0 +1,43 @@
+#include "verify/axioms.h"
+
+#include <algorithm>
+
+namespace lockstep::verify {
+namespace {
+
+// max(E[x^2] - E[x]^2, 0) is E[x^2] - E[x]^2: a variance (passes/optimize/one_pass_statistics.h).
+bool IsClampOfVariance(const Node& node) {
+  if (!node.Is("max") || !node.operand(0).node->Is("sub")) return false;
+  const Node& square = *node.operand(0).node->operand(1).node;
+  return square.Is("mul") && square.operand(0) == square.operand(1);
+}
+
+// Rounding to the codes of the int8 wire (passes/distribute/quantize_wire.h).
+bool RoundsToWire(const Node& node) {
+  return node.Is("round") && !node.users().empty() &&
+         std::all_of(node.users().begin(), node.users().end(),
+                     [](const Node* user) { return user->Is("convert") && user->type().dtype == DType::kI8; });
+}
+
+struct Axiom {
+  bool (*applies)(const Node& node);  // the node's result is then its operand 0
+  const char* assumption;
+};
+
+constexpr Axiom kAxioms[] = {
+    {IsClampOfVariance, "a mean of squares is at least the square of the mean"},
+    {RoundsToWire, "codes of the int8 wire lose nothing"},
+};
+
+}  // namespace
+
+bool ApplyAxiom(const Node& node, Meaning& m) {
+  const auto axiom =
+      std::find_if(std::begin(kAxioms), std::end(kAxioms), [&](const Axiom& a) { return a.applies(node); });
+  if (axiom == std::end(kAxioms)) return false;
+  m.result() = m.operand(0);
+  m.Assume(axiom->assumption);
+  return true;
+}
+
+}  // namespace lockstep::verify

@@ -1,0 +1,15 @@
+// Laws of real numbers that do not hold in a field, and that passes rely on. Each is one row in axioms.cc: a pattern of
+// nodes, and what it means. A comparison that uses one reports it as an assumption. A pass that needs another law is
+// found as an error, since results then differ.
+
+#pragma once
+
+#include "core/graph.h"
+#include "verify/meaning.h"
+
+namespace lockstep::verify {
+
+// If a law applies to the node, writes the results of `m` by it and returns true.
+bool ApplyAxiom(const Node& node, Meaning& m);
+
+}  // namespace lockstep::verify
