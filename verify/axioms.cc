@@ -31,7 +31,17 @@ constexpr Axiom kAxioms[] = {
 
 }  // namespace
 
+Value StandsFor(const Node& node) {
+  if (!node.Is("bitcast") || !node.operand(0).node->Is("bitcast")) return {};
+  const Value origin = node.operand(0).node->operand(0);
+  return origin.dtype() == node.type().dtype ? origin : Value();
+}
+
 bool ApplyAxiom(const Node& node, Meaning& m) {
+  if (node.Is("bitcast") && m.operand(0).is_exact()) {  // its bits are known only to the bitcast back
+    m.Assume("the bits of a float matter only when they become that float again");
+    return true;
+  }
   const auto axiom =
       std::find_if(std::begin(kAxioms), std::end(kAxioms), [&](const Axiom& a) { return a.applies(node); });
   if (axiom == std::end(kAxioms)) return false;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <sstream>
 #include <unordered_map>
+#include <utility>
 
 #include "core/local_part.h"
 #include "core/local_types.h"
@@ -189,16 +190,19 @@ absl::Status Reference::Check(const Graph& given) {
 
 absl::Status RunPassesChecked(const std::vector<passes::Pass>& passes, Graph& graph, passes::PassDebug debug,
                               uint64_t seed, Assumptions* assumptions) {
+  Graph copy = graph.Clone();
   ASSIGN_OR_RETURN(Reference reference, Reference::Of(graph, seed));
-  absl::Status found;
-  const auto on_change = debug.on_change;
-  debug.on_change = [&](const passes::Pass& pass, const std::string& before, const Graph& after) {
-    if (on_change) on_change(pass, before, after);
+  RETURN_IF_ERROR(passes::RunPasses(passes, graph, debug));
+  absl::Status found = reference.Check(graph);
+  if (assumptions != nullptr) *assumptions = reference.assumptions();
+  if (found.ok()) return found;
+  const absl::Status at_the_end = std::exchange(found, absl::OkStatus());
+  debug = {};
+  debug.on_change = [&](const passes::Pass& pass, const std::string&, const Graph& after) {
     if (found.ok()) found = Annotate(reference.Check(after), "pass " + pass.name);
   };
-  RETURN_IF_ERROR(passes::RunPasses(passes, graph, debug));
-  if (assumptions != nullptr) *assumptions = reference.assumptions();
-  return found;
+  RETURN_IF_ERROR(passes::RunPasses(passes, copy, debug));
+  return found.ok() ? at_the_end : found;
 }
 
 }  // namespace lockstep::verify

@@ -45,8 +45,9 @@ class Reference {
   Assumptions assumptions_;
 };
 
-// Runs `passes` on `graph`, which has no mesh, as passes::RunPasses does, and compares with the graph as it was after
-// each pass that changed it. An error names the first pass after which results differ. `assumptions` may be null.
+// Runs `passes` on `graph`, which has no mesh, as passes::RunPasses does, and compares the result with the graph as it
+// was. If they differ, the passes run once more to find the first after which they do, which the error names.
+// `assumptions` may be null.
 absl::Status RunPassesChecked(const std::vector<passes::Pass>& passes, Graph& graph, passes::PassDebug debug = {},
                               uint64_t seed = 1, Assumptions* assumptions = nullptr);
 

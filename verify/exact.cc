@@ -172,6 +172,12 @@ Exact Exact::Exp() const {
   return Exact(kRootOfUnity.Power(exponent_.value()), Exponent()).WithoutExponent();
 }
 
+Exact ExactProducts::total() const {
+  Exact sum(base_.total(), exponent_.total());
+  sum.has_exponent_ = has_exponent_;
+  return sum + other_;
+}
+
 uint64_t Exact::Hash() const {
   return is_finite() ? MixedBits(base_.value()) : MixedBits(~static_cast<uint64_t>(kind_));
 }

@@ -67,6 +67,7 @@ class Exact {
   uint64_t Hash() const;
 
  private:
+  friend class ExactProducts;
   enum class Kind : uint8_t { kFinite, kInfinity, kMinusInfinity, kNaN };
   explicit constexpr Exact(Kind kind) : kind_(kind) {}
   Exact(Base base, Exponent exponent) : base_(base), exponent_(exponent) {}
@@ -77,6 +78,25 @@ class Exact {
   Exponent exponent_;
   bool has_exponent_ = true;
   Kind kind_ = Kind::kFinite;
+};
+
+// A sum of products, such as an element of a matrix product. Equal to the sum of `a * b`.
+class ExactProducts {
+ public:
+  void Add(const Exact& a, const Exact& b) {
+    if (!a.is_finite() || !b.is_finite()) return AddOther(a * b);
+    base_.Add(a.base_, b.base_);
+    exponent_.Add(a.exponent_, b.exponent_);
+    has_exponent_ = has_exponent_ && a.has_exponent_ && b.has_exponent_;
+  }
+  Exact total() const;
+
+ private:
+  void AddOther(const Exact& product) { other_ = other_ + product; }
+  Base::Products base_;
+  Exponent::Products exponent_;
+  bool has_exponent_ = true;
+  Exact other_;
 };
 
 // The random function `name` of these numbers, one of many, which `key` selects.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/op_def.h"
+#include "verify/axioms.h"
 
 namespace lockstep::verify {
 namespace {
@@ -59,6 +60,10 @@ absl::StatusOr<ExactValues> RunExactly(const Graph& graph, const std::vector<Ran
   ExactValues values;
   for (size_t i = 0; i < graph.inputs().size(); ++i) values[graph.inputs()[i].value] = inputs[i];
   for (const Node& node : graph.nodes()) {
+    if (const Value origin = StandsFor(node)) {
+      values[const_cast<Node&>(node).result()] = values.at(origin);
+      continue;
+    }
     Operands operands(static_cast<size_t>(graph.num_ranks()));
     for (Value operand : node.operands()) {
       const RankTensors& tensors = values.at(operand);

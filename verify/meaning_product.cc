@@ -1,5 +1,7 @@
 // Matrix products and convolutions.
 
+#include <algorithm>
+
 #include "core/ops/matmul.h"
 #include "core/ops/window.h"
 #include "verify/meaning.h"
@@ -20,9 +22,9 @@ absl::Status MatMul(Meaning& m) {
     const Exact* b = m.x(1).data() + batch * columns * contracted;
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < columns; ++j) {
-        Exact sum;
-        for (int64_t k = 0; k < contracted; ++k) sum += a[i * a_row + k * a_sum] * b[j * b_column + k * b_sum];
-        m.y()[static_cast<size_t>(batch * size + i * columns + j)] = sum;
+        ExactProducts sum;
+        for (int64_t k = 0; k < contracted; ++k) sum.Add(a[i * a_row + k * a_sum], b[j * b_column + k * b_sum]);
+        m.y()[static_cast<size_t>(batch * size + i * columns + j)] = sum.total();
       }
     }
   }
@@ -71,22 +73,30 @@ void ForEachTerm(const NodeContext& c, const Shape& x, const Shape& filter, cons
   }
 }
 
-absl::Status Convolution(Meaning& m) {
-  ForEachTerm(m, m.operand(0).shape(), m.operand(1).shape(), m.result().shape(),
-              [&](size_t x, size_t filter, size_t y) { m.y()[y] += m.x(0)[x] * m.x(1)[filter]; });
+absl::Status Total(const std::vector<ExactProducts>& sums, std::vector<Exact>& totals) {
+  std::transform(sums.begin(), sums.end(), totals.begin(), [](const ExactProducts& sum) { return sum.total(); });
   return absl::OkStatus();
+}
+
+absl::Status Convolution(Meaning& m) {
+  std::vector<ExactProducts> sums(m.y().size());
+  ForEachTerm(m, m.operand(0).shape(), m.operand(1).shape(), m.result().shape(),
+              [&](size_t x, size_t filter, size_t y) { sums[y].Add(m.x(0)[x], m.x(1)[filter]); });
+  return Total(sums, m.y());
 }
 
 absl::Status ConvolutionGradInput(Meaning& m) {
+  std::vector<ExactProducts> sums(m.y().size());
   ForEachTerm(m, m.result().shape(), m.operand(0).shape(), m.operand(1).shape(),
-              [&](size_t x, size_t filter, size_t y) { m.y()[x] += m.x(0)[filter] * m.x(1)[y]; });
-  return absl::OkStatus();
+              [&](size_t x, size_t filter, size_t y) { sums[x].Add(m.x(0)[filter], m.x(1)[y]); });
+  return Total(sums, m.y());
 }
 
 absl::Status ConvolutionGradFilter(Meaning& m) {
+  std::vector<ExactProducts> sums(m.y().size());
   ForEachTerm(m, m.operand(0).shape(), m.result().shape(), m.operand(1).shape(),
-              [&](size_t x, size_t filter, size_t y) { m.y()[filter] += m.x(0)[x] * m.x(1)[y]; });
-  return absl::OkStatus();
+              [&](size_t x, size_t filter, size_t y) { sums[filter].Add(m.x(0)[x], m.x(1)[y]); });
+  return Total(sums, m.y());
 }
 
 }  // namespace

@@ -43,6 +43,22 @@ class Residue {
   // Requires an element other than zero (Fermat).
   constexpr Residue Inverse() const { return Power(kPrime - 2); }
 
+  // A sum of products, reduced once for many terms.
+  class Products {
+   public:
+    void Add(Residue a, Residue b) {
+      waiting_ += static_cast<Wide>(a.form_) * b.form_;
+      if (++terms_ == kTerms) total_ = total(), waiting_ = 0, terms_ = 0;
+    }
+    Residue total() const { return total_ + Residue(Reduce(waiting_)); }
+
+   private:
+    static constexpr int kTerms = 64;  // so many products are below kPrime * 2^64
+    Wide waiting_ = 0;
+    int terms_ = 0;
+    Residue total_;
+  };
+
  private:
   static_assert(kPrime % 2 == 1 && kPrime < (uint64_t{1} << 58));
   explicit constexpr Residue(uint64_t form) : form_(form) {}
