@@ -58,7 +58,7 @@ struct CompileOptions : Strategy {
   uint64_t memory_limit = 0;    // bytes of a rank (memory_limit.h); 0: no limit
   int64_t check_every = 512;    // (ExecutorOptions)
   bool profile = false;         // (ExecutorOptions)
-  bool verify = false;          // compares programs in exact arithmetic after each pass (verify/compare_programs.h)
+  bool verify = false;          // compares with one rank in exact arithmetic (verify/compare_programs.h)
   passes::PassDebug debug;      // with a directory for reproducers, a failure after the passes writes one too
 };
 

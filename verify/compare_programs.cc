@@ -16,31 +16,38 @@ namespace {
 
 // --- Inputs ----------------------------------------------------------------------------------------------------------
 
-// The extent of what operand `i` of the node, integers, gives positions or classes of; null if of nothing.
-std::optional<int64_t> PositionsIn(const Node& node, size_t i) {
-  const auto extent = [&](size_t operand, int64_t dim) { return node.operand(operand).shape()[dim]; };
-  if ((node.Is("gather") || node.Is("scatter")) && i == 1) return extent(0, node.attr<int64_t>("dim"));
-  if (node.Is("scatter_sum") && i == 0) return node.attr<int64_t>("size");
-  if (node.Is("softmax_cross_entropy") && i == 1) return extent(0, 1);
-  if (node.Is("within")) return node.attr<int64_t>("high");
-  return std::nullopt;
+constexpr int64_t kLargestInteger = 4;  // of an input that no op restricts
+
+std::vector<int64_t> LimitsOfIntegers(const Graph& graph);
+
+// For each operand of the node, one more than the largest integer that it accepts: a position, a class.
+std::vector<int64_t> LimitsOfOperands(const Node& node) {
+  std::vector<int64_t> limits(node.operands().size(), kLargestInteger + 1);
+  const auto extent = [&](int64_t dim) { return node.operand(0).shape()[dim]; };
+  if (node.Is("gather") || node.Is("scatter")) limits[1] = extent(node.attr<int64_t>("dim"));
+  if (node.Is("scatter_sum")) limits[0] = node.attr<int64_t>("size");
+  if (node.Is("softmax_cross_entropy")) limits[1] = extent(1);
+  if (node.Is("within")) limits[0] = node.attr<int64_t>("high");
+  for (const auto& [name, value] : node.attributes()) {
+    if (const Region* region = std::get_if<Region>(&value)) limits = LimitsOfIntegers(region->graph());
+  }
+  return limits;
 }
 
-// For each input of integers, one more than the largest that all ops accept which use it, or integers made of it.
+// For each input of a graph, one more than the largest integer that all ops accept which use it, or integers made of
+// it.
 std::vector<int64_t> LimitsOfIntegers(const Graph& graph) {
-  constexpr int64_t kDefault = 5;
   std::unordered_map<Value, std::set<size_t>, ValueHash> made_of;  // the inputs that a value of integers is made of
-  std::vector<int64_t> limits(graph.inputs().size(), kDefault);
+  std::vector<int64_t> limits(graph.inputs().size(), kLargestInteger + 1);
   for (size_t i = 0; i < graph.inputs().size(); ++i) {
     if (IsInteger(graph.inputs()[i].value.dtype())) made_of[graph.inputs()[i].value] = {i};
   }
   for (const Node& node : graph.nodes()) {
     std::set<size_t> inputs;
+    const std::vector<int64_t> of_operands = LimitsOfOperands(node);
     for (size_t i = 0; i < node.operands().size(); ++i) {
       const std::set<size_t>& of_operand = made_of[node.operand(i)];
-      if (const auto extent = PositionsIn(node, i)) {
-        for (size_t input : of_operand) limits[input] = std::min(limits[input], *extent);
-      }
+      for (size_t input : of_operand) limits[input] = std::min(limits[input], of_operands[i]);
       inputs.insert(of_operand.begin(), of_operand.end());
     }
     for (size_t i = 0; i < node.num_results(); ++i) {
@@ -169,17 +176,26 @@ absl::Status Reference::Check(const Graph& given) {
     break;
   }
   if (wrong.empty()) return absl::OkStatus();
-  // The first value that differs from the one of its name. Names are unique in a graph, and passes keep them.
+  // The first value that differs from the one of its name, which passes keep, or from that of its operand if a
+  // collective moved it.
   std::unordered_map<std::string, Value> by_name;
   for (const Node& node : program_->nodes()) {
     for (size_t i = 0; i < node.num_results(); ++i) by_name[node.result_name(i)] = const_cast<Node&>(node).result(i);
   }
+  for (const Input& input : program_->inputs()) by_name[input.name()] = input.value;
+  ValueMap expected;
+  for (const Input& input : program.inputs()) {
+    if (by_name.contains(input.name())) expected[input.value] = by_name[input.name()];
+  }
   for (const Node& node : program.nodes()) {
     for (size_t i = 0; i < node.num_results(); ++i) {
-      const auto expected = by_name.find(node.result_name(i));
-      if (expected == by_name.end()) continue;
       const Value value = const_cast<Node&>(node).result(i);
-      const std::vector<int64_t> ranks = differing(value, node.placements(i), expected->second);
+      const auto named = by_name.find(node.result_name(i));
+      if (named != by_name.end()) expected[value] = named->second;
+      else if (node.op().has_trait(kOneRankIdentity) && expected.contains(node.operand(i)))
+        expected[value] = expected[node.operand(i)];
+      else continue;
+      const std::vector<int64_t> ranks = differing(value, node.placements(i), expected[value]);
       if (ranks.empty()) continue;
       return FailedPrecondition() << wrong << " differs from that of one rank; the first value that does is the result "
                                   << "of " << node.Describe() << RankList(ranks, program.num_ranks());

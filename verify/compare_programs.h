@@ -27,10 +27,10 @@ class Reference {
   // Runs `program`, which was made of the reference by passes: without a mesh, placed or local. Each rank gets its part
   // of the reference's inputs, and zeros for states that only `program` has. Returns an error if a result on some rank
   // is not that rank's part of the reference's result. It names the first value of `program` that differs from the
-  // value of the same name, its node, its operands, and the ranks:
+  // value of the same name, the node that computed it, and the ranks:
   //
-  //   results differ from those of one rank: the first value that does is %dw.1: f32[784,10] on ranks 0 to 3:
-  //     %dw.1 = all_reduce %dw {axis=data, kind=mean} : f32[784,10]
+  //   state w on all 4 ranks differs from that of one rank; the first value that does is the result of all_reduce %dw.1
+  //   on all 4 ranks
   absl::Status Check(const Graph& program);
 
   // What the comparisons so far took for granted.

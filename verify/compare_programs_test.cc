@@ -1,14 +1,14 @@
 #include "verify/compare_programs.h"
 
+#include <algorithm>
+
+#include "core/op_def.h"
 #include "core/printer.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "passes/pipeline.h"
 
 namespace lockstep::verify {
 namespace {
-
-using testing::HasSubstr;
 
 constexpr char kStep[] = R"(
 graph @step(%x: f32[8,6] split(0), %dz: f32[8,4] split(0), state %w: f32[6,4]) -> (%w: f32[6,4]) {
@@ -30,22 +30,62 @@ TEST(RunPassesChecked, AcceptsAPipeline) {
   }
 }
 
-TEST(Reference, NamesTheFirstValueThatDiffers) {
-  const auto graph = ParseGraph(kStep);
-  ASSERT_TRUE(graph.ok()) << graph.status();
-  auto reference = Reference::Of(*graph);
-  ASSERT_TRUE(reference.ok()) << reference.status();
-  const auto wrong = ParseGraph(R"(
+// A placed program of four ranks whose gradient is summed, with one line replaced.
+absl::Status CheckWith(const std::string& from, const std::string& to) {
+  std::string text = R"(
 mesh {data=4}
 graph @step(%x: f32[8,6] split(0), %dz: f32[8,4] split(0), state %w: f32[6,4]) -> (%w: f32[6,4]) {
-  %dw = matmul %x, %dz {transpose_a=true} : f32[6,4] local
-  %dw.1 = all_reduce %dw {axis=data, kind=mean} : f32[6,4]
+  %dw = matmul %x, %dz {transpose_a=true} : f32[6,4] partial(sum)
+  %dw.1 = all_reduce %dw {axis=data, kind=sum} : f32[6,4]
   %w1 = sgd %w, %dw.1 {learning_rate=0.1} : f32[6,4]
   return %w1
 }
-)");
-  ASSERT_TRUE(wrong.ok()) << wrong.status();
-  EXPECT_THAT(reference->Check(*wrong).message(), HasSubstr("%w1"));
+)";
+  const size_t at = text.find(from);
+  LOCKSTEP_CHECK(at != std::string::npos) << from;
+  text.replace(at, from.size(), to);
+  auto reference = Reference::Of(*ParseGraph(kStep));
+  LOCKSTEP_CHECK(reference.ok()) << reference.status();
+  const auto program = ParseGraph(text);
+  LOCKSTEP_CHECK(program.ok()) << program.status();
+  return reference->Check(*program);
+}
+
+TEST(Reference, AcceptsTheProgramOfFourRanks) { EXPECT_TRUE(CheckWith("return", "return").ok()); }
+
+TEST(Reference, NamesTheFirstValueThatDiffers) {
+  const std::string all = " on all 4 ranks", state = "state w" + all + " differs from that of one rank; ";
+  const auto first = [&](const std::string& node) {
+    return state + "the first value that does is the result of " + node;
+  };
+  EXPECT_EQ(CheckWith("data, kind=sum", "data, kind=mean").message(), first("all_reduce %dw.1" + all));
+  EXPECT_EQ(CheckWith("sgd %w, %dw.1", "sgd %w, %dw").message(), first("sgd %w1" + all));
+  EXPECT_EQ(CheckWith("learning_rate=0.1", "learning_rate=0.2").message(), first("sgd %w1" + all));
+}
+
+// A pass that makes one mistake in what the passes before it made.
+passes::Pass Mistake(const std::string& op, const std::string& attribute, Attribute value) {
+  return {"mistake", [=](Graph& graph) -> absl::StatusOr<bool> {
+            for (Node& node : graph.nodes()) {
+              if (node.Is(op)) return graph.SetAttribute(&node, attribute, value).ok();
+            }
+            return InvalidArgument() << "there is no " << op;
+          }};
+}
+
+TEST(RunPassesChecked, NamesThePass) {
+  const auto graph = ParseGraph(kStep);
+  passes::PipelineOptions options;
+  options.ranks = options.mesh = Mesh({{"data", 4}});
+  options.supports = [](const Node& node) { return !node.op().has_trait(kOptimizer); };
+  std::vector<passes::Pass> pipeline = passes::MakePipeline(options);
+  const auto distribute = std::find_if(pipeline.begin(), pipeline.end(),
+                                       [](const passes::Pass& pass) { return pass.name == "distribute"; });
+  pipeline.insert(distribute + 1, Mistake("sgd", "learning_rate", 0.3));
+  Graph copy = graph->Clone();
+  EXPECT_EQ(RunPassesChecked(pipeline, copy).message(),
+            "pass mistake: state w on all 4 ranks differs from that of one rank; the first value that does is the "
+            "result of sgd %w1 on all 4 ranks");
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ double Rounded(double value, DType dtype) {
 // below 2^53.
 std::optional<Fraction> SimplestFraction(double value, DType dtype) {
   constexpr double kLargest = 9007199254740992.0;
+  if (value >= kLargest) return std::nullopt;
   double before_numerator = 1, before_denominator = 0, numerator = std::floor(value), denominator = 1;
   long double rest = static_cast<long double>(value) - static_cast<long double>(numerator);
   for (int i = 0; i < 64; ++i) {

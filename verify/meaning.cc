@@ -76,11 +76,12 @@ absl::Status RandomElementwise(Meaning& m) {
   return absl::OkStatus();
 }
 
-absl::Status RunFusion(Meaning& m) {
+// Runs the graph in the attribute `body` on the operands.
+absl::Status RunRegion(Meaning& m, std::string_view body) {
   std::vector<ExactTensor> inputs;
   for (size_t i = 0; i < m.num_operands(); ++i) inputs.push_back(m.operand(i));
   ASSIGN_OR_RETURN(std::vector<ExactTensor> results,
-                   RunExactlyOnOneRank(m.attr<Region>("body").graph(), inputs, m.assumptions()));
+                   RunExactlyOnOneRank(m.attr<Region>(body).graph(), inputs, m.assumptions()));
   for (size_t i = 0; i < results.size(); ++i) m.result(i) = std::move(results[i]);
   return absl::OkStatus();
 }
@@ -158,7 +159,8 @@ absl::Status RunDecomposition(Meaning& m, const Node& node) {
 absl::Status Evaluate(Meaning& m, const Node& node) {
   const OpDef& op = m.op();
   if (ApplyAxiom(node, m)) return absl::OkStatus();
-  if (op.name() == "fusion") return RunFusion(m);
+  if (op.name() == "fusion") return RunRegion(m, "body");
+  if (op.name() == "pull") return RunRegion(m, "update");
   if (op.name() == "scan") return RunScan(m);
   if (!HasExactNumbers(m)) return Generate(m);
   if (const auto row = Table().find(op.name()); row != Table().end()) return row->second(m);
@@ -203,6 +205,11 @@ absl::StatusOr<std::vector<ExactTensor>> EvaluateExactly(const Node& node,
 
 absl::StatusOr<std::vector<std::vector<ExactTensor>>> EvaluateExactlyAcrossRanks(
     const Node& node, const std::vector<std::vector<const ExactTensor*>>& given, Assumptions& assumptions) {
+  if (node.Is("push")) {
+    ExactTensor sum(node.type());
+    for (size_t at = 0; at < sum.size(); ++at) sum.numbers()[at] = Reduced(ReduceKind::kSum, given, 0, at);
+    return std::vector<std::vector<ExactTensor>>(given.size(), {sum});
+  }
   // A reduction of floats first computes the reduced operands; the rest of it is a movement, of the first rank's.
   std::vector<std::vector<const ExactTensor*>> operands = given;
   std::vector<ExactTensor> reduced;

@@ -52,11 +52,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "tune": {"tune": True},
     "memory_limit": {"memory_limit": 1 << 24},
     "profile": {"profile": True},
+    "verify": {"verify": True},
 }
 ELSEWHERE = {"graph", "backend", "world", "isa"}
 # These leave the program of this step as it is: the first is the default mesh, the small step fits one bucket, what is
-# replicated is only not refused, tf32 and tune are of GPUs, and the others are about runs.
-UNCHANGED = {"mesh data", "buckets", "replicated", "tf32", "tune", "check_every", "memory_limit", "profile"}
+# replicated is only not refused, tf32 and tune are of GPUs, verify only compares, and the others are about runs.
+UNCHANGED = {"mesh data", "buckets", "replicated", "tf32", "tune", "check_every", "memory_limit", "profile", "verify"}
 
 
 def step_of(options: Mapping[str, Any]) -> ls.Graph:

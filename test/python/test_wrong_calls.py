@@ -101,6 +101,7 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: ls.compile(mlp(), replicated=wrong), []),
     (lambda wrong: ls.compile(mlp(), tf32=wrong), []),
     (lambda wrong: ls.compile(mlp(), tune=wrong), []),
+    (lambda wrong: ls.compile(mlp(), verify=wrong), []),
     (lambda wrong: ls.compile(mlp(), memory_limit=wrong), [None]),
     (lambda wrong: ls.compile(mlp(), profile=wrong), []),
     (lambda wrong: ls.distribute(wrong, {"data": 2}), []),

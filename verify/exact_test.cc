@@ -1,0 +1,118 @@
+#include "verify/exact.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace lockstep::verify {
+namespace {
+
+std::vector<Exact> Samples() {
+  std::vector<Exact> samples = {Exact(), Exact::Of(1), Exact::Of(-1), Exact::Of(1'000'003),
+                                Exact::Of(1) / Exact::Of(3)};
+  for (uint64_t i = 0; i < 20; ++i) samples.push_back(Exact::Random(i));
+  return samples;
+}
+
+TEST(PrimeField, MultipliesAsWideIntegersDo) {
+  constexpr uint64_t kPrime = kBasePrime;
+  uint64_t bits = 1;
+  for (int i = 0; i < 1000; ++i) {
+    const uint64_t a = (bits = MixedBits(bits)) % kPrime, b = (bits = MixedBits(bits)) % kPrime;
+    const Base product = Base::Of(static_cast<int64_t>(a)) * Base::Of(static_cast<int64_t>(b));
+    EXPECT_EQ(product.value(), static_cast<uint64_t>(static_cast<Wide>(a) * b % kPrime));
+    EXPECT_EQ(Base::Of(static_cast<int64_t>(a)).value(), a);
+  }
+  EXPECT_EQ(Base::Of(-1).value(), kPrime - 1);
+}
+
+TEST(PrimeField, SumsOfProductsOfAnyLength) {
+  for (int terms : {0, 1, 63, 64, 65, 1000}) {
+    Base expected;
+    Base::Products sum;
+    for (int i = 0; i < terms; ++i) {
+      const Base a = Base::OfBits(MixedBits(static_cast<uint64_t>(i))), b = -Base::Of(i + 1);
+      expected = expected + a * b;
+      sum.Add(a, b);
+    }
+    EXPECT_EQ(sum.total(), expected) << terms;
+  }
+}
+
+TEST(Exact, IsAField) {
+  for (const Exact& a : Samples()) {
+    for (const Exact& b : Samples()) {
+      EXPECT_EQ(a + b, b + a);
+      EXPECT_EQ(a - b, -(b - a));
+      EXPECT_EQ((a + b) * (a - b), a * a - b * b);
+      if (!b.is_zero()) {
+        EXPECT_EQ(a / b * b, a);
+      }
+    }
+  }
+  EXPECT_TRUE((Exact::Of(1) / Exact()).is_nan());
+}
+
+TEST(Exact, ExponentialsOfSumsAreProducts) {
+  for (const Exact& a : Samples()) {
+    for (const Exact& b : Samples()) EXPECT_EQ((a + b).Exp(), a.Exp() * b.Exp());
+  }
+  EXPECT_EQ(Exact().Exp(), Exact::Of(1));
+  EXPECT_EQ(Exact::Infinity(true).Exp(), Exact());
+  EXPECT_FALSE(Exact::Of(1).Exp() == Exact::Of(2).Exp());
+  // No exponents of an exponential are known, so its exponential is a random function.
+  EXPECT_EQ(Exact::Of(1).Exp().Exp(), Exact::Of(1).Exp().Exp());
+}
+
+TEST(Exact, IsOrderedAntisymmetrically) {
+  const std::vector<Exact> samples = Samples();
+  for (const Exact& a : samples) {
+    EXPECT_FALSE(a < a);
+    EXPECT_TRUE(Exact::Infinity(true) < a && a < Exact::Infinity(false));
+    for (const Exact& b : samples) {
+      EXPECT_EQ(a < b, -b < -a);
+      if (!(a == b)) {
+        EXPECT_NE(a < b, b < a);
+      }
+    }
+  }
+  std::vector<Exact> sorted = samples;
+  std::sort(sorted.begin(), sorted.end());
+  EXPECT_TRUE(std::is_sorted(sorted.begin(), sorted.end()));
+}
+
+TEST(Exact, ReadsFloatsAsTheSimplestFraction) {
+  const auto fraction = [](int64_t a, int64_t b) { return Exact::Of(a) / Exact::Of(b); };
+  EXPECT_EQ(Exact::Of(0.1, DType::kF64), fraction(1, 10));
+  EXPECT_EQ(Exact::Of(static_cast<double>(0.1f), DType::kF32), fraction(1, 10));
+  EXPECT_EQ(Exact::Of(static_cast<double>(1.0f / 3), DType::kF32), fraction(1, 3));
+  EXPECT_EQ(Exact::Of(-2.5, DType::kF32), fraction(-5, 2));
+  EXPECT_EQ(Exact::Of(1e-8, DType::kF64), fraction(1, 100'000'000));
+  EXPECT_EQ(Exact::Of(0.299560546875, DType::kBF16), Exact::Of(0.299560546875, DType::kBF16));
+  EXPECT_EQ(Exact::Of(std::ldexp(1.0, 100), DType::kF64), Exact::Of(2).Power(100));
+  EXPECT_EQ(Exact::Of(std::ldexp(1.0, -100), DType::kF64), Exact::Of(1) / Exact::Of(2).Power(100));
+  EXPECT_TRUE(Exact::Of(std::numeric_limits<double>::quiet_NaN(), DType::kF64).is_nan());
+}
+
+TEST(Exact, SmallIntegersAreKnown) {
+  for (int64_t i : {0, 1, -1, 12345, -99999}) EXPECT_EQ(Exact::Of(i).small_integer(), i);
+  EXPECT_EQ((Exact::Of(1) / Exact::Of(2)).small_integer(), std::nullopt);
+  EXPECT_EQ(Exact::Random(3).small_integer(), std::nullopt);
+  EXPECT_EQ((Exact::Of(1) / Exact::Of(2) + Exact::Of(1) / Exact::Of(2)).small_integer(), 1);
+}
+
+TEST(RandomFunction, DependsOnNameKeyAndArguments) {
+  const Exact x = Exact::Random(1), y = Exact::Random(2);
+  EXPECT_EQ(RandomFunction("tanh", {x}), RandomFunction("tanh", {x}));
+  EXPECT_FALSE(RandomFunction("tanh", {x}) == RandomFunction("tanh", {y}));
+  EXPECT_FALSE(RandomFunction("tanh", {x}) == RandomFunction("erf", {x}));
+  EXPECT_FALSE(RandomFunction("tanh", {x}) == RandomFunction("tanh", {x}, 1));
+  EXPECT_FALSE(RandomFunction("pow", {x, y}) == RandomFunction("pow", {y, x}));
+  EXPECT_TRUE(RandomFunction("tanh", {Exact::NaN()}).is_nan());
+}
+
+}  // namespace
+}  // namespace lockstep::verify
