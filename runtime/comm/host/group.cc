@@ -17,7 +17,7 @@ namespace lockstep {
 Group::Group(GroupConfig config, absl::Duration timeout)
     : config_(std::move(config)),
       memory_(config_.one_process),
-      timeout_(timeout),
+      timeout_(absl::ToInt64Nanoseconds(timeout)),
       crowded_(size() > AvailableCores()),
       next_pulse_(absl::ToInt64Nanoseconds(SteadyNow())),
       beats_asked_(size()) {}
