@@ -37,7 +37,7 @@ def _shared_library_impl(ctx):
         inputs = [objects] + shared,
         # References within the library stay within it, as the compiler has assumed.
         arguments = [ctx.actions.args().add("-o", library).add(objects).add_all(shared)
-            .add_all(["-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,-soname," + ctx.attr.file])
+            .add_all(["-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,-s", "-Wl,-soname," + ctx.attr.file])
             .add_all(ctx.attr.linkopts).add_all(flags)],
         command = "PATH=/usr/bin:/bin g++ \"$@\"",
         mnemonic = "LinkShared",

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import lockstep as ls
+from document_code import blocks
 from ranks import MPI_ENVIRONMENT, run_in_threads
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +33,8 @@ def prefix(folder: Path) -> Path:
     # The installation is moved, as a package is.
     made = folder / "package"
     command = ["make", "--no-print-directory", "install", f"PREFIX={folder}/prefix", f"DESTDIR={made}"]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
     (made / str(folder / "prefix").lstrip("/")).rename(folder / "prefix")
     return folder / "prefix"
 
@@ -95,6 +97,11 @@ def run(program: Path, *launcher: str) -> tuple[list[np.float32], np.ndarray, in
 
 def test_the_files_have_the_version_of_the_package(prefix: Path) -> None:
     assert flags(prefix, "--modversion") == [ls.__version__]
+
+
+def test_the_page_shows_the_program() -> None:
+    (block,) = blocks("docs/cpp.md", "cpp")
+    assert block.code in (ROOT / "cpp_library/train.cc").read_text()
 
 
 def test_one_rank_computes_what_python_computes(program: Path, data: tuple[np.ndarray, np.ndarray]) -> None:
