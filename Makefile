@@ -36,6 +36,13 @@ build: setup ## Build the tools, and the Python package into python_bindings/loc
 	@cmp -s bazel-bin/python_bindings/_lockstep.so python_bindings/lockstep/_lockstep.so || \
 	  install -m 755 bazel-bin/python_bindings/_lockstep.so python_bindings/lockstep/_lockstep.so
 
+# Also for packages: `make install PREFIX=/usr DESTDIR=build/package`.
+PREFIX ?= /usr/local
+
+install: setup ## Install the library for C++ programs, its headers and its pkg-config file (PREFIX=/usr/local, DESTDIR=)
+	$(BAZEL) build $(BAZEL_FLAGS) //cpp_library
+	DESTDIR='$(DESTDIR)' .venv/bin/python cpp_library/install.py bazel-bin/cpp_library/liblockstep.so $(PREFIX)
+
 train: build ## Train LeNet on Fashion-MNIST on two ranks (ARGS="--epochs 1", RANKS=4, EXAMPLE=language)
 	mpirun -np $(RANKS) .venv/bin/python examples/$(EXAMPLE)/train.py $(ARGS)
 
@@ -125,4 +132,4 @@ clean: ## Remove the results of building and training (not .venv, not the cache)
 	rm -rf build
 	rm -f python_bindings/lockstep/_lockstep.so
 
-.PHONY: help setup build train test test-everything includes test-asan test-tsan mutants fuzz faults cuda-abi cuda-bundle wheel wheel-check bench scaling docs site format lint tidy clean
+.PHONY: help setup build install train test test-everything includes test-asan test-tsan mutants fuzz faults cuda-abi cuda-bundle wheel wheel-check bench scaling docs site format lint tidy clean

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import worker
-from contestant import Contestant, prepare, processor, require_pytorch
+from contestant import Contestant, links_ms, prepare, processor, require_pytorch
 
 sys.path.insert(0, str(worker.ROOT / "test/hosts"))
-from hosts import Hosts, bits_per_second, why_not
+from hosts import Hosts, why_not
 
 CONTESTANTS = ("lockstep", "lockstep-reduced", "lockstep-wire", "lockstep-int8", "lockstep-alone", "eager")
 STEPS = {"lenet": 30, "mlp": 2, "gpt": 1, "resnet50": 1}
@@ -43,7 +43,7 @@ def compare(model: str, hosts: Hosts, rate: str, rounds: int, steps: int) -> dic
             sent[name].append((hosts.sent_bytes(0) - before) / steps)
     gradient_bytes = contestants["lockstep"].last[0]["gradient_bytes"]
     result: dict[str, Any] = {
-        "links_ms": 1e3 * 8 * gradient_bytes * 2 * (number - 1) / number / bits_per_second(rate),
+        "links_ms": links_ms(gradient_bytes, number, rate),
         "contestants": {
             name: {
                 **contestant.measured(),

@@ -134,6 +134,14 @@ class Contestant:
         self._directory.cleanup()
 
 
+def links_ms(gradient_bytes: float, hosts: int, rate: str) -> float:
+    """Returns the least time in ms in which links of that rate reduce gradients of so many bytes on all hosts. Each link
+    carries 2 (hosts - 1) / hosts times the bytes in each direction."""
+    from hosts import bits_per_second
+
+    return 1e3 * 8 * gradient_bytes * 2 * (hosts - 1) / hosts / bits_per_second(rate)
+
+
 def prepare(model: str) -> None:
     """Exports the model and its batch in a separate process, as the workers of Lockstep do not need torch."""
     model = worker.network_of(model)

@@ -200,7 +200,11 @@ class PyTorch:
         return float(loss.detach())
 
     def report(self) -> dict[str, Any]:
-        return {"compile_seconds": self.compile_seconds}
+        gradients = [each.grad for each in self.module.parameters() if each.grad is not None]
+        return {
+            "compile_seconds": self.compile_seconds,
+            "gradient_bytes": sum(each.numel() * each.element_size() for each in gradients),
+        }
 
 
 def time_steps(step: Callable[[], float], count: int) -> list[float]:

@@ -17,10 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "backends/compile_and_load.h"
 #include "backends/option_table.h"
 #include "core/op_def.h"
 #include "python_bindings/bindings.h"
-#include "python_bindings/compile_model.h"
 #include "python_bindings/errors.h"
 #include "python_bindings/loaded_executable.h"
 #include "python_bindings/padded_rows.h"
@@ -74,16 +74,18 @@ passes::MeasuredStep MeasuredStepOf(const Measured& given) {
 }
 
 std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::string& backend, nb::object world,
-                                               const GivenOptions& options, const std::string& dump) {
+                                               LoadOptions options, std::string dump) {
   auto loaded = std::make_unique<LoadedExecutable>();
   loaded->communicator = nb::cast<Communicator*>(world);
   loaded->world = std::move(world);
   loaded->origin = model.origin;
   loaded->batches = BatchesOf(model.graph);
+  options.dump = std::move(dump);
   ReleasedGil released;
   const ExclusiveUse use(loaded->communicator->in_use());
   if (!use.ok()) ThrowIfError(use.Error("compile: the communicator"));
-  ThrowIfError(CompileAndLoad(*loaded, model, backend, options, dump));
+  static_cast<LoadedProgram&>(*loaded) =
+      ValueOrThrow(CompileAndLoad(model.graph, model.values, backend, std::move(options), *loaded->communicator));
   return loaded;
 }
 
@@ -133,31 +135,31 @@ void BindOptions(nb::module_& module) {
         return strategy->ToString();
       },
       "texts"_a);
-  nb::class_<GivenOptions>(module, "_CompileOptions", "The options of compile (backends/compile_options.h).")
+  nb::class_<LoadOptions>(module, "_CompileOptions", "The options of compile (backends/compile_and_load.h).")
       .def(nb::init<>())
       .def(
           "set",
-          [](GivenOptions& self, const std::vector<NamedText>& texts) {
+          [](LoadOptions& self, const std::vector<NamedText>& texts) {
             ThrowIfError(Annotate(SetOptions(CompileOptionTable(), texts, self), "compile"));
           },
           "texts"_a, "Sets options by their texts.")
       .def(
           "resolve",
-          [](GivenOptions& self, const Model& graph, const std::string& backend, const Communicator& world) {
+          [](LoadOptions& self, const Model& graph, const std::string& backend, const Communicator& world) {
             ThrowIfError(Resolve(self, graph.graph, backend, world));
           },
           "graph"_a, "backend"_a, "world"_a,
           "Sets the options that depend on the ranks. Raises an Error for options that no rank can compile.")
       .def_prop_ro("mesh",
-                   [](const GivenOptions& self) {
+                   [](const LoadOptions& self) {
                      std::vector<std::pair<std::string, int64_t>> axes;
                      for (const MeshAxis& axis : self.mesh.axes()) axes.emplace_back(axis.name, axis.size);
                      return axes;
                    })
-      .def_prop_ro("has_servers", [](const GivenOptions& self) { return self.servers.has_value(); })
+      .def_prop_ro("has_servers", [](const LoadOptions& self) { return self.servers.has_value(); })
       .def(
           "measured",
-          [](GivenOptions& self, const std::optional<Measured>& given) {
+          [](LoadOptions& self, const std::optional<Measured>& given) {
             if (given) self.measured = MeasuredStepOf(*given);
             else self.measured.reset();
           },
@@ -165,7 +167,7 @@ void BindOptions(nb::module_& module) {
           nb::sig("def measured(self, measured: tuple[collections.abc.Sequence[tuple[str, int, int, int]], "
                   "collections.abc.Mapping[str, collections.abc.Sequence[tuple[int, int]]]] | None) -> None"))
       .def(
-          "client", [](GivenOptions& self, ServerClient* client) { self.client = client; }, "client"_a,
+          "client", [](LoadOptions& self, ServerClient* client) { self.client = client; }, "client"_a,
           "Sets the connection of this worker to the servers.");
 }
 

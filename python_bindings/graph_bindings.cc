@@ -11,17 +11,13 @@
 #include "core/local_part.h"
 #include "core/local_types.h"
 #include "core/printer.h"
-#include "core/random.h"
 #include "core/verifier.h"
 #include "passes/distribute/distribute.h"
 #include "passes/distribute/split_inputs.h"
 #include "passes/optimize/dce.h"
-#include "passes/state_names.h"
 #include "passes/training/autodiff.h"
 #include "passes/training/evaluation.h"
-#include "passes/training/loss_scaling.h"
 #include "passes/training/train_step.h"
-#include "passes/training/training_mode.h"
 #include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
@@ -120,25 +116,7 @@ Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const passes::
   ReleasedGil released;
   Model step = model.With(model.graph.Clone());
   step.metadata.clear();  // of the module, whose evaluation the step is not
-  ThrowIfError(passes::RunPasses({passes::TrainingMode(mode)}, step.graph));
-  for (auto& [name, value] : ValueOrThrow(passes::ConstantsToStates(step.graph, spec.trained, step.constants))) {
-    step.values.insert_or_assign(name, value);
-    std::erase(step.constants, name);
-  }
-  passes::DropConstants(step.graph, spec.frozen, step.constants);
-  ThrowIfError(passes::MakeTrainStep(step.graph, spec));
-  for (const std::string& name : passes::StatesTrainedBy(step.graph)) {
-    const auto value = step.values.find(name);
-    if (spec.average && value != step.values.end())
-      step.values.insert_or_assign(passes::AverageOf(name), value->second);
-  }
-  if (spec.precision == DType::kF16) {
-    step.values.insert_or_assign(std::string(passes::kLossScale),
-                                 Tensor::Scalar(DType::kF32, passes::kInitialLossScale));
-  }
-  if (step.graph.FindInput(kRandomSeed) != nullptr)
-    step.values.insert_or_assign(std::string(kRandomSeed), Tensor::Of<int64_t>({}, {seed}));
-  ThrowIfError(Verify(step.graph));
+  ThrowIfError(passes::MakeTrainStepOfModel(step.graph, step.values, step.constants, std::move(spec), mode, seed));
   return step;
 }
 

@@ -14,29 +14,24 @@
 #include <utility>
 #include <vector>
 
-#include "backends/backend.h"
+#include "backends/compile_and_load.h"
 #include "frontends/onnx_exporter.h"
 #include "python_bindings/arrays.h"
 #include "python_bindings/padded_rows.h"
 #include "python_bindings/released_gil.h"
 #include "runtime/communicator.h"
-#include "runtime/execution/executor.h"
 
 namespace lockstep::python {
 
 using Outputs = std::vector<OutputArray>;  // by result
 
-// A loaded executable with its communicator and device. Python owns the communicator, which `world` keeps alive.
-struct LoadedExecutable {
+// A loaded program with its communicator. Python owns the communicator, which `world` keeps alive.
+struct LoadedExecutable : LoadedProgram {
   // The memory of calls in progress, by call number. It is written until the call has ended. Shared with the Python
   // object of the call, which may be dropped earlier. Destroyed after the executor, which waits for the calls.
   std::deque<std::pair<int64_t, std::shared_ptr<Outputs>>> under_way;
   nb::object world;
   Communicator* communicator;
-  RankDevice opened;
-  std::unique_ptr<Communicator> alone;  // of this rank alone, if it has its own program; null if all ranks run one
-  std::unique_ptr<Executor> executor;
-  std::string strategy;  // what it was compiled with (backends/compile_options.h)
   std::shared_ptr<const OnnxOrigin> origin;
   std::map<std::string, ArrayInPlace> bound_states,
       bound_results;               // by name; kept alive while they are bound

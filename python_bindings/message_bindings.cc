@@ -19,6 +19,7 @@
 #include "python_bindings/operand.h"
 #include "python_bindings/released_gil.h"
 #include "runtime/comm/messages.h"
+#include "runtime/comm/rank_communicator.h"
 #include "runtime/comm/world/world.h"
 
 namespace lockstep::python {
@@ -111,6 +112,16 @@ void BindMessages(nb::module_& module) {
              "Returns the communicator of ranks that a function introduces: gather(bytes) returns a list of the bytes\n"
              "of all ranks, by rank. Collective.",
              nb::sig("def _meet(rank: int, size: int, gather: Any, timeout: float, transport: str) -> Communicator"));
+  module.def(
+      "_set_timeout",
+      [](Communicator& world, double timeout) {
+        auto* const ranks = dynamic_cast<RankCommunicator*>(&world);
+        if (ranks == nullptr) ThrowIfError(InvalidArgument() << "_set_timeout: the communicator is not of `_meet`");
+        ranks->SetTimeout(absl::Seconds(timeout));
+      },
+      "world"_a, "timeout"_a,
+      "Replaces the timeout, in seconds, of a communicator of `_meet` for waits from now on. Any thread.",
+      nb::sig("def _set_timeout(world: Communicator, timeout: float) -> None"));
   module.def(
       "_check_peers",
       [](Communicator& world) {

@@ -6,8 +6,11 @@
 #include <optional>
 
 #include "core/op_def.h"
+#include "core/random.h"
+#include "core/verifier.h"
 #include "passes/optimize/recognize_attention.h"
 #include "passes/optimize/separate_rows.h"
+#include "passes/state_names.h"
 #include "passes/training/accumulate.h"
 #include "passes/training/autodiff.h"
 #include "passes/training/averaging.h"
@@ -267,6 +270,28 @@ absl::StatusOr<std::map<std::string, Tensor>> ConstantsToStates(Graph& graph, co
     graph.Erase(node);
   }
   return values;
+}
+
+absl::Status MakeTrainStepOfModel(Graph& graph, std::map<std::string, Tensor>& values,
+                                  std::vector<std::string>& constants, TrainStepSpec spec,
+                                  const TrainingModeOptions& mode, int64_t seed) {
+  RETURN_IF_ERROR(RunPasses({TrainingMode(mode)}, graph));
+  ASSIGN_OR_RETURN(const auto turned, ConstantsToStates(graph, spec.trained, constants));
+  for (const auto& [name, value] : turned) {
+    values.insert_or_assign(name, value);
+    std::erase(constants, name);
+  }
+  DropConstants(graph, spec.frozen, constants);
+  RETURN_IF_ERROR(MakeTrainStep(graph, spec));
+  for (const std::string& name : StatesTrainedBy(graph)) {
+    const auto value = values.find(name);
+    if (spec.average && value != values.end()) values.insert_or_assign(AverageOf(name), value->second);
+  }
+  if (spec.precision == DType::kF16)
+    values.insert_or_assign(std::string(kLossScale), Tensor::Scalar(DType::kF32, kInitialLossScale));
+  if (graph.FindInput(kRandomSeed) != nullptr)
+    values.insert_or_assign(std::string(kRandomSeed), Tensor::Of<int64_t>({}, {seed}));
+  return Verify(graph);
 }
 
 Pass TrainStep(TrainStepSpec spec) {

@@ -26,6 +26,7 @@
 #include "passes/training/clipping.h"
 #include "passes/training/loss.h"
 #include "passes/training/optimizer.h"
+#include "passes/training/training_mode.h"
 
 namespace lockstep::passes {
 
@@ -72,6 +73,14 @@ void DropConstants(const Graph& graph, std::vector<std::string>& frozen, const s
 // constant.
 absl::StatusOr<std::map<std::string, Tensor>> ConstantsToStates(Graph& graph, const std::vector<std::string>& patterns,
                                                                 const std::vector<std::string>& constants);
+
+// Makes a training step of a model as a frontend imports it: puts it in training mode, makes states of the constants
+// that `spec` trains, calls MakeTrainStep and verifies the graph. `values` has the initial values of states, by name,
+// to which those of the new states are added that do not start as zeros. States are removed from `constants`. `seed` is
+// that of the graph's random draws, such as dropout. After an error, the arguments are unspecified.
+absl::Status MakeTrainStepOfModel(Graph& graph, std::map<std::string, Tensor>& values,
+                                  std::vector<std::string>& constants, TrainStepSpec spec,
+                                  const TrainingModeOptions& mode = {}, int64_t seed = 0);
 
 // Returns MakeTrainStep as a pass, for lockstep-opt.
 Pass TrainStep(TrainStepSpec spec);

@@ -219,6 +219,11 @@ def _meet(rank: int, size: int, gather: Any, timeout: float, transport: str) -> 
     of all ranks, by rank. Collective.
     """
 
+def _set_timeout(world: Communicator, timeout: float) -> None:
+    """
+    Replaces the timeout, in seconds, of a communicator of `_meet` for waits from now on. Any thread.
+    """
+
 def _check_peers(world: Communicator) -> None:
     """
     Raises the Error with which the world has failed, if it has. Any thread, at any time.

@@ -40,6 +40,8 @@ class RankCommunicator final : public Communicator {
   // collective in flight.
   void SetRoutes(const RoutePolicy& policy);
   const RoutePolicy& routes() const { return policy_; }
+  // Replaces Options::timeout for waits from now on, but not for later splits. Any thread.
+  void SetTimeout(absl::Duration timeout) { group_->set_timeout(timeout); }
 
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> Allocate(size_t bytes, std::string_view label) override;
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> AllocateShared(size_t bytes, std::string_view label) override;

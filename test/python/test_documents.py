@@ -18,8 +18,8 @@ DOCUMENTS = sorted(
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
     if path.name not in GENERATED
 )
-FOLDERS = ["backends", "bazel", "benchmarks", "core", "docs", "examples", "frontends", "passes", "python_bindings"]
-FOLDERS += ["runtime", "test", "tools"]
+FOLDERS = ["backends", "bazel", "benchmarks", "core", "cpp_library", "docs", "examples", "frontends", "passes"]
+FOLDERS += ["python_bindings", "runtime", "test", "tools"]
 SUFFIXES = r"\.(bzl|cc|h|inc|ir|md|py|pyi|sh|toml)$"
 WORD = r"(?<![\w./~:-])[\w.*<>{},-]+(?:/[\w.*<>{},-]+)*/?(?![\w/])"
 MAKE_TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -401,10 +401,31 @@ def test_wrong_arguments_are_errors_and_harm_nothing() -> None:
     def body(group: Any) -> None:
         one, rows = torch.ones(1), torch.ones(4, 2)
         lists = [[torch.ones(1) for _ in range(3)]]
-        at_root = "root has 3 tensors for 2" if group.rank() == 1 else "rank 0 has a list of tensors, but only root 1"
+        pair = [torch.ones(1), torch.ones(2)][:: 1 if group.rank() == 1 else -1]  # rank 0: 2, 1; rank 1: 1, 2
+        at_root = (
+            "the call has 3 tensors for 2 ranks"
+            if group.rank() == 1
+            else "rank 0 has a list of tensors, but only root 1"
+        )
         for call, words in (
+            (lambda: group.broadcast(one, root=2), "broadcast: root 2 is not a rank of the group, which are 0 to 1"),
+            (lambda: group.reduce([one], options(ReduceOptions, rootRank=-1)), "reduce: root -1 is not a rank"),
             (lambda: group.gather(lists, [one], 1), f"gather: {at_root}"),
             (lambda: group.scatter([one], lists, 1), f"scatter: {at_root}"),
+            (
+                lambda: group.allgather([pair], [one]),
+                f"all_gather: .* rank {group.rank()} has 2 x torch.float32, expected 1",
+            ),
+            (lambda: group.allgather([[one] * 2], [one.double()]), "all_gather: .*float32, expected 1 x torch.float64"),
+            (lambda: group.allgather([[one] * 3], [one]), "all_gather: the call has 3 tensors for 2 ranks"),
+            (lambda: group.allgather_coalesced([pair], [one]), "all_gather: the call has 1 tensors for 2 ranks"),
+            (lambda: group.reduce_scatter([one], [pair]), "reduce_scatter: .* has 2 x torch.float32, expected 1"),
+            (
+                lambda: group.scatter([one], [pair], options(ScatterOptions, rootRank=group.rank())),
+                "scatter: .* expected 1",
+            ),
+            (lambda: group.alltoall([one, one], pair), "all_to_all: .*, expected"),
+            (lambda: group.alltoall([one, one], []), "all_to_all: the call has 0 tensors for 2 ranks"),
             (lambda: group.all_to_all_single(rows, rows, [1, 2], [2, 2]), r"output are \[1, 2\], .* with the sum 4"),
             (lambda: group.all_to_all_single(rows, rows, [2, 2], [4]), r"input are \[4\], expected 2 numbers"),
             (lambda: group.all_to_all_single(rows, rows[:3], [], []), "rows of the input are not divisible by 2"),
@@ -422,6 +443,87 @@ def test_wrong_arguments_are_errors_and_harm_nothing() -> None:
 def test_a_rank_that_does_not_come_is_named() -> None:
     with pytest.raises(ls.Error, match=r"group 0: of 2 ranks, rank 1 did not come within 1 s"):
         Group(distributed.HashStore(), 0, 2, datetime.timedelta(seconds=1))
+
+
+TIMEOUTS: dict[str, Callable[[Any, datetime.timedelta], Any]] = {
+    "options": lambda group, limit: group.allreduce([torch.ones(2)], options(AllreduceOptions, timeout=limit)),
+    "an argument": lambda group, limit: group.allreduce(torch.ones(2), timeout=limit),
+    "a barrier's": lambda group, limit: group.barrier(options(BarrierOptions, timeout=limit)),
+    "the group's": lambda group, limit: (group.set_timeout(limit), group.broadcast(torch.ones(2), root=1))[1],
+}
+
+
+@pytest.mark.parametrize("how", TIMEOUTS)
+def test_a_call_has_its_own_timeout(how: str) -> None:
+    failed = threading.Event()
+
+    def body(group: Any) -> None:
+        group.barrier().wait()
+        if group.rank() == 1:
+            assert failed.wait(60)
+            return
+        began = time.monotonic()
+        with pytest.raises(distributed.DistBackendError, match="waited 1s in .*for rank 1 .*, timeout 1 s"):
+            TIMEOUTS[how](group, datetime.timedelta(seconds=1)).wait()
+        assert time.monotonic() - began < 20
+        failed.set()
+
+    on_ranks(Group, body, ranks=2)
+
+
+def test_a_call_may_have_a_longer_timeout_than_its_group() -> None:
+    """As with gloo. The call after it has the group's timeout again."""
+    failed = threading.Event()
+
+    def body(group: Any) -> None:
+        if group.rank() == 1:
+            time.sleep(4)  # one second is the timeout, and one more passes in the search for who is late
+        longer = options(AllreduceOptions, timeout=LIMIT)
+        tensor = torch.ones(2)
+        group.allreduce([tensor], longer).wait()
+        assert tensor.tolist() == [2.0] * 2
+        if group.rank() == 1:
+            assert failed.wait(60)
+            return
+        with pytest.raises(distributed.DistBackendError, match="waited 1s in .*for rank 1 .*, timeout 1 s"):
+            group.allreduce([tensor]).wait()
+        failed.set()
+
+    on_ranks(Group, body, ranks=2, limit=datetime.timedelta(seconds=1))
+
+
+def test_a_wait_with_a_limit_harms_nothing() -> None:
+    """As of gloo's collectives. gloo's messages are lost after it."""
+    waited = threading.Event()
+
+    def body(group: Any) -> list[torch.Tensor]:
+        if group.rank() == 1:
+            assert waited.wait(60)
+            group.send([torch.ones(2)], 0, 3).wait()
+        got, tensor = torch.zeros(2), torch.ones(2)
+        works = [group.recv([got], 1, 3)] if group.rank() == 0 else []
+        works.append(group.allreduce([tensor]))
+        for work in works if group.rank() == 0 else []:
+            with pytest.raises(RuntimeError, match=r"not complete within 0\.5 s"):
+                work.wait(datetime.timedelta(seconds=0.5))
+        waited.set()
+        for work in works:
+            work.wait()
+        assert got.tolist() == [1.0 - group.rank()] * 2 and tensor.tolist() == [2.0] * 2
+
+    on_ranks(Group, body, ranks=2)
+
+
+def test_a_group_is_its_own_backend() -> None:
+    """FSDP2's set_allocate_memory_from_process_group_for_comm asks it."""
+
+    def body(group: Any) -> None:
+        backend = group._get_backend(torch.device("cpu"))
+        assert backend is group and not backend.supports_tensor_alloc(torch.device("cpu"))
+        with pytest.raises(RuntimeError, match="group 0 has no backend for cuda:0"):
+            group._get_backend(torch.device("cuda:0"))
+
+    on_ranks(Group, body, ranks=1)
 
 
 def test_a_monitored_barrier_names_who_is_late_and_harms_nothing() -> None:

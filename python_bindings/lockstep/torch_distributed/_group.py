@@ -24,7 +24,7 @@ from torch.distributed.distributed_c10d import ProcessGroup
 from .. import _lockstep
 from .._torch.memory import DTYPES, bytes_of
 from ._meeting import LateError, gatherer, meet
-from ._works import Call, InFlight, Message, Queue
+from ._works import NO_LIMIT, Call, InFlight, Message, Queue
 
 _KINDS = {
     ReduceOp.SUM: "sum", ReduceOp.AVG: "mean", ReduceOp.PRODUCT: "prod", ReduceOp.MIN: "min", ReduceOp.MAX: "max",
@@ -57,17 +57,14 @@ class Group(ProcessGroup):
     ) -> None:
         """Meets the other ranks of the group. Collective over them; see `_meeting.meet`."""
         super().__init__(rank, size)
-        self._store, self._timeout, self._name = store, timeout, name
+        self._store, self._name = store, name
+        self._timeout = self._limit = timeout  # of calls without one of their own; of the call that runs
         self._world = meet(store, rank, size, timeout, name)
         self._messages = _lockstep._Messages(self._world)
-        self._queue = Queue(self._where)
+        self._queue = Queue(f"group {name}")
         self._monitored = itertools.count()
         self._description = ""
         _groups.add(self)
-
-    @property
-    def _where(self) -> str:
-        return f"group {self._name}, timeout {self._timeout.total_seconds():g} s"
 
     @staticmethod
     def create(options: Any, backend_options: Any) -> Group:
@@ -97,6 +94,23 @@ class Group(ProcessGroup):
     def get_group_store(self) -> distributed.Store:
         return self._store
 
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        """Sets the timeout of calls that are made from now on without one of their own."""
+        self._timeout = timeout
+
+    _set_default_timeout = set_timeout
+
+    # What PyTorch asks a group's backend for a device.
+    supports_coalescing = supports_shrinking = supports_splitting = supports_time_estimate = False
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        return False
+
+    def _get_backend(self, device: torch.device) -> Group:
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"group {self._name} has no backend for {device}, but for the CPU's memory")
+        return self
+
     def shutdown(self) -> None:
         """Ends this rank's part. Called by `destroy_process_group`, and at the end of the program. A call in flight may
         take two seconds more; then it fails, on all ranks."""
@@ -110,11 +124,11 @@ class Group(ProcessGroup):
 
     # --- Collectives -------------------------------------------------------------------------------------------------
 
-    def allreduce(self, tensors: Any, opts: Any = ReduceOp.SUM, timeout: Any = None) -> InFlight:
+    def allreduce(self, tensors: Any, opts: Any = ReduceOp.SUM, timeout: Any = None, op: Any = None) -> InFlight:
         [tensor] = _list(tensors)
-        if tensor.is_sparse:
-            return self._call(opts, [tensor], lambda: self._all_reduce_sparse(tensor, _reduction(opts)))
-        return self._call(opts, [tensor], lambda: self._all_reduce(tensor, _reduction(opts)))
+        reduction = _reduction(opts if op is None else op)
+        reduce = self._all_reduce_sparse if tensor.is_sparse else self._all_reduce
+        return self._call(opts, [tensor], lambda: reduce(tensor, reduction), timeout)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = ReduceOp.SUM) -> InFlight:
         def run() -> None:
@@ -122,28 +136,37 @@ class Group(ProcessGroup):
 
         return self._call(opts, list(tensors), run)
 
-    def broadcast(self, tensors: Any, opts: Any = 0, timeout: Any = None) -> InFlight:
+    def broadcast(self, tensors: Any, opts: Any = 0, timeout: Any = None, root: int | None = None) -> InFlight:
         [tensor] = _list(tensors)
-        return self._call(opts, [tensor], lambda: self._broadcast(tensor, _root(opts)))
+        at = self._root("broadcast", opts, root)
+        return self._call(opts, [tensor], lambda: self._broadcast(tensor, at), timeout)
 
-    def reduce(self, tensors: Any, opts: Any = 0, op: Any = ReduceOp.SUM, timeout: Any = None) -> InFlight:
+    def reduce(
+        self, tensors: Any, opts: Any = 0, op: Any = ReduceOp.SUM, timeout: Any = None, root: int | None = None
+    ) -> InFlight:
         [tensor] = _list(tensors)
         reduction = _reduction(opts if hasattr(opts, "reduceOp") else op)
+        at = self._root("reduce", opts, root)
 
         def run() -> None:
-            result = tensor if _root(opts) == self.rank() else tensor.clone()
+            result = tensor if at == self.rank() else tensor.clone()
             self._all_reduce(result, reduction)
 
-        return self._call(opts, [tensor], run)
+        return self._call(opts, [tensor], run, timeout)
 
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: Any = None) -> InFlight:
         [outputs], [given] = _lists(output_tensors), _list(input_tensors)
-        return self._call(opts, list(outputs), lambda: self._all_gather(outputs, given))
+        self._check_parts("all_gather", outputs, given)
+        return self._call(opts, list(outputs), lambda: self._all_gather(outputs, given), timeout)
 
     def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> InFlight:
+        parts = [([outputs[i] for outputs in output_lists], given) for i, given in enumerate(input_list)]
+        for outputs, given in parts:
+            self._check_parts("all_gather", outputs, given)
+
         def run() -> None:
-            for i, given in enumerate(input_list):
-                self._all_gather([outputs[i] for outputs in output_lists], given)
+            for outputs, given in parts:
+                self._all_gather(outputs, given)
 
         return self._call(opts, [each for outputs in output_lists for each in outputs], run)
 
@@ -156,25 +179,30 @@ class Group(ProcessGroup):
 
         return self._call(opts, list(outputs), run)
 
-    def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = 0, timeout: Any = None) -> InFlight:
+    def gather(
+        self, output_tensors: Any, input_tensors: Any, opts: Any = 0, timeout: Any = None, root: int | None = None
+    ) -> InFlight:
         [given] = _list(input_tensors)
         outputs = _lists(output_tensors)[0] if output_tensors else []
-        at = _root(opts)
-        self._check_root("gather", at, outputs)
-        return self._call(opts, list(outputs), lambda: self._gather(outputs, given, at))
+        at = self._root("gather", opts, root)
+        self._check_root("gather", at, outputs, given)
+        return self._call(opts, list(outputs), lambda: self._gather(outputs, given, at), timeout)
 
-    def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = 0, timeout: Any = None) -> InFlight:
+    def scatter(
+        self, output_tensors: Any, input_tensors: Any, opts: Any = 0, timeout: Any = None, root: int | None = None
+    ) -> InFlight:
         [output] = _list(output_tensors)
         inputs = _lists(input_tensors)[0] if input_tensors else []
-        at = _root(opts)
-        self._check_root("scatter", at, inputs)
-        return self._call(opts, [output], lambda: self._scatter(output, inputs, at))
+        at = self._root("scatter", opts, root)
+        self._check_root("scatter", at, inputs, output)
+        return self._call(opts, [output], lambda: self._scatter(output, inputs, at), timeout)
 
     def reduce_scatter(
         self, output_tensors: Any, input_tensors: Any, opts: Any = ReduceOp.SUM, timeout: Any = None
     ) -> InFlight:
         [output], [inputs] = _list(output_tensors), _lists(input_tensors)
-        return self._call(opts, [output], lambda: self._reduce_scatter(output, inputs, _reduction(opts)))
+        self._check_parts("reduce_scatter", inputs, output)
+        return self._call(opts, [output], lambda: self._reduce_scatter(output, inputs, _reduction(opts)), timeout)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = ReduceOp.SUM) -> InFlight:
         return self.reduce_scatter_single_coalesced([output], [input], opts)
@@ -209,13 +237,15 @@ class Group(ProcessGroup):
 
         self._check_splits("output", output, output_split_sizes)
         self._check_splits("input", input, input_split_sizes)
-        return self._call(opts, [output], run)
+        return self._call(opts, [output], run, timeout)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> InFlight:
-        return self._call(opts, list(outputs), lambda: self._all_to_all(outputs, inputs))
+        self._check_count("all_to_all", inputs)
+        self._check_parts("all_to_all", outputs, inputs[self.rank()])
+        return self._call(opts, list(outputs), lambda: self._all_to_all(outputs, inputs), timeout)
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> InFlight:
-        return self._call(opts, [], self._world.barrier)
+        return self._call(opts, [], self._world.barrier, timeout)
 
     def monitored_barrier(self, timeout: datetime.timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Returns when all ranks have called it. Ranks that do not within `timeout` are named by the error of the
@@ -259,7 +289,7 @@ class Group(ProcessGroup):
                 _keep(tensor, into)
             return other
 
-        return Message(poll, self._timeout.total_seconds(), what, self._where, tensor)
+        return Message(poll, self._timeout.total_seconds(), what, self._where(self._timeout), tensor)
 
     # The names of these functions before PyTorch 2.13.
     _allgather_base = all_gather_single
@@ -277,21 +307,56 @@ class Group(ProcessGroup):
 
     # --- The calls' bodies, which run in the group's order -----------------------------------------------------------
 
-    def _call(self, opts: Any, result: list[torch.Tensor], run: Callable[[], None]) -> InFlight:
+    def _where(self, timeout: datetime.timedelta) -> str:
+        return f"group {self._name}, timeout {timeout.total_seconds():g} s"
+
+    def _call(self, opts: Any, result: list[torch.Tensor], run: Callable[[], None], timeout: Any = None) -> InFlight:
         for tensor in result:
             if tensor.device.type != "cpu":
                 raise ValueError(f"group {self._name}: a tensor is on {tensor.device}, expected the CPU's memory")
-        call = Call(self._queue, run, result)
+        own = getattr(opts, "timeout", None) if timeout is None else timeout
+        limit = (
+            self._timeout if own is None or own <= NO_LIMIT else own
+        )  # options without a timeout have a negative one
+
+        def run_within() -> None:
+            if limit != self._limit:
+                _lockstep._set_timeout(self._world, limit.total_seconds())
+                self._limit = limit
+            run()
+
+        call = Call(self._queue, run_within, result, self._where(limit))
         if getattr(opts, "asyncOp", True):
             self._queue.add(call)
         else:
             self._queue.run(call)
         return call
 
-    def _check_root(self, op: str, root: int, tensors: Sequence[torch.Tensor]) -> None:
-        if root == self.rank() and len(tensors) != self.size():
-            raise ValueError(f"{op}: root has {len(tensors)} tensors for {self.size()} ranks")
-        if root != self.rank() and tensors:
+    def _root(self, op: str, opts: Any, root: int | None) -> int:
+        """Returns the root of a call, given as PyTorch gives it: in its options, in their place or by name."""
+        at = int(getattr(opts, "rootRank", opts) if root is None else root)
+        if not 0 <= at < self.size():
+            raise ValueError(f"{op}: root {at} is not a rank of the group, which are 0 to {self.size() - 1}")
+        return at
+
+    def _check_count(self, op: str, parts: Sequence[torch.Tensor]) -> None:
+        if len(parts) != self.size():
+            raise ValueError(f"{op}: the call has {len(parts)} tensors for {self.size()} ranks")
+
+    def _check_parts(self, op: str, parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
+        """Checks a call's tensors for each rank, of which this rank's corresponds to `own`."""
+        self._check_count(op, parts)
+        part = parts[self.rank()]
+        if part.numel() != own.numel() or part.dtype != own.dtype:
+            raise ValueError(
+                f"{op}: of the tensors for each rank, that of rank {self.rank()} has {part.numel()} x {part.dtype}, expected "
+                f"{own.numel()} x {own.dtype}, as the other tensor has"
+            )
+
+    def _check_root(self, op: str, root: int, parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
+        if root == self.rank():
+            self._check_parts(op, parts, own)
+        if root != self.rank() and parts:
             raise ValueError(f"{op}: rank {self.rank()} has a list of tensors, but only root {root} needs one")
 
     def _check_splits(self, which: str, tensor: torch.Tensor, sizes: Sequence[int]) -> None:
@@ -474,10 +539,6 @@ def _lists(lists: Any) -> list[list[torch.Tensor]]:
 def _reduction(given: Any) -> ReduceOp:
     op = getattr(given, "reduceOp", given)
     return op if hasattr(op, "op") else ReduceOp(op)  # a plain ReduceOp.SUM is an instance of ReduceOp, without op
-
-
-def _root(given: Any) -> int:
-    return int(getattr(given, "rootRank", given))
 
 
 def _kind(op: ReduceOp) -> str:

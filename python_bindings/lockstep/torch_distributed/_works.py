@@ -13,7 +13,7 @@ import torch
 from torch import distributed
 from torch.distributed.distributed_c10d import Work
 
-_NO_LIMIT = datetime.timedelta(0)  # c10d's kNoTimeout
+NO_LIMIT = datetime.timedelta(0)  # c10d's kNoTimeout
 
 
 class InFlight(Work):
@@ -72,9 +72,9 @@ class InFlight(Work):
     def synchronize(self) -> None:
         self.wait()
 
-    def wait(self, timeout: datetime.timedelta = _NO_LIMIT) -> bool:
+    def wait(self, timeout: datetime.timedelta = NO_LIMIT) -> bool:
         """Waits until it is complete, and raises its exception."""
-        self._await(None if timeout <= _NO_LIMIT else timeout.total_seconds())
+        self._await(None if timeout <= NO_LIMIT else timeout.total_seconds())
         if self._error is not None:
             raise self._error
         return True
@@ -95,9 +95,10 @@ def _failure(error: Exception, where: str) -> Exception:
 class Call(InFlight):
     """A collective of a group."""
 
-    def __init__(self, queue: Queue, run: Callable[[], None], result: list[torch.Tensor]) -> None:
+    def __init__(self, queue: Queue, run: Callable[[], None], result: list[torch.Tensor], where: str) -> None:
+        """`where` names the group and the timeout, in messages."""
         super().__init__(result)
-        self._queue = queue
+        self._queue, self._where = queue, where
         self._run: Callable[[], None] | None = run
 
     def run(self) -> None:
@@ -106,7 +107,7 @@ class Call(InFlight):
         try:
             body()
         except Exception as error:  # noqa: BLE001 (raised by wait)
-            self.complete(_failure(error, self._queue.where))
+            self.complete(_failure(error, self._where))
         else:
             self.complete(None)
 
@@ -128,9 +129,9 @@ class Queue:
     waits, so that they overlap with the caller's work.
     """
 
-    def __init__(self, where: str) -> None:
-        """`where` names the group, in messages."""
-        self.where = where
+    def __init__(self, name: str) -> None:
+        """The name is that of its threads."""
+        self._name = name
         self._calls: collections.deque[Call] = collections.deque()
         self._running = threading.Lock()  # of who runs calls
         self._posted = threading.Semaphore(0)
@@ -147,7 +148,7 @@ class Queue:
             self._kept.append(call)
         # A callback of a future runs in the thread, and may wait for a call that it makes: another thread runs that.
         if not self._threads or self._threads[-1] is threading.current_thread():
-            self._threads.append(threading.Thread(target=self._work, name=f"lockstep {self.where}", daemon=True))
+            self._threads.append(threading.Thread(target=self._work, name=f"lockstep {self._name}", daemon=True))
             self._threads[-1].start()
         self._posted.release()
 

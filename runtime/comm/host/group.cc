@@ -16,8 +16,8 @@ namespace lockstep {
 
 Group::Group(GroupConfig config, absl::Duration timeout)
     : config_(std::move(config)),
-      memory_(config_.one_process),
-      timeout_(timeout),
+      memory_(config_.one_process, size() == 1),
+      timeout_(absl::ToInt64Nanoseconds(timeout)),
       crowded_(size() > AvailableCores()),
       next_pulse_(absl::ToInt64Nanoseconds(SteadyNow())),
       beats_asked_(size()) {}

@@ -49,7 +49,9 @@ class Group {
   int world_rank() const { return config_.first_rank + config_.index; }
   bool one_process() const { return config_.one_process; }
   bool crowded() const { return crowded_; }  // true if there are more ranks than cores
-  absl::Duration timeout() const { return timeout_; }
+  // The time that a wait lasts for a live rank that does not arrive. Any thread; waits that have begun see a change.
+  absl::Duration timeout() const { return absl::Nanoseconds(timeout_.load(std::memory_order_relaxed)); }
+  void set_timeout(absl::Duration timeout) { timeout_.store(absl::ToInt64Nanoseconds(timeout)); }
   PeerMemory& memory() { return memory_; }
   const std::vector<std::string>& hosts() const { return config_.hosts; }
   const std::function<void(const absl::Status&)>& on_leave() const { return config_.on_leave; }
@@ -154,7 +156,7 @@ class Group {
 
   GroupConfig config_;
   PeerMemory memory_;
-  const absl::Duration timeout_;
+  std::atomic<int64_t> timeout_;  // nanoseconds
   bool crowded_;
   int slept_for_ = -1;
   bool checked_stall_ = false, reports_stall_ = false;  // for the present wait

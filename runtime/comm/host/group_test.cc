@@ -2,6 +2,8 @@
 
 #include "runtime/comm/host/group.h"
 
+#include <unistd.h>
+
 #include <thread>
 #include <utility>
 
@@ -35,6 +37,18 @@ class GroupTest : public ::testing::Test {
   std::shared_ptr<Segment> memory_;  // shared by the groups
   ControlBlock block_;
 };
+
+// The operands of a rank without peers on its host are used where they lie. With peers they must be copied.
+TEST(PeerMemoryTest, AnOperandThatNoPeerReachesIsFoundByItsAddress) {
+  float operand[4] = {};
+  PeerMemory alone(false, true), with_peers(false, false);
+  EXPECT_FALSE(with_peers.Find(operand, sizeof(operand)).has_value());
+  const auto found = alone.Find(operand, sizeof(operand));
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(*alone.Resolve(0, getpid(), found->ref, sizeof(operand)), reinterpret_cast<std::byte*>(operand));
+  const std::shared_ptr<Segment> allocated = *alone.Allocate(64, 2);
+  EXPECT_EQ(alone.Find(allocated->data(), 64)->segment, allocated);  // it lives until the collective is done
+}
 
 // Work that is refused because a peer failed is never taken for done, even before the peer has written the reason.
 TEST_F(GroupTest, WorkIsRefusedWithAnErrorWhileAFailureIsBeingWritten) {

@@ -21,7 +21,7 @@ constexpr absl::Duration kMaxGrace = absl::Seconds(1);
 
 }  // namespace
 
-absl::Duration Group::grace() const { return std::min(kMaxGrace, timeout_); }
+absl::Duration Group::grace() const { return std::min(kMaxGrace, timeout()); }
 
 void Group::AnnounceWaiting(int rank) {
   RankState& state = config_.block.rank(index());
@@ -73,7 +73,7 @@ absl::Status Group::SleepUntil(absl::FunctionRef<bool()> ready, absl::FunctionRe
     const absl::Duration waited = SteadyNow() - begin;
     CheckStall(waited, what);
     // A wait without a late rank is a moment between two steps of a peer, unless it lasts.
-    if (!search.has_value() && waited >= timeout_ + (late.empty() ? grace() : absl::ZeroDuration())) {
+    if (!search.has_value() && waited >= timeout() + (late.empty() ? grace() : absl::ZeroDuration())) {
       std::vector<int> ranks;
       for (int i : late) ranks.push_back(first_rank() + i);
       search.emplace(world_rank(), ranks, grace(), [this](int rank, bool first) { return Ask(rank, first); });
@@ -122,7 +122,7 @@ absl::Status Group::TimedOut(const std::vector<BlameSearch::Culprit>& culprits, 
   }
   return Fail(culprits.empty() ? world_rank() : culprits[0].rank,
               ErrorStream(absl::StatusCode::kDeadlineExceeded)
-                  << Name(world_rank()) << " waited " << absl::FormatDuration(timeout_) << " in " << what << " for "
+                  << Name(world_rank()) << " waited " << absl::FormatDuration(timeout()) << " in " << what << " for "
                   << (names.empty() ? "an unknown peer" : names));
 }
 

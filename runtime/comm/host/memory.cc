@@ -119,7 +119,8 @@ void PeerMemory::Prune() {
 }
 
 std::optional<PeerMemory::Located> PeerMemory::Find(const void* data, size_t bytes) {
-  if (one_process_ || bytes == 0) return Located{{.segment = 0, .offset = reinterpret_cast<uintptr_t>(data)}, nullptr};
+  const Located by_address{{.segment = 0, .offset = reinterpret_cast<uintptr_t>(data)}, nullptr};
+  if (one_process_ || bytes == 0) return by_address;
   const std::byte* begin = static_cast<const std::byte*>(data);
   for (const Own& own : own_) {
     std::shared_ptr<Segment> segment = own.segment.lock();
@@ -129,7 +130,7 @@ std::optional<PeerMemory::Located> PeerMemory::Find(const void* data, size_t byt
     return Located{
         {.segment = own.id, .offset = offset, .descriptor = segment->descriptor(), .nonce = segment->nonce()}, segment};
   }
-  return std::nullopt;
+  return alone_ ? std::optional(by_address) : std::nullopt;
 }
 
 absl::StatusOr<PeerMemory::Located> PeerMemory::Stage(size_t bytes) {

@@ -61,16 +61,17 @@ class PeerMemory {
   // An operand's location for peers, and the segment that must live until the collective is done.
   struct Located {
     MemoryRef ref;
-    std::shared_ptr<Segment> segment;  // null if all ranks are in one process
+    std::shared_ptr<Segment> segment;  // null if it is known by its address
   };
 
-  explicit PeerMemory(bool one_process) : one_process_(one_process) {}
+  // `one_process`: the group's ranks are threads. `alone`: the group has one rank.
+  explicit PeerMemory(bool one_process, bool alone = false) : one_process_(one_process), alone_(alone) {}
 
   // Allocates a new segment of this rank, which Find() knows as long as it lives. Requires that `id` is positive, even
   // and equal on all ranks. Ownership is shared between the user's handle and collectives in flight.
   absl::StatusOr<std::shared_ptr<Segment>> Allocate(size_t bytes, uint64_t id);
 
-  // Returns the location of [data, data + bytes) of this rank, if peers can reach it.
+  // Returns the location of [data, data + bytes) of this rank, if all peers can reach it.
   std::optional<Located> Find(const void* data, size_t bytes);
 
   // Returns unused memory of at least `bytes` that peers can reach, for an operand that they cannot reach.
@@ -86,7 +87,7 @@ class PeerMemory {
   };
   void Prune();
 
-  const bool one_process_;
+  const bool one_process_, alone_;
   std::vector<Own> own_;
   std::vector<std::pair<uint64_t, std::shared_ptr<Segment>>> staging_;
   uint64_t next_staging_id_ = 1;                                        // odd

@@ -1,13 +1,16 @@
-#include "python_bindings/compile_model.h"
+#include "backends/compile_and_load.h"
 
-#include <memory>
+#include <cstdint>
+#include <optional>
 #include <utility>
+#include <vector>
 
+#include "backends/compile.h"
 #include "passes/distribute/gather_factors.h"
 #include "passes/dump.h"
 #include "runtime/execution/agreement.h"
 
-namespace lockstep::python {
+namespace lockstep {
 namespace {
 
 // Returns the mesh of the options. If it is empty, returns a mesh with all ranks along `data`, except with asynchronous
@@ -37,20 +40,22 @@ std::optional<double> FactorsOfHosts(const Mesh& mesh, const Communicator& commu
 }
 
 // Compiles on this rank, without communication.
-absl::StatusOr<Executable> CompileFor(const Communicator& communicator, const Backend& backend, const Model& model,
-                                      CompileOptions options, const std::string& dump) {
-  if (!dump.empty()) {
+absl::StatusOr<Executable> CompileFor(const Communicator& communicator, const Graph& graph, const Backend& backend,
+                                      const LoadOptions& options) {
+  CompileOptions own = options;
+  if (!options.dump.empty()) {
     const std::string rank = communicator.size() == 1 ? "" : ".rank" + std::to_string(communicator.rank());
-    ASSIGN_OR_RETURN(options.debug, passes::DumpTo(dump, model.graph.name() + rank));
+    ASSIGN_OR_RETURN(own.debug, passes::DumpTo(options.dump, graph.name() + rank));
   }
-  return Compile(model.graph.Clone(), backend, options);
+  return Compile(graph.Clone(), backend, own);
 }
 
-// Loads the program on all ranks together. With `is_alone`, ranks run independently, and each loads on its own
-// communicator of one rank. Executor::Load and Split report errors to the peers themselves.
-absl::Status Load(LoadedExecutable& loaded, const Model& model, const Backend& backend, Executable executable,
-                  const ExecutorOptions& options, bool is_alone) {
-  absl::StatusOr<RankDevice> opened = backend.OpenDevice(*loaded.communicator);
+// Loads the program on all ranks together. With asynchronous servers, ranks run independently, and each loads on its
+// own communicator of one rank. Executor::Load and Split report errors to the peers themselves.
+absl::Status Load(LoadedProgram& loaded, Executable executable, const std::map<std::string, Tensor>& values,
+                  const Backend& backend, const LoadOptions& options, Communicator& world) {
+  const bool is_alone = options.servers && !options.servers->synchronous;
+  absl::StatusOr<RankDevice> opened = backend.OpenDevice(world);
   absl::Status status = opened.status();
   if (status.ok()) {
     loaded.opened = *std::move(opened);
@@ -59,25 +64,34 @@ absl::Status Load(LoadedExecutable& loaded, const Model& model, const Backend& b
       ASSIGN_OR_RETURN(loaded.alone, communicator->Split(communicator->rank(), "a worker of asynchronous servers"));
       communicator = loaded.alone.get();
     }
-    auto made = Executor::Load(std::move(executable), communicator, loaded.opened.device.get(), options);
+    auto made =
+        Executor::Load(std::move(executable), communicator, loaded.opened.device.get(),
+                       {.check_every = options.check_every, .profile = options.profile, .servers = options.client});
     if (!made.ok()) {
-      if (is_alone) loaded.communicator->Abort(made.status());  // its own communicator has no peers
+      if (is_alone) world.Abort(made.status());  // its own communicator has no peers
       return made.status();
     }
     loaded.executor = *std::move(made);
     for (const ValueInfo& state : loaded.executor->executable().states) {
-      const auto value = model.values.find(state.name);
-      if (status.ok() && value != model.values.end())
+      const auto value = values.find(state.name);
+      if (status.ok() && value != values.end())
         status = loaded.executor->AssignState(state.name, {value->second.type(), value->second.bytes()});
     }
   }
-  if (!status.ok()) loaded.communicator->Abort(status);
+  if (!status.ok()) world.Abort(status);
   return status;
+}
+
+// Resolves the options and compiles. Does not communicate.
+absl::StatusOr<Executable> ResolveAndCompile(const Graph& graph, const std::string& name, const Backend& backend,
+                                             LoadOptions& options, const Communicator& communicator) {
+  RETURN_IF_ERROR(Resolve(options, graph, name, communicator));
+  return CompileFor(communicator, graph, backend, options);
 }
 
 }  // namespace
 
-absl::Status Resolve(GivenOptions& options, const Graph& graph, const std::string& backend,
+absl::Status Resolve(LoadOptions& options, const Graph& graph, const std::string& backend,
                      const Communicator& communicator) {
   options.mesh = MeshOfRanks(options, communicator);
   if (!options.mesh.empty() && options.mesh.num_ranks() != communicator.size()) {
@@ -85,31 +99,33 @@ absl::Status Resolve(GivenOptions& options, const Graph& graph, const std::strin
                              << " ranks, and the world has " << communicator.size();
   }
   options.rank = communicator.rank();
-  RETURN_IF_ERROR(lockstep::CheckOptions(graph, options, backend).status());
+  RETURN_IF_ERROR(CheckOptions(graph, options, backend).status());
   if (!options.factors && options.optimize && !options.servers)
     options.factors = FactorsOfHosts(options.mesh, communicator);
   return absl::OkStatus();
 }
 
-absl::Status CompileAndLoad(LoadedExecutable& loaded, const Model& model, const std::string& backend_name,
-                            const GivenOptions& options, const std::string& dump) {
-  Communicator& communicator = *loaded.communicator;
+absl::StatusOr<LoadedProgram> CompileAndLoad(const Graph& graph, const std::map<std::string, Tensor>& values,
+                                             const std::string& backend_name, LoadOptions options,
+                                             Communicator& communicator) {
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(backend_name);
-  absl::StatusOr<Executable> executable = backend.ok() ? CompileFor(communicator, **backend, model, options, dump)
-                                                       : absl::StatusOr<Executable>(backend.status());
+  absl::StatusOr<Executable> executable = backend.ok()
+                                              ? ResolveAndCompile(graph, backend_name, **backend, options, communicator)
+                                              : absl::StatusOr<Executable>(backend.status());
   RETURN_IF_ERROR(AgreeOnSuccess(communicator, "compile", executable.status()));
   // Without this, ranks would detect that their programs differ, but not why.
   RETURN_IF_ERROR(AgreeOnText(communicator, "options of compile", options.ToString(),
                               "Pass the same options to compile on all ranks."));
+  LoadedProgram loaded;
   loaded.strategy = options.ToString();
-  const bool is_alone = options.servers && !options.servers->synchronous;
-  RETURN_IF_ERROR(Load(loaded, model, **backend, *std::move(executable),
-                       {.check_every = options.check_every, .profile = options.profile, .servers = options.client},
-                       is_alone));
+  RETURN_IF_ERROR(Load(loaded, *std::move(executable), values, **backend, options, communicator));
   const absl::Status replicas = CheckReplicas(*loaded.executor, communicator);
-  if (replicas.code() != absl::StatusCode::kFailedPrecondition) return replicas;
-  return FailedPrecondition() << replicas.message() << "; ranks that draw their weights need the same seed, such as "
-                              << "torch.manual_seed(), or the weights of rank 0: from_torch(..., world=world)";
+  if (replicas.code() == absl::StatusCode::kFailedPrecondition) {
+    return FailedPrecondition() << replicas.message() << "; ranks that draw their weights need the same seed, such as "
+                                << "torch.manual_seed(), or the weights of rank 0: from_torch(..., world=world)";
+  }
+  RETURN_IF_ERROR(replicas);
+  return loaded;
 }
 
-}  // namespace lockstep::python
+}  // namespace lockstep
