@@ -42,7 +42,8 @@ TEST(OptionTable, OptionsOfAMachineAreNotOfTheStrategy) {
   for (const CompileOption& option : CompileOptionTable()) {
     if (!option.is_of_strategy) of_machine.insert(option.name);
   }
-  EXPECT_EQ(of_machine, (std::set<std::string>{"check_every", "isa", "memory_limit", "profile", "threads", "tune", "verify"}))
+  EXPECT_EQ(of_machine,
+            (std::set<std::string>{"check_every", "isa", "memory_limit", "profile", "threads", "tune", "verify"}))
       << "add an option here only if ranks may differ in it, or if the executor compares it";
 }
 

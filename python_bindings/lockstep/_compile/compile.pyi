@@ -8,7 +8,7 @@ from .._reports.report import Report
 from .placements import Placement
 from .strategy import Strategy
 
-def compile(graph: Graph, backend: str = 'cpu', world: Communicator | None = None, *, mesh: Mapping[str, int] | None = None, split: Mapping[str, Mapping[str, int]] | None = None, placements: Mapping[str, Placement] | None = None, shard_optimizer: bool = False, shared_weights: bool = False, threads: int | None = None, strategy: str | Strategy = 'all_reduce', asynchronous: bool = False, max_staleness: int | None = None, bigarray_bound: int | None = None, bucket_bytes: int | None = None, buckets: Report | None = None, wire: str | None = None, factors: bool | float | None = None, optimize: bool = True, replicated: bool = False, check_every: int = 512, isa: str = '', tf32: bool = False, tune: bool = False, memory_limit: int | None = None, profile: bool = False) -> Executable:
+def compile(graph: Graph, backend: str = 'cpu', world: Communicator | None = None, *, mesh: Mapping[str, int] | None = None, split: Mapping[str, Mapping[str, int]] | None = None, placements: Mapping[str, Placement] | None = None, shard_optimizer: bool = False, shared_weights: bool = False, threads: int | None = None, strategy: str | Strategy = 'all_reduce', asynchronous: bool = False, max_staleness: int | None = None, bigarray_bound: int | None = None, bucket_bytes: int | None = None, buckets: Report | None = None, wire: str | None = None, factors: bool | float | None = None, optimize: bool = True, replicated: bool = False, check_every: int = 512, isa: str = '', tf32: bool = False, tune: bool = False, memory_limit: int | None = None, profile: bool = False, verify: bool = False) -> Executable:
     """Compiles a graph for this rank and loads it. All ranks of `world` call it. It distributes the graph.
 
     The ranks compare their programs. Different models, values or options are an error that shows the first difference.
@@ -139,6 +139,10 @@ def compile(graph: Graph, backend: str = 'cpu', world: Communicator | None = Non
       profile: True runs the steps of a GPU one by one and waits for each, so that `exe.profile` has the time of each
         step, with its launch and the wait. Calls take longer. Steps of a CPU always run like this. Equal on all
         ranks.
+      verify: True compares the program of all ranks with that of one rank in exact arithmetic (docs/verify.md). If
+        they differ, the error names the pass that made the difference, the first value that differs and its ranks.
+        Requires a program that is not distributed yet. It may be True on one rank alone, as the program is the same
+        on all.
 
     Returns:
       An executable. Call it with the inputs by name, or `start` a call and use its results later.
