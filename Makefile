@@ -41,7 +41,7 @@ PREFIX ?= /usr/local
 
 install: setup ## Install the library for C++ programs, its headers and its pkg-config file (PREFIX=/usr/local, DESTDIR=)
 	$(BAZEL) build $(BAZEL_FLAGS) //cpp_library
-	DESTDIR='$(DESTDIR)' .venv/bin/python cpp_library/install.py bazel-bin/cpp_library/liblockstep.so $(PREFIX)
+	DESTDIR='$(DESTDIR)' .venv/bin/python cpp_library/install.py bazel-bin/cpp_library/liblockstep.so '$(PREFIX)'
 
 train: build ## Train LeNet on Fashion-MNIST on two ranks (ARGS="--epochs 1", RANKS=4, EXAMPLE=language)
 	mpirun -np $(RANKS) .venv/bin/python examples/$(EXAMPLE)/train.py $(ARGS)

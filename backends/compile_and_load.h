@@ -3,7 +3,8 @@
 //
 //   ASSIGN_OR_RETURN(const auto world, CreateFromEnvironment());
 //   ASSIGN_OR_RETURN(const LoadedProgram step, CompileAndLoad(graph, values, "cpu", {}, *world));
-//   RETURN_IF_ERROR(step.executor->Run({{"image", {image_type, image}}, …}, {}));
+//   const NamedInput inputs[] = {{"image", {image_type, image}}, {"label", {label_type, label}}};
+//   RETURN_IF_ERROR(step.executor->Run(inputs, {}));
 
 #pragma once
 
