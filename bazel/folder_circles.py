@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CPP = ("core", "passes", "frontends", "runtime", "backends")
+CPP = ("core", "passes", "frontends", "runtime", "verify", "backends")
 PACKAGE = "python_bindings/lockstep"
 OF_TESTS = re.compile(r"_test\.cc$|_main\.cc$|/conformance/|test_support|simulated_device|test_case")
 

@@ -173,7 +173,7 @@ class Communicator {
   virtual absl::StatusOr<std::unique_ptr<RegisteredMemory>> AllocateShared(size_t bytes, std::string_view label) = 0;
 
   // Starts a collective. Operands may lie in registered memory or elsewhere. Elsewhere costs a copy in and a copy out
-  // between processes. Operands that overlap are an error unless they are in place (runtime/collective.h).
+  // between processes of one host. Operands that overlap are an error unless they are in place (runtime/collective.h).
   virtual absl::StatusOr<Ticket> Start(const Collective& collective, const void* input, void* output,
                                        const Call& call) = 0;
 

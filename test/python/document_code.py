@@ -257,6 +257,7 @@ if world.rank == 0:
         },
         check="assert exe(**first_batches[0])['loss'] > 0\n",
     ),
+    "docs/verify.md": Page(ranks=2, before={"verify=": MLP}, check="assert exe(**batch(2))['loss'] > 0\n"),
     "docs/wire.md": Page(ranks=2, before={"wire=": MLP}, check="assert exe(**batch(2))['loss'] > 0\n"),
 }
 

@@ -19,7 +19,7 @@ DOCUMENTS = sorted(
     if path.name not in GENERATED
 )
 FOLDERS = ["backends", "bazel", "benchmarks", "core", "cpp_library", "docs", "examples", "frontends", "passes"]
-FOLDERS += ["python_bindings", "runtime", "test", "tools"]
+FOLDERS += ["python_bindings", "runtime", "test", "tools", "verify"]
 SUFFIXES = r"\.(bzl|cc|h|inc|ir|md|py|pyi|sh|toml)$"
 WORD = r"(?<![\w./~:-])[\w.*<>{},-]+(?:/[\w.*<>{},-]+)*/?(?![\w/])"
 MAKE_TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -65,10 +65,10 @@ def test_ctrl_c_during_a_step_loses_nothing() -> None:
     exe, undisturbed = (ls.compile(ls.parse(SLOW), threads=1) for _ in range(2))
     for each in (exe, undisturbed):
         each.state["w"] = values[0]
-    for seconds in (0.01, 0.06, 0.11):
+    for seconds in (0.05, 0.1, 0.15):
         timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
+            timer.start()
             for _ in range(200):
                 exe(x=values[1])
         timer.join()
