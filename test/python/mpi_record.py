@@ -8,6 +8,7 @@ product of each call until rank 0 has waited for it; in mode "run" nothing happe
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -35,16 +36,24 @@ def own_line() -> str:
     return next((line for line in status.splitlines() if f"process {os.getpid()} " in line), "")
 
 
-def is_in_layer(call: int) -> bool:
-    """True while this process computes that call's matrix product."""
+def call_in_layer() -> int:
+    """The number of the call whose matrix product this process computes; 0 if it does something else."""
     line = own_line()
-    return f"call {call} of @work" in line and LAYER in line
+    found = re.search(r"call (\d+) of @work", line)
+    return int(found[1]) if found and LAYER in line else 0
 
 
-def signal_in_layer(number: signal.Signals, calls: range) -> None:
-    for call in calls:
-        while not is_in_layer(call):
+def signal_in_layer(number: signal.Signals, times: int, calls: int) -> None:
+    """Signals this process in the products of as many calls, not of the first and the last. A busy machine may miss
+    a call.
+    """
+    call = 1
+    for _ in range(times):
+        while (found := call_in_layer()) <= call:
             time.sleep(0.001)
+        if found == calls:
+            return
+        call = found
         os.kill(os.getpid(), number)
 
 
@@ -65,7 +74,7 @@ def main(mode: str, calls: int) -> None:
     target = None
     if world.rank == 1 and mode != "run":
         number = signal.SIGKILL if mode == "kill" else signal.SIGSTOP
-        target, arguments = signal_in_layer, (number, range(2, calls if mode == "slow" else 3))
+        target, arguments = signal_in_layer, (number, calls if mode == "slow" else 1, calls)
     elif world.rank == 0 and mode == "slow":
         target, arguments = wake, (processes[1],)
     if target is not None:

@@ -123,11 +123,14 @@ def test_a_job_that_is_not_there(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"lockstep status: {tmp_path} has no record of a job")
 
 
+CALLS = 10  # of which a busy machine may miss some
+
+
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The trace of a job in which rank 1 is stopped for a moment in each call, during its matrix product."""
     folder = tmp_path_factory.mktemp("trace")
-    job = Job(folder, "slow", 6, LOCKSTEP_TRACE=str(folder / "trace"))
+    job = Job(folder, "slow", CALLS, LOCKSTEP_TRACE=str(folder / "trace"))
     assert job.end() == 0, job.err.read_text()
     return folder / "trace"
 
@@ -143,13 +146,13 @@ def test_the_trace_has_all_ranks_in_order(trace: Path) -> None:
     assert times[0] >= 0
     for rank in range(2):
         calls = [event for event in slices if event["pid"] == rank and event["name"] == "@work"]
-        assert [event["args"]["call"] for event in calls] == list(range(1, 7))
+        assert [event["args"]["call"] for event in calls] == list(range(1, CALLS + 1))
         products = [event for event in slices if event["pid"] == rank and event["args"].get("source") == LAYER]
-        assert len(products) == 6
+        assert len(products) == CALLS
         for call, product in zip(calls, products, strict=True):
             assert call["ts"] <= product["ts"]
             assert product["ts"] + product["dur"] <= call["ts"] + call["dur"] + 0.001
-        assert sum("last" in event["args"] for event in slices if event["pid"] == rank) >= 6
+        assert sum("last" in event["args"] for event in slices if event["pid"] == rank) >= CALLS
 
 
 def test_the_report_names_the_slow_rank_and_layer(trace: Path) -> None:
@@ -158,7 +161,7 @@ def test_the_report_names_the_slow_rank_and_layer(trace: Path) -> None:
     worst = done.stdout.partition("slow ranks\n")[2].partition("\n")[0]
     assert re.search(rf"rank 1 is slow in step \d+ .*{LAYER}", worst), done.stdout
     report = job_report.job_report(str(trace))
-    assert [each.calls for each in report.reports] == [6, 6]
+    assert [each.calls for each in report.reports] == [CALLS, CALLS]
     for each in report.reports:
         parts = each.compute + each.exposed + each.waiting + each.other
         assert parts == pytest.approx(each.total, rel=0.02)
