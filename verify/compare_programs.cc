@@ -170,7 +170,7 @@ absl::Status Reference::Check(const Graph& given) {
   for (const Result& result : program.results()) {
     const Result* original = program_->FindResult(result.name, result.is_state);
     if (original == nullptr) continue;
-    const std::vector<int64_t> ranks = differing(result.value, result.value.placements(), original->value);
+    const std::vector<int64_t> ranks = differing(result.value, result.placements, original->value);
     if (ranks.empty()) continue;
     wrong = (result.is_state ? "state " : "result ") + result.name + RankList(ranks, program.num_ranks());
     break;

@@ -63,6 +63,28 @@ TEST(Reference, NamesTheFirstValueThatDiffers) {
   EXPECT_EQ(CheckWith("learning_rate=0.1", "learning_rate=0.2").message(), first("sgd %w1" + all));
 }
 
+// A rank's term is not the result, though its placement says so.
+TEST(Reference, AResultIsWhole) {
+  const auto graph = ParseGraph(R"(
+graph @total(%x: f32[8] split(0)) -> (sum: f32[]) {
+  %sum = reduce_sum %x {dims=[0]} : f32[]
+  return %sum
+}
+)");
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  auto reference = Reference::Of(*graph);
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  const auto wrong = ParseGraph(R"(
+mesh {data=4}
+graph @total(%x: f32[8] split(0)) -> (sum: f32[]) {
+  %sum = reduce_sum %x {dims=[0]} : f32[] partial(sum)
+  return %sum
+}
+)");
+  ASSERT_TRUE(wrong.ok()) << wrong.status();
+  EXPECT_EQ(reference->Check(*wrong).message(), "result sum on all 4 ranks differs from that of one rank");
+}
+
 // A pass that makes one mistake in what the passes before it made.
 passes::Pass Mistake(const std::string& op, const std::string& attribute, Attribute value) {
   return {"mistake", [=](Graph& graph) -> absl::StatusOr<bool> {
