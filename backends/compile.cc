@@ -38,9 +38,10 @@ passes::PipelineOptions PipelineFor(const Graph& graph, const Mesh& ranks, const
   return pipeline;
 }
 
-}  // namespace
-
-absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options) {
+// Runs the passes on `graph`, and returns the target for which they made a program. `assumptions` is null, or gets what
+// a comparison takes for granted, which is then made.
+absl::StatusOr<Target> RunPipeline(Graph& graph, const Backend& backend, const CompileOptions& options,
+                                   verify::Assumptions* assumptions) {
   ASSIGN_OR_RETURN(graph, ToGlobalTypes(graph));  // turns the program of one rank into that of all ranks
   ASSIGN_OR_RETURN(const Mesh ranks, CheckOptions(graph, options, backend.name()));
   ASSIGN_OR_RETURN(Target target,
@@ -48,13 +49,28 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
   if (ranks.axis_size(kStageAxis).value_or(1) > 1)
     target.place = PlaceOfPart{std::string(kStageAxis), ranks.Coordinate(*options.rank, kStageAxis)};
   const std::vector<passes::Pass> pipeline = passes::MakePipeline(PipelineFor(graph, ranks, target, options));
-  const absl::Status passed = options.verify ? verify::RunPassesChecked(pipeline, graph, options.debug)
-                                             : passes::RunPasses(pipeline, graph, options.debug);
+  const absl::Status passed = assumptions != nullptr
+                                  ? verify::RunPassesChecked(pipeline, graph, options.debug, /*seed=*/1, assumptions)
+                                  : passes::RunPasses(pipeline, graph, options.debug);
   if (absl::IsUnimplemented(passed)) return Annotate(passed, "backend=\"" + std::string(backend.name()) + "\"");
   RETURN_IF_ERROR(passed);
+  return target;
+}
+
+}  // namespace
+
+absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options) {
+  verify::Assumptions assumptions;
+  ASSIGN_OR_RETURN(const Target target, RunPipeline(graph, backend, options, options.verify ? &assumptions : nullptr));
   absl::StatusOr<Executable> executable = EmitExecutable(graph.Clone(), backend, target, options);
   if (executable.ok() || options.debug.reproducer_directory.empty()) return executable;
   return passes::WithReproducer(executable.status(), "emit", graph.name(), graph.ToString(), options.debug);
+}
+
+absl::StatusOr<verify::Assumptions> Verify(Graph graph, const Backend& backend, const CompileOptions& options) {
+  verify::Assumptions assumptions;
+  RETURN_IF_ERROR(RunPipeline(graph, backend, options, &assumptions).status());
+  return assumptions;
 }
 
 }  // namespace lockstep

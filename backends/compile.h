@@ -9,11 +9,17 @@
 #include "core/graph.h"
 #include "core/status.h"
 #include "runtime/execution/executable.h"
+#include "verify/meaning.h"
 
 namespace lockstep {
 
 // `graph` is the one-rank program over the global batch, or a placed or local program that the passes distribute and
 // localize made of it. Returns the errors of CheckOptions, of the passes, and of EmitExecutable.
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options);
+
+// Compares the program that Compile makes of `graph` for all ranks of the options' mesh with `graph`, in exact
+// arithmetic (verify/compare_programs.h). Requires a graph without a mesh. Runs no rank, and makes no executable.
+// Returns what the comparison takes for granted; an error is that of Compile with `options.verify`.
+absl::StatusOr<verify::Assumptions> Verify(Graph graph, const Backend& backend, const CompileOptions& options);
 
 }  // namespace lockstep

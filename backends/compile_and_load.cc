@@ -13,19 +13,6 @@
 namespace lockstep {
 namespace {
 
-// Returns the mesh of the options. If it is empty, returns a mesh with all ranks along `data`, except with asynchronous
-// servers, where each rank runs its own program. Batches are split along `data`, so a pipeline without this axis gets
-// it with size 1.
-Mesh MeshOfRanks(const CompileOptions& options, const Communicator& communicator) {
-  const std::string data(kDataAxis);
-  if (options.servers && !options.servers->synchronous) return options.mesh;
-  if (options.mesh.empty()) return Mesh({{data, communicator.size()}});
-  if (!options.mesh.has_axis(kStageAxis) || options.mesh.has_axis(data)) return options.mesh;
-  std::vector<MeshAxis> axes = {{data, 1}};
-  axes.insert(axes.end(), options.mesh.axes().begin(), options.mesh.axes().end());
-  return Mesh(std::move(axes));
-}
-
 // Returns the default of the option `factors` (passes/distribute/gather_factors.h): a value if ranks that share a batch
 // are on several hosts, null otherwise. It is equal on all ranks.
 std::optional<double> FactorsOfHosts(const Mesh& mesh, const Communicator& communicator) {
@@ -93,11 +80,7 @@ absl::StatusOr<Executable> ResolveAndCompile(const Graph& graph, const std::stri
 
 absl::Status Resolve(LoadOptions& options, const Graph& graph, const std::string& backend,
                      const Communicator& communicator) {
-  options.mesh = MeshOfRanks(options, communicator);
-  if (!options.mesh.empty() && options.mesh.num_ranks() != communicator.size()) {
-    return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " needs " << options.mesh.num_ranks()
-                             << " ranks, and the world has " << communicator.size();
-  }
+  ASSIGN_OR_RETURN(options.mesh, MeshOfRanks(options, communicator.size()));
   options.rank = communicator.rank();
   RETURN_IF_ERROR(CheckOptions(graph, options, backend).status());
   if (!options.factors && options.optimize && !options.servers)

@@ -127,6 +127,20 @@ absl::Status CheckStages(const Graph& graph, const CompileOptions& options, cons
 
 }  // namespace
 
+absl::StatusOr<Mesh> MeshOfRanks(const CompileOptions& options, int64_t num_ranks) {
+  const std::string data(kDataAxis);
+  if (options.servers && !options.servers->synchronous) return options.mesh;
+  if (options.mesh.empty()) return Mesh({{data, num_ranks}});
+  if (options.mesh.num_ranks() != num_ranks) {
+    return InvalidArgument() << "compile: the mesh " << options.mesh.ToString() << " needs " << options.mesh.num_ranks()
+                             << " ranks, and the world has " << num_ranks;
+  }
+  if (!options.mesh.has_axis(kStageAxis) || options.mesh.has_axis(data)) return options.mesh;
+  std::vector<MeshAxis> axes = {{data, 1}};
+  axes.insert(axes.end(), options.mesh.axes().begin(), options.mesh.axes().end());
+  return Mesh(std::move(axes));
+}
+
 absl::StatusOr<Mesh> CheckOptions(const Graph& graph, const CompileOptions& options, std::string_view backend) {
   const Mesh mesh = options.mesh.empty() ? graph.mesh() : options.mesh;
   RETURN_IF_ERROR(CheckTogether(options, mesh, backend));

@@ -62,6 +62,11 @@ struct CompileOptions : Strategy {
   passes::PassDebug debug;      // with a directory for reproducers, a failure after the passes writes one too
 };
 
+// Returns the mesh of the options. If it is empty, returns a mesh with all ranks along `data`, except with asynchronous
+// servers, where each rank runs its own program. Batches are split along `data`, so a pipeline without this axis gets
+// it with size 1. Returns an error if the mesh of the options has another number of ranks.
+absl::StatusOr<Mesh> MeshOfRanks(const CompileOptions& options, int64_t num_ranks);
+
 // Checks all options. Returns an error if two options exclude each other, with both names and the reason, or if the
 // graph does not meet a requirement of the options. Returns the mesh of all ranks: the options', or the graph's if the
 // options have none.

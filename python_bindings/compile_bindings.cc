@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/compile.h"
 #include "backends/compile_and_load.h"
 #include "backends/option_table.h"
 #include "core/op_def.h"
@@ -87,6 +88,17 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   static_cast<LoadedProgram&>(*loaded) =
       ValueOrThrow(CompileAndLoad(model.graph, model.values, backend, std::move(options), *loaded->communicator));
   return loaded;
+}
+
+// Compares the program of `num_ranks` ranks with that of one. Returns what the comparison takes for granted.
+std::vector<std::string> VerifyModel(const Model& model, const std::string& backend_name, int64_t num_ranks,
+                                     LoadOptions options) {
+  ReleasedGil released;
+  const std::unique_ptr<Backend> backend = ValueOrThrow(CreateBackend(backend_name));
+  options.mesh = ValueOrThrow(MeshOfRanks(options, num_ranks));
+  options.rank = 0;
+  const verify::Assumptions assumptions = ValueOrThrow(Verify(model.graph.Clone(), *backend, options));
+  return {assumptions.begin(), assumptions.end()};
 }
 
 // Tells the other ranks whether this rank's arguments of compile() are valid: `error` is the error in them, or empty.
@@ -181,6 +193,8 @@ void BindCompile(nb::module_& module) {
   module.def("_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "options"_a, "dump"_a,
              nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, options: _CompileOptions, "
                      "dump: str) -> Executable"));
+  module.def("_verify", &VerifyModel, "graph"_a, "backend"_a, "ranks"_a, "options"_a,
+             nb::sig("def _verify(graph: Graph, backend: str, ranks: int, options: _CompileOptions) -> list[str]"));
 }
 
 }  // namespace lockstep::python

@@ -4,6 +4,7 @@
 #include <limits>
 #include <sstream>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "core/local_part.h"
@@ -130,6 +131,51 @@ std::string RankList(const std::vector<int64_t>& ranks, int64_t all) {
   return text;
 }
 
+// --- The first difference --------------------------------------------------------------------------------------------
+
+using Values = std::unordered_set<Value, ValueHash>;
+
+// The nodes from which `value` follows, in order, back to values in `known`: at most the last kLongest.
+std::string NodesBefore(Value value, const Graph& graph, const Values& known) {
+  constexpr size_t kLongest = 12;
+  std::unordered_set<const Node*> needed = {value.node};
+  std::vector<const Node*> nodes;
+  for (auto node = graph.nodes().rbegin(); node != graph.nodes().rend() && nodes.size() < kLongest; ++node) {
+    if (!needed.contains(&*node)) continue;
+    nodes.push_back(&*node);
+    for (Value operand : node->operands()) {
+      if (!known.contains(operand)) needed.insert(operand.node);
+    }
+  }
+  std::string text;
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) text += "\n    " + PrintNode(**node, {.brief = true});
+  return text;
+}
+
+// The counterparts in one program of the values of another: those of the same names, which passes keep. A collective
+// moves its operand, so it has its operand's counterpart.
+ValueMap Counterparts(const Graph& of, const Graph& in) {
+  std::unordered_map<std::string, Value> by_name;
+  for (const Node& node : in.nodes()) {
+    for (size_t i = 0; i < node.num_results(); ++i) by_name[node.result_name(i)] = const_cast<Node&>(node).result(i);
+  }
+  for (const Input& input : in.inputs()) by_name[input.name()] = input.value;
+  ValueMap counterparts;
+  for (const Input& input : of.inputs()) {
+    if (by_name.contains(input.name())) counterparts[input.value] = by_name[input.name()];
+  }
+  for (const Node& node : of.nodes()) {
+    for (size_t i = 0; i < node.num_results(); ++i) {
+      const Value value = const_cast<Node&>(node).result(i);
+      const auto named = by_name.find(node.result_name(i));
+      if (named != by_name.end()) counterparts[value] = named->second;
+      else if (node.op().has_trait(kOneRankIdentity) && counterparts.contains(node.operand(i)))
+        counterparts[value] = counterparts[node.operand(i)];
+    }
+  }
+  return counterparts;
+}
+
 }  // namespace
 
 absl::StatusOr<Reference> Reference::Of(const Graph& program, uint64_t seed) {
@@ -163,45 +209,45 @@ absl::Status Reference::Check(const Graph& given) {
     }
   }
   ASSIGN_OR_RETURN(const ExactValues values, RunExactly(program, inputs, assumptions_));
-  const auto differing = [&](Value value, const PlacementMap& placements, Value expected) {
-    return RanksThatDiffer(values.at(value), placements, mesh, values_.at(expected)[0]);
-  };
-  std::string wrong;
   for (const Result& result : program.results()) {
     const Result* original = program_->FindResult(result.name, result.is_state);
     if (original == nullptr) continue;
-    const std::vector<int64_t> ranks = differing(result.value, result.placements, original->value);
+    const std::vector<int64_t> ranks =
+        RanksThatDiffer(values.at(result.value), result.placements, mesh, values_.at(original->value)[0]);
     if (ranks.empty()) continue;
-    wrong = (result.is_state ? "state " : "result ") + result.name + RankList(ranks, program.num_ranks());
-    break;
+    return FailedPrecondition() << (result.is_state ? "state " : "result ") << result.name
+                                << RankList(ranks, program.num_ranks()) << " differs from that of one rank"
+                                << FirstDifference(program, values);
   }
-  if (wrong.empty()) return absl::OkStatus();
-  // The first value that differs from the one of its name, which passes keep, or from that of its operand if a
-  // collective moved it.
-  std::unordered_map<std::string, Value> by_name;
-  for (const Node& node : program_->nodes()) {
-    for (size_t i = 0; i < node.num_results(); ++i) by_name[node.result_name(i)] = const_cast<Node&>(node).result(i);
-  }
-  for (const Input& input : program_->inputs()) by_name[input.name()] = input.value;
-  ValueMap expected;
+  return absl::OkStatus();
+}
+
+std::string Reference::FirstDifference(const Graph& program, const ExactValues& values) const {
+  const ValueMap counterparts = Counterparts(program, *program_);
+  Values equal, equal_of_one;
   for (const Input& input : program.inputs()) {
-    if (by_name.contains(input.name())) expected[input.value] = by_name[input.name()];
+    if (!counterparts.contains(input.value)) continue;
+    equal.insert(input.value);
+    equal_of_one.insert(counterparts.at(input.value));
   }
   for (const Node& node : program.nodes()) {
     for (size_t i = 0; i < node.num_results(); ++i) {
       const Value value = const_cast<Node&>(node).result(i);
-      const auto named = by_name.find(node.result_name(i));
-      if (named != by_name.end()) expected[value] = named->second;
-      else if (node.op().has_trait(kOneRankIdentity) && expected.contains(node.operand(i)))
-        expected[value] = expected[node.operand(i)];
-      else continue;
-      const std::vector<int64_t> ranks = differing(value, node.placements(i), expected[value]);
-      if (ranks.empty()) continue;
-      return FailedPrecondition() << wrong << " differs from that of one rank; the first value that does is the result "
-                                  << "of " << node.Describe() << RankList(ranks, program.num_ranks());
+      if (!counterparts.contains(value)) continue;
+      const Value one = counterparts.at(value);
+      const std::vector<int64_t> ranks =
+          RanksThatDiffer(values.at(value), node.placements(i), program.type_mesh(), values_.at(one)[0]);
+      if (!ranks.empty()) {
+        equal_of_one.erase(one);  // a collective and its operand share it
+        return "; the first value that does is the result of " + node.Describe() +
+               RankList(ranks, program.num_ranks()) + "\n  each rank computes" + NodesBefore(value, program, equal) +
+               "\n  one rank computes" + NodesBefore(one, *program_, equal_of_one);
+      }
+      equal.insert(value);
+      equal_of_one.insert(one);
     }
   }
-  return FailedPrecondition() << wrong << " differs from that of one rank";
+  return "";
 }
 
 absl::Status RunPassesChecked(const std::vector<passes::Pass>& passes, Graph& graph, passes::PassDebug debug,

@@ -27,10 +27,15 @@ class Reference {
   // Runs `program`, which was made of the reference by passes: without a mesh, placed or local. Each rank gets its part
   // of the reference's inputs, and zeros for states that only `program` has. Returns an error if a result on some rank
   // is not that rank's part of the reference's result. It names the first value of `program` that differs from the
-  // value of the same name, the node that computed it, and the ranks:
+  // value of the same name, the node that computed it, the ranks, and the nodes that compute it from equal values, at
+  // most twelve of each program:
   //
   //   state w on all 4 ranks differs from that of one rank; the first value that does is the result of all_reduce %dw.1
   //   on all 4 ranks
+  //     each rank computes
+  //       %dw.1 = all_reduce %dw {axis=data, kind=mean} : f32[6,4]
+  //     one rank computes
+  //       %dw = matmul %x, %dz {transpose_a=true} : f32[6,4]
   absl::Status Check(const Graph& program);
 
   // What the comparisons so far took for granted.
@@ -38,6 +43,9 @@ class Reference {
 
  private:
   explicit Reference(Graph program) : program_(std::make_unique<Graph>(std::move(program))) {}
+
+  // The part of the message that follows "; ", with that; empty if no value of a name differs.
+  std::string FirstDifference(const Graph& program, const ExactValues& values) const;
 
   std::unique_ptr<Graph> program_;
   std::vector<ExactTensor> inputs_;

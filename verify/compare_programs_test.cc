@@ -4,6 +4,7 @@
 
 #include "core/op_def.h"
 #include "core/printer.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "passes/pipeline.h"
 
@@ -56,11 +57,28 @@ TEST(Reference, AcceptsTheProgramOfFourRanks) { EXPECT_TRUE(CheckWith("return", 
 TEST(Reference, NamesTheFirstValueThatDiffers) {
   const std::string all = " on all 4 ranks", state = "state w" + all + " differs from that of one rank; ";
   const auto first = [&](const std::string& node) {
-    return state + "the first value that does is the result of " + node;
+    return state + "the first value that does is the result of " + node + all + "\n  each rank computes\n    ";
   };
-  EXPECT_EQ(CheckWith("data, kind=sum", "data, kind=mean").message(), first("all_reduce %dw.1" + all));
-  EXPECT_EQ(CheckWith("sgd %w, %dw.1", "sgd %w, %dw").message(), first("sgd %w1" + all));
-  EXPECT_EQ(CheckWith("learning_rate=0.1", "learning_rate=0.2").message(), first("sgd %w1" + all));
+  EXPECT_EQ(CheckWith("data, kind=sum", "data, kind=mean").message(),
+            first("all_reduce %dw.1") + "%dw.1 = all_reduce %dw {axis=data, kind=mean} : f32[6,4]\n" +
+                "  one rank computes\n    %dw = matmul %x, %dz {transpose_a=true} : f32[6,4]");
+  const std::string one_rank = "\n  one rank computes\n    %w1 = sgd %w, %dw {learning_rate=0.1} : f32[6,4]";
+  EXPECT_EQ(CheckWith("sgd %w, %dw.1", "sgd %w, %dw").message(),
+            first("sgd %w1") + "%w1 = sgd %w, %dw {learning_rate=0.1} : f32[6,4]" + one_rank);
+  EXPECT_EQ(CheckWith("learning_rate=0.1", "learning_rate=0.2").message(),
+            first("sgd %w1") + "%w1 = sgd %w, %dw.1 {learning_rate=0.2} : f32[6,4]" + one_rank);
+}
+
+// Nodes between a value that differs and those that are equal: with new names, as passes give them.
+TEST(Reference, ShowsTheNodesFromEqualValues) {
+  const std::string line = "  %dw.1 = all_reduce %dw {axis=data, kind=sum} : f32[6,4]\n";
+  const auto differs = CheckWith(line + "  %w1 = sgd %w, %dw.1", line +
+                                                                     "  %a = add %dw.1, %dw.1 : f32[6,4]\n"
+                                                                     "  %b = add %a, %w : f32[6,4]\n"
+                                                                     "  %w1 = sgd %w, %b");
+  EXPECT_THAT(std::string(differs.message()),
+              testing::HasSubstr("each rank computes\n    %a = add %dw.1, %dw.1 : f32[6,4]\n    %b = add %a, %w : "
+                                 "f32[6,4]\n    %w1 = sgd %w, %b {learning_rate=0.1} : f32[6,4]\n  one rank"));
 }
 
 // A rank's term is not the result, though its placement says so.
@@ -107,7 +125,9 @@ TEST(RunPassesChecked, NamesThePass) {
   Graph copy = graph->Clone();
   EXPECT_EQ(RunPassesChecked(pipeline, copy).message(),
             "pass mistake: state w on all 4 ranks differs from that of one rank; the first value that does is the "
-            "result of sgd %w1 on all 4 ranks");
+            "result of sgd %w1 on all 4 ranks\n"
+            "  each rank computes\n    %w1 = sgd %w, %dw.1 {learning_rate=0.3} : f32[6,4]\n"
+            "  one rank computes\n    %w1 = sgd %w, %dw {learning_rate=0.1} : f32[6,4]");
 }
 
 }  // namespace

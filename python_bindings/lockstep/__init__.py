@@ -17,7 +17,7 @@ The names, by what they are for:
 
     Graphs         Graph, ValueInfo, load_onnx, from_torch, parse, load_graph, interpret, gradients, evaluation
     Training       train_step, loss, optim, schedule, clip, average, Trainer, metrics
-    Distribution   Communicator, Strategy, Placement, split, replicated, Plan, plan, distribute, kv
+    Distribution   Communicator, Strategy, Placement, split, replicated, Plan, plan, distribute, verify, kv
     Execution      compile, Executable
     Data           data
     Results        Checkpoints, save_onnx, to_torch, save_weights, load_weights
@@ -39,6 +39,7 @@ from ._compile.compile import compile
 from ._compile.placements import Placement, replicated, split
 from ._compile.plan import Plan, plan
 from ._compile.strategy import Strategy
+from ._compile.verify import verify
 from ._graph.evaluation import evaluation
 from ._graph.graph_file import load_graph
 from ._graph.graphs import distribute, gradients, interpret, load_onnx, parse, save_onnx
@@ -53,7 +54,7 @@ __all__ = [
     "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Placement", "Plan", "Strategy", "Trainer", "ValueInfo",
     "__version__", "average", "clip", "compile", "data", "distribute", "evaluation", "from_torch", "gradients", "interpret", "kv", "load_graph", "load_onnx", "load_weights",
     "loss", "metrics", "optim", "parse", "plan", "replicated", "save_onnx", "save_weights", "schedule", "split", "to_torch",
-    "train_step",
+    "train_step", "verify",
 ]  # fmt: skip
 
 _WEIGHTS = "save its values: checkpoints are lockstep.Checkpoints, and save_onnx and save_weights write weights"

@@ -1,4 +1,4 @@
-"""The program `lockstep`: `lockstep doctor`, `status`, `report`, `forecast`, `launch`, `elastic` and `serve`.
+"""The program `lockstep`: `lockstep doctor`, `status`, `report`, `forecast`, `verify`, `launch`, `elastic` and `serve`.
 
 The program runs as a file, so that `lockstep doctor` works when the package cannot be imported. The other commands
 import it.
@@ -95,6 +95,20 @@ def _forecast(arguments: argparse.Namespace) -> int:
 
     print(forecast.run(arguments.trace, arguments.machine, arguments.hosts, arguments.picture, arguments.calls))
     return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from lockstep._graph import verify_file
+
+    print(verify_file.run(arguments.file, arguments.ranks, arguments.strategy, dict(arguments.dims)))
+    return 0
+
+
+def _extents(text: str) -> list[tuple[str, int]]:
+    try:
+        return [(name, int(extent)) for name, extent in (each.rsplit("=", 1) for each in text.split(","))]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list such as batch=8,length=4") from None
 
 
 def _numbers(text: str) -> list[int]:
@@ -222,6 +236,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     forecast.add_argument("--picture", metavar="FILE", help="the path of a picture: .svg or .png")
     forecast.set_defaults(run=_forecast)
+    verify = commands.add_parser(
+        "verify", help="proves in exact arithmetic that n ranks compute what one computes, without starting them"
+    )
+    verify.add_argument(
+        "file", help="an ONNX model, of which a training step is made, or a graph that Graph.save wrote"
+    )
+    verify.add_argument(
+        "--ranks", type=_numbers, default=[2, 4], metavar="2,4", help="numbers of ranks (default: 2 and 4)"
+    )
+    verify.add_argument("--strategy", default="", metavar="TEXT", help="options of compile, as wire=bf16,factors=true")
+    verify.add_argument(
+        "--dims", type=_extents, default=[], metavar="batch=8,…", help="the extents of an ONNX model's dimensions"
+    )
+    verify.set_defaults(run=_verify)
     for command in (report, forecast):
         command.add_argument("--calls", type=int, help="the number of last calls that count (default: all)")
     return parser

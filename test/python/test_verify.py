@@ -1,4 +1,4 @@
-"""compile(verify=True): the program of all ranks equals that of one rank in exact arithmetic."""
+"""verify(), compile(verify=True) and `lockstep verify`: n ranks equal one rank in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 import architectures
 import lockstep as ls
 from cases import CASES, MLP_SPLIT, Case
-from ranks import run_in_threads
 
 RECIPES: dict[str, dict[str, Any]] = {
     "adam": {"optimizer": ls.optim.Adam(0.01)},
@@ -31,17 +30,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def verify(step: ls.Graph, ranks: int, **options: Any) -> None:
-    """Rank 0 verifies: the program is the same on all ranks."""
-
-    def body(world: ls.Communicator) -> None:
-        ls.compile(step, world=world, threads=1, verify=world.rank == 0, **options)
-
-    for error in run_in_threads(ranks, body):
-        if error is not None:
-            raise error
-
-
 def step_of(case: Case, optimizer: ls.optim.Optimizer, **recipe: Any) -> ls.Graph:
     model = ls.load_onnx(case.model, dims={"batch": 8})
     return ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), optimizer, **recipe)
@@ -52,22 +40,22 @@ def step_of(case: Case, optimizer: ls.optim.Optimizer, **recipe: Any) -> ls.Grap
 def test_recipes(case: Case, recipe: str) -> None:
     if case.name == "convnet_bn" and recipe == "accumulate":
         pytest.skip("batch normalisation of micro-batches is of each rank")
-    verify(step_of(case, **RECIPES[recipe]), 2)
+    ls.verify(step_of(case, **RECIPES[recipe]), 2)
 
 
 @pytest.mark.parametrize("case", CASES[1:], ids=lambda case: case.name)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_options(case: Case, options: str, ranks: int) -> None:
-    verify(step_of(case, ls.optim.SGD(0.1, momentum=0.9)), ranks, **OPTIONS[options])
+    ls.verify(step_of(case, ls.optim.SGD(0.1, momentum=0.9)), ranks, **OPTIONS[options])
 
 
 def test_a_mesh_of_two_axes() -> None:
-    verify(step_of(CASES[1], ls.optim.Adam(0.01)), 4, mesh={"data": 2, "model": 2}, split=MLP_SPLIT)
+    ls.verify(step_of(CASES[1], ls.optim.Adam(0.01)), 4, mesh={"data": 2, "model": 2}, split=MLP_SPLIT)
 
 
 def test_stages() -> None:
-    verify(step_of(CASES[1], ls.optim.SGD(0.1), accumulate=2), 2, mesh={"stage": 2})
+    ls.verify(step_of(CASES[1], ls.optim.SGD(0.1), accumulate=2), 2, mesh={"stage": 2})
 
 
 @pytest.mark.parametrize("file", [file for file in architectures.files() if file.endswith(".export")])
@@ -78,10 +66,10 @@ def test_architectures(file: str) -> None:
         loss = ls.loss.softmax_cross_entropy("output", "label")
     else:
         loss = ls.loss.mean_squared_error("output", "label")
-    verify(ls.train_step(model, loss, ls.optim.SGD(1.0, momentum=0.9)), 2)
+    ls.verify(ls.train_step(model, loss, ls.optim.SGD(1.0, momentum=0.9)), 2)
 
 
 def test_a_program_that_is_distributed_cannot_be_verified() -> None:
     placed = ls.distribute(step_of(CASES[1], ls.optim.SGD(0.1)), {"data": 2})
     with pytest.raises(ls.Error, match="is distributed already"):
-        verify(placed, 2)
+        ls.verify(placed, 2)

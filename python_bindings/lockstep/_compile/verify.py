@@ -1,0 +1,50 @@
+"""The function `verify`: it proves that n ranks compute what one computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _lockstep
+from .._base import checks, names
+from .._base.errors import Error
+from .._lockstep import Graph
+from . import options as _options
+from .strategy import expanded
+
+_MOST_RANKS = 64  # each is a copy of the program's values
+
+
+def verify(graph: Graph, ranks: int = 2, *, backend: str = "cpu", **options: Any) -> tuple[str, ...]:
+    """Compares the program of n ranks with that of one rank in exact arithmetic. See docs/verify.md.
+
+    The ranks need not exist: the program that `compile` would make for all of them runs in this process, as does
+    `graph`. The time is that of a few steps on one core for each rank, so a small batch is best: the program is the
+    same for any batch.
+
+    >>> lockstep.verify(step, 8, shard_optimizer=True)
+    ('adam means its decomposition',)
+
+    Args:
+      graph: the one-rank program over the global batch: a training step, an evaluation or a model.
+      ranks: the number of ranks, at most 64. The product of the sizes of `mesh`, if that is given.
+      backend: "cpu" or "cuda". Passes depend on the ops that it supports. "cuda" needs no GPU here.
+      options: those of a `Strategy`, such as `mesh`, `split`, `shard_optimizer` and `wire`; or a `strategy`.
+
+    Returns:
+      What the comparison takes for granted: sentences, in alphabetical order.
+
+    Raises:
+      Error: a result of some rank differs from that of one rank. Names the pass of the compiler that made the
+        difference, the first value that differs, the op, and the ranks. Or an option or the graph is one that `compile`
+        refuses.
+    """
+    names.check_options("verify", options, _options.OF_STRATEGY)
+    checks.graph("the graph", graph)
+    if checks.integer("verify: ranks", ranks, 1) > _MOST_RANKS:
+        raise Error(f"verify: ranks is {ranks}, expected at most {_MOST_RANKS}")
+    given = _options.with_mesh_of_plan(expanded(options))
+    if isinstance(given.get("buckets"), _options.Report):
+        raise Error("verify: buckets cannot be a report, because ranks must measure with it")
+    compiled = _lockstep._CompileOptions()
+    compiled.set(_options.texts_of(given))
+    return tuple(_lockstep._verify(graph, checks.text("verify: backend", backend), ranks, compiled))

@@ -1,0 +1,51 @@
+"""`lockstep verify`: proves for a file that n ranks compute what one computes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .. import loss, optim
+from .._base.errors import Error
+from .._compile.strategy import Strategy
+from .._compile.verify import verify
+from .._lockstep import Graph
+from .graph_file import load_graph
+from .graphs import load_onnx
+from .train_step import train_step
+
+
+def run(file: str, ranks: Sequence[int], strategy: str, dims: Mapping[str, int]) -> str:
+    """Returns the report on a file of `Graph.save`, or on a step that trains an ONNX model, for these numbers of ranks.
+
+    Raises:
+      Error: as `lockstep.verify`, with the number of ranks; or the file cannot be read.
+    """
+    graph, what = _program(file, dims)
+    options = Strategy.parse(strategy).options
+    lines, assumptions = [what], set[str]()
+    for number in ranks:
+        start = time.perf_counter()
+        try:
+            assumptions.update(verify(graph, number, **options))
+        except Error as error:
+            raise Error(f"{what}, on {number} rank{'s' * (number != 1)}: {error}") from None
+        lines.append(f"{number} rank{'s' * (number != 1)}: equal to one rank ({time.perf_counter() - start:.1f} s)")
+    lines += [f"assumed: {each}" for each in sorted(assumptions)]
+    return "\n".join(lines)
+
+
+def _program(file: str, dims: Mapping[str, int]) -> tuple[Graph, str]:
+    """Returns the program of a file, and what it is."""
+    if Path(file).suffix != ".onnx":
+        graph = load_graph(file)
+        if dims:
+            raise Error(f"--dims is for ONNX models, and {file} is a graph, whose dimensions are fixed")
+        return graph, f"{file}: @{graph.name}"
+    model = load_onnx(file, dims)
+    floats = [result.name for result in model.results if result.dtype.startswith("f")]
+    if not model.states or not floats:
+        return model, f"{file}: the model"
+    step = train_step(model, loss.mean_squared_error(floats[0], "target"), optim.AdamW(0.01))
+    return step, f"{file}: a step that trains it with AdamW and the mean squared error of {floats[0]}"
