@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +13,7 @@ import pytest
 import architectures
 import lockstep as ls
 from cases import CASES, MLP_SPLIT, Case
+from ranks import run_in_threads
 
 RECIPES: dict[str, dict[str, Any]] = {
     "adam": {"optimizer": ls.optim.Adam(0.01)},
@@ -69,7 +74,84 @@ def test_architectures(file: str) -> None:
     ls.verify(ls.train_step(model, loss, ls.optim.SGD(1.0, momentum=0.9)), 2)
 
 
+@pytest.mark.parametrize("ranks", [1, 3, 64])
+def test_any_number_of_ranks(ranks: int) -> None:
+    model = ls.load_onnx(CASES[1].model, dims={"batch": 2 * ranks})
+    loss = ls.loss.softmax_cross_entropy("logits", "label")
+    assert ls.verify(ls.train_step(model, loss, ls.optim.Adam(0.01)), ranks) == (
+        "adam means its decomposition",
+        "softmax_cross_entropy means its decomposition",
+    )
+
+
+def test_a_model_has_no_assumptions() -> None:
+    assert ls.verify(ls.load_onnx(CASES[1].model, dims={"batch": 8}), 4) == ()
+
+
+def test_compilations_verify() -> None:
+    step = step_of(CASES[1], ls.optim.SGD(0.1))
+
+    def body(world: ls.Communicator) -> None:
+        ls.compile(step, world=world, threads=1, verify=world.rank == 0)
+
+    assert run_in_threads(2, body) == [None, None]
+
+
+# --- Errors -----------------------------------------------------------------------------------------------------------
+
+
 def test_a_program_that_is_distributed_cannot_be_verified() -> None:
     placed = ls.distribute(step_of(CASES[1], ls.optim.SGD(0.1)), {"data": 2})
     with pytest.raises(ls.Error, match="is distributed already"):
         ls.verify(placed, 2)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "message"),
+    [
+        (0, {}, "verify: ranks is 0, expected at least 1"),
+        (65, {}, "verify: ranks is 65, expected at most 64"),
+        (3, {}, "8 is not a multiple of 3"),
+        (4, {"mesh": {"data": 2}}, "needs 2 ranks, and the world has 4"),
+        (2, {"shard_optimizer": True, "wire": "bf16"}, "does not go with"),
+    ],
+)
+def test_wrong_arguments(ranks: int, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ls.Error, match=message):
+        ls.verify(step_of(CASES[1], ls.optim.SGD(0.1)), ranks, **options)
+
+
+def test_options_of_a_machine_are_none_of_verify() -> None:
+    with pytest.raises(TypeError, match="threads"):
+        ls.verify(step_of(CASES[1], ls.optim.SGD(0.1)), 2, threads=2)
+
+
+# --- The command ------------------------------------------------------------------------------------------------------
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-m", "lockstep", "verify", *map(str, arguments)]
+    return subprocess.run(program, capture_output=True, text=True, check=False)
+
+
+def test_the_command_makes_a_step_of_a_model() -> None:
+    done = command(CASES[1].model, "--dims", "batch=8", "--ranks", "1,4", "--strategy", "wire=bf16")
+    assert done.returncode == 0, done.stderr
+    assert re.sub(r"\d+\.\d s", "… s", done.stdout).splitlines() == [
+        f"{CASES[1].model}: a step that trains it with AdamW and the mean squared error of logits",
+        "1 rank: equal to one rank (… s)",
+        "4 ranks: equal to one rank (… s)",
+        "assumed: adam means its decomposition",
+    ]
+
+
+def test_the_command_reads_graphs(tmp_path: Path) -> None:
+    step_of(CASES[1], ls.optim.SGD(0.1)).save(tmp_path / "step.graph")
+    done = command(tmp_path / "step.graph")
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks: equal to one rank" in done.stdout and "4 ranks: equal to one rank" in done.stdout
+    wrong = command(tmp_path / "step.graph", "--ranks", "3")
+    assert wrong.returncode == 1
+    assert wrong.stderr.startswith(f"lockstep verify: {tmp_path}/step.graph: @mlp, on 3 ranks: pass distribute: ")
+    dims = command(tmp_path / "step.graph", "--dims", "batch=4")
+    assert dims.returncode == 1 and "whose dimensions are fixed" in dims.stderr
