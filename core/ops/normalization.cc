@@ -382,6 +382,13 @@ void PlaceMicroBatches(PlacementContext& c, const Placement& split, const std::v
   c.Result(0, split);
 }
 
+// For statistics of each rank, along an axis that does not split the samples. A decomposition at this point would lose
+// the groups of an axis that is placed later.
+void ReplicateOperands(PlacementContext& c) {
+  c.RequireAll(Placement::Replicated());
+  c.Result(Placement::Replicated());
+}
+
 // Distributes the decomposition: its sums become partial, and its counts are those of the global batch. Statistics of
 // each rank become statistics of one group for each rank, which need no communication.
 void PlaceSplitSamples(PlacementContext& c, const std::vector<bool>& has_x_shape) {
@@ -389,12 +396,7 @@ void PlaceSplitSamples(PlacementContext& c, const std::vector<bool>& has_x_shape
   if (!split) return;
   if (c.mesh_axis().name == kMicroBatchAxis) return PlaceMicroBatches(c, *split, has_x_shape);
   if (c.attr<std::string>("statistics") == "global") return c.Decompose();
-  if (split->dim() != 0) {
-    // A decomposition at this point would lose the groups of an axis that is placed later. Operands are replicated
-    // instead.
-    c.RequireAll(Placement::Replicated());
-    return c.Result(Placement::Replicated());
-  }
+  if (split->dim() != 0) return ReplicateOperands(c);
   c.Decompose({{"statistics", std::string("global")}, {"groups", c.attr<int64_t>("groups") * c.axis_size()}});
 }
 
@@ -409,8 +411,9 @@ void PlaceUnbiasedVariance(PlacementContext& c) {
   const Placement &x = c.operand(0), &variance = c.operand(1);
   const bool has_groups = x.is_split() && x.dim() != 1;
   if (has_groups && c.mesh_axis().name != kMicroBatchAxis) {
-    const bool of_ranks = c.attr<std::string>("statistics") == "rank" && x.dim() == 0;
-    return c.Decompose({{"groups", c.attr<int64_t>("groups") * (of_ranks ? c.axis_size() : 1)}});
+    if (c.attr<std::string>("statistics") == "global") return c.Decompose();
+    if (x.dim() != 0) return ReplicateOperands(c);
+    return c.Decompose({{"groups", c.attr<int64_t>("groups") * c.axis_size()}});
   }
   const bool by_channels = x.is_split() ? !has_groups : variance.is_split();
   if (by_channels) {
