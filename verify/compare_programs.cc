@@ -161,17 +161,21 @@ ValueMap Counterparts(const Graph& of, const Graph& in) {
   }
   for (const Input& input : in.inputs()) by_name[input.name()] = input.value;
   ValueMap counterparts;
-  for (const Input& input : of.inputs()) {
-    if (by_name.contains(input.name())) counterparts[input.value] = by_name[input.name()];
-  }
+  const auto add = [&](Value value, Value operand) {
+    const auto named = by_name.find(value.name());
+    const auto moved = counterparts.find(operand);
+    if (named == by_name.end() && moved == counterparts.end()) return;
+    const Value found = named != by_name.end() ? named->second : moved->second;
+    // A pass may give a name again, to another value.
+    if (IsExact(found.dtype()) != IsExact(value.dtype())) return;
+    if (GlobalType(value.type(), value.placements(), of.type_mesh()).shape == found.shape())
+      counterparts[value] = found;
+  };
+  for (const Input& input : of.inputs()) add(input.value, {});
   for (const Node& node : of.nodes()) {
-    for (size_t i = 0; i < node.num_results(); ++i) {
-      const Value value = const_cast<Node&>(node).result(i);
-      const auto named = by_name.find(node.result_name(i));
-      if (named != by_name.end()) counterparts[value] = named->second;
-      else if (node.op().has_trait(kOneRankIdentity) && counterparts.contains(node.operand(i)))
-        counterparts[value] = counterparts[node.operand(i)];
-    }
+    const bool moves = node.op().has_trait(kOneRankIdentity);
+    for (size_t i = 0; i < node.num_results(); ++i)
+      add(const_cast<Node&>(node).result(i), moves ? node.operand(i) : Value());
   }
   return counterparts;
 }

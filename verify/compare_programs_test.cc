@@ -6,7 +6,10 @@
 #include "core/printer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "passes/optimize/dce.h"
+#include "passes/optimize/fold_constants.h"
 #include "passes/pipeline.h"
+#include "passes/simplify/simplify.h"
 
 namespace lockstep::verify {
 namespace {
@@ -79,6 +82,36 @@ TEST(Reference, ShowsTheNodesFromEqualValues) {
   EXPECT_THAT(std::string(differs.message()),
               testing::HasSubstr("each rank computes\n    %a = add %dw.1, %dw.1 : f32[6,4]\n    %b = add %a, %w : "
                                  "f32[6,4]\n    %w1 = sgd %w, %b {learning_rate=0.1} : f32[6,4]\n  one rank"));
+}
+
+// A pass may give a name to another value: only values of the same shape are compared.
+TEST(Reference, LooksPastANameThatIsGivenAgain) {
+  const auto differs = CheckWith(
+      "  %dw = matmul %x, %dz {transpose_a=true} : f32[6,4] partial(sum)\n"
+      "  %dw.1 = all_reduce %dw {axis=data, kind=sum} : f32[6,4]\n"
+      "  %w1 = sgd %w, %dw.1",
+      "  %dw = slice %dz {limit=[8,2], start=[0,0], stride=[1,1]} : f32[8,2] split(0)\n"
+      "  %dw.0 = matmul %x, %dz {transpose_a=true} : f32[6,4] partial(sum)\n"
+      "  %dw.1 = all_reduce %dw.0 {axis=data, kind=mean} : f32[6,4]\n"
+      "  %w1 = sgd %w, %dw.1");
+  EXPECT_THAT(std::string(differs.message()), testing::HasSubstr("first value that does is the result of sgd %w1"));
+}
+
+// Arithmetic of constants is that of floats, with which a compiler folds it.
+TEST(Reference, ConstantsMayBeFolded) {
+  const auto graph = ParseGraph(R"(
+graph @f(%x: f32[3]) -> (y: f32[3]) {
+  %c = constant {value=dense<f32[3]: 0.3, 1.7, 2.25>} : f32[3]
+  %t = tanh %c : f32[3]
+  %s = sub %t, %c : f32[3]
+  %y = mul %x, %s : f32[3]
+  return %y
+}
+)");
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  Graph folded = graph->Clone();
+  EXPECT_TRUE(RunPassesChecked({passes::FoldConstants(), passes::Simplify(), passes::Dce()}, folded).ok());
+  EXPECT_THAT(folded.ToString(), testing::Not(testing::HasSubstr("tanh")));
 }
 
 // A rank's term is not the result, though its placement says so.

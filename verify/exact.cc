@@ -26,6 +26,11 @@ double Rounded(double value, DType dtype) {
   });
 }
 
+// True for numbers of few bits, which a program means as they are.
+bool IsOfSixteenBits(double value) {
+  return Rounded(value, DType::kBF16) == value || Rounded(value, DType::kF16) == value;
+}
+
 // The first convergent of the continued fraction of `value` > 0 that rounds to it; null if there is none with parts
 // below 2^53.
 std::optional<Fraction> SimplestFraction(double value, DType dtype) {
@@ -68,7 +73,7 @@ Exact Exact::Of(double value, DType dtype) {
   if (std::isnan(value)) return NaN();
   if (std::isinf(value)) return Infinity(value < 0);
   if (value == 0) return Exact();
-  if (const auto fraction = SimplestFraction(std::abs(value), dtype)) {
+  if (const auto fraction = IsOfSixteenBits(value) ? std::nullopt : SimplestFraction(std::abs(value), dtype)) {
     const Exact magnitude = Of(fraction->numerator) / Of(fraction->denominator);
     return value < 0 ? -magnitude : magnitude;
   }

@@ -36,7 +36,8 @@ class Exact {
   constexpr Exact() = default;  // zero
   static Exact Of(int64_t integer) { return Exact(Base::Of(integer), Exponent::Of(integer)); }
   // The simplest fraction that rounds to `value` in `dtype` (the first convergent of the continued fraction that does):
-  // 1/3 for the float 0.33333334. So the reciprocal of a count, and a learning rate of 0.1, are what was meant.
+  // 1/3 for the float 0.33333334. So the reciprocal of a count, and a learning rate of 0.1, are what was meant. A
+  // number that bf16 or f16 represents is itself: so it stays the same number when it is converted.
   static Exact Of(double value, DType dtype);
   static Exact NaN() { return Exact(Kind::kNaN); }
   static Exact Infinity(bool negative) { return Exact(negative ? Kind::kMinusInfinity : Kind::kInfinity); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/interpreter.h"
 #include "core/op_def.h"
 #include "verify/axioms.h"
 
@@ -53,13 +54,42 @@ absl::StatusOr<Results> RunOnEachRank(const Graph& graph, const Node& node, cons
   return results;
 }
 
+// The values that follow from constants alone. A compiler computes them, in floats.
+class Constants {
+ public:
+  // If the node's results follow from constants alone, adds them and returns them; otherwise returns null.
+  const std::vector<Tensor>* Add(const Node& node) {
+    if (node.Is("constant")) return &(tensors_[&node] = {node.attr<Tensor>("value")});
+    if (node.operands().empty() || node.op().ranks_eval() || !node.op().eval() || node.Is("fusion")) return nullptr;
+    std::vector<const Tensor*> operands;
+    for (Value operand : node.operands()) {
+      const auto found = tensors_.find(operand.node);
+      if (found == tensors_.end()) return nullptr;
+      operands.push_back(&found->second[static_cast<size_t>(operand.index)]);
+    }
+    absl::StatusOr<std::vector<Tensor>> results = EvaluateNode(node, operands);
+    return results.ok() ? &(tensors_[&node] = *std::move(results)) : nullptr;
+  }
+
+ private:
+  std::unordered_map<const Node*, std::vector<Tensor>> tensors_;
+};
+
 }  // namespace
 
 absl::StatusOr<ExactValues> RunExactly(const Graph& graph, const std::vector<RankTensors>& inputs,
                                        Assumptions& assumptions) {
   ExactValues values;
   for (size_t i = 0; i < graph.inputs().size(); ++i) values[graph.inputs()[i].value] = inputs[i];
+  Constants constants;
   for (const Node& node : graph.nodes()) {
+    if (const std::vector<Tensor>* const results = constants.Add(node)) {
+      for (size_t i = 0; i < results->size(); ++i) {
+        values[const_cast<Node&>(node).result(i)] =
+            RankTensors(static_cast<size_t>(graph.num_ranks()), ExactTensor::Of((*results)[i]));
+      }
+      continue;
+    }
     if (const Value origin = StandsFor(node)) {
       values[const_cast<Node&>(node).result()] = values.at(origin);
       continue;

@@ -114,5 +114,14 @@ TEST(RandomFunction, DependsOnNameKeyAndArguments) {
   EXPECT_TRUE(RandomFunction("tanh", {Exact::NaN()}).is_nan());
 }
 
+TEST(Exact, FloatsAreTheSimplestFractionsThatRoundToThem) {
+  const auto of = [](float value) { return Exact::Of(static_cast<double>(value), DType::kF32); };
+  EXPECT_EQ(of(1.0f / 3), Exact::Of(1) / Exact::Of(3));
+  EXPECT_EQ(of(0.1f), Exact::Of(1) / Exact::Of(10));
+  EXPECT_EQ(of(47.0f / 64), Exact::Of(47) / Exact::Of(64));  // and not 11/15, which rounds to it in bf16
+  for (DType dtype : {DType::kBF16, DType::kF32, DType::kF64})
+    EXPECT_EQ(Exact::Of(0.30078125, dtype), Exact::Of(77) / Exact::Of(256));
+}
+
 }  // namespace
 }  // namespace lockstep::verify

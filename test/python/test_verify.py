@@ -74,11 +74,11 @@ def test_architectures(file: str) -> None:
     ls.verify(ls.train_step(model, loss, ls.optim.SGD(1.0, momentum=0.9)), 2)
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 64])
-def test_any_number_of_ranks(ranks: int) -> None:
-    model = ls.load_onnx(CASES[1].model, dims={"batch": 2 * ranks})
+@pytest.mark.parametrize("size", [1, 3, 64])
+def test_any_number_of_ranks(size: int) -> None:
+    model = ls.load_onnx(CASES[1].model, dims={"batch": 2 * size})
     loss = ls.loss.softmax_cross_entropy("logits", "label")
-    assert ls.verify(ls.train_step(model, loss, ls.optim.Adam(0.01)), ranks) == (
+    assert ls.verify(ls.train_step(model, loss, ls.optim.Adam(0.01)), size) == (
         "adam means its decomposition",
         "softmax_cross_entropy means its decomposition",
     )

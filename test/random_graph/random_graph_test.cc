@@ -4,6 +4,7 @@
 
 #include "test/random_graph/random_graph.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,6 +27,7 @@
 #include "passes/legalize/widen.h"
 #include "passes/optimize/cse.h"
 #include "passes/optimize/dce.h"
+#include "passes/optimize/fold_constants.h"
 #include "passes/optimize/one_pass_statistics.h"
 #include "passes/optimize/recognize_attention.h"
 #include "passes/optimize/separate_rows.h"
@@ -39,6 +41,7 @@
 #include "test/random_graph/op_nodes.h"
 #include "test/random_graph/seed_flags.h"
 #include "test/random_graph/steady.h"
+#include "verify/compare_programs.h"
 
 namespace lockstep {
 namespace {
@@ -249,6 +252,7 @@ class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<Mesh, boo
     return true;
   }
   const Mesh& mesh() const { return std::get<0>(GetParam()); }
+  const std::vector<RandomProgram>& programs() const { return programs_; }
   passes::PipelineOptions options() const { return OptionsOf(mesh(), std::get<1>(GetParam())); }
 
  private:
@@ -263,6 +267,30 @@ TEST_P(RandomGraphOnMeshTest, MeansTheSameAfterEachPassOfThePipeline) {
     EXPECT_GT(num_changed[pass.name], 0) << pass.name << " changed none of " << num_graphs << " graphs: it "
                                          << kTooRare;
   }
+}
+
+// Constants are folded first: arithmetic of constants rounds, which exact arithmetic does not represent. A law of the
+// update of rmsprop_centered is not found if fusions cut its nodes apart (verify/axioms.cc).
+TEST_P(RandomGraphOnMeshTest, IsEqualInExactArithmetic) {
+  uint64_t num_equal = 0;
+  for (const RandomProgram& program : programs()) {
+    Graph graph = program.graph.Clone();
+    if (std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const Node& n) { return n.Is("rmsprop_centered"); }))
+      continue;
+    ASSERT_TRUE(passes::RunPasses({passes::Simplify(), passes::FoldConstants(), passes::Simplify()}, graph).ok());
+    auto reference = verify::Reference::Of(AsOnRanks(graph, mesh()));
+    if (!reference.ok()) {
+      EXPECT_THAT(std::string(reference.status().message()), testing::HasSubstr("integer division by zero"));
+      continue;
+    }
+    ASSERT_TRUE(passes::RunPasses(passes::MakePipeline(options()), graph).ok());
+    const absl::Status found = reference->Check(graph);
+    EXPECT_TRUE(found.ok()) << "seed " << first_seed + static_cast<uint64_t>(&program - programs().data()) << ": "
+                            << found.message() << "\n"
+                            << program.graph.ToString();
+    num_equal += found.ok();
+  }
+  EXPECT_GE(num_equal * 10, num_graphs * 9);
 }
 
 // Runs each pass right after distribute, or after localize if it comes later, so that no other pass has removed the
