@@ -100,7 +100,7 @@ absl::Status Resolve(LoadOptions& options, const Graph& graph, const std::string
   }
   options.rank = communicator.rank();
   RETURN_IF_ERROR(CheckOptions(graph, options, backend).status());
-  if (!options.factors && options.optimize && !options.servers)
+  if (!options.factors && options.optimize && !options.servers && options.virtual_ranks == 0)
     options.factors = FactorsOfHosts(options.mesh, communicator);
   return absl::OkStatus();
 }
