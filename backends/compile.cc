@@ -12,9 +12,13 @@ namespace {
 // Pushes and pulls are steps if there are servers. Without servers they are replaced by their meaning.
 bool IsOfServers(const Node& node) { return node.op().has_trait(kOfServers); }
 
-passes::PipelineOptions PipelineFor(const Graph& graph, const Mesh& ranks, const Target& target,
+passes::PipelineOptions PipelineFor(const Graph& graph, Mesh ranks, const Target& target,
                                     const CompileOptions& options) {
   passes::PipelineOptions pipeline;
+  if (options.virtual_ranks > 0) {
+    pipeline.fold_to = ranks.num_ranks();
+    ranks = Mesh({{std::string(kDataAxis), options.virtual_ranks}});
+  }
   pipeline.ranks = ranks;
   pipeline.placements = options.placements;
   pipeline.shard_optimizer = options.shard_optimizer;

@@ -22,6 +22,7 @@ constexpr std::string_view kServers = "strategy=parameter_server";
 
 constexpr std::string_view kSlices = "ranks get slices of gradients, but wire needs whole gradients on each rank";
 constexpr std::string_view kOwnWeights = "the ranks of different stages have different weights";
+constexpr std::string_view kShards = "the sums of virtual ranks follow one tree, which it would change";
 constexpr std::string_view kNoReduction =
     "servers add gradients as ranks push them, and keep the optimizer's states themselves";
 
@@ -49,6 +50,12 @@ constexpr Exclusion kExclusions[] = {
     {"optimize=false", "buckets", "it turns this optimization off"},
     {"optimize=false", "factors", "it turns this optimization off"},
     {kStages, kDevice, "pipelines run only on CPUs"},
+    {"virtual_ranks", kServers, "servers add gradients as ranks push them"},
+    {"virtual_ranks", kStages, "virtual ranks are along \"data\" alone"},
+    {"virtual_ranks", "shared_weights", "each rank has a copy of the weights, which its virtual ranks share"},
+    {"virtual_ranks", "wire", kShards},
+    {"virtual_ranks", "factors", kShards},
+    {"virtual_ranks", "buckets", "the times of its steps are not those of virtual ranks"},
 };
 
 // Returns a value in Python's syntax.
@@ -113,6 +120,23 @@ absl::Status CheckServers(const Graph& graph, const CompileOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckVirtualRanks(const Graph& graph, const CompileOptions& options, const Mesh& mesh) {
+  const int64_t shards = options.virtual_ranks, ranks = mesh.num_ranks();
+  if (shards == 0) return absl::OkStatus();
+  ErrorStream error = InvalidArgument() << "compile: virtual_ranks=" << shards;
+  if (!graph.mesh().empty())
+    return error << ": graph @" << graph.name() << " is already distributed, over the mesh " << graph.mesh().ToString();
+  if ((shards & (shards - 1)) != 0) return error << " is not a power of two";
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (axis.name == kDataAxis || axis.size == 1) continue;
+    return error << " does not go with mesh=" << mesh.ToString() << ": virtual ranks are along \"data\" alone";
+  }
+  if (shards % ranks != 0)
+    return error << ": " << ranks << " ranks cannot run so many evenly, since " << ranks << " does not divide "
+                 << shards;
+  return absl::OkStatus();
+}
+
 absl::Status CheckStages(const Graph& graph, const CompileOptions& options, const Mesh& mesh) {
   if (mesh.axis_size(kStageAxis).value_or(1) == 1) return absl::OkStatus();
   ErrorStream error = InvalidArgument() << "graph @" << graph.name() << " is compiled for the stages of the mesh "
@@ -145,6 +169,7 @@ absl::StatusOr<Mesh> CheckOptions(const Graph& graph, const CompileOptions& opti
   const Mesh mesh = options.mesh.empty() ? graph.mesh() : options.mesh;
   RETURN_IF_ERROR(CheckTogether(options, mesh, backend));
   RETURN_IF_ERROR(CheckMesh(graph, options.mesh));
+  RETURN_IF_ERROR(CheckVirtualRanks(graph, options, mesh));
   RETURN_IF_ERROR(CheckStages(graph, options, mesh));
   RETURN_IF_ERROR(CheckServers(graph, options));
   return mesh;

@@ -25,6 +25,9 @@ struct Strategy {
   Mesh mesh;
   // Inputs and states to split between ranks, in addition to those that the graph splits; names may be shell patterns.
   passes::PlacementChoices placements;
+  // The number of virtual ranks along `data`, which the ranks run (passes/distribute/fold_virtual_ranks.h). A power of
+  // two that the number of ranks divides. 0: the ranks are not virtual.
+  int64_t virtual_ranks = 0;
   bool shard_optimizer = false;  // ranks along `data` split the optimizer's states
   // Ranks along the axis `data`, which must share memory, have one copy of a state if each rank updates a slice of it,
   // or no rank updates it (planning/share_states.h). The slices come from shard_optimizer or from placements.

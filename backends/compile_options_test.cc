@@ -79,6 +79,13 @@ TEST(CheckOptions, NamesBothOptionsThatExcludeEachOther) {
       {"buckets={}", "buckets", "backend=\"cuda\"", "cuda"},
       {"optimize=false,buckets={}", "optimize=False", "buckets"},
       {"optimize=false,factors=0.5", "optimize=False", "factors"},
+      {"virtual_ranks=4," + servers, "virtual_ranks=4", "strategy=\"parameter_server\""},
+      {"virtual_ranks=4,mesh={stage=2}", "virtual_ranks=4", "stages, mesh={stage=2}"},
+      {"virtual_ranks=4,mesh={data=2,model=2}", "virtual_ranks=4", "mesh={data=2, model=2}"},
+      {"virtual_ranks=4,shared_weights=true", "virtual_ranks=4", "shared_weights=True"},
+      {"virtual_ranks=4,wire=bf16", "virtual_ranks=4", "wire=\"bf16\""},
+      {"virtual_ranks=4,factors=true", "virtual_ranks=4", "factors"},
+      {"virtual_ranks=4,buckets={}", "virtual_ranks=4", "buckets"},
       {"mesh={stage=2}", "stages, mesh={stage=2}", "backend=\"cuda\"", "cuda"},
   };
   for (const auto& [text, one, other, backend] : exclusions)
@@ -89,10 +96,25 @@ TEST(CheckOptions, AcceptsOtherValuesOfTheseOptions) {
   for (const std::string text :
        {"strategy=parameter_server,factors=false", "strategy=parameter_server,mesh={data=2}",
         "strategy=parameter_server,split={w={data=0}}", "wire=bf16,mesh={stage=2}", "wire=int8,mesh={stage=1}",
-        "shard_optimizer=true,shared_weights=true", "optimize=false,factors=false", "buckets={},wire=bf16"}) {
+        "shard_optimizer=true,shared_weights=true", "optimize=false,factors=false", "buckets={},wire=bf16",
+        "virtual_ranks=4,factors=false", "virtual_ranks=4,mesh={data=2,model=1}"}) {
     EXPECT_EQ(ExclusionIn(text, "cpu"), "") << text;
   }
   EXPECT_EQ(ExclusionIn("wire=int8,tf32=true,shard_optimizer=false", "cuda"), "");
+}
+
+TEST(CheckOptions, TheNumberOfRanksDividesThatOfVirtualRanks) {
+  const Graph graph("g");
+  EXPECT_EQ(ErrorOfOptions(graph, "virtual_ranks=8,mesh={data=8}"), "");
+  EXPECT_EQ(ErrorOfOptions(graph, "virtual_ranks=6,mesh={data=2}"), "compile: virtual_ranks=6 is not a power of two");
+  EXPECT_EQ(ErrorOfOptions(graph, "virtual_ranks=8,mesh={data=3}"),
+            "compile: virtual_ranks=8: 3 ranks cannot run so many evenly, since 3 does not divide 8");
+  EXPECT_EQ(ErrorOfOptions(graph, "virtual_ranks=2,mesh={data=4}"),
+            "compile: virtual_ranks=2: 4 ranks cannot run so many evenly, since 4 does not divide 2");
+  Graph distributed("d");
+  distributed.set_mesh(Mesh({{"data", 2}}));
+  EXPECT_EQ(ErrorOfOptions(distributed, "virtual_ranks=2"),
+            "compile: virtual_ranks=2: graph @d is already distributed, over the mesh {data=2}");
 }
 
 TEST(CheckOptions, ReturnsTheMeshOfAllRanks) {

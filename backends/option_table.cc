@@ -38,7 +38,8 @@ Option Number(std::string name, T C::* field, int64_t low, int64_t high, std::st
 }
 
 constexpr int64_t kAnyNumber = std::numeric_limits<int64_t>::max();
-constexpr int64_t kMaxThreads = 1024;  // of a rank; hosts have fewer cores
+constexpr int64_t kMaxThreads = 1024;          // of a rank; hosts have fewer cores
+constexpr int64_t kMaxVirtualRanks = 1 << 15;  // as many as a mesh may have ranks
 
 // Returns the option with its values limited to `choices`.
 CompileOption OneOf(std::vector<std::string> choices, CompileOption option) {
@@ -178,6 +179,14 @@ and `lockstep.replicated`. The first entry that matches a state or input counts.
 `placements`. Patterns do not match the optimizer's states. A `Plan` of `lockstep.plan` is accepted too. It also sets
 `mesh` (docs/model_parallelism.md).)",
                                                     NoText, AddPlacements}),
+      OfStrategy("int | None", Number("virtual_ranks", &O::virtual_ranks, 1, kMaxVirtualRanks, R"(
+The number of shards into which every batch is cut, so that every number of ranks computes the same bits. A power of two
+that the number of ranks divides: with 8, programs of 1, 2, 4 and 8 ranks, on any hosts, have equal states and results,
+also if a checkpoint of one continues with another (docs/bits.md). A rank runs its consecutive shards one by one, with
+the same kernels, and sums over the batch are added along one fixed binary tree. Batches must divide evenly among the
+shards. Bits still depend on `threads`, which should be given, on the processors and on this number. Steps take longer,
+as kernels see fewer rows at once. None: a rank computes its rows together. Excludes ranks along
+another axis than "data", an axis "stage", parameter servers, `shared_weights`, `wire`, `factors` and `buckets`.)")),
       OfStrategy("bool", Bound("shard_optimizer", &O::shard_optimizer, R"(
 True shards the optimizer's states, such as momenta and averages, over the ranks along "data", as in the first stage of
 ZeRO. Gradients are reduced to slices. Each rank updates the slice whose states it has, and the slices of the new

@@ -6,6 +6,7 @@
 
 #include "passes/distribute/check_shares.h"
 #include "passes/distribute/distribute.h"
+#include "passes/distribute/fold_virtual_ranks.h"
 #include "passes/distribute/form_reduce_scatters.h"
 #include "passes/distribute/gather_factors.h"
 #include "passes/distribute/localize.h"
@@ -193,6 +194,9 @@ const std::vector<PassEntry>& PassTable() {
           {Bind("max_nodes", &FusionOptions::max_nodes), Bind("max_operands", &FusionOptions::max_operands),
            Bind("max_results", &FusionOptions::max_results),
            Bind("min_shared_elements", &FusionOptions::min_shared_elements), Bind("max_row", &FusionOptions::max_row)}),
+      Row<VirtualRanks>(
+          "fold-virtual-ranks", "lets each rank run several virtual ranks, with the same bits", FoldVirtualRanks,
+          {Bind("ranks", &VirtualRanks::ranks), Bind("min_bytes_of_slices", &VirtualRanks::min_bytes_of_slices)}),
       Plain("overlap-collectives", "moves collectives so that they run while ranks compute", OverlapCollectives),
   };
   return table;

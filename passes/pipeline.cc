@@ -2,6 +2,7 @@
 
 #include "passes/distribute/check_shares.h"
 #include "passes/distribute/distribute.h"
+#include "passes/distribute/fold_virtual_ranks.h"
 #include "passes/distribute/form_reduce_scatters.h"
 #include "passes/distribute/gather_factors.h"
 #include "passes/distribute/localize.h"
@@ -25,6 +26,16 @@
 
 namespace lockstep::passes {
 
+namespace {
+
+// Makes the program of virtual ranks that of the ranks; does nothing if the ranks are not virtual.
+Pass Fold(const PipelineOptions& options) {
+  if (options.fold_to) return FoldVirtualRanks({.ranks = *options.fold_to, .supports = options.supports});
+  return {"fold-virtual-ranks", [](Graph&) -> absl::StatusOr<bool> { return false; }, Keeps::kMeaning, true};
+}
+
+}  // namespace
+
 std::vector<Pass> MakePipeline(const PipelineOptions& options) {
   FusionOptions fusion = options.fusion;
   fusion.supports = options.supports;
@@ -42,7 +53,9 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
             QuantizeWire(),
             Legalize(options.supports, options.rounds_sum),
             Localize(),
-            LowerWire()};
+            LowerWire(),
+            Fold(options),
+            Dce()};
   }
   return {
       SplitInputs(options.placements, ranks),  // applies the user's choices of placements
@@ -77,6 +90,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       Localize(),                                      // after all passes whose new nodes are placed in global types
       LowerWire(),              // after MergeCollectives, which chooses buckets by their gradients
       FuseElementwise(fusion),  // after Legalize, which decomposes optimizers into elementwise ops
+      Fold(options),            // after all passes whose choices change bits, which so are those of virtual ranks
       Dce(),                    // broadcasts and constants that were copied into fusions
       OverlapCollectives(),     // last, since no pass may reorder nodes after it
   };

@@ -34,8 +34,9 @@ struct PipelineOptions {
   std::function<bool(const Node&)> prefers_f32;  // for nodes in 16 bits (passes/legalize/widen.h); empty: none
   std::function<bool(const Node&)> rounds_sum;   // for sums with wide results (passes/legalize/legalize.h); empty: none
   bool fast_f64 = true;                          // sums in f64 take no longer than reading their operands from memory
-  FusionOptions fusion;  // the nodes that the target fuses; its `supports` is replaced by the one above
-  bool optimize = true;  // false: runs only the passes that execution needs
+  FusionOptions fusion;            // the nodes that the target fuses; its `supports` is replaced by the one above
+  std::optional<int64_t> fold_to;  // the ranks that run the virtual ranks `mesh`; null: the ranks are not virtual
+  bool optimize = true;            // false: runs only the passes that execution needs
 };
 
 std::vector<Pass> MakePipeline(const PipelineOptions& options);

@@ -1,7 +1,5 @@
 // Collectives that move data, and ops whose results depend on the rank. See collective.cc for the meaning of gradients.
 
-#include <cstring>
-
 #include "core/builder.h"
 #include "core/ops/collective_rules.h"
 #include "core/ops/op_list.h"
@@ -25,6 +23,8 @@ absl::Status InferParts(InferContext& c) {
     if (!c.is_local()) ranks = size;
   }
   if (shape[0] != ranks) return c.Error("C3") << shape[0] << " parts, expected " << ranks;
+  const std::string& kind = c.attr<std::string>("kind");
+  if (!ReduceKindFromName(kind)) return c.Error("C4") << "kind '" << kind << "', expected sum, min, max, prod or mean";
   RETURN_IF_ERROR(ops::CheckExtents(c, "C2", shape));
   return c.SetResult(c.dtype(0), Shape(shape));
 }
@@ -49,10 +49,18 @@ absl::Status EvalAllGather(RanksEvalContext& c) {
   return absl::OkStatus();
 }
 
-// In the one-rank program the first part is the whole sum, and the others are zero.
+// In the one-rank program the first part is the whole value. The others are neutral: 0 in a sum, 1 in a product, and
+// the value itself in a mean, a minimum and a maximum.
 absl::Status EvalParts(EvalContext& c) {
-  const Tensor& x = c.operand(0);
-  if (x.num_bytes() > 0) std::memcpy(c.result().mutable_bytes(), x.bytes(), x.num_bytes());
+  const ReduceKind kind = *ReduceKindFromName(c.attr<std::string>("kind"));
+  const bool repeats = kind != ReduceKind::kSum && kind != ReduceKind::kProd;
+  DispatchDType(c.operand(0).dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const auto x = c.operand(0).data<T>();
+    const auto parts = c.result().mutable_data<T>();
+    const T neutral = ConvertElement<T>(kind == ReduceKind::kProd ? 1.0 : 0.0);
+    for (size_t i = 0; i < parts.size(); ++i) parts[i] = i < x.size() || repeats ? x[i % x.size()] : neutral;
+  });
   return absl::OkStatus();
 }
 
@@ -137,12 +145,18 @@ void PlaceShard(PlacementContext& c) {
 }
 
 void PlaceParts(PlacementContext& c) {
+  const std::string& kind = c.attr<std::string>("kind");
+  if (!ops::IsOwnAxis(c) && kind == "prod" && c.operand(0).is_partial()) {
+    c.Require(0, Placement::Replicated());  // the neutral parts are 1 on each rank, which is no term of 1
+    c.Result(Placement::Replicated());
+    return;
+  }
   if (!ops::IsOwnAxis(c)) {
     return ops::PlaceDataMovement(c, [](int64_t dim) { return dim + 1; }, [](int64_t dim) { return dim - 1; });
   }
   const Placement& x = c.operand(0);
-  if (!x.is_partial(ReduceKind::kSum) && !x.is_local())
-    c.Fail("the operand is " + x.ToString() + ": its parts are not terms of a sum");
+  if (!x.is_partial(*ReduceKindFromName(kind)) && !x.is_local())
+    c.Fail("the operand is " + x.ToString() + ": its parts are not terms of a " + kind);
   c.Result(Placement::Split(0));
 }
 
@@ -236,16 +250,20 @@ const OpDef& PartsOp() {
       OpDef("parts")
           .Doc(
               "The terms of a sum, of which each rank of a mesh axis has one, x, stacked along a new first dimension. "
-              "Their sum along it is the whole value. A rank's slice of the result is its x. No communication.")
+              "Their sum along it is the whole value. A rank's slice of the result is its x. No communication. The "
+              "same "
+              "for other kinds of reductions.")
           .Operand("x")
           .Attr<std::string>("axis", "of the mesh")
           .Attr<Ints>("shape", "of the result")
+          .OptionalAttr<std::string>("kind", "sum", "sum, min, max, prod or mean")
           .PerDim("shape")
           .Trait(kMovement)
           .Trait(kKeepsOrder)
           .Constraint("C1", ops::kAxisConstraint)
           .Constraint("C2", "shape is one extent followed by the shape of x")
           .Constraint("C3", "that extent is the size of axis; in a local graph it is 1")
+          .Constraint("C4", "kind is one of sum, min, max, prod, mean")
           .Infer(InferParts)
           .Eval(EvalParts)
           .Precision(PrecisionRule::kFollows)

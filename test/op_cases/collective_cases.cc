@@ -10,7 +10,9 @@ AttributeMap On(std::string axis, int64_t dim, std::string kind) {
   return {{"axis", std::move(axis)}, {"dim", dim}, {"kind", std::move(kind)}};
 }
 AttributeMap From(std::string axis, int64_t root) { return {{"axis", std::move(axis)}, {"root", root}}; }
-AttributeMap PartsOn(std::string axis, Ints shape) { return {{"axis", std::move(axis)}, {"shape", std::move(shape)}}; }
+AttributeMap PartsOn(std::string axis, Ints shape, std::string kind = "sum") {
+  return {{"axis", std::move(axis)}, {"shape", std::move(shape)}, {"kind", std::move(kind)}};
+}
 
 const std::string kData = "data";
 
@@ -180,10 +182,14 @@ std::vector<OpCase> CollectiveCases() {
       Case("parts", {F64({4, 3})}, PartsOn(kData, {1, 4, 3})).Ranks(2),
       Case("parts", {F32({})}, PartsOn(kData, {1})).Ranks(3),
       Case("parts", {BF16({0, 2})}, PartsOn(kData, {1, 0, 2})).Ranks(2),
+      Case("parts", {F32({3})}, PartsOn(kData, {1, 3}, "prod")).Ranks(2),
+      Case("parts", {F32({3})}, PartsOn(kData, {1, 3}, "max")).Ranks(2),
+      Case("parts", {F32({3})}, PartsOn(kData, {1, 3}, "mean")).Ranks(2),
       Case("parts", {F32({2})}, PartsOn("model", {1, 2})).Ranks(2).Refused("C1"),
       Case("parts", {F32({2})}, PartsOn(kData, {2})).Ranks(2).Refused("C2"),
       Case("parts", {F32({})}, PartsOn(kData, {})).Ranks(2).Refused("C2"),
       Case("parts", {F32({2})}, PartsOn(kData, {2, 2})).Ranks(2).Refused("C3"),
+      Case("parts", {F32({2})}, PartsOn(kData, {1, 2}, "median")).Ranks(2).Refused("C4"),
 
       Case("axis_index", {}, On(kData)).Ranks(3),
       Case("axis_index", {}, On(kData)).Ranks(1),

@@ -48,7 +48,7 @@ Placement CollectiveOperandPlacement(const OpCase& row) {
     return Placement::Split(std::get<int64_t>(dim->second));
   if (MovesSplit(row)) return Placement::Split(IntOf(row, "concat_dim"));
   if (row.op == "shard") return Placement::Replicated();
-  if (row.op == "parts" || row.op == "push") return Placement::Partial(ReduceKind::kSum);
+  if (row.op == "push") return Placement::Partial(ReduceKind::kSum);
   if (kind == row.attributes.end() || !std::holds_alternative<std::string>(kind->second)) return Placement::Local();
   const std::optional<ReduceKind> reduce = ReduceKindFromName(std::get<std::string>(kind->second));
   return reduce ? Placement::Partial(*reduce) : Placement::Local();

@@ -84,11 +84,13 @@ def train(
     split: dict[str, dict[str, int]] | None = None,
     wire: str | None = None,
     factors: bool | float | None = None,
+    virtual_ranks: int | None = None,
 ) -> tuple[list[float], ls.Executable]:
     """Trains on this rank. Returns the losses, and the executable with its states."""
     model = ls.load_onnx(case.model, dims={"batch": BATCH})
     step = ls.train_step(model, loss=ls.loss.softmax_cross_entropy("logits", "label"), optimizer=case.optimizer)
-    exe = ls.compile(step, world=world, mesh=mesh, split=split, threads=threads, wire=wire, factors=factors)
+    options = {"mesh": mesh, "split": split, "wire": wire, "factors": factors, "virtual_ranks": virtual_ranks}
+    exe = ls.compile(step, world=world, threads=threads, **options)
     samples, labels = (array[: steps * BATCH] for array in case.data())
     losses = [
         float(exe(**{case.input: x}, label=y)["loss"])

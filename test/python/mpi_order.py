@@ -1,6 +1,6 @@
 """One rank of test_order: trains with a given order of additions, and writes a digest of its states to <folder>/<rank>.
 
-mpi_order.py FOLDER ORDER
+mpi_order.py FOLDER ORDER [VIRTUAL_RANKS]
 """
 
 import sys
@@ -9,6 +9,6 @@ from pathlib import Path
 import lockstep as ls
 from order import digest
 
-folder, order = sys.argv[1:]
+folder, order, *virtual_ranks = sys.argv[1:]
 world = ls.Communicator.mpi(order=order)
-(Path(folder) / str(world.rank)).write_text(f"{world.size} {digest(world)}")
+(Path(folder) / str(world.rank)).write_text(f"{world.size} {digest(world, *map(int, virtual_ranks))}")

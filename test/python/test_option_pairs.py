@@ -33,6 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mesh and split": {"mesh": {"data": 1, "model": RANKS}, "split": {"w1": {"model": 1}}},
     "split": {"split": {"w1": {"data": 0}}},
     "placements": {"placements": {"w*": ls.split(0, "data")}},
+    "virtual_ranks": {"virtual_ranks": 4},
     "shard_optimizer": {"shard_optimizer": True},
     "shared_weights": {"shared_weights": True},
     "threads": {"threads": 2},
@@ -149,6 +150,8 @@ def _excludes(one: str, other: str) -> bool:
     names = [rf"`{name}`|\b{name}=" for name in OPTIONS[other]]
     if other == "mesh stage":
         names = ['axis "stage"']
+    elif other == "mesh and split":
+        names.append('another axis than "data"')
     elif "strategy" in OPTIONS[other]:
         names.append("parameter servers")
     return any(

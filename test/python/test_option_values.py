@@ -27,6 +27,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "split": lambda v: compiled(split={"fc1.weight": {"data": v}}),
     "placements": lambda v: compiled(placements={"fc1.*": ls.split(v, "data")}),
     "threads": lambda v: compiled(threads=v),
+    "virtual_ranks": lambda v: compiled(virtual_ranks=v),
     "bucket_bytes": lambda v: compiled(bucket_bytes=v),
     "bigarray_bound": lambda v: compiled(bigarray_bound=v),
     "max_staleness": lambda v: compiled(max_staleness=v),

@@ -8,7 +8,7 @@ from .._reports.report import Report
 from .placements import Placement
 from .strategy import Strategy
 
-def compile(graph: Graph, backend: str = 'cpu', world: Communicator | None = None, *, mesh: Mapping[str, int] | None = None, split: Mapping[str, Mapping[str, int]] | None = None, placements: Mapping[str, Placement] | None = None, shard_optimizer: bool = False, shared_weights: bool = False, threads: int | None = None, strategy: str | Strategy = 'all_reduce', asynchronous: bool = False, max_staleness: int | None = None, bigarray_bound: int | None = None, bucket_bytes: int | None = None, buckets: Report | None = None, wire: str | None = None, factors: bool | float | None = None, optimize: bool = True, replicated: bool = False, check_every: int = 512, isa: str = '', tf32: bool = False, tune: bool = False, memory_limit: int | None = None, profile: bool = False, verify: bool = False) -> Executable:
+def compile(graph: Graph, backend: str = 'cpu', world: Communicator | None = None, *, mesh: Mapping[str, int] | None = None, split: Mapping[str, Mapping[str, int]] | None = None, placements: Mapping[str, Placement] | None = None, virtual_ranks: int | None = None, shard_optimizer: bool = False, shared_weights: bool = False, threads: int | None = None, strategy: str | Strategy = 'all_reduce', asynchronous: bool = False, max_staleness: int | None = None, bigarray_bound: int | None = None, bucket_bytes: int | None = None, buckets: Report | None = None, wire: str | None = None, factors: bool | float | None = None, optimize: bool = True, replicated: bool = False, check_every: int = 512, isa: str = '', tf32: bool = False, tune: bool = False, memory_limit: int | None = None, profile: bool = False, verify: bool = False) -> Executable:
     """Compiles a graph for this rank and loads it. All ranks of `world` call it. It distributes the graph.
 
     The ranks compare their programs. Different models, values or options are an error that shows the first difference.
@@ -45,6 +45,14 @@ def compile(graph: Graph, backend: str = 'cpu', world: Communicator | None = Non
         `lockstep.split` and `lockstep.replicated`. The first entry that matches a state or input counts. Entries of
         `split` come before those of `placements`. Patterns do not match the optimizer's states. A `Plan` of
         `lockstep.plan` is accepted too. It also sets `mesh` (docs/model_parallelism.md).
+      virtual_ranks: The number of shards into which every batch is cut, so that every number of ranks computes the
+        same bits. A power of two that the number of ranks divides: with 8, programs of 1, 2, 4 and 8 ranks, on any
+        hosts, have equal states and results, also if a checkpoint of one continues with another (docs/bits.md). A
+        rank runs its consecutive shards one by one, with the same kernels, and sums over the batch are added along
+        one fixed binary tree. Batches must divide evenly among the shards. Bits still depend on `threads`, which
+        should be given, on the processors and on this number. Steps take longer, as kernels see fewer rows at once.
+        None: a rank computes its rows together. Excludes ranks along another axis than "data", an axis "stage",
+        parameter servers, `shared_weights`, `wire`, `factors` and `buckets`.
       shard_optimizer: True shards the optimizer's states, such as momenta and averages, over the ranks along "data",
         as in the first stage of ZeRO. Gradients are reduced to slices. Each rank updates the slice whose states it
         has, and the slices of the new weights are gathered. The number of bytes sent stays the same. Results have the
