@@ -101,6 +101,9 @@ absl::StatusOr<LoadedProgram> CompileAndLoad(const Graph& graph, const std::map<
                               "Pass the same options to compile on all ranks."));
   LoadedProgram loaded;
   loaded.strategy = options.ToString();
+  loaded.graph = graph.Clone();
+  loaded.backend = backend_name;
+  loaded.options = options;
   RETURN_IF_ERROR(Load(loaded, *std::move(executable), values, **backend, options, communicator));
   const absl::Status replicas = CheckReplicas(*loaded.executor, communicator);
   if (replicas.code() == absl::StatusCode::kFailedPrecondition) {

@@ -33,6 +33,10 @@ struct LoadedProgram {
   std::unique_ptr<Communicator> alone;  // of this rank alone, if it has its own program; null if all ranks run one
   std::unique_ptr<Executor> executor;   // not null; destroyed first, and waits for runs in progress
   std::string strategy;                 // what the program was compiled with (backends/compile_options.h)
+  // The arguments of CompileAndLoad, with resolved options, to compile the program in another way.
+  Graph graph;
+  std::string backend;
+  LoadOptions options;
 };
 
 // Fills in options that depend on the ranks. Returns an error for options that no rank could compile: numbers out of

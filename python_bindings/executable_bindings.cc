@@ -9,13 +9,16 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 
+#include "backends/find_non_finite.h"
 #include "backends/roofline.h"
 #include "core/printer.h"
 #include "python_bindings/arrays.h"
@@ -66,12 +69,37 @@ struct Started {
   nb::object owner;  // keeps `executable` alive
   LoadedExecutable& executable;
   int64_t call;
+  int64_t step;                      // the value of `step` before the call
   std::shared_ptr<Outputs> outputs;  // null if they have been moved to `results`
   nb::dict results;
 };
 
-nb::dict Release(const LoadedExecutable& self, Outputs& outputs) {
+// Returns the value of a result that is one float or integer; 1 if there is no such result.
+double ScalarOf(const std::vector<ValueInfo>& infos, Outputs& outputs, std::string_view name) {
+  for (size_t i = 0; i < infos.size(); ++i) {
+    const TensorRef result = outputs[i].ref();
+    if (infos[i].name != name || result.type.num_elements() != 1) continue;
+    return DispatchDType(result.type.dtype, [&](auto tag) {
+      return static_cast<double>(*static_cast<const typename decltype(tag)::type*>(result.data));
+    });
+  }
+  return 1;
+}
+
+// Logs a warning, once for an executable, if the loss of a training step is not finite. The loss is in host memory, so
+// this costs nothing. Without rows there is no loss.
+void WarnOfLoss(LoadedExecutable& self, Outputs& outputs, int64_t step) {
   const std::vector<ValueInfo>& infos = self.executor->executable().results;
+  if (self.warned_of_loss || self.communicator->rank() != 0 || self.executor->updated_states().empty()) return;
+  const double loss = ScalarOf(infos, outputs, "loss");
+  if (std::isfinite(loss) || ScalarOf(infos, outputs, "rows") == 0) return;
+  self.warned_of_loss = true;
+  nb::module_::import_("lockstep._compile.numerics").attr("warn_of_loss")(self.executor->executable().name, step, loss);
+}
+
+nb::dict Release(LoadedExecutable& self, Outputs& outputs, int64_t step) {
+  const std::vector<ValueInfo>& infos = self.executor->executable().results;
+  WarnOfLoss(self, outputs, step);
   nb::dict dict;
   for (size_t i = 0; i < infos.size(); ++i) dict[nb::str(infos[i].name.c_str())] = outputs[i].Release();
   return dict;
@@ -166,8 +194,7 @@ std::shared_ptr<Outputs> RunWith(LoadedExecutable& self, const nb::args& args, c
 nb::dict Call(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
   const auto run = [&](auto inputs, auto results) { return self.executor->Run(inputs, results); };
   const std::shared_ptr<Outputs> outputs = RunWith(self, args, kwargs, run);
-  ++self.step;
-  return Release(self, *outputs);
+  return Release(self, *outputs, self.step++);
 }
 
 nb::object Start(nb::object self, const nb::args& args, const nb::kwargs& kwargs) {
@@ -185,8 +212,47 @@ nb::object Start(nb::object self, const nb::args& args, const nb::kwargs& kwargs
   if (loaded.executor->IsUnderWay(call)) loaded.under_way.emplace_back(call, outputs);
   nb::list names;
   for (const ValueInfo& info : loaded.executor->executable().results) names.append(nb::str(info.name.c_str()));
-  nb::object started = nb::cast(std::make_unique<Started>(Started{self, loaded, call, std::move(outputs), {}}));
+  nb::object started =
+      nb::cast(std::make_unique<Started>(Started{self, loaded, call, loaded.step - 1, std::move(outputs), {}}));
   return nb::module_::import_("lockstep._base.values").attr("StartedCall")(started, nb::tuple(names));
+}
+
+nb::dict Describe(const std::string& name, const ElementCounts& counts) {
+  nb::dict dict;
+  dict["name"] = ToValidText(name);
+  dict["elements"] = counts.elements;
+  dict["nans"] = counts.nans;
+  dict["infinities"] = counts.infinities;
+  dict["least"] = counts.least;
+  dict["most"] = counts.most;
+  return dict;
+}
+
+nb::dict Describe(const NonFinite& found) {
+  nb::dict dict;
+  dict["op"] = ToValidText(found.op);
+  dict["layer"] = ToValidText(found.layer);
+  dict["rank"] = found.rank;
+  dict["value"] = Describe(found.value, found.counts);
+  nb::list operands;
+  for (const NonFinite::Operand& operand : found.operands) operands.append(Describe(operand.name, operand.counts));
+  dict["operands"] = operands;
+  dict["becomes_nan"] = ToValidText(found.becomes_nan);
+  return dict;
+}
+
+nb::object FindNaN(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
+  const Arguments arguments = Prepare(self, args, kwargs);
+  absl::StatusOr<std::optional<NonFinite>> found;
+  {
+    ReleasedGil released;
+    const ExclusiveUse use(self.communicator->in_use());
+    if (!use.ok()) ThrowIfError(use.Error("find_nan: the communicator"));
+    found = FindNonFinite(self, arguments.inputs, *self.communicator);
+  }
+  ThrowIfError(found.status());
+  if (!*found) return nb::none();
+  return Describe(**found);
 }
 
 nb::dict WaitFor(Started& self) {
@@ -196,7 +262,8 @@ nb::dict WaitFor(Started& self) {
     status = self.executable.executor->Wait(self.call);
   }
   ThrowIfError(status);
-  if (self.outputs != nullptr) self.results = Release(self.executable, *std::exchange(self.outputs, nullptr));
+  if (self.outputs != nullptr)
+    self.results = Release(self.executable, *std::exchange(self.outputs, nullptr), self.step);
   return self.results;
 }
 
@@ -335,6 +402,7 @@ void BindExecutableCalls(ExecutableClass& executable) {
           "batches"_a.none(), kEvaluate,
           nb::sig("def evaluate(self, batches: collections.abc.Iterable[collections.abc.Mapping[str, typing.Any] | "
                   "collections.abc.Sequence[typing.Any]]) -> dict[str, float]"))
+      .def("_find_nan", &FindNaN, nb::sig("def _find_nan(self, **inputs: typing.Any) -> dict[str, typing.Any] | None"))
       .def(
           "_world", [](const LoadedExecutable& self) { return self.world; },
           nb::sig("def _world(self) -> Communicator"));

@@ -36,6 +36,7 @@ struct LoadedExecutable : LoadedProgram {
   std::map<std::string, ArrayInPlace> bound_states,
       bound_results;               // by name; kept alive while they are bound
   int64_t step = 0;                // the number of the next call
+  bool warned_of_loss = false;     // that it is not finite
   std::set<std::string> batches;   // the inputs that may have fewer rows than the rank's share
   FirstRows first_rows;            // what pads batches that are not full
   nb::dict schedules;              // by setting: functions of it

@@ -9,7 +9,7 @@ std::vector<StepOperand> Operands(const std::vector<int>& ids, const Program& pr
   std::vector<StepOperand> operands;
   for (int id : ids) {
     const Storage& storage = program.storage(id);
-    operands.push_back({storage.name, storage.layout, plan.slices[static_cast<size_t>(id)]});
+    operands.push_back({storage.name, storage.layout, plan.slices[static_cast<size_t>(id)], storage.dtype});
   }
   return operands;
 }

@@ -18,7 +18,7 @@ The names, by what they are for:
     Graphs         Graph, ValueInfo, load_onnx, from_torch, parse, load_graph, interpret, gradients, evaluation
     Training       train_step, loss, optim, schedule, clip, average, Trainer, metrics
     Distribution   Communicator, Strategy, Placement, split, replicated, Plan, plan, distribute, verify, kv
-    Execution      compile, Executable
+    Execution      compile, Executable, find_nan
     Data           data
     Results        Checkpoints, save_onnx, to_torch, save_weights, load_weights
     Also           Error, __version__
@@ -36,6 +36,7 @@ from ._base.errors import Error
 from ._base.values import State, ValueInfo
 from ._checkpoint.folder import Checkpoints
 from ._compile.compile import compile
+from ._compile.numerics import find_nan
 from ._compile.placements import Placement, replicated, split
 from ._compile.plan import Plan, plan
 from ._compile.strategy import Strategy
@@ -52,7 +53,7 @@ from ._version import VERSION as __version__
 
 __all__ = [
     "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Placement", "Plan", "Strategy", "Trainer", "ValueInfo",
-    "__version__", "average", "clip", "compile", "data", "distribute", "evaluation", "from_torch", "gradients", "interpret", "kv", "load_graph", "load_onnx", "load_weights",
+    "__version__", "average", "clip", "compile", "data", "distribute", "evaluation", "find_nan", "from_torch", "gradients", "interpret", "kv", "load_graph", "load_onnx", "load_weights",
     "loss", "metrics", "optim", "parse", "plan", "replicated", "save_onnx", "save_weights", "schedule", "split", "to_torch",
     "train_step", "verify",
 ]  # fmt: skip

@@ -42,6 +42,7 @@ struct StepOperand {
   std::string name;    // the value's name, without the '%'
   std::string layout;  // empty: dense row-major
   BufferSlice slice;
+  DType dtype = DType::kF32;  // of its elements
 };
 
 // A connection from one rank along an axis of the mesh to another, if ranks run different parts of a program
@@ -153,6 +154,23 @@ class StepContext {
   std::span<const AxisContext> axes_;
   std::span<Communicator::Ticket> tickets_;
   ServedStates* served_;
+};
+
+// Looks at the values of a run between its steps (Executor::Observe). All earlier work of the device has ended then. An
+// error ends the run, like that of the step.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  StepObserver(const StepObserver&) = delete;
+  StepObserver& operator=(const StepObserver&) = delete;
+
+  // `step` is about to run: its reads have their values. `number` is its position in Executable::steps.
+  virtual absl::Status Before(const StepInfo& step, size_t number, const StepContext& context) = 0;
+  // `step` has run: its writes have their values. Those of a start have theirs only after its wait.
+  virtual absl::Status After(const StepInfo& step, size_t number, const StepContext& context) = 0;
+
+ protected:
+  StepObserver() = default;
 };
 
 class Step {

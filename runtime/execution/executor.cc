@@ -171,6 +171,14 @@ absl::Status Executor::CheckSpoilt() const {
   return FailedPrecondition() << spoilt_.message() << "; compile or load it again, or assign the states " << names;
 }
 
+absl::Status Executor::Observe(StepObserver* observer) {
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
+  RETURN_IF_ERROR(WaitForAllRuns());
+  observer_ = observer;
+  return absl::OkStatus();
+}
+
 // --- Counters -----------------------------------------------------------------------------------------------------
 
 void Executor::Count(const StartedRun& run) {

@@ -193,6 +193,13 @@ class Executor {
   // program.
   absl::StatusOr<std::map<int64_t, int64_t>> Staleness();
 
+  // Sets the observer of later runs, or none: null. With one, steps run one by one, as with ExecutorOptions::profile.
+  // It must live until it is replaced. Waits for runs.
+  absl::Status Observe(StepObserver* observer);
+
+  // Returns the names of the states that the steps write.
+  const std::vector<std::string>& updated_states() const { return updated_states_; }
+
   // Any thread may call these three, also during a run: a run is counted completely or not at all.
   ExecutorCounters counters() const;
   void ResetCounters();
@@ -326,6 +333,7 @@ class Executor {
   // Made by Split from the world: for axes that are not the whole mesh, and for urgent collectives.
   std::vector<std::unique_ptr<Communicator>> parts_;
   std::vector<AxisContext> axes_;  // of the mesh, then those of lanes
+  StepObserver* observer_ = nullptr;
   std::unique_ptr<ReplicaEvidence> evidence_;
   std::unique_ptr<ServedStates> served_;  // null: servers have no states of the program
   mutable std::mutex counting_;           // guards the following members

@@ -186,8 +186,9 @@ std::string Executor::NameInMessages(const StepInfo& step) const {
 
 absl::Status Executor::RunSteps(StartedRun& run) {
   StepContext context(addresses_, device_, axes_, tickets_, served_.get());
-  if (executable_.combined_run != nullptr && !options_.profile) return RunCombined(context, run);
-  const bool each = options_.profile && device_.stream() != nullptr;  // waits for each step
+  const bool one_by_one = options_.profile || observer_ != nullptr;
+  if (executable_.combined_run != nullptr && !one_by_one) return RunCombined(context, run);
+  const bool each = one_by_one && device_.stream() != nullptr;  // waits for each step
   if (each) RETURN_IF_ERROR(device_.Synchronize());
   int64_t before = RecordNow();
   for (size_t i = 0; i <= executable_.steps.size(); ++i) {
@@ -201,8 +202,10 @@ absl::Status Executor::RunSteps(StartedRun& run) {
     Step& step = *executable_.steps[i];
     run.begun = i + 1;
     Record(StepEvent::Kind::kStep, before, static_cast<int32_t>(i));
-    absl::Status status = step.Run(context);
+    absl::Status status = observer_ == nullptr ? absl::OkStatus() : observer_->Before(step.info(), i, context);
+    if (status.ok()) status = step.Run(context);
     if (status.ok() && each) status = device_.Synchronize();
+    if (status.ok() && observer_ != nullptr) status = observer_->After(step.info(), i, context);
     if (!status.ok()) return Annotate(status, NameInMessages(step.info()));
     const int64_t after = RecordNow();
     run.steps[i] = Seconds(after - before);

@@ -257,6 +257,11 @@ if world.rank == 0:
         },
         check="assert exe(**first_batches[0])['loss'] > 0\n",
     ),
+    "docs/numerics.md": Page(
+        ranks=2,
+        before={"find_nan": f"{MLP}exe = ls.compile(step, world=world)\ninputs = batch(2)\n"},
+        check="assert found is None\n",
+    ),
     "docs/verify.md": Page(ranks=2, before={"verify=": MLP}, check="assert exe(**batch(2))['loss'] > 0\n"),
     "docs/wire.md": Page(ranks=2, before={"wire=": MLP}, check="assert exe(**batch(2))['loss'] > 0\n"),
 }

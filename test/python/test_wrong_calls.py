@@ -104,6 +104,8 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: ls.compile(mlp(), verify=wrong), []),
     (lambda wrong: ls.compile(mlp(), memory_limit=wrong), [None]),
     (lambda wrong: ls.compile(mlp(), profile=wrong), []),
+    (lambda wrong: ls.find_nan(wrong), []),
+    (lambda wrong: ls.find_nan(exe(), x=wrong, label=LABELS), [X]),
     (lambda wrong: ls.distribute(wrong, {"data": 2}), []),
     (lambda wrong: ls.distribute(mlp(), wrong), [{}]),
     (lambda wrong: ls.distribute(mlp(), {"data": 2}, wrong), [None, {}]),

@@ -1,0 +1,81 @@
+#include "core/finite.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/tensor.h"
+
+namespace lockstep {
+namespace {
+
+// Returns whether some element has an exponent of ones only. `T` is the unsigned integer of the element's size.
+template <typename T>
+bool HasExponent(const std::byte* data, size_t bytes, T exponent) {
+  T found = 0;
+  for (size_t i = 0; i + sizeof(T) <= bytes; i += sizeof(T)) {
+    T bits;
+    std::memcpy(&bits, data + i, sizeof(T));
+    found |= static_cast<T>((bits & exponent) == exponent);
+  }
+  return found != 0;
+}
+
+template <typename T>
+void Count(const std::byte* data, ElementCounts& counts) {
+  double least = std::numeric_limits<double>::infinity(), most = -least;
+  for (int64_t i = 0; i < counts.elements; ++i) {
+    T element;
+    std::memcpy(&element, data + static_cast<size_t>(i) * sizeof(T), sizeof(T));
+    const auto value = static_cast<double>(element);
+    if (std::isnan(value)) ++counts.nans;
+    else if (std::isinf(value)) ++counts.infinities;
+    else {
+      least = std::min(least, value);
+      most = std::max(most, value);
+    }
+  }
+  if (least <= most) {
+    counts.least = least;
+    counts.most = most;
+  }
+}
+
+}  // namespace
+
+ElementCounts CountElements(DType dtype, const std::byte* data, size_t bytes) {
+  ElementCounts counts;
+  counts.elements = static_cast<int64_t>(bytes / SizeOf(dtype));
+  switch (dtype) {
+    case DType::kF64: Count<double>(data, counts); break;
+    case DType::kF32: Count<float>(data, counts); break;
+    case DType::kF16: Count<Float16>(data, counts); break;
+    case DType::kBF16: Count<BFloat16>(data, counts); break;
+    default: break;
+  }
+  return counts;
+}
+
+bool AllFinite(DType dtype, const std::byte* data, size_t bytes) {
+  switch (dtype) {
+    case DType::kF64: return !HasExponent<uint64_t>(data, bytes, 0x7ff0000000000000);
+    case DType::kF32: return !HasExponent<uint32_t>(data, bytes, 0x7f800000);
+    case DType::kF16: return !HasExponent<uint16_t>(data, bytes, 0x7c00);
+    case DType::kBF16: return !HasExponent<uint16_t>(data, bytes, 0x7f80);
+    default: return true;
+  }
+}
+
+std::string ElementCounts::ToString() const {
+  const std::string of = " of " + std::to_string(elements);
+  const std::string range = DoubleToString(least) + " to " + DoubleToString(most);
+  if (is_finite()) return range;
+  std::string text;
+  if (nans > 0) text += std::to_string(nans) + " NaN";
+  if (infinities > 0) text += (text.empty() ? "" : " and ") + std::to_string(infinities) + " infinite";
+  const bool has_others = elements > nans + infinities;
+  return text + of + (has_others ? ", the others " + range : "");
+}
+
+}  // namespace lockstep

@@ -1,0 +1,107 @@
+"""`find_nan`, and the warning of a loss that is not finite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .._base import checks
+from .._base.log import log
+from .._lockstep import Executable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Range:
+    """The elements of a value on one rank: how many there are, how many of them are NaN or infinite, and the range of
+    the others, which is 0 to 0 for integers and if there are no others.
+    """
+
+    name: str
+    elements: int
+    nans: int
+    infinities: int
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        odd = [f"{self.nans} NaN"] * (self.nans > 0) + [f"{self.infinities} infinite"] * (self.infinities > 0)
+        finite = f"{self.least:.6g} to {self.most:.6g}"
+        if not odd:
+            return f"%{self.name}: {finite}"
+        others = f", the others {finite}" if self.nans + self.infinities < self.elements else ""
+        return f"%{self.name}: {' and '.join(odd)} of {self.elements}{others}"
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """What `find_nan` has found: the op that made the first NaN or infinity of a step, or the input or state that had
+    a NaN.
+    """
+
+    op: str  # "log"; "input" or "state"
+    value: Range  # its result
+    layer: str  # its source in the model, such as "onnx:/fc1/Gemm"; "" of an input or a state
+    rank: int  # the lowest rank on which it made one
+    step: int  # the number of the step
+    operands: tuple[Range, ...]
+    becomes_nan: str  # the op in which an infinity became a NaN, such as "sub %7, at onnx:/norm"; "" if none did
+
+    def __str__(self) -> str:
+        where = f"step {self.step}, rank {self.rank}"
+        if self.op in ("input", "state"):
+            return f"{where}: {self.op} {self.value}"
+        at = f", at {self.layer}" if self.layer else ""
+        lines = [f"{where}: {self.op} makes {self.value}{at}"]
+        lines += [f"  from {operand}" for operand in self.operands]
+        if self.becomes_nan:
+            lines.append(f"  which becomes NaN in {self.becomes_nan}")
+        return "\n".join(lines)
+
+
+def find_nan(exe: Executable, **inputs: Any) -> NonFinite | None:
+    """Finds the first op of a step that makes a NaN or an infinity. Collective: all ranks call it, with the inputs of
+    the step, and get the same answer.
+
+    The step is compiled again without optimization and runs once with the present states and settings of `exe`, which
+    stay as they are. Every value of it is looked at. This takes the time of a compilation and of a slow step.
+
+    The first op in the order of the program whose result has a NaN, while its operands have none, is named; or the
+    input or state that had one. If an operand of that op is infinite, the op is named that made the infinity from
+    finite operands. An infinity that is an input, a state or a constant is intended, such as the mask of an attention,
+    and so is one that is computed from constants alone. Without a NaN, the first op is named that made an infinity
+    from finite operands. A gradient that overflows in f16 is such an infinity, although a loss scale skips its step.
+
+    Args:
+      exe: a program from `compile`. Programs for parameter servers, and with an axis "stage", are errors.
+      inputs: the inputs by name, as for `exe(...)`: this rank's rows.
+
+    Returns:
+      The op with its layer, rank and operands, which prints as text; None if all values are as they should be.
+
+    Raises:
+      Error: as `exe(...)` does for inputs that do not fit; or the step cannot be run again.
+
+    Example:
+      >>> print(lockstep.find_nan(exe, image=image, label=label))
+      step 12, rank 1: log makes %7: 3 NaN of 128, the others -4.60517 to 0, at onnx:/head/Log
+        from %6: -0.25 to 1
+    """
+    checks.instance("find_nan: exe", exe, Executable, "a lockstep.Executable")
+    found = exe._find_nan(**inputs)
+    return None if found is None else _found(found, exe.step)
+
+
+def _found(found: Mapping[str, Any], step: int) -> NonFinite:
+    value, *operands = (Range(**each) for each in (found["value"], *found["operands"]))
+    return NonFinite(found["op"], value, found["layer"], found["rank"], step, tuple(operands), found["becomes_nan"])
+
+
+def warn_of_loss(program: str, step: int, loss: float) -> None:
+    """Logs that the loss of a step is not finite. The extension module calls it once for an executable, on rank 0."""
+    log.warning(
+        f"@{program}: the loss of step {step} is {loss}; lockstep.find_nan(exe, …) with the inputs of a step names the "
+        "op that made the first NaN (docs/numerics.md)"
+    )

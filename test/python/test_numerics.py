@@ -1,0 +1,311 @@
+"""find_nan and compile(check_numerics=True): the op that is named is the one that the model is made to fail in."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lockstep as ls
+from ranks import mpirun, run_in_threads
+
+HERE = Path(__file__).parent
+ROWS = 12  # of all ranks
+fused = pytest.mark.parametrize("optimize", [True, False], ids=["fused", "unfused"])
+
+# The logarithm of a product: NaN for a row of x that is negative.
+NET = """graph @net(%x: f32[12,4] split(0), state %w: f32[4,3], state %v: f32[3,2]) -> (y: f32[12,2]) {
+  %a = matmul %x, %w : f32[12,3] @"net:/fc1"
+  %b = log %a : f32[12,3] @"net:/log"
+  %c = neg %b : f32[12,3] @"net:/neg"
+  %y = matmul %c, %v : f32[12,2] @"net:/fc2"
+  return %y
+}
+"""
+LOSS = ls.loss.mean_squared_error("y", "target")
+
+
+def graph_of(
+    lines: str, results: str = "y", signature: str = "%x: f32[12] split(0)", kind: str = "f32[12]"
+) -> ls.Graph:
+    """A graph of one line for each op, whose sources are their lines' names."""
+    return ls.parse(f"graph @net({signature}) -> ({results}: {kind}) {{\n{lines}\n  return %{results}\n}}\n")
+
+
+def training(text: str = NET, optimizer: Any = None, **options: Any) -> ls.Graph:
+    return ls.train_step(ls.parse(text), LOSS, optimizer or ls.optim.SGD(0.1), **options)
+
+
+def with_states(exe: ls.Executable) -> ls.Executable:
+    for name in ("w", "v"):
+        exe.state[name] = np.ones(exe.state[name].shape, np.float32)
+    return exe
+
+
+def rows_of(world: ls.Communicator, rows: np.ndarray) -> np.ndarray:
+    return np.array_split(rows, world.size)[world.rank]
+
+
+def batch(world: ls.Communicator, wrong: int | None = None, value: float = -1.0) -> dict[str, np.ndarray]:
+    """This rank's rows. The row `wrong` of the whole batch has this value; the others are positive."""
+    x = np.full((ROWS, 4), 0.5, np.float32)
+    if wrong is not None:
+        x[wrong] = value
+    return {"x": rows_of(world, x), "target": rows_of(world, np.zeros((ROWS, 2), np.float32))}
+
+
+def states(exe: ls.Executable) -> dict[str, bytes]:
+    return {name: exe.state[name].tobytes() for name in exe.state}
+
+
+@fused
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_the_op_the_layer_and_the_rank_are_named(n: int, optimize: bool) -> None:
+    def body(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(training(), world=world, threads=1, optimize=optimize))
+        exe(**batch(world))
+        before = states(exe)
+        assert ls.find_nan(exe, **batch(world)) is None
+        found = ls.find_nan(exe, **batch(world, ROWS - 1))
+        assert states(exe) == before
+        after = exe(**batch(world))["loss"]  # the program still runs
+        return found, float(after)
+
+    for found, loss in run_in_threads(n, body):
+        assert (found.op, found.layer, found.rank, found.step) == ("log", "net:/log", n - 1, 1)
+        assert (found.value.nans, found.value.infinities, found.value.elements) == (3, 0, 36 // n)
+        assert len(found.operands) == 1 and found.operands[0].nans == 0 and found.operands[0].least < 0
+        text = str(found)
+        assert f"step 1, rank {n - 1}: log makes %b: 3 NaN of {36 // n}" in text and "net:/log" in text
+        assert "%a: -" in text
+        assert np.isfinite(loss)
+
+
+@fused
+def test_an_input_is_named_if_the_nan_came_from_there(optimize: bool) -> None:
+    def body(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(training(), world=world, threads=1, optimize=optimize))
+        return ls.find_nan(exe, **batch(world, ROWS - 1, np.nan))
+
+    for found in run_in_threads(2, body):
+        assert (found.op, found.value.name, found.rank) == ("input", "x", 1), found
+        assert (found.value.nans, found.value.elements) == (4, 24)
+        assert str(found) == "step 0, rank 1: input %x: 4 NaN of 24, the others 0.5 to 0.5"
+
+
+@fused
+def test_a_state_is_named_if_the_nan_came_from_there(optimize: bool) -> None:
+    def body(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(training(), world=world, threads=1, optimize=optimize))
+        w = np.array(exe.state["w"])
+        w[2, 1] = np.nan
+        exe.state["w"] = w
+        return ls.find_nan(exe, **batch(world)), np.isnan(exe.state["w"]).sum()
+
+    for found, nans in run_in_threads(2, body):
+        assert (found.op, found.value.name, found.rank, found.value.nans) == ("state", "w", 0, 1), found
+        assert nans == 1
+
+
+@fused
+def test_an_op_of_the_gradient_is_named(optimize: bool) -> None:
+    """The square root of 0 is 0, but its derivative is infinite; 0 times that is NaN."""
+    text = NET.replace("log", "sqrt")
+    exe = with_states(ls.compile(training(text), threads=1, optimize=optimize))
+    exe.state["v"] = np.zeros((3, 2), np.float32)
+    x = np.zeros((ROWS, 4), np.float32)
+    inputs = {"x": x, "target": np.ones((ROWS, 2), np.float32)}
+    assert ls.find_nan(exe, **(inputs | {"x": x + 1})) is None
+    found = ls.find_nan(exe, **inputs)
+    assert found is not None
+    assert found.layer == "gradient of net:/sqrt", found
+    assert all(operand.nans == operand.infinities == 0 for operand in found.operands)
+    assert np.isfinite(exe(**inputs)["loss"])
+
+
+def test_a_quotient_of_zeros_in_a_loss_is_named() -> None:
+    exe = ls.compile(
+        graph_of(
+            '  %s = reduce_sum %x {dims=[0]} : f32[] @"loss:/sum"\n  %loss = div %s, %s : f32[] @"loss:/mean"',
+            "loss",
+            kind="f32[]",
+        ),
+        threads=1,
+    )
+    assert ls.find_nan(exe, x=np.ones(12, np.float32)) is None
+    found = ls.find_nan(exe, x=np.zeros(12, np.float32))
+    assert found is not None
+    assert (found.op, found.layer, found.value.nans, found.value.elements) == ("div", "loss:/mean", 1, 1)
+
+
+@fused
+def test_an_infinity_that_becomes_nan_is_named_where_it_was_made(optimize: bool) -> None:
+    """In f16, 300 squared overflows, and the difference of infinities is NaN."""
+    graph = graph_of(
+        '  %h = convert %x {dtype=f16} : f16[12] @"/half"\n  %q = mul %h, %h : f16[12] @"/square"\n'
+        '  %r = neg %q : f16[12] @"/neg"\n  %t = add %q, %r : f16[12] @"/sum"\n  %y = convert %t {dtype=f32} : f32[12] @"/float"'
+    )
+
+    def body(world: ls.Communicator) -> Any:
+        exe = ls.compile(graph, world=world, threads=1, optimize=optimize)
+        x = np.full(12, 2, np.float32)
+        x[7] = 300
+        return ls.find_nan(exe, x=rows_of(world, x)), ls.find_nan(exe, x=rows_of(world, x * 0))
+
+    for found, none in run_in_threads(2, body):
+        assert none is None
+        assert (found.op, found.layer, found.rank) == ("mul", "/square", 1), found
+        assert (found.value.nans, found.value.infinities) == (0, 1)
+        assert found.operands[0].most == 300
+        assert found.becomes_nan == "add %t, at /sum"
+        assert str(found).endswith("which becomes NaN in add %t, at /sum")
+
+
+def test_an_infinity_without_a_nan_is_named_if_it_is_made_by_arithmetic() -> None:
+    exe = ls.compile(graph_of('  %y = exp %x : f32[12] @"/exp"'), threads=1)
+    found = ls.find_nan(exe, x=np.full(12, 100, np.float32))
+    assert found is not None
+    assert (found.op, found.layer, found.value.infinities, found.becomes_nan) == ("exp", "/exp", 12, "")
+    assert ls.find_nan(exe, x=np.full(12, -np.inf, np.float32)) is None
+    assert ls.find_nan(exe, x=np.full(12, 10, np.float32)) is None
+
+
+MASKED = """graph @masked(%x: f32[4,3] split(0), %keep: bool[4,3] split(0)) -> (y: f32[4,3]) {
+  %m = constant {value=dense<f32[4,3]: -inf>} : f32[4,3] @"/mask"
+  %s = select %keep, %x, %m : f32[4,3] @"/where"
+  %y = softmax %s {dim=1} : f32[4,3] @"/softmax"
+  return %y
+}
+"""
+
+
+def test_a_mask_is_intended_but_a_row_of_masks_is_not() -> None:
+    exe = ls.compile(ls.parse(MASKED), threads=1)
+    x, keep = np.zeros((4, 3), np.float32), np.ones((4, 3), bool)
+    keep[1, 1:] = False
+    assert ls.find_nan(exe, x=x, keep=keep) is None
+    keep[1] = False
+    found = ls.find_nan(exe, x=x, keep=keep)
+    assert found is not None
+    assert (found.layer, found.value.nans, found.operands[0].infinities) == ("/softmax", 3, 3), found
+
+
+def test_a_mask_computed_from_constants_is_intended() -> None:
+    """The lowest number of f32 is -inf in f16."""
+    exe = ls.compile(
+        graph_of(
+            '  %m = constant {value=dense<f32[12]: -3e+38>} : f32[12] @"/mask"\n  %n = convert %m {dtype=f16} : f16[12] @"/half"\n'
+            '  %o = convert %n {dtype=f32} : f32[12] @"/float"\n  %y = max %x, %o : f32[12] @"/max"'
+        ),
+        threads=1,
+    )
+    assert ls.find_nan(exe, x=np.zeros(12, np.float32)) is None
+
+
+def test_uneven_batches() -> None:
+    """Rank 1 has one row, and it is the wrong one. The rows that are not there make no NaN."""
+
+    def body(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(training(uneven=True), world=world, threads=1))
+        own = slice(0, 3) if world.rank == 0 else slice(0, 1)
+        inputs = {name: value[own] for name, value in batch(world, 6).items()}
+        fine = {name: value[own] for name, value in batch(world).items()}
+        return ls.find_nan(exe, **fine), ls.find_nan(exe, **inputs)
+
+    for none, found in run_in_threads(2, body):
+        assert none is None
+        assert (found.op, found.layer, found.rank) == ("log", "net:/log", 1), found
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_micro_batch(n: int) -> None:
+    def body(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(training(accumulate=2), world=world, threads=1))
+        return ls.find_nan(exe, **batch(world)), ls.find_nan(exe, **batch(world, ROWS - 1))
+
+    for none, found in run_in_threads(n, body):
+        assert none is None
+        assert (found.op, found.layer, found.rank) == ("log", "net:/log", n - 1), found
+
+
+def test_shards_of_the_optimizer_and_a_sum_over_ranks_that_overflows() -> None:
+    """Each rank's gradient of v is finite in f32, and their sum is not."""
+
+    def body(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(training(), world=world, threads=1, shard_optimizer=True))
+        exe.state["v"] = np.full((3, 2), 3e19, np.float32)
+        return ls.find_nan(exe, **(batch(world) | {"x": np.full((6, 4), 1e25, np.float32)}))
+
+    first, second = run_in_threads(2, body)
+    assert first == second and first.value.infinities > 0, first
+    assert all(operand.infinities == 0 for operand in first.operands)
+
+
+def test_an_error_leaves_the_states() -> None:
+    exe = with_states(ls.compile(training(), threads=1))
+    before = states(exe)
+    with pytest.raises(ls.Error, match="input target is missing"):
+        ls.find_nan(exe, x=np.ones((12, 4), np.float32))
+    with pytest.raises(ls.Error, match="find_nan: exe is 'text', expected a lockstep.Executable"):
+        ls.find_nan("text")  # type: ignore[arg-type]
+    assert states(exe) == before
+    assert np.isfinite(exe(**batch(ls.Communicator.single()))["loss"])
+
+
+def test_stages_are_an_error() -> None:
+    def body(world: ls.Communicator) -> Any:
+        model = ls.load_onnx(HERE.parent / "models/mlp.onnx", dims={"batch": 6})
+        step = ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(0.1), accumulate=2)
+        exe = ls.compile(step, world=world, threads=1, mesh={"data": 1, "stage": 2})
+        with pytest.raises(ls.Error, match="find_nan: a mesh with the axis stage"):
+            ls.find_nan(exe, x=np.ones((6, 12), np.float32), label=np.zeros(6, np.int64))
+
+    assert run_in_threads(2, body) == [None, None]
+
+
+# --- The warning
+
+
+def test_a_loss_that_is_nan_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    def body(world: ls.Communicator) -> None:
+        exe = with_states(ls.compile(training(), world=world, threads=1))
+        exe(**batch(world))
+        for _ in range(3):
+            exe(**batch(world, 0))
+
+    with caplog.at_level(logging.WARNING, "lockstep"):
+        assert run_in_threads(2, body) == [None, None]
+    told = [record.getMessage() for record in caplog.records if "loss" in record.getMessage()]
+    assert len(told) == 1 and "the loss of step 1 is nan" in told[0] and "find_nan" in told[0]
+
+
+def test_a_started_call_says_so_when_it_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    exe = with_states(ls.compile(training(), threads=1))
+    with caplog.at_level(logging.WARNING, "lockstep"):
+        started = exe.start(**batch(ls.Communicator.single(), 0))
+        assert not caplog.records
+        assert np.isnan(started["loss"])
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == ["@net: the loss of step 0 is nan"]
+
+
+def test_an_evaluation_and_a_call_without_rows_do_not(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "lockstep"):
+        exe = with_states(ls.compile(ls.evaluation(ls.parse(NET), LOSS), threads=1))
+        assert np.isnan(exe.evaluate([])["loss"])
+        exe = with_states(ls.compile(training(uneven=True), threads=1))
+        assert list(exe.joined([])) == []
+    assert not caplog.records
+
+
+# --- Over MPI
+
+
+def test_processes_name_the_same_op(tmp_path: Path) -> None:
+    done = mpirun(2, HERE / "mpi_numerics.py", tmp_path)
+    assert done.returncode == 0, done.stderr
+    texts = [(tmp_path / f"{rank}.txt").read_text() for rank in range(2)]
+    assert texts[0] == texts[1]
+    assert texts[0].startswith("step 0, rank 1: log makes %b: 3 NaN of 18") and "net:/log" in texts[0]
