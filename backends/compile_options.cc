@@ -48,6 +48,12 @@ constexpr Exclusion kExclusions[] = {
     {"buckets", kDevice, "only steps on a CPU have times"},
     {"optimize=false", "buckets", "it turns this optimization off"},
     {"optimize=false", "factors", "it turns this optimization off"},
+    {"check_numerics", kServers, "servers update weights before the step is looked at"},
+    {"check_numerics", kStages, "each stage runs different ops, so none is the first"},
+    {"verify_hardware", kServers, "servers would get each gradient twice"},
+    {"verify_hardware", kStages, "each stage runs a program that its neighbour does not have"},
+    {"verify_hardware", kDevice, "steps are computed again in the host's memory"},
+    {"verify_hardware", "shared_weights", "a step is computed again with weights of its own"},
     {kStages, kDevice, "pipelines run only on CPUs"},
 };
 
