@@ -42,6 +42,8 @@ struct Strategy {
   bool optimize = true;                          // false: only the passes that are necessary to run
   bool replicated = false;                       // all ranks may get the same inputs (passes/distribute/check_shares.h)
   bool tf32 = false;                             // (TargetOptions)
+  bool check_numerics = false;                   // a step that makes a NaN is undone (numerics_check.h)
+  int64_t verify_hardware = 0;                   // 0, or how often a step is computed twice (hardware_check.h)
 
   bool operator==(const Strategy&) const = default;
 

@@ -86,6 +86,12 @@ TEST(CheckOptions, NamesBothOptionsThatExcludeEachOther) {
       {"virtual_ranks=4,wire=bf16", "virtual_ranks=4", "wire=\"bf16\""},
       {"virtual_ranks=4,factors=true", "virtual_ranks=4", "factors"},
       {"virtual_ranks=4,buckets={}", "virtual_ranks=4", "buckets"},
+      {"check_numerics=true,strategy=parameter_server", "check_numerics=True", "strategy=\"parameter_server\""},
+      {"check_numerics=true,mesh={stage=2}", "check_numerics=True", "stages, mesh={stage=2}"},
+      {"verify_hardware=512,strategy=parameter_server", "verify_hardware=512", "strategy=\"parameter_server\""},
+      {"verify_hardware=512,mesh={stage=2}", "verify_hardware=512", "stages, mesh={stage=2}"},
+      {"verify_hardware=512", "verify_hardware=512", "backend=\"cuda\"", "cuda"},
+      {"verify_hardware=512,shared_weights=true", "verify_hardware=512", "shared_weights=True"},
       {"mesh={stage=2}", "stages, mesh={stage=2}", "backend=\"cuda\"", "cuda"},
   };
   for (const auto& [text, one, other, backend] : exclusions)

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "backends/state_values.h"
 #include "core/unroll_loops.h"
 #include "runtime/execution/agreement.h"
 
@@ -328,22 +329,13 @@ Graph WithoutLoops(const Graph& graph) {
 
 }  // namespace
 
-absl::Status CopyStates(Executor& from, Executor& to) {
-  for (const ValueInfo& state : from.executable().states) {
-    const auto& states = to.executable().states;
-    const auto same = std::find_if(states.begin(), states.end(), [&](const ValueInfo& each) {
-      return each.name == state.name && each.local_type == state.local_type;
-    });
-    if (same == states.end()) continue;
-    Tensor value(state.local_type);
-    RETURN_IF_ERROR(from.ReadState(state.name, {value.type(), value.mutable_bytes()}));
-    RETURN_IF_ERROR(to.AssignState(state.name, {value.type(), value.bytes()}));
-  }
-  for (const SettingInfo& setting : to.executable().settings) {
-    ASSIGN_OR_RETURN(const double value, from.ReadSetting(setting.name));
-    RETURN_IF_ERROR(to.Set(setting.name, value));
-  }
-  return absl::OkStatus();
+std::string NonFinite::ToString(int64_t step) const {
+  std::string text = "step " + std::to_string(step) + ", rank " + std::to_string(rank) + ": " + op;
+  const std::string made = " %" + value + ": " + counts.ToString();
+  if (op == "input" || op == "state") return text + made;
+  text += " makes" + made + (layer.empty() ? "" : ", at " + layer);
+  for (const Operand& operand : operands) text += "\n  from %" + operand.name + ": " + operand.counts.ToString();
+  return text + (becomes_nan.empty() ? "" : "\n  which becomes NaN in " + becomes_nan);
 }
 
 absl::StatusOr<std::optional<NonFinite>> FindNonFinite(LoadedProgram& loaded, std::span<const NamedInput> inputs,

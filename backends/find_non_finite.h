@@ -32,10 +32,11 @@ struct NonFinite {
   // The first op whose result is NaN, if the op above made only infinities, as "sub %7, at onnx:/norm": an infinity is
   // an error only because of it. Empty if it is the op above, or if nothing is NaN.
   std::string becomes_nan;
-};
 
-// Assigns the states and settings of `to` the values that those with the same names and types have in `from`.
-absl::Status CopyStates(Executor& from, Executor& to);
+  // Returns several lines: "step 12, rank 1: log makes %7: 3 NaN of 128, the others -4.6 to 0.0, at onnx:/head/Log",
+  // its operands, and the op in which an infinity became NaN.
+  std::string ToString(int64_t step) const;
+};
 
 // Runs the step once on `inputs`, this rank's, with the states and settings of `loaded`. Collective: all ranks call it,
 // and get the same answer. Returns nothing if all values are as they should be.

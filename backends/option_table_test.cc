@@ -77,6 +77,8 @@ TEST(Strategy, IsWhatItsTextSays) {
   every.wire = "int8";
   every.factors = std::numeric_limits<double>::infinity();
   every.optimize = false;
+  every.check_numerics = true;
+  every.verify_hardware = 512;
   CompileOptions set, none;
   static_cast<Strategy&>(set) = every;
   for (const CompileOption& option : CompileOptionTable()) {
@@ -120,6 +122,7 @@ TEST(OptionTable, RangesIncludeTheirEnds) {
   EXPECT_TRUE(is_set("threads", "1") && is_set("threads", "1024"));
   EXPECT_FALSE(is_set("threads", "0") || is_set("threads", "1025"));
   EXPECT_TRUE(is_set("check_every", "0") && !is_set("check_every", "-1"));
+  EXPECT_TRUE(is_set("verify_hardware", "0") && !is_set("verify_hardware", "-1"));
   EXPECT_TRUE(is_set("bucket_bytes", "1") && !is_set("bucket_bytes", "0"));
   EXPECT_TRUE(is_set("memory_limit", "1") && !is_set("memory_limit", "0"));
   EXPECT_TRUE(is_set("max_staleness", "0") && !is_set("max_staleness", "-1"));

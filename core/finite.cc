@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -42,6 +44,13 @@ void Count(const std::byte* data, ElementCounts& counts) {
   }
 }
 
+// Six digits of a number.
+std::string Rounded(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.6g", value);
+  return DoubleToString(std::strtod(text, nullptr));
+}
+
 }  // namespace
 
 ElementCounts CountElements(DType dtype, const std::byte* data, size_t bytes) {
@@ -69,7 +78,7 @@ bool AllFinite(DType dtype, const std::byte* data, size_t bytes) {
 
 std::string ElementCounts::ToString() const {
   const std::string of = " of " + std::to_string(elements);
-  const std::string range = DoubleToString(least) + " to " + DoubleToString(most);
+  const std::string range = Rounded(least) + " to " + Rounded(most);
   if (is_finite()) return range;
   std::string text;
   if (nans > 0) text += std::to_string(nans) + " NaN";

@@ -87,6 +87,10 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   if (!use.ok()) ThrowIfError(use.Error("compile: the communicator"));
   static_cast<LoadedProgram&>(*loaded) =
       ValueOrThrow(CompileAndLoad(model.graph, model.values, backend, std::move(options), *loaded->communicator));
+  if (loaded->options.check_numerics)
+    loaded->numerics = std::make_unique<NumericsCheck>(*loaded, *loaded->communicator);
+  if (loaded->options.verify_hardware > 0)
+    loaded->hardware = ValueOrThrow(HardwareCheck::Create(*loaded, *loaded->communicator));
   return loaded;
 }
 

@@ -191,8 +191,22 @@ std::shared_ptr<Outputs> RunWith(LoadedExecutable& self, const nb::args& args, c
   return outputs;
 }
 
+// Calls `run`, which runs the step once, with the checks of check_numerics and verify_hardware around it.
+absl::Status RunChecked(LoadedExecutable& self, std::span<const NamedInput> inputs,
+                        std::span<const NamedResult> results, const std::function<absl::Status()>& run) {
+  if (self.numerics == nullptr && self.hardware == nullptr) return run();
+  const ExclusiveUse use(self.communicator->in_use());
+  if (!use.ok()) return use.Error("the communicator of executor @" + self.executor->executable().name);
+  const std::function<absl::Status()> looked_at = [&] {
+    return self.numerics == nullptr ? run() : self.numerics->Run(self.step, inputs, results, run);
+  };
+  return self.hardware == nullptr ? looked_at() : self.hardware->Run(self.step, inputs, results, looked_at);
+}
+
 nb::dict Call(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
-  const auto run = [&](auto inputs, auto results) { return self.executor->Run(inputs, results); };
+  const auto run = [&](auto inputs, auto results) {
+    return RunChecked(self, inputs, results, [&] { return self.executor->Run(inputs, results); });
+  };
   const std::shared_ptr<Outputs> outputs = RunWith(self, args, kwargs, run);
   return Release(self, *outputs, self.step++);
 }
@@ -200,9 +214,12 @@ nb::dict Call(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kw
 nb::object Start(nb::object self, const nb::args& args, const nb::kwargs& kwargs) {
   auto& loaded = nb::cast<LoadedExecutable&>(self);
   int64_t call = 0;
-  const auto start = [&](auto inputs, auto results) -> absl::Status {
-    ASSIGN_OR_RETURN(call, loaded.executor->Start(inputs, results));
-    return absl::OkStatus();
+  const bool is_checked = loaded.numerics != nullptr || loaded.hardware != nullptr;
+  const auto start = [&](auto inputs, auto results) {
+    return RunChecked(loaded, inputs, results, [&]() -> absl::Status {
+      ASSIGN_OR_RETURN(call, loaded.executor->Start(inputs, results));
+      return is_checked ? loaded.executor->Wait(call) : absl::OkStatus();
+    });
   };
   std::shared_ptr<Outputs> outputs = RunWith(loaded, args, kwargs, start);
   ++loaded.step;
@@ -228,8 +245,9 @@ nb::dict Describe(const std::string& name, const ElementCounts& counts) {
   return dict;
 }
 
-nb::dict Describe(const NonFinite& found) {
+nb::dict Describe(const NonFinite& found, int64_t step) {
   nb::dict dict;
+  dict["text"] = ToValidText(found.ToString(step));
   dict["op"] = ToValidText(found.op);
   dict["layer"] = ToValidText(found.layer);
   dict["rank"] = found.rank;
@@ -252,7 +270,7 @@ nb::object FindNaN(LoadedExecutable& self, const nb::args& args, const nb::kwarg
   }
   ThrowIfError(found.status());
   if (!*found) return nb::none();
-  return Describe(**found);
+  return Describe(**found, self.step);
 }
 
 nb::dict WaitFor(Started& self) {

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "backends/compile_and_load.h"
+#include "backends/hardware_check.h"
+#include "backends/numerics_check.h"
 #include "frontends/onnx_exporter.h"
 #include "python_bindings/arrays.h"
 #include "python_bindings/padded_rows.h"
@@ -34,19 +36,22 @@ struct LoadedExecutable : LoadedProgram {
   Communicator* communicator;
   std::shared_ptr<const OnnxOrigin> origin;
   std::map<std::string, ArrayInPlace> bound_states,
-      bound_results;               // by name; kept alive while they are bound
-  int64_t step = 0;                // the number of the next call
-  bool warned_of_loss = false;     // that it is not finite
-  std::set<std::string> batches;   // the inputs that may have fewer rows than the rank's share
-  FirstRows first_rows;            // what pads batches that are not full
-  nb::dict schedules;              // by setting: functions of it
-  nb::dict wrong_labels;           // by input: a shape behind dimension 0 that is a known mistake, and advice
-  nb::object saving = nb::none();  // the save that is under way, of lockstep/_checkpoint/checkpoint.py
+      bound_results;                        // by name; kept alive while they are bound
+  int64_t step = 0;                         // the number of the next call
+  bool warned_of_loss = false;              // that it is not finite
+  std::set<std::string> batches;            // the inputs that may have fewer rows than the rank's share
+  FirstRows first_rows;                     // what pads batches that are not full
+  std::unique_ptr<NumericsCheck> numerics;  // null without check_numerics
+  std::unique_ptr<HardwareCheck> hardware;  // null without verify_hardware
+  nb::dict schedules;                       // by setting: functions of it
+  nb::dict wrong_labels;                    // by input: a shape behind dimension 0 that is a known mistake, and advice
+  nb::object saving = nb::none();           // the save that is under way, of lockstep/_checkpoint/checkpoint.py
 
   // Python calls the destructor, with the GIL. The executor and the device wait for runs in progress, in which other
   // ranks, as threads of this process, may have to act first. Users of the device are destroyed before it.
   ~LoadedExecutable() {
     ReleasedGil released;
+    hardware.reset();
     executor.reset();
     alone.reset();
     opened = {};

@@ -309,3 +309,86 @@ def test_processes_name_the_same_op(tmp_path: Path) -> None:
     texts = [(tmp_path / f"{rank}.txt").read_text() for rank in range(2)]
     assert texts[0] == texts[1]
     assert texts[0].startswith("step 0, rank 1: log makes %b: 3 NaN of 18") and "net:/log" in texts[0]
+
+
+# --- compile(check_numerics=True)
+
+
+@fused
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_wrong_step_is_an_error_and_is_undone(n: int, optimize: bool) -> None:
+    step = training(optimizer=ls.optim.Adam(0.01))
+
+    def body(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(step, world=world, threads=1, optimize=optimize, check_numerics=True))
+        plain = with_states(ls.compile(step, world=world, threads=1, optimize=optimize))
+        exe(**batch(world))
+        before = states(exe)
+        with pytest.raises(ls.Error) as error:
+            exe(**batch(world, ROWS - 1))
+        assert states(exe) == before and exe.step == 1
+        with pytest.raises(ls.Error, match="step 1, rank"):
+            dict(exe.start(**batch(world, ROWS - 1)))
+        exe(**batch(world))
+        for _ in range(2):
+            plain(**batch(world))
+        assert states(exe) == states(plain)  # as if the wrong steps had not been
+        return str(error.value)
+
+    errors = run_in_threads(n, body)
+    assert errors == [errors[0]] * n, errors
+    assert f"check_numerics: step 1, rank {n - 1}: log makes %b: 3 NaN of {36 // n}" in str(errors[0])
+    assert "net:/log" in str(errors[0]) and "The states are those before this step." in str(errors[0])
+
+
+def test_a_nan_that_reaches_only_a_state_is_an_error() -> None:
+    """The gradient of sqrt at 0 is infinite; the loss is finite."""
+    exe = with_states(ls.compile(training(NET.replace("log", "sqrt")), threads=1, check_numerics=True))
+    before = states(exe)
+    inputs = {"x": np.zeros((ROWS, 4), np.float32), "target": np.ones((ROWS, 2), np.float32)}
+    with pytest.raises(ls.Error, match="check_numerics: step 0, rank 0: .*gradient of net:/sqrt"):
+        exe(**inputs)
+    assert states(exe) == before
+
+
+def test_steps_that_a_loss_scale_skips_are_no_errors() -> None:
+    """With a scale of 65536, gradients in f16 overflow at first; the scale falls, and then the step is made."""
+    text = NET.replace("log", "exp")
+    step = training(text, precision="f16")
+    exe = with_states(ls.compile(step, threads=1, check_numerics=True))
+    inputs = batch(ls.Communicator.single()) | {"target": np.full((ROWS, 2), 100, np.float32)}
+    scales, updated = [], 0
+    for _ in range(30):
+        before = exe.state["w"].tobytes()
+        exe(**inputs)
+        scales.append(float(exe.state["loss_scale/scale"]))
+        updated += exe.state["w"].tobytes() != before
+    assert scales[0] < 65536 and updated > 0, (scales, updated)
+
+
+def test_an_intended_infinity_is_no_error() -> None:
+    text = MASKED.replace("-> (y: f32[4,3])", "-> (y: f32[4,3], s: f32[4,3])").replace("return %y", "return %y, %s")
+    exe = ls.compile(ls.parse(text), threads=1, check_numerics=True)
+    x, keep = np.zeros((4, 3), np.float32), np.ones((4, 3), bool)
+    keep[1, 1:] = False
+    for _ in range(3):
+        results = exe(x=x, keep=keep)
+        assert np.isinf(results["s"]).sum() == 2 and np.isfinite(results["y"]).all()
+    keep[1] = False
+    with pytest.raises(ls.Error, match="/softmax"):
+        exe(x=x, keep=keep)
+
+
+def test_a_call_without_rows_is_no_error() -> None:
+    exe = with_states(ls.compile(training(uneven=True), threads=1, check_numerics=True))
+    assert list(exe.joined([])) == []
+
+
+def test_stages_and_servers_exclude_check_numerics() -> None:
+    def body(world: ls.Communicator) -> None:
+        model = ls.load_onnx(HERE.parent / "models/mlp.onnx", dims={"batch": 6})
+        step = ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(0.1), accumulate=2)
+        with pytest.raises(ls.Error, match="check_numerics=True does not go with stages"):
+            ls.compile(step, world=world, threads=1, mesh={"data": 1, "stage": 2}, check_numerics=True)
+
+    assert run_in_threads(2, body) == [None, None]

@@ -48,6 +48,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "factors": {"factors": True},
     "optimize": {"optimize": False},
     "replicated": {"replicated": True},
+    "check_numerics": {"check_numerics": True},
+    "verify_hardware": {"verify_hardware": 2},
     "check_every": {"check_every": 1},
     "tf32": {"tf32": True},
     "tune": {"tune": True},
@@ -59,6 +61,7 @@ ELSEWHERE = {"graph", "backend", "world", "isa"}
 # These leave the program of this step as it is: the first is the default mesh, the small step fits one bucket, what is
 # replicated is only not refused, tf32 and tune are of GPUs, verify only compares, and the others are about runs.
 UNCHANGED = {"mesh data", "buckets", "replicated", "tf32", "tune", "check_every", "memory_limit", "profile", "verify"}
+UNCHANGED |= {"check_numerics", "verify_hardware"}
 
 
 def step_of(options: Mapping[str, Any]) -> ls.Graph:

@@ -34,6 +34,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "factors": lambda v: compiled(factors=v),
     "wire": lambda v: compiled(wire=v),
     "check_every": lambda v: compiled(check_every=v),
+    "verify_hardware": lambda v: compiled(verify_hardware=v),
     "memory_limit": lambda v: compiled(memory_limit=v),
     "set": lambda v: compiled().set(**{"optimizer/learning_rate": v}),
     "distribute": lambda v: ls.distribute(training(), v),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .._base import checks
@@ -26,14 +26,6 @@ class Range:
     least: float
     most: float
 
-    def __str__(self) -> str:
-        odd = [f"{self.nans} NaN"] * (self.nans > 0) + [f"{self.infinities} infinite"] * (self.infinities > 0)
-        finite = f"{self.least:.6g} to {self.most:.6g}"
-        if not odd:
-            return f"%{self.name}: {finite}"
-        others = f", the others {finite}" if self.nans + self.infinities < self.elements else ""
-        return f"%{self.name}: {' and '.join(odd)} of {self.elements}{others}"
-
 
 @dataclass(frozen=True)
 class NonFinite:
@@ -48,17 +40,10 @@ class NonFinite:
     step: int  # the number of the step
     operands: tuple[Range, ...]
     becomes_nan: str  # the op in which an infinity became a NaN, such as "sub %7, at onnx:/norm"; "" if none did
+    text: str = field(repr=False)  # all of this, in lines
 
     def __str__(self) -> str:
-        where = f"step {self.step}, rank {self.rank}"
-        if self.op in ("input", "state"):
-            return f"{where}: {self.op} {self.value}"
-        at = f", at {self.layer}" if self.layer else ""
-        lines = [f"{where}: {self.op} makes {self.value}{at}"]
-        lines += [f"  from {operand}" for operand in self.operands]
-        if self.becomes_nan:
-            lines.append(f"  which becomes NaN in {self.becomes_nan}")
-        return "\n".join(lines)
+        return self.text
 
 
 def find_nan(exe: Executable, **inputs: Any) -> NonFinite | None:
@@ -96,12 +81,13 @@ def find_nan(exe: Executable, **inputs: Any) -> NonFinite | None:
 
 def _found(found: Mapping[str, Any], step: int) -> NonFinite:
     value, *operands = (Range(**each) for each in (found["value"], *found["operands"]))
-    return NonFinite(found["op"], value, found["layer"], found["rank"], step, tuple(operands), found["becomes_nan"])
+    rest = {name: found[name] for name in ("op", "layer", "rank", "becomes_nan", "text")}
+    return NonFinite(value=value, step=step, operands=tuple(operands), **rest)
 
 
 def warn_of_loss(program: str, step: int, loss: float) -> None:
     """Logs that the loss of a step is not finite. The extension module calls it once for an executable, on rank 0."""
     log.warning(
         f"@{program}: the loss of step {step} is {loss}; lockstep.find_nan(exe, …) with the inputs of a step names the "
-        "op that made the first NaN (docs/numerics.md)"
+        "op that made the first NaN, and compile(check_numerics=True) stops before the states have any (docs/numerics.md)"
     )

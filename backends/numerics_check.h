@@ -1,0 +1,49 @@
+// compile(check_numerics=True): a step that makes a NaN or an infinity is an error that names the op, and leaves the
+// states as they were before it. One thread at a time uses an object.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <span>
+#include <string>
+
+#include "backends/compile_and_load.h"
+#include "backends/state_values.h"
+#include "core/status.h"
+
+namespace lockstep {
+
+class NumericsCheck {
+ public:
+  // The program and the communicator must outlive the object.
+  NumericsCheck(LoadedProgram& loaded, Communicator& communicator) : loaded_(loaded), communicator_(communicator) {}
+
+  // Calls `run`, which runs the program once on these inputs and results, and looks at the results and the states that
+  // it has updated: what is wrong in a step and matters reaches one of them. If a value on some rank has a NaN or an
+  // infinity, all ranks get their states back, look for the op (backends/find_non_finite.h) and return
+  // FailedPrecondition with it. The communicator remains usable. Collective. `step` is the number in the message.
+  //
+  // A step that a loss scale skips is not an error: it has changed no state but the scale. Neither is a value that has
+  // infinities, but no NaN, if no op made one by arithmetic: the step is run again, and from then on infinities of this
+  // value are taken as intended. A call without rows is not looked at.
+  //
+  // Before each step the states that it updates are copied, and after it they are read; ranks exchange a small message.
+  absl::Status Run(int64_t step, std::span<const NamedInput> inputs, std::span<const NamedResult> results,
+                   const std::function<absl::Status()>& run);
+
+ private:
+  // Returns the names of the values on this rank that are not finite, in order, one in a line.
+  absl::StatusOr<std::string> WrongValues(std::span<const NamedResult> results);
+  absl::StatusOr<bool> IsSkipped();
+  void Look(const std::string& name, const TensorType& type, const void* data, std::string& wrong) const;
+
+  LoadedProgram& loaded_;
+  Communicator& communicator_;
+  StateValues before_;              // the states before the step
+  Tensor after_;                    // one of them after it
+  std::set<std::string> intended_;  // values whose infinities are intended; equal on all ranks
+};
+
+}  // namespace lockstep

@@ -1,0 +1,13 @@
+"""One rank of test_verify_hardware: writes the error of a step before which a bit changed in the memory of rank 1.
+
+mpi_verify_hardware.py FOLDER; the file is <folder>/<rank>.txt.
+"""
+
+import sys
+from pathlib import Path
+
+import lockstep as ls
+from test_verify_hardware import with_a_flipped_bit
+
+world = ls.Communicator.mpi()
+(Path(sys.argv[1]) / f"{world.rank}.txt").write_text(with_a_flipped_bit(world, 1, verify_hardware=2))
