@@ -82,7 +82,7 @@ Exact Exact::Random(uint64_t bits) {
 }
 
 std::optional<int64_t> Exact::small_integer() const {
-  if (!is_finite() || !has_exponent_) return std::nullopt;
+  if (!is_finite() || known_ != Known::kExponent) return std::nullopt;
   const uint64_t value = base_.value();
   const int64_t integer = value <= kBasePrime / 2 ? static_cast<int64_t>(value)
                                                   : static_cast<int64_t>(value) - static_cast<int64_t>(kBasePrime);
@@ -93,7 +93,8 @@ std::optional<int64_t> Exact::small_integer() const {
 bool Exact::operator==(const Exact& other) const {
   if (kind_ != other.kind_) return false;
   if (!is_finite()) return true;
-  return base_ == other.base_ && (!has_exponent_ || !other.has_exponent_ || exponent_ == other.exponent_);
+  if (known_ != Known::kExponent || other.known_ != Known::kExponent) return base_ == other.base_;
+  return base_ == other.base_ && exponent_ == other.exponent_;
 }
 
 int64_t Exact::Rank() const {
@@ -116,6 +117,7 @@ Exact Exact::operator-() const {
   Exact result = *this;
   result.base_ = -base_;
   result.exponent_ = -exponent_;
+  if (has_factor_) result.factor_ = factor_.Inverse();
   return result;
 }
 
@@ -124,9 +126,27 @@ Exact Exact::operator+(const Exact& other) const {
     if (is_finite()) return other;
     return other.is_finite() || kind_ == other.kind_ ? *this : NaN();
   }
-  Exact sum(base_ + other.base_, exponent_ + other.exponent_);
-  sum.has_exponent_ = has_exponent_ && other.has_exponent_;
+  Exact sum(base_ + other.base_, exponent_ + other.exponent_, std::max(known_, other.known_));
+  if (has_factor_ || other.has_factor_) sum.AddFactors(*this, other);
   return sum;
+}
+
+void Exact::AddFactors(const Exact& x, const Exact& y) {
+  has_factor_ = true;
+  factor_ = !x.has_factor_ ? y.factor_ : !y.has_factor_ ? x.factor_ : x.factor_ * y.factor_;
+}
+
+// A number of logarithms is known to be one only if it is an integer.
+void Exact::MultiplyFactor(const Exact& x, const Exact& y) {
+  const Exact &logarithm = x.has_factor_ ? x : y, &times = x.has_factor_ ? y : x;
+  const std::optional<int64_t> count = times.has_factor_ ? std::nullopt : times.small_integer();
+  if (!count) {
+    known_ = Known::kNothing;
+    return;
+  }
+  has_factor_ = true;
+  factor_ = logarithm.factor_.Power(static_cast<uint64_t>(std::abs(*count)));
+  if (*count < 0) factor_ = factor_.Inverse();
 }
 
 Exact Exact::operator*(const Exact& other) const {
@@ -135,19 +155,19 @@ Exact Exact::operator*(const Exact& other) const {
     const Exact zero;
     return Infinity((*this < zero) != (other < zero));
   }
-  Exact product(base_ * other.base_, exponent_ * other.exponent_);
   // Zero times anything is zero, of which the exponent is known.
-  product.has_exponent_ = product.base_.is_zero() || (has_exponent_ && other.has_exponent_);
-  if (product.base_.is_zero()) product.exponent_ = Exponent();
+  if (base_.is_zero() || other.base_.is_zero()) return Exact();
+  Exact product(base_ * other.base_, exponent_ * other.exponent_, std::max(known_, other.known_));
+  if (has_factor_ || other.has_factor_) product.MultiplyFactor(*this, other);
   return product;
 }
 
 Exact Exact::operator/(const Exact& other) const {
   if (other.is_nan() || other.is_zero()) return NaN();
   if (!other.is_finite()) return is_finite() ? Exact() : NaN();
-  Exact inverse(other.base_.Inverse(), Exponent());
-  inverse.has_exponent_ = other.has_exponent_ && !other.exponent_.is_zero();
-  if (inverse.has_exponent_) inverse.exponent_ = other.exponent_.Inverse();
+  const bool is_known = other.known_ != Known::kNothing && !other.has_factor_ && !other.exponent_.is_zero();
+  const Exact inverse(other.base_.Inverse(), is_known ? other.exponent_.Inverse() : Exponent(),
+                      is_known ? other.known_ : Known::kNothing);
   return *this * inverse;
 }
 
@@ -155,29 +175,31 @@ Exact Exact::Power(int64_t exponent) const {
   if (exponent < 0) return Of(1) / Power(-exponent);
   if (exponent == 0) return Of(1);
   if (!is_finite()) return *this;
-  Exact result(base_.Power(static_cast<uint64_t>(exponent)), exponent_.Power(static_cast<uint64_t>(exponent)));
-  result.has_exponent_ = has_exponent_;
-  return result;
-}
-
-Exact Exact::WithoutExponent() const {
-  Exact result = *this;
-  result.has_exponent_ = false;
-  return result;
+  if (exponent == 1) return *this;
+  return Exact(base_.Power(static_cast<uint64_t>(exponent)), exponent_.Power(static_cast<uint64_t>(exponent)),
+               has_factor_ ? Known::kNothing : known_);
 }
 
 Exact Exact::Exp() const {
   if (kind_ == Kind::kMinusInfinity) return Exact();
   if (!is_finite()) return *this;
-  if (!has_exponent_) return RandomFunction("exp", {*this}).WithoutExponent();
-  return Exact(kRootOfUnity.Power(exponent_.value()), Exponent()).WithoutExponent();
+  const bool is_known = known_ != Known::kNothing;
+  Base base = is_known ? kRootOfUnity.Power(exponent_.value()) : RandomFunction("exp", {*this}).base_;
+  if (is_known && has_factor_) base = base * factor_;
+  if (base == Base::Of(1)) return Of(1);
+  return Exact(base, Exponent::OfBits(MixedBits(~base.value())), Known::kDrawn);
 }
 
-Exact ExactProducts::total() const {
-  Exact sum(base_.total(), exponent_.total());
-  sum.has_exponent_ = has_exponent_;
-  return sum + other_;
+Exact Exact::Log() const {
+  if (is_zero()) return Infinity(true);
+  Exact result = RandomFunction("log", {*this});
+  if (!is_finite()) return result;
+  result.has_factor_ = true;
+  result.factor_ = base_ * kRootOfUnity.Power(result.exponent_.value()).Inverse();
+  return result;
 }
+
+Exact ExactProducts::total() const { return Exact(base_.total(), exponent_.total(), known_) + other_; }
 
 uint64_t Exact::Hash() const {
   return is_finite() ? MixedBits(base_.value()) : MixedBits(~static_cast<uint64_t>(kind_));

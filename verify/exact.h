@@ -5,7 +5,9 @@
 //
 // e^x is exact, too, by a second field whose elements are exponents (Wu et al., "Mirage: A Multi-Level Superoptimizer
 // for Tensor Programs", OSDI 2025): the group of units of the first has a subgroup of the order of the second. So
-// e^(x + y) is e^x * e^y. The exponents of e^x itself are not known: e^(e^x) is a random function of e^x.
+// e^(x + y) is e^x * e^y. The exponent of e^x itself is drawn: it follows from the number e^x as if it were a random
+// function of it. So softmax of softmax is exact, but that e^(e^x e^y) is e^(e^(x + y)) does not follow. log x
+// remembers x: e^(y - log x) is e^y / x.
 //
 // Every other function of a number (tanh, sqrt, …) is a random function of it: equal arguments give equal results, and
 // nothing else is known. Numbers are ordered at random, except that x < y exactly if -y < -x. So max and min are
@@ -15,6 +17,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -62,6 +65,8 @@ class Exact {
   Exact& operator+=(const Exact& other) { return *this = *this + other; }
   Exact Power(int64_t exponent) const;
   Exact Exp() const;
+  // A random function, but that its exponential is the number. Minus infinity for zero.
+  Exact Log() const;
 
   // 64 bits that follow from the number.
   uint64_t Hash() const;
@@ -69,14 +74,21 @@ class Exact {
  private:
   friend class ExactProducts;
   enum class Kind : uint8_t { kFinite, kInfinity, kMinusInfinity, kNaN };
+  // What is known of the exponent. A drawn one has no part in comparisons. In order: a sum or product knows the least
+  // that its operands do.
+  enum class Known : uint8_t { kExponent, kDrawn, kNothing };
   explicit constexpr Exact(Kind kind) : kind_(kind) {}
-  Exact(Base base, Exponent exponent) : base_(base), exponent_(exponent) {}
-  int64_t Rank() const;  // the place in the order, of a finite number
-  Exact WithoutExponent() const;
+  Exact(Base base, Exponent exponent, Known known = Known::kExponent)
+      : base_(base), exponent_(exponent), known_(known) {}
+  int64_t Rank() const;                                 // the place in the order, of a finite number
+  void AddFactors(const Exact& x, const Exact& y);      // of the sum x + y
+  void MultiplyFactor(const Exact& x, const Exact& y);  // of the product x * y
 
   Base base_;
   Exponent exponent_;
-  bool has_exponent_ = true;
+  Base factor_;  // if has_factor_: e^x is the power of the generator with the exponent, times this
+  bool has_factor_ = false;
+  Known known_ = Known::kExponent;
   Kind kind_ = Kind::kFinite;
 };
 
@@ -87,15 +99,16 @@ class ExactProducts {
     if (!a.is_finite() || !b.is_finite()) return AddOther(a * b);
     base_.Add(a.base_, b.base_);
     exponent_.Add(a.exponent_, b.exponent_);
-    has_exponent_ = has_exponent_ && a.has_exponent_ && b.has_exponent_;
+    known_ = std::max({known_, a.known_, b.known_, a.has_factor_ || b.has_factor_ ? Known::kNothing : known_});
   }
   Exact total() const;
 
  private:
+  using Known = Exact::Known;
   void AddOther(const Exact& product) { other_ = other_ + product; }
   Base::Products base_;
   Exponent::Products exponent_;
-  bool has_exponent_ = true;
+  Known known_ = Known::kExponent;
   Exact other_;
 };
 
