@@ -82,7 +82,7 @@ Exact Exact::Random(uint64_t bits) {
 }
 
 std::optional<int64_t> Exact::small_integer() const {
-  if (!is_finite() || known_ != Known::kExponent) return std::nullopt;
+  if (!is_finite() || !has_known_exponent()) return std::nullopt;
   const uint64_t value = base_.value();
   const int64_t integer = value <= kBasePrime / 2 ? static_cast<int64_t>(value)
                                                   : static_cast<int64_t>(value) - static_cast<int64_t>(kBasePrime);
@@ -91,9 +91,8 @@ std::optional<int64_t> Exact::small_integer() const {
 }
 
 bool Exact::operator==(const Exact& other) const {
-  if (kind_ != other.kind_) return false;
-  if (!is_finite()) return true;
-  if (known_ != Known::kExponent || other.known_ != Known::kExponent) return base_ == other.base_;
+  if (!is_finite() || !other.is_finite()) return flags_ == other.flags_;
+  if (!has_known_exponent() || !other.has_known_exponent()) return base_ == other.base_;
   return base_ == other.base_ && exponent_ == other.exponent_;
 }
 
@@ -106,68 +105,68 @@ int64_t Exact::Rank() const {
 }
 
 bool Exact::operator<(const Exact& other) const {
-  if (kind_ == Kind::kMinusInfinity || other.kind_ == Kind::kInfinity) return kind_ != other.kind_;
-  if (kind_ == Kind::kInfinity || other.kind_ == Kind::kMinusInfinity) return false;
+  if (is_infinity(true) || other.is_infinity(false)) return !(*this == other);
+  if (is_infinity(false) || other.is_infinity(true)) return false;
   return Rank() < other.Rank();
 }
 
 Exact Exact::operator-() const {
-  if (kind_ == Kind::kInfinity) return Infinity(true);
-  if (kind_ == Kind::kMinusInfinity) return Infinity(false);
+  if (is_nan()) return *this;
+  if (!is_finite()) return Infinity(!(flags_ & kNegative));
   Exact result = *this;
   result.base_ = -base_;
   result.exponent_ = -exponent_;
-  if (has_factor_) result.factor_ = factor_.Inverse();
+  if (flags_ & kFactor) result.factor_ = factor_.Inverse();
   return result;
 }
 
 Exact Exact::operator+(const Exact& other) const {
-  if (!is_finite() || !other.is_finite()) {
+  const int flags = flags_ | other.flags_;
+  if (flags & kInfinite) {
     if (is_finite()) return other;
-    return other.is_finite() || kind_ == other.kind_ ? *this : NaN();
+    return other.is_finite() || flags_ == other.flags_ ? *this : NaN();
   }
-  Exact sum(base_ + other.base_, exponent_ + other.exponent_, std::max(known_, other.known_));
-  if (has_factor_ || other.has_factor_) sum.AddFactors(*this, other);
+  Exact sum(base_ + other.base_, exponent_ + other.exponent_, flags);
+  if (flags & kFactor) sum.AddFactors(*this, other);
   return sum;
 }
 
 void Exact::AddFactors(const Exact& x, const Exact& y) {
-  has_factor_ = true;
-  factor_ = !x.has_factor_ ? y.factor_ : !y.has_factor_ ? x.factor_ : x.factor_ * y.factor_;
+  const bool both = x.flags_ & y.flags_ & kFactor;
+  factor_ = both ? x.factor_ * y.factor_ : x.flags_ & kFactor ? x.factor_ : y.factor_;
 }
 
 // A number of logarithms is known to be one only if it is an integer.
 void Exact::MultiplyFactor(const Exact& x, const Exact& y) {
-  const Exact &logarithm = x.has_factor_ ? x : y, &times = x.has_factor_ ? y : x;
-  const std::optional<int64_t> count = times.has_factor_ ? std::nullopt : times.small_integer();
-  if (!count) {
-    known_ = Known::kNothing;
-    return;
-  }
-  has_factor_ = true;
+  const bool is_x = x.flags_ & kFactor;
+  const Exact &logarithm = is_x ? x : y, &times = is_x ? y : x;
+  const std::optional<int64_t> count = times.flags_ & kFactor ? std::nullopt : times.small_integer();
+  flags_ |= count ? kFactor : kUnknown;
+  if (!count) return;
   factor_ = logarithm.factor_.Power(static_cast<uint64_t>(std::abs(*count)));
   if (*count < 0) factor_ = factor_.Inverse();
 }
 
 Exact Exact::operator*(const Exact& other) const {
-  if (!is_finite() || !other.is_finite()) {
+  const int flags = flags_ | other.flags_;
+  if (flags & kInfinite) {
     if (is_nan() || other.is_nan() || is_zero() || other.is_zero()) return NaN();
     const Exact zero;
     return Infinity((*this < zero) != (other < zero));
   }
   // Zero times anything is zero, of which the exponent is known.
   if (base_.is_zero() || other.base_.is_zero()) return Exact();
-  Exact product(base_ * other.base_, exponent_ * other.exponent_, std::max(known_, other.known_));
-  if (has_factor_ || other.has_factor_) product.MultiplyFactor(*this, other);
+  Exact product(base_ * other.base_, exponent_ * other.exponent_, flags & ~kFactor);
+  if (flags & kFactor) product.MultiplyFactor(*this, other);
   return product;
 }
 
 Exact Exact::operator/(const Exact& other) const {
   if (other.is_nan() || other.is_zero()) return NaN();
   if (!other.is_finite()) return is_finite() ? Exact() : NaN();
-  const bool is_known = other.known_ != Known::kNothing && !other.has_factor_ && !other.exponent_.is_zero();
+  const bool is_known = !(other.flags_ & (kUnknown | kFactor)) && !other.exponent_.is_zero();
   const Exact inverse(other.base_.Inverse(), is_known ? other.exponent_.Inverse() : Exponent(),
-                      is_known ? other.known_ : Known::kNothing);
+                      is_known ? other.flags_ : kUnknown);
   return *this * inverse;
 }
 
@@ -177,33 +176,34 @@ Exact Exact::Power(int64_t exponent) const {
   if (!is_finite()) return *this;
   if (exponent == 1) return *this;
   return Exact(base_.Power(static_cast<uint64_t>(exponent)), exponent_.Power(static_cast<uint64_t>(exponent)),
-               has_factor_ ? Known::kNothing : known_);
+               flags_ & kFactor ? kUnknown : flags_);
 }
 
 Exact Exact::Exp() const {
-  if (kind_ == Kind::kMinusInfinity) return Exact();
+  if (is_infinity(true)) return Exact();
   if (!is_finite()) return *this;
-  const bool is_known = known_ != Known::kNothing;
+  const bool is_known = !(flags_ & kUnknown);
   Base base = is_known ? kRootOfUnity.Power(exponent_.value()) : RandomFunction("exp", {*this}).base_;
-  if (is_known && has_factor_) base = base * factor_;
+  if (is_known && (flags_ & kFactor)) base = base * factor_;
   if (base == Base::Of(1)) return Of(1);
-  return Exact(base, Exponent::OfBits(MixedBits(~base.value())), Known::kDrawn);
+  return Exact(base, Exponent::OfBits(MixedBits(~base.value())), kDrawn);
 }
 
 Exact Exact::Log() const {
   if (is_zero()) return Infinity(true);
   Exact result = RandomFunction("log", {*this});
   if (!is_finite()) return result;
-  result.has_factor_ = true;
+  result.flags_ |= kFactor;
   result.factor_ = base_ * kRootOfUnity.Power(result.exponent_.value()).Inverse();
   return result;
 }
 
-Exact ExactProducts::total() const { return Exact(base_.total(), exponent_.total(), known_) + other_; }
-
-uint64_t Exact::Hash() const {
-  return is_finite() ? MixedBits(base_.value()) : MixedBits(~static_cast<uint64_t>(kind_));
+Exact ExactProducts::total() const {
+  const int flags = flags_ & Exact::kFactor ? Exact::kUnknown : flags_;
+  return Exact(base_.total(), exponent_.total(), flags) + other_;
 }
+
+uint64_t Exact::Hash() const { return is_finite() ? MixedBits(base_.value()) : MixedBits(~uint64_t{flags_}); }
 
 Exact RandomFunction(std::string_view name, std::initializer_list<Exact> arguments, uint64_t key) {
   uint64_t hash = MixedBits(HashOfText(name) ^ key);

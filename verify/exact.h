@@ -17,7 +17,6 @@
 
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -41,13 +40,15 @@ class Exact {
   // The simplest fraction that rounds to `value` in `dtype` (the first convergent of the continued fraction that does):
   // 1/3 for the float 0.33333334. So the reciprocal of a count, and a learning rate of 0.1, are what was meant.
   static Exact Of(double value, DType dtype);
-  static Exact NaN() { return Exact(Kind::kNaN); }
-  static Exact Infinity(bool negative) { return Exact(negative ? Kind::kMinusInfinity : Kind::kInfinity); }
+  static Exact NaN() { return Exact(Base(), Exponent(), kInfinite | kNotANumber); }
+  static Exact Infinity(bool negative) {
+    return Exact(Base(), Exponent(), negative ? kInfinite | kNegative : kInfinite);
+  }
   // A number that follows from these bits, and looks random.
   static Exact Random(uint64_t bits);
 
-  bool is_finite() const { return kind_ == Kind::kFinite; }
-  bool is_nan() const { return kind_ == Kind::kNaN; }
+  bool is_finite() const { return !(flags_ & kInfinite); }
+  bool is_nan() const { return flags_ & kNotANumber; }
   bool is_zero() const { return is_finite() && base_.is_zero(); }
   // The integer that the number is, if that is small (below 2^40) and an exponent is known.
   std::optional<int64_t> small_integer() const;
@@ -73,42 +74,43 @@ class Exact {
 
  private:
   friend class ExactProducts;
-  enum class Kind : uint8_t { kFinite, kInfinity, kMinusInfinity, kNaN };
-  // What is known of the exponent. A drawn one has no part in comparisons. In order: a sum or product knows the least
-  // that its operands do.
-  enum class Known : uint8_t { kExponent, kDrawn, kNothing };
-  explicit constexpr Exact(Kind kind) : kind_(kind) {}
-  Exact(Base base, Exponent exponent, Known known = Known::kExponent)
-      : base_(base), exponent_(exponent), known_(known) {}
+  static constexpr int kDrawn = 1;        // the exponent is drawn, and has no part in comparisons
+  static constexpr int kUnknown = 2;      // the exponent is not known
+  static constexpr int kFactor = 4;       // e^x is the power of the generator with the exponent, times factor_
+  static constexpr int kInfinite = 8;     // no number of the field: infinity, or
+  static constexpr int kNegative = 16;    // minus infinity, or
+  static constexpr int kNotANumber = 32;  // NaN
+  Exact(Base base, Exponent exponent, int flags = 0)
+      : base_(base), exponent_(exponent), flags_(static_cast<uint8_t>(flags)) {}
+  bool is_infinity(bool negative) const { return flags_ == (negative ? kInfinite | kNegative : kInfinite); }
+  bool has_known_exponent() const { return !(flags_ & (kDrawn | kUnknown)); }
   int64_t Rank() const;                                 // the place in the order, of a finite number
   void AddFactors(const Exact& x, const Exact& y);      // of the sum x + y
   void MultiplyFactor(const Exact& x, const Exact& y);  // of the product x * y
 
   Base base_;
   Exponent exponent_;
-  Base factor_;  // if has_factor_: e^x is the power of the generator with the exponent, times this
-  bool has_factor_ = false;
-  Known known_ = Known::kExponent;
-  Kind kind_ = Kind::kFinite;
+  Base factor_;
+  uint8_t flags_ = 0;  // a sum or product of numbers has those of all
 };
 
 // A sum of products, such as an element of a matrix product. Equal to the sum of `a * b`.
 class ExactProducts {
  public:
   void Add(const Exact& a, const Exact& b) {
-    if (!a.is_finite() || !b.is_finite()) return AddOther(a * b);
+    const uint8_t flags = a.flags_ | b.flags_;
+    if (flags & Exact::kInfinite) return AddOther(a * b);
     base_.Add(a.base_, b.base_);
     exponent_.Add(a.exponent_, b.exponent_);
-    known_ = std::max({known_, a.known_, b.known_, a.has_factor_ || b.has_factor_ ? Known::kNothing : known_});
+    flags_ |= flags;
   }
   Exact total() const;
 
  private:
-  using Known = Exact::Known;
   void AddOther(const Exact& product) { other_ = other_ + product; }
   Base::Products base_;
   Exponent::Products exponent_;
-  Known known_ = Known::kExponent;
+  uint8_t flags_ = 0;
   Exact other_;
 };
 
