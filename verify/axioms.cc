@@ -37,6 +37,10 @@ Value StandsFor(const Node& node) {
   return origin.dtype() == node.type().dtype ? origin : Value();
 }
 
+bool IsItsOperand(const Node& node) {
+  return std::any_of(std::begin(kAxioms), std::end(kAxioms), [&](const Axiom& a) { return a.applies(node); });
+}
+
 bool ApplyAxiom(const Node& node, Meaning& m) {
   if (node.Is("bitcast") && m.operand(0).is_exact()) {  // its bits are known only to the bitcast back
     m.Assume("the bits of a float matter only when they become that float again");

@@ -9,6 +9,9 @@
 
 namespace lockstep::verify {
 
+// True if a law says that the node's result is its operand 0.
+bool IsItsOperand(const Node& node);
+
 // If a law applies to the node, writes the results of `m` by it and returns true.
 bool ApplyAxiom(const Node& node, Meaning& m);
 

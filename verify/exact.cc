@@ -87,7 +87,7 @@ Exact Exact::Random(uint64_t bits) {
 }
 
 std::optional<int64_t> Exact::small_integer() const {
-  if (!is_finite() || !has_exponent_) return std::nullopt;
+  if (!is_finite() || !has_known_exponent()) return std::nullopt;
   const uint64_t value = base_.value();
   const int64_t integer = value <= kBasePrime / 2 ? static_cast<int64_t>(value)
                                                   : static_cast<int64_t>(value) - static_cast<int64_t>(kBasePrime);
@@ -96,9 +96,9 @@ std::optional<int64_t> Exact::small_integer() const {
 }
 
 bool Exact::operator==(const Exact& other) const {
-  if (kind_ != other.kind_) return false;
-  if (!is_finite()) return true;
-  return base_ == other.base_ && (!has_exponent_ || !other.has_exponent_ || exponent_ == other.exponent_);
+  if (!is_finite() || !other.is_finite()) return flags_ == other.flags_;
+  if (!has_known_exponent() || !other.has_known_exponent()) return base_ == other.base_;
+  return base_ == other.base_ && exponent_ == other.exponent_;
 }
 
 int64_t Exact::Rank() const {
@@ -110,49 +110,68 @@ int64_t Exact::Rank() const {
 }
 
 bool Exact::operator<(const Exact& other) const {
-  if (kind_ == Kind::kMinusInfinity || other.kind_ == Kind::kInfinity) return kind_ != other.kind_;
-  if (kind_ == Kind::kInfinity || other.kind_ == Kind::kMinusInfinity) return false;
+  if (is_infinity(true) || other.is_infinity(false)) return !(*this == other);
+  if (is_infinity(false) || other.is_infinity(true)) return false;
   return Rank() < other.Rank();
 }
 
 Exact Exact::operator-() const {
-  if (kind_ == Kind::kInfinity) return Infinity(true);
-  if (kind_ == Kind::kMinusInfinity) return Infinity(false);
+  if (is_nan()) return *this;
+  if (!is_finite()) return Infinity(!(flags_ & kNegative));
   Exact result = *this;
   result.base_ = -base_;
   result.exponent_ = -exponent_;
+  if (flags_ & kFactor) result.factor_ = factor_.Inverse();
   return result;
 }
 
 Exact Exact::operator+(const Exact& other) const {
-  if (!is_finite() || !other.is_finite()) {
+  const int flags = flags_ | other.flags_;
+  if (flags & kInfinite) {
     if (is_finite()) return other;
-    return other.is_finite() || kind_ == other.kind_ ? *this : NaN();
+    return other.is_finite() || flags_ == other.flags_ ? *this : NaN();
   }
-  Exact sum(base_ + other.base_, exponent_ + other.exponent_);
-  sum.has_exponent_ = has_exponent_ && other.has_exponent_;
+  Exact sum(base_ + other.base_, exponent_ + other.exponent_, flags);
+  if (flags & kFactor) sum.AddFactors(*this, other);
   return sum;
 }
 
+void Exact::AddFactors(const Exact& x, const Exact& y) {
+  const bool both = x.flags_ & y.flags_ & kFactor;
+  factor_ = both ? x.factor_ * y.factor_ : x.flags_ & kFactor ? x.factor_ : y.factor_;
+}
+
+// A number of logarithms is known to be one only if it is an integer.
+void Exact::MultiplyFactor(const Exact& x, const Exact& y) {
+  const bool is_x = x.flags_ & kFactor;
+  const Exact &logarithm = is_x ? x : y, &times = is_x ? y : x;
+  const std::optional<int64_t> count = times.flags_ & kFactor ? std::nullopt : times.small_integer();
+  flags_ |= count ? kFactor : kUnknown;
+  if (!count) return;
+  factor_ = logarithm.factor_.Power(static_cast<uint64_t>(std::abs(*count)));
+  if (*count < 0) factor_ = factor_.Inverse();
+}
+
 Exact Exact::operator*(const Exact& other) const {
-  if (!is_finite() || !other.is_finite()) {
+  const int flags = flags_ | other.flags_;
+  if (flags & kInfinite) {
     if (is_nan() || other.is_nan() || is_zero() || other.is_zero()) return NaN();
     const Exact zero;
     return Infinity((*this < zero) != (other < zero));
   }
-  Exact product(base_ * other.base_, exponent_ * other.exponent_);
   // Zero times anything is zero, of which the exponent is known.
-  product.has_exponent_ = product.base_.is_zero() || (has_exponent_ && other.has_exponent_);
-  if (product.base_.is_zero()) product.exponent_ = Exponent();
+  if (base_.is_zero() || other.base_.is_zero()) return Exact();
+  Exact product(base_ * other.base_, exponent_ * other.exponent_, flags & ~kFactor);
+  if (flags & kFactor) product.MultiplyFactor(*this, other);
   return product;
 }
 
 Exact Exact::operator/(const Exact& other) const {
   if (other.is_nan() || other.is_zero()) return NaN();
   if (!other.is_finite()) return is_finite() ? Exact() : NaN();
-  Exact inverse(other.base_.Inverse(), Exponent());
-  inverse.has_exponent_ = other.has_exponent_ && !other.exponent_.is_zero();
-  if (inverse.has_exponent_) inverse.exponent_ = other.exponent_.Inverse();
+  const bool is_known = !(other.flags_ & (kUnknown | kFactor)) && !other.exponent_.is_zero();
+  const Exact inverse(other.base_.Inverse(), is_known ? other.exponent_.Inverse() : Exponent(),
+                      is_known ? other.flags_ : kUnknown);
   return *this * inverse;
 }
 
@@ -160,33 +179,36 @@ Exact Exact::Power(int64_t exponent) const {
   if (exponent < 0) return Of(1) / Power(-exponent);
   if (exponent == 0) return Of(1);
   if (!is_finite()) return *this;
-  Exact result(base_.Power(static_cast<uint64_t>(exponent)), exponent_.Power(static_cast<uint64_t>(exponent)));
-  result.has_exponent_ = has_exponent_;
-  return result;
-}
-
-Exact Exact::WithoutExponent() const {
-  Exact result = *this;
-  result.has_exponent_ = false;
-  return result;
+  if (exponent == 1) return *this;
+  return Exact(base_.Power(static_cast<uint64_t>(exponent)), exponent_.Power(static_cast<uint64_t>(exponent)),
+               flags_ & kFactor ? kUnknown : flags_);
 }
 
 Exact Exact::Exp() const {
-  if (kind_ == Kind::kMinusInfinity) return Exact();
+  if (is_infinity(true)) return Exact();
   if (!is_finite()) return *this;
-  if (!has_exponent_) return RandomFunction("exp", {*this}).WithoutExponent();
-  return Exact(kRootOfUnity.Power(exponent_.value()), Exponent()).WithoutExponent();
+  const bool is_known = !(flags_ & kUnknown);
+  Base base = is_known ? kRootOfUnity.Power(exponent_.value()) : RandomFunction("exp", {*this}).base_;
+  if (is_known && (flags_ & kFactor)) base = base * factor_;
+  if (base == Base::Of(1)) return Of(1);
+  return Exact(base, Exponent::OfBits(MixedBits(~base.value())), kDrawn);
+}
+
+Exact Exact::Log() const {
+  if (is_zero()) return Infinity(true);
+  Exact result = RandomFunction("log", {*this});
+  if (!is_finite()) return result;
+  result.flags_ |= kFactor;
+  result.factor_ = base_ * kRootOfUnity.Power(result.exponent_.value()).Inverse();
+  return result;
 }
 
 Exact ExactProducts::total() const {
-  Exact sum(base_.total(), exponent_.total());
-  sum.has_exponent_ = has_exponent_;
-  return sum + other_;
+  const int flags = flags_ & Exact::kFactor ? Exact::kUnknown : flags_;
+  return Exact(base_.total(), exponent_.total(), flags) + other_;
 }
 
-uint64_t Exact::Hash() const {
-  return is_finite() ? MixedBits(base_.value()) : MixedBits(~static_cast<uint64_t>(kind_));
-}
+uint64_t Exact::Hash() const { return is_finite() ? MixedBits(base_.value()) : MixedBits(~uint64_t{flags_}); }
 
 Exact RandomFunction(std::string_view name, std::initializer_list<Exact> arguments, uint64_t key) {
   uint64_t hash = MixedBits(HashOfText(name) ^ key);

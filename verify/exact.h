@@ -5,7 +5,9 @@
 //
 // e^x is exact, too, by a second field whose elements are exponents (Wu et al., "Mirage: A Multi-Level Superoptimizer
 // for Tensor Programs", OSDI 2025): the group of units of the first has a subgroup of the order of the second. So
-// e^(x + y) is e^x * e^y. The exponents of e^x itself are not known: e^(e^x) is a random function of e^x.
+// e^(x + y) is e^x * e^y. The exponent of e^x itself is drawn: it follows from the number e^x as if it were a random
+// function of it. So softmax of softmax is exact, but that e^(e^x e^y) is e^(e^(x + y)) does not follow. log x
+// remembers x: e^(y - log x) is e^y / x.
 //
 // Every other function of a number (tanh, sqrt, …) is a random function of it: equal arguments give equal results, and
 // nothing else is known. Numbers are ordered at random, except that x < y exactly if -y < -x. So max and min are
@@ -39,13 +41,15 @@ class Exact {
   // 1/3 for the float 0.33333334. So the reciprocal of a count, and a learning rate of 0.1, are what was meant. A
   // number that bf16 or f16 represents is itself: so it stays the same number when it is converted.
   static Exact Of(double value, DType dtype);
-  static Exact NaN() { return Exact(Kind::kNaN); }
-  static Exact Infinity(bool negative) { return Exact(negative ? Kind::kMinusInfinity : Kind::kInfinity); }
+  static Exact NaN() { return Exact(Base(), Exponent(), kInfinite | kNotANumber); }
+  static Exact Infinity(bool negative) {
+    return Exact(Base(), Exponent(), negative ? kInfinite | kNegative : kInfinite);
+  }
   // A number that follows from these bits, and looks random.
   static Exact Random(uint64_t bits);
 
-  bool is_finite() const { return kind_ == Kind::kFinite; }
-  bool is_nan() const { return kind_ == Kind::kNaN; }
+  bool is_finite() const { return !(flags_ & kInfinite); }
+  bool is_nan() const { return flags_ & kNotANumber; }
   bool is_zero() const { return is_finite() && base_.is_zero(); }
   // The integer that the number is, if that is small (below 2^40) and an exponent is known.
   std::optional<int64_t> small_integer() const;
@@ -63,32 +67,43 @@ class Exact {
   Exact& operator+=(const Exact& other) { return *this = *this + other; }
   Exact Power(int64_t exponent) const;
   Exact Exp() const;
+  // A random function, but that its exponential is the number. Minus infinity for zero.
+  Exact Log() const;
 
   // 64 bits that follow from the number.
   uint64_t Hash() const;
 
  private:
   friend class ExactProducts;
-  enum class Kind : uint8_t { kFinite, kInfinity, kMinusInfinity, kNaN };
-  explicit constexpr Exact(Kind kind) : kind_(kind) {}
-  Exact(Base base, Exponent exponent) : base_(base), exponent_(exponent) {}
-  int64_t Rank() const;  // the place in the order, of a finite number
-  Exact WithoutExponent() const;
+  static constexpr int kDrawn = 1;        // the exponent is drawn, and has no part in comparisons
+  static constexpr int kUnknown = 2;      // the exponent is not known
+  static constexpr int kFactor = 4;       // e^x is the power of the generator with the exponent, times factor_
+  static constexpr int kInfinite = 8;     // no number of the field: infinity, or
+  static constexpr int kNegative = 16;    // minus infinity, or
+  static constexpr int kNotANumber = 32;  // NaN
+  Exact(Base base, Exponent exponent, int flags = 0)
+      : base_(base), exponent_(exponent), flags_(static_cast<uint8_t>(flags)) {}
+  bool is_infinity(bool negative) const { return flags_ == (negative ? kInfinite | kNegative : kInfinite); }
+  bool has_known_exponent() const { return !(flags_ & (kDrawn | kUnknown)); }
+  int64_t Rank() const;                                 // the place in the order, of a finite number
+  void AddFactors(const Exact& x, const Exact& y);      // of the sum x + y
+  void MultiplyFactor(const Exact& x, const Exact& y);  // of the product x * y
 
   Base base_;
   Exponent exponent_;
-  bool has_exponent_ = true;
-  Kind kind_ = Kind::kFinite;
+  Base factor_;
+  uint8_t flags_ = 0;  // a sum or product of numbers has those of all
 };
 
 // A sum of products, such as an element of a matrix product. Equal to the sum of `a * b`.
 class ExactProducts {
  public:
   void Add(const Exact& a, const Exact& b) {
-    if (!a.is_finite() || !b.is_finite()) return AddOther(a * b);
+    const uint8_t flags = a.flags_ | b.flags_;
+    if (flags & Exact::kInfinite) return AddOther(a * b);
     base_.Add(a.base_, b.base_);
     exponent_.Add(a.exponent_, b.exponent_);
-    has_exponent_ = has_exponent_ && a.has_exponent_ && b.has_exponent_;
+    flags_ |= flags;
   }
   Exact total() const;
 
@@ -96,7 +111,7 @@ class ExactProducts {
   void AddOther(const Exact& product) { other_ = other_ + product; }
   Base::Products base_;
   Exponent::Products exponent_;
-  bool has_exponent_ = true;
+  uint8_t flags_ = 0;
   Exact other_;
 };
 

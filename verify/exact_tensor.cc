@@ -26,6 +26,20 @@ ExactTensor ExactTensor::Of(const Tensor& tensor) {
   return exact;
 }
 
+ExactTensor ExactTensor::Part(const TensorType& type, int64_t position) const {
+  ExactTensor part(type);
+  const size_t size = part.size(), first = static_cast<size_t>(position) * size, width = SizeOf(type.dtype);
+  if (part.is_exact()) std::copy_n(numbers_.begin() + static_cast<std::ptrdiff_t>(first), size, part.numbers_.begin());
+  else std::copy_n(integers_.bytes() + first * width, size * width, part.integers_.mutable_bytes());
+  return part;
+}
+
+void ExactTensor::SetPart(int64_t position, const ExactTensor& part) {
+  const size_t size = part.size(), first = static_cast<size_t>(position) * size, width = SizeOf(part.dtype());
+  if (part.is_exact()) std::copy_n(part.numbers_.begin(), size, numbers_.begin() + static_cast<std::ptrdiff_t>(first));
+  else std::copy_n(part.integers_.bytes(), size * width, integers_.mutable_bytes() + first * width);
+}
+
 std::optional<size_t> ExactTensor::FirstDifference(const ExactTensor& other) const {
   for (size_t i = 0; i < size(); ++i) {
     const bool equal = is_exact()

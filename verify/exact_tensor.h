@@ -34,6 +34,10 @@ class ExactTensor {
   Tensor& integers() { return integers_; }
   const Tensor& integers() const { return integers_; }
 
+  // Slice `position` of a stack of tensors of `type` along a new dimension 0, and its replacement by `part`.
+  ExactTensor Part(const TensorType& type, int64_t position) const;
+  void SetPart(int64_t position, const ExactTensor& part);
+
   // The position of the first element that differs; null if there is none. Requires equal types but for the width of
   // floats.
   std::optional<size_t> FirstDifference(const ExactTensor& other) const;

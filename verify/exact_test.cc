@@ -63,8 +63,36 @@ TEST(Exact, ExponentialsOfSumsAreProducts) {
   EXPECT_EQ(Exact().Exp(), Exact::Of(1));
   EXPECT_EQ(Exact::Infinity(true).Exp(), Exact());
   EXPECT_FALSE(Exact::Of(1).Exp() == Exact::Of(2).Exp());
-  // No exponents of an exponential are known, so its exponential is a random function.
-  EXPECT_EQ(Exact::Of(1).Exp().Exp(), Exact::Of(1).Exp().Exp());
+}
+
+TEST(Exact, ExponentialsOfExponentialsAreProducts) {
+  for (const Exact& a : Samples()) {
+    for (const Exact& b : Samples()) {
+      const Exact x = a.Exp(), y = b.Exp();
+      EXPECT_EQ((x + y).Exp(), x.Exp() * y.Exp());
+      EXPECT_EQ((x - a).Exp() * a.Exp(), x.Exp());
+    }
+  }
+  EXPECT_FALSE(Exact::Of(1).Exp().Exp() == Exact::Of(2).Exp().Exp());
+}
+
+TEST(Exact, LogarithmsRememberWhatTheyAreOf) {
+  for (const Exact& a : Samples()) {
+    if (a.is_zero()) continue;
+    EXPECT_EQ(a.Log().Exp(), a);
+    EXPECT_EQ((-a.Log()).Exp(), Exact::Of(1) / a);
+    EXPECT_EQ((a.Log() * Exact::Of(3)).Exp(), a.Power(3));
+    EXPECT_EQ((Exact::Of(-2) * a.Log()).Exp(), a.Power(-2));
+    for (const Exact& b : Samples()) {
+      EXPECT_EQ((b - a.Log()).Exp(), b.Exp() / a);
+      if (!b.is_zero()) {
+        EXPECT_EQ((a.Log() + b.Log()).Exp(), a * b);
+      }
+      EXPECT_EQ((a.Log() * b).Exp(), (b * a.Log()).Exp());
+    }
+  }
+  EXPECT_EQ(Exact().Log(), Exact::Infinity(true));
+  EXPECT_EQ(Exact().Log().Exp(), Exact());
 }
 
 TEST(Exact, IsOrderedAntisymmetrically) {

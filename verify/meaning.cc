@@ -86,25 +86,14 @@ absl::Status RunRegion(Meaning& m, std::string_view body) {
   return absl::OkStatus();
 }
 
-// Slice `position` of a stack of values of `type`.
-ExactTensor PartOf(const ExactTensor& stack, const TensorType& type, int64_t position) {
-  ExactTensor part(type);
-  const size_t size = part.size(), first = static_cast<size_t>(position) * size;
-  if (part.is_exact())
-    std::copy_n(stack.numbers().begin() + static_cast<std::ptrdiff_t>(first), size, part.numbers().begin());
-  else
-    std::copy_n(stack.integers().bytes() + first * SizeOf(type.dtype), size * SizeOf(type.dtype),
-                part.integers().mutable_bytes());
-  return part;
-}
-
-void PutPart(const ExactTensor& part, int64_t position, ExactTensor& stack) {
-  const size_t size = part.size(), first = static_cast<size_t>(position) * size;
-  if (part.is_exact())
-    std::copy_n(part.numbers().begin(), size, stack.numbers().begin() + static_cast<std::ptrdiff_t>(first));
-  else
-    std::copy_n(part.integers().bytes(), size * SizeOf(part.dtype()),
-                stack.integers().mutable_bytes() + first * SizeOf(part.dtype()));
+absl::Status AddIntegers(const Tensor& terms, Tensor& sums) {
+  Tensor result(sums.type());
+  const AttributeMap none;
+  const std::vector<const Tensor*> operands = {&sums, &terms};
+  EvalContext context(GetOp("add"), none, operands, std::span<Tensor>(&result, 1));
+  RETURN_IF_ERROR(GetOp("add").eval()(context));
+  sums = std::move(result);
+  return absl::OkStatus();
 }
 
 absl::Status RunScan(Meaning& m) {
@@ -114,12 +103,12 @@ absl::Status RunScan(Meaning& m) {
   for (int64_t i = 0; i < form.length; ++i) {
     const int64_t at = form.position(i);
     for (size_t k = form.carried; k < form.first_constant(); ++k)
-      inputs[k] = PartOf(m.operand(k), form.body->inputs()[k].value.type(), at);
+      inputs[k] = m.operand(k).Part(form.body->inputs()[k].value.type(), at);
     ASSIGN_OR_RETURN(std::vector<ExactTensor> results, RunExactlyOnOneRank(*form.body, inputs, m.assumptions()));
-    for (size_t k = form.carried; k < form.first_summed(); ++k) PutPart(results[k], at, m.result(k));
+    for (size_t k = form.carried; k < form.first_summed(); ++k) m.result(k).SetPart(at, results[k]);
     for (size_t k = form.first_summed(); k < form.num_results(); ++k) {
-      if (!results[k].is_exact()) return Unimplemented() << "scan: a sum of integers";
-      for (size_t j = 0; j < results[k].size(); ++j) m.y(k)[j] += results[k].numbers()[j];
+      for (size_t j = 0; j < results[k].numbers().size(); ++j) m.y(k)[j] += results[k].numbers()[j];
+      if (!results[k].is_exact()) RETURN_IF_ERROR(AddIntegers(results[k].integers(), m.result(k).integers()));
     }
     for (size_t k = 0; k < form.carried; ++k) inputs[k] = std::move(results[k]);
   }
@@ -127,28 +116,9 @@ absl::Status RunScan(Meaning& m) {
   return absl::OkStatus();
 }
 
-// A graph of the node's decomposition, with the node's operands as inputs.
-absl::StatusOr<Graph> Decomposition(const Node& node) {
-  Graph graph(node.op_name());
-  std::vector<Value> inputs;
-  for (size_t i = 0; i < node.operands().size(); ++i) {
-    ASSIGN_OR_RETURN(inputs.emplace_back(), graph.AddInput("x" + std::to_string(i), node.operand(i).type()));
-  }
-  ASSIGN_OR_RETURN(Node * copy, graph.Insert({&node.op(), inputs, node.attributes(), node.source(), {}}));
-  Builder builder(graph, copy);
-  DecomposeContext context(*copy, builder);
-  const std::vector<Value> results = node.op().decompose()(context);
-  RETURN_IF_ERROR(builder.status());
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (results[i]) RETURN_IF_ERROR(graph.AddResult("y" + std::to_string(i), results[i]));
-  }
-  graph.Erase(copy);
-  return graph;
-}
-
 absl::Status RunDecomposition(Meaning& m, const Node& node) {
   m.Assume(node.op_name() + " means its decomposition");
-  ASSIGN_OR_RETURN(const Graph graph, Decomposition(node));
+  ASSIGN_OR_RETURN(const Graph graph, DecompositionOf(node));
   std::vector<ExactTensor> inputs;
   for (size_t i = 0; i < m.num_operands(); ++i) inputs.push_back(m.operand(i));
   ASSIGN_OR_RETURN(std::vector<ExactTensor> results, RunExactlyOnOneRank(graph, inputs, m.assumptions()));
@@ -178,6 +148,24 @@ std::vector<ExactTensor> Zeros(const Node& node) {
 }
 
 }  // namespace
+
+absl::StatusOr<Graph> DecompositionOf(const Node& node) {
+  Graph graph(node.op_name());
+  std::vector<Value> inputs;
+  for (size_t i = 0; i < node.operands().size(); ++i) {
+    ASSIGN_OR_RETURN(inputs.emplace_back(), graph.AddInput("x" + std::to_string(i), node.operand(i).type()));
+  }
+  ASSIGN_OR_RETURN(Node * copy, graph.Insert({&node.op(), inputs, node.attributes(), node.source(), {}}));
+  Builder builder(graph, copy);
+  DecomposeContext context(*copy, builder);
+  const std::vector<Value> results = node.op().decompose()(context);
+  RETURN_IF_ERROR(builder.status());
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i]) RETURN_IF_ERROR(graph.AddResult("y" + std::to_string(i), results[i]));
+  }
+  graph.Erase(copy);
+  return graph;
+}
 
 Exact Reduced(ReduceKind kind, const std::vector<std::vector<const ExactTensor*>>& operands, size_t i, size_t at) {
   Exact result = operands[0][i]->numbers()[at];

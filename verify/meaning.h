@@ -10,6 +10,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -64,6 +65,20 @@ absl::StatusOr<std::vector<ExactTensor>> EvaluateExactly(const Node& node,
 // Evaluates a collective on the ranks of a group along its axis: operands[rank][i].
 absl::StatusOr<std::vector<std::vector<ExactTensor>>> EvaluateExactlyAcrossRanks(
     const Node& node, const std::vector<std::vector<const ExactTensor*>>& operands, Assumptions& assumptions);
+
+// The graph of the node's decomposition, with inputs x0, x1, … for its operands and results y0, y1, … . Results that
+// the decomposition leaves out are missing.
+absl::StatusOr<Graph> DecompositionOf(const Node& node);
+
+// The positions that a movement reads: result i is the element of a tensor of shape `from` at position i of these. The
+// operands after the first, which are integers, are `others`.
+absl::StatusOr<std::vector<size_t>> PositionsReadBy(std::string_view op, const AttributeMap& attributes,
+                                                    const Shape& from, std::vector<const Tensor*> others,
+                                                    const Shape& result);
+
+// For each window of a max_pool of x with a result of the shape y, the position of its first largest element; null if
+// it has none.
+std::vector<std::optional<size_t>> PositionsOfMaxima(const NodeContext& max_pool, const ExactTensor& x, const Shape& y);
 
 // Element `at` of operand i, of floats, reduced over the ranks of a group: operands[rank][i].
 Exact Reduced(ReduceKind kind, const std::vector<std::vector<const ExactTensor*>>& operands, size_t i, size_t at);

@@ -22,7 +22,7 @@ absl::Status Binary(Meaning& m) {
 
 Exact Negative(const Exact& x) { return -x; }
 Exact Exponential(const Exact& x) { return x.Exp(); }
-Exact Logarithm(const Exact& x) { return x.is_zero() ? Exact::Infinity(true) : RandomFunction("log", {x}); }
+Exact Logarithm(const Exact& x) { return x.Log(); }
 Exact LogarithmOfOnePlus(const Exact& x) { return Logarithm(Exact::Of(1) + x); }
 Exact Root(const Exact& x) { return x.is_zero() ? x : RandomFunction("sqrt", {x}); }
 Exact ReciprocalRoot(const Exact& x) { return Exact::Of(1) / Root(x); }

@@ -53,16 +53,16 @@ size_t FirstLargest(const std::vector<Exact>& x, const std::vector<size_t>& taps
 }
 
 absl::Status MaxPool(Meaning& m) {
-  ForEachWindow(m, m.operand(0).shape(), m.result().shape(), [&](const std::vector<size_t>& taps, size_t y) {
-    m.y()[y] = taps.empty() ? Exact::Infinity(true) : m.x()[FirstLargest(m.x(), taps)];
-  });
+  const auto maxima = PositionsOfMaxima(m, m.operand(0), m.result().shape());
+  for (size_t y = 0; y < maxima.size(); ++y) m.y()[y] = maxima[y] ? m.x()[*maxima[y]] : Exact::Infinity(true);
   return absl::OkStatus();
 }
 
 absl::Status MaxPoolGrad(Meaning& m) {
-  ForEachWindow(m, m.operand(0).shape(), m.operand(1).shape(), [&](const std::vector<size_t>& taps, size_t y) {
-    if (!taps.empty()) m.y()[FirstLargest(m.x(0), taps)] += m.x(1)[y];
-  });
+  const auto maxima = PositionsOfMaxima(m, m.operand(0), m.operand(1).shape());
+  for (size_t y = 0; y < maxima.size(); ++y) {
+    if (maxima[y]) m.y()[*maxima[y]] += m.x(1)[y];
+  }
   return absl::OkStatus();
 }
 
@@ -90,6 +90,15 @@ absl::Status AvgPoolGrad(Meaning& m) {
 }
 
 }  // namespace
+
+std::vector<std::optional<size_t>> PositionsOfMaxima(const NodeContext& max_pool, const ExactTensor& x,
+                                                     const Shape& y) {
+  std::vector<std::optional<size_t>> maxima(static_cast<size_t>(y.num_elements()));
+  ForEachWindow(max_pool, x.shape(), y, [&](const std::vector<size_t>& taps, size_t at) {
+    if (!taps.empty()) maxima[at] = FirstLargest(x.numbers(), taps);
+  });
+  return maxima;
+}
 
 std::map<std::string_view, MeaningFn> PoolMeanings() {
   return {{"max_pool", MaxPool}, {"max_pool_grad", MaxPoolGrad}, {"avg_pool", AvgPool}, {"avg_pool_grad", AvgPoolGrad}};

@@ -87,15 +87,9 @@ absl::Status Cumulate(Meaning& m) {
 // the transpose of the movement.
 absl::Status AddWhereItReads(Meaning& m, std::string_view op, const AttributeMap& attributes,
                              std::vector<const Tensor*> others, size_t addends) {
-  Tensor positions({DType::kF64, m.result().shape()}), read({DType::kF64, m.operand(addends).shape()});
-  double next = 0;
-  for (double& position : positions.mutable_data<double>()) position = next++;
-  std::vector<const Tensor*> operands = {&positions};
-  operands.insert(operands.end(), others.begin(), others.end());
-  EvalContext context(GetOp(op), attributes, operands, std::span<Tensor>(&read, 1));
-  RETURN_IF_ERROR(GetOp(op).eval()(context));
-  for (size_t i = 0; i < m.operand(addends).size(); ++i)
-    m.y()[static_cast<size_t>(read.data<double>()[i])] += m.x(addends)[i];
+  ASSIGN_OR_RETURN(const std::vector<size_t> positions,
+                   PositionsReadBy(op, attributes, m.result().shape(), others, m.operand(addends).shape()));
+  for (size_t i = 0; i < positions.size(); ++i) m.y()[positions[i]] += m.x(addends)[i];
   return absl::OkStatus();
 }
 
@@ -120,15 +114,12 @@ absl::Status Scatter(Meaning& m) {
   const std::string& kind = m.attr<std::string>("kind");
   AttributeMap attributes = m.attributes();
   attributes.erase("kind");
-  Tensor positions({DType::kF64, m.result().shape()}), read({DType::kF64, m.operand(2).shape()});
-  double next = 0;
-  for (double& position : positions.mutable_data<double>()) position = next++;
-  const std::vector<const Tensor*> operands = {&positions, &m.operand(1).integers()};
-  EvalContext context(GetOp("gather"), attributes, operands, std::span<Tensor>(&read, 1));
-  RETURN_IF_ERROR(GetOp("gather").eval()(context));
+  ASSIGN_OR_RETURN(
+      const std::vector<size_t> positions,
+      PositionsReadBy("gather", attributes, m.result().shape(), {&m.operand(1).integers()}, m.operand(2).shape()));
   m.y() = m.x(0);
   for (size_t i = 0; i < m.operand(2).size(); ++i) {
-    Exact& y = m.y()[static_cast<size_t>(read.data<double>()[i])];
+    Exact& y = m.y()[positions[i]];
     const Exact& update = m.x(2)[i];
     y = kind == "replace" ? update : Combined(*ReduceKindFromName(kind), y, update);
   }
@@ -136,6 +127,18 @@ absl::Status Scatter(Meaning& m) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<size_t>> PositionsReadBy(std::string_view op, const AttributeMap& attributes,
+                                                    const Shape& from, std::vector<const Tensor*> others,
+                                                    const Shape& result) {
+  Tensor positions({DType::kF64, from}), read({DType::kF64, result});
+  double next = 0;
+  for (double& position : positions.mutable_data<double>()) position = next++;
+  others.insert(others.begin(), &positions);
+  EvalContext context(GetOp(op), attributes, others, std::span<Tensor>(&read, 1));
+  RETURN_IF_ERROR(GetOp(op).eval()(context));
+  return std::vector<size_t>(read.data<double>().begin(), read.data<double>().end());
+}
 
 std::map<std::string_view, MeaningFn> ReductionMeanings() {
   return {

@@ -104,7 +104,7 @@ std::vector<OpCase> SoftmaxCases();
 std::vector<OpCase> AttentionCases();
 std::vector<OpCase> OptimizerCases();
 // The index of the gradient among the operands of an optimizer op. Operands after it are options.
-inline size_t GradientOf(const OpDef& op) { return op.operand_names().size() - 1; }
+inline size_t GradientOperand(const OpDef& op) { return op.operand_names().size() - 1; }
 
 // All cases, in that order; below, the accepted ones and the refused ones.
 const std::vector<OpCase>& AllOpCases();

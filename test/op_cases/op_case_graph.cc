@@ -5,6 +5,9 @@
 #include <limits>
 #include <optional>
 
+#include "core/backpropagate.h"
+#include "core/builder.h"
+
 namespace lockstep {
 
 namespace {
@@ -108,6 +111,42 @@ bool GradientIsCompared(const OpCase& row) {
     if (IsFloat(result.value.dtype())) return true;
   }
   return false;
+}
+
+absl::StatusOr<GradientGraph> MakeGradientGraph(const OpCase& row) {
+  ASSIGN_OR_RETURN(Graph graph, CaseGraph(row));
+  GradientGraph made;
+  Builder b(graph);
+  Value loss;
+  for (size_t i = 0; !graph.results().empty(); ++i) {
+    const Value result = graph.results()[0].value;
+    graph.RemoveResult(0);
+    const bool named = std::find(row.gradient_of.begin(), row.gradient_of.end(), i) != row.gradient_of.end();
+    if (!IsFloat(result.dtype()) || (!row.gradient_of.empty() && !named)) continue;
+    ASSIGN_OR_RETURN(const Value cotangent,
+                     graph.AddInput("cotangent" + std::to_string(made.cotangents.size()), result.type()));
+    made.cotangents.push_back(result.type());
+    Ints dims;
+    for (int64_t dim = 0; dim < result.shape().rank(); ++dim) dims.push_back(dim);
+    const Value term = b.ReduceSum(b.Mul(result, cotangent), dims);
+    loss = loss ? b.Add(loss, term) : term;
+  }
+  RETURN_IF_ERROR(b.status());
+  std::vector<Value> wrt;
+  for (size_t i = 0; i < row.operands.size(); ++i) {
+    if (!IsFloat(row.operands[i].type.dtype)) continue;
+    made.operands.push_back(i);
+    wrt.push_back(graph.inputs()[i].value);
+  }
+  ASSIGN_OR_RETURN(const std::vector<Value> gradients, Backpropagate(graph, {{loss, b.SplatLike(1.0, loss)}}, wrt));
+  RETURN_IF_ERROR(graph.AddResult("loss", loss));
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const Value gradient = gradients[i] ? gradients[i] : b.SplatLike(0.0, wrt[i]);
+    RETURN_IF_ERROR(graph.AddResult("gradient" + std::to_string(i), gradient));
+  }
+  RETURN_IF_ERROR(b.status());
+  made.graph = std::move(graph);
+  return made;
 }
 
 std::vector<std::vector<Tensor>> RankInputs(const OpCase& row) {

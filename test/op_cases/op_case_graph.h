@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <vector>
+
 #include "core/graph.h"
 #include "core/op_def.h"
 #include "test/op_cases/op_case.h"
@@ -24,6 +26,17 @@ OpCase InDouble(const OpCase& row);
 
 // True if op_case_test compares this row's gradient with differences.
 bool GradientIsCompared(const OpCase& row);
+
+// graph(operands, cotangents) -> the loss and the gradients of the float operands. The loss is the sum of all float
+// results, weighted by cotangents of their types. On several ranks each has its own loss, and the gradients are those
+// of the sum of the losses.
+struct GradientGraph {
+  Graph graph;
+  std::vector<size_t> operands;  // indices of those with a gradient result, in order
+  std::vector<TensorType> cotangents;
+};
+
+absl::StatusOr<GradientGraph> MakeGradientGraph(const OpCase& row);
 
 // The inputs of every rank, different on each rank.
 std::vector<std::vector<Tensor>> RankInputs(const OpCase& row);

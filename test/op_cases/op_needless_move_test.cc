@@ -201,14 +201,14 @@ std::vector<std::vector<Placement>> PlacementsOf(const OpCase& row) {
   for (size_t i = 0; i < row.operands.size(); ++i) {
     const TensorType& type = row.operands[i].type;
     std::vector<Placement>& of_operand = options.emplace_back(SplitsOf(type));
-    const bool is_variable = is_optimizer && i != GradientOf(GetOp(row.op));
+    const bool is_variable = is_optimizer && i != GradientOperand(GetOp(row.op));
     if (!is_optimizer || type.shape.rank() == 0) of_operand.push_back(Placement::Replicated());
     if (type.dtype == DType::kF64 && !is_variable) of_operand.push_back(Placement::Partial(ReduceKind::kSum));
   }
   std::vector<std::vector<Placement>> all = Products(options);
   if (is_optimizer) {
     std::erase_if(all, [&](const std::vector<Placement>& placements) {
-      for (size_t i = 1; i < GradientOf(GetOp(row.op)); ++i) {
+      for (size_t i = 1; i < GradientOperand(GetOp(row.op)); ++i) {
         if (row.operands[i].type == row.operands[0].type && placements[i] != placements[0]) return true;
       }
       return false;

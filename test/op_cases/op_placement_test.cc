@@ -63,7 +63,7 @@ class PlacementTest : public testing::TestWithParam<OpCase> {};
 // True if a variable of an optimizer is partial. Only the gradient and the options after it may be.
 bool HoldsPartialVariable(const OpCase& row, const std::vector<Placement>& placements) {
   if (!GetOp(row.op).has_trait(kOptimizer)) return false;
-  const auto gradient = static_cast<std::ptrdiff_t>(GradientOf(GetOp(row.op)));
+  const auto gradient = static_cast<std::ptrdiff_t>(GradientOperand(GetOp(row.op)));
   return std::any_of(placements.begin(), placements.begin() + gradient, [](const auto& p) { return p.is_partial(); });
 }
 

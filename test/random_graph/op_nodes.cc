@@ -181,7 +181,7 @@ void AddNodeOfRow(Draft& draft) {
   }
   while (operands.size() < row.operands.size()) {
     const CaseOperand& operand = row.operands[operands.size()];
-    const bool is_variable = is_optimizer && operands.size() < GradientOf(op);
+    const bool is_variable = is_optimizer && operands.size() < GradientOperand(op);
     if (of_batch && operand.type == row.operands[0].type) operands.push_back(BatchOf(draft, operand));
     else operands.push_back(is_variable ? VariableOf(draft, operand) : OperandOf(draft, operand));
   }
