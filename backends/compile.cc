@@ -1,10 +1,13 @@
 #include "backends/compile.h"
 
+#include <algorithm>
+
 #include "backends/emit_executable.h"
 #include "core/local_types.h"
 #include "core/op_def.h"
 #include "passes/pipeline.h"
 #include "verify/compare_programs.h"
+#include "verify/tangent.h"
 
 namespace lockstep {
 namespace {
@@ -73,7 +76,11 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
 
 absl::StatusOr<verify::Assumptions> Verify(Graph graph, const Backend& backend, const CompileOptions& options) {
   verify::Assumptions assumptions;
+  const Graph step = graph.Clone();
   RETURN_IF_ERROR(RunPipeline(graph, backend, options, &assumptions).status());
+  const bool trains = std::any_of(step.nodes().begin(), step.nodes().end(),
+                                  [](const Node& node) { return node.op().has_trait(kOptimizer); });
+  if (trains) RETURN_IF_ERROR(verify::CheckGradientsOfStep(step, /*seed=*/1, assumptions));
   return assumptions;
 }
 
