@@ -46,9 +46,9 @@ absl::StatusOr<std::string> NumericsCheck::WrongValues(std::span<const NamedResu
     Look("result " + std::string(result.name), result.tensor.type, result.tensor.data, wrong);
   for (const auto& [name, before] : before_) {
     if (!IsFloat(before.dtype())) continue;
-    if (after_.type() != before.type()) after_ = Tensor(before.type());
-    RETURN_IF_ERROR(loaded_.executor->ReadState(name, {after_.type(), after_.mutable_bytes()}));
-    Look("state " + name, after_.type(), after_.bytes(), wrong);
+    if (after_.size() < before.num_bytes()) after_.resize(before.num_bytes());  // new memory would cost more
+    RETURN_IF_ERROR(loaded_.executor->ReadState(name, {before.type(), after_.data()}));
+    Look("state " + name, before.type(), after_.data(), wrong);
   }
   return wrong;
 }

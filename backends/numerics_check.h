@@ -3,11 +3,13 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <set>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "backends/compile_and_load.h"
 #include "backends/state_values.h"
@@ -42,7 +44,7 @@ class NumericsCheck {
   LoadedProgram& loaded_;
   Communicator& communicator_;
   StateValues before_;              // the states before the step
-  Tensor after_;                    // one of them after it
+  std::vector<std::byte> after_;    // one of them after it
   std::set<std::string> intended_;  // values whose infinities are intended; equal on all ranks
 };
 
