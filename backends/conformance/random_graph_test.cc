@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <set>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "backends/run_in_process.h"
 #include "bazel/num_cases.h"
 #include "core/interpreter.h"
+#include "core/local_part.h"
 #include "core/op_def.h"
 #include "core/printer.h"
 #include "test/meaning/meaning.h"
@@ -38,6 +40,24 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> RunOnRanks(const Graph& program
     return absl::OkStatus();
   }));
   return results;
+}
+
+// The whole values of the ranks' results.
+std::vector<Tensor> Joined(const Graph& local, const std::vector<std::vector<Tensor>>& found,
+                           const std::vector<Tensor>& types) {
+  std::vector<Tensor> joined;
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (!local.is_local()) {
+      joined.push_back(found[0][i]);
+      continue;
+    }
+    Tensor& whole = joined.emplace_back(types[i].type());
+    for (size_t rank = 0; rank < found.size(); ++rank) {
+      PutLocalPart(found[rank][i].bytes(), local.results()[i].placements, local.mesh(), static_cast<int64_t>(rank),
+                   whole.type(), whole.mutable_bytes());
+    }
+  }
+  return joined;
 }
 
 class RandomGraphOnBackend : public testing::TestWithParam<uint64_t> {};
@@ -96,6 +116,48 @@ TEST_P(RandomGraphOnBackend, OfSeveralRanksAgreesWithOne) {
   // A small number of graphs need not have both.
   if (TestsEverything()) {
     EXPECT_EQ(along, (std::set<std::string>{"data", "model"}));
+  }
+}
+
+// One, two and four ranks must give the same bits with four virtual ranks, which are close to those of the one-rank
+// program.
+TEST_P(RandomGraphOnBackend, OfVirtualRanksHasTheSameBitsOnAnyNumberOfRanks) {
+  int compared = 0;
+  for (uint64_t seed = GetParam(); seed < GetParam() + NumCases(10); ++seed) {
+    const RandomProgram program = MakeRandomProgram(seed, {.batch = 8, .data = 4});
+    const auto expected = InterpretOneRank(AsOnRanks(program.graph, Mesh({{"data", 4}})), program.inputs);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    std::vector<Tensor> of_one_rank;
+    for (const int64_t ranks : {1, 2, 4}) {
+      CompileOptions options;
+      options.mesh = Mesh({{"data", ranks}});
+      options.virtual_ranks = 4;
+      options.replicated = true;
+      options.optimize = seed % 3 != 0;
+      const absl::StatusOr<Executable> compiled = Compile(program.graph.Clone(), TestedBackend(), options);
+      if (LacksKernel(compiled.status())) continue;
+      ASSERT_TRUE(compiled.ok()) << "seed " << seed << ": " << compiled.status() << "\n" << program.graph.ToString();
+      const absl::StatusOr<Graph> local = ParseGraph(compiled->graph_text);
+      ASSERT_TRUE(local.ok()) << "seed " << seed << ": " << local.status() << "\n" << program.graph.ToString();
+      std::vector<std::vector<Tensor>> inputs = {program.inputs};
+      if (local->is_local()) inputs = SharesOfInputs(*local, program.inputs);
+      const auto found = RunOnRanks(program.graph, *local, TestedBackend(), inputs, options);
+      if (LacksKernel(found.status())) continue;
+      ASSERT_TRUE(found.ok()) << "seed " << seed << ": " << found.status() << "\n" << program.graph.ToString();
+      const absl::Status status = CheckShares(*local, *expected, *found, ToleranceOf(program.graph));
+      ASSERT_TRUE(status.ok()) << "seed " << seed << ": " << status << "\n" << program.graph.ToString();
+      const std::vector<Tensor> whole = Joined(*local, *found, *expected);
+      if (of_one_rank.empty()) of_one_rank = whole;
+      for (size_t i = 0; i < whole.size(); ++i) {
+        const bool same = std::memcmp(whole[i].bytes(), of_one_rank[i].bytes(), whole[i].num_bytes()) == 0;
+        ASSERT_TRUE(same) << "seed " << seed << ", " << ranks << " ranks, result " << i << "\n"
+                          << program.graph.ToString();
+      }
+      compared += ranks > 1 && local->is_local() ? 1 : 0;
+    }
+  }
+  if (TestsEverything()) {
+    EXPECT_GT(compared, 5);
   }
 }
 

@@ -5,6 +5,7 @@
 #include "backends/conformance/compare_with_interpreter.h"
 #include "backends/conformance/tested_backend.h"
 #include "backends/run_in_process.h"
+#include "core/local_part.h"
 #include "core/local_types.h"
 #include "core/printer.h"
 #include "gtest/gtest.h"
@@ -102,6 +103,53 @@ TEST(TrainingStep, ConvNet) {
   const Graph step = ConvNetStep();
   for (int64_t ranks : {1, 2, 4}) {
     for (int threads : {1, 2}) ExpectAgrees(step, ranks, threads);
+  }
+}
+
+// The results of a step on `ranks` ranks with eight virtual ranks. The placements of its inputs and results along
+// `data` decide about the parts of the ranks.
+std::vector<Tensor> OfVirtualRanks(const Graph& step, int64_t ranks, const std::vector<Tensor>& inputs) {
+  CompileOptions options;
+  options.mesh = Mesh({{"data", ranks}});
+  options.virtual_ranks = 8;
+  std::vector<std::vector<Tensor>> results(static_cast<size_t>(ranks));
+  const absl::Status status = ForEachRank(static_cast<int>(ranks), [&](Communicator& communicator) -> absl::Status {
+    const auto rank = static_cast<size_t>(communicator.rank());
+    ASSIGN_OR_RETURN(const RankDevice opened, TestedBackend().OpenDevice(communicator));
+    ASSIGN_OR_RETURN(Executable executable, Compile(step.Clone(), TestedBackend(), options));
+    ASSIGN_OR_RETURN(const Graph local, ParseGraph(executable.graph_text));
+    std::vector<Tensor> parts;
+    for (size_t i = 0; i < inputs.size(); ++i)
+      parts.push_back(LocalPart(inputs[i], local.inputs()[i].placements(), local.mesh(), communicator.rank()));
+    ASSIGN_OR_RETURN(const auto executor,
+                     Executor::Load(std::move(executable), opened.communicator, opened.device.get()));
+    ASSIGN_OR_RETURN(results[rank], RunOnce(*executor, local, parts));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  for (const std::vector<Tensor>& result : results) EXPECT_EQ(result, results[0]);
+  return results[0];
+}
+
+// Also where the backend computes convolutions channels-last, and where sums are large enough to travel in slices.
+TEST(TrainingStep, VirtualRanksHaveTheSameBitsOnAnyNumberOfRanks) {
+  Graph wide = Parse(R"(
+graph @wide(%x: f32[8,3] split(0), state %w: f32[3,4000], state %v: f32[4000,5]) -> (logits: f32[8,5] split(0)) {
+  %h = matmul %x, %w : f32[8,4000]
+  %y = matmul %h, %v : f32[8,5]
+  return %y
+}
+)");
+  ASSERT_TRUE(passes::MakeTrainStep(wide, {}).ok());
+  Graph normalised = Parse(kBatchNorm);
+  ASSERT_TRUE(passes::RunPasses({passes::TrainingMode({})}, normalised).ok());
+  ASSERT_TRUE(passes::MakeTrainStep(normalised, {}).ok());
+  const Graph steps[] = {std::move(wide), std::move(normalised), ConvNetStep(), ConvNetStep(DType::kBF16)};
+  for (const Graph& step : steps) {
+    const std::vector<Tensor> inputs = RandomInputs(step)[0];
+    const std::vector<Tensor> expected = OfVirtualRanks(step, 1, inputs);
+    for (const int64_t ranks : {2, 4, 8})
+      EXPECT_EQ(OfVirtualRanks(step, ranks, inputs), expected) << step.name() << " on " << ranks << " ranks";
   }
 }
 
