@@ -69,6 +69,9 @@ test-tsan: setup ## Run the runtime's tests under the thread sanitizer
 mutants: setup ## Put mistakes into a source, and count those that the C++ tests find (ARGS="--sample 15 core/ops/rules.cc")
 	@.venv/bin/python test/mutants/mutants.py $(ARGS)
 
+seeded-faults: setup ## Put a table of mistakes into the compiler, and count those that verify=True and the C++ tests find (ARGS="--skip tests")
+	@.venv/bin/python test/mutants/seeded.py $(ARGS)
+
 fuzz: setup ## Fuzz the importer and the text parser, a minute each (ARGS="--seconds 3600 onnx"); installs libclang-rt-19-dev
 	@bazel/setup.sh libclang-rt-19-dev
 	.venv/bin/python test/fuzz/fuzz.py $(ARGS)
@@ -132,4 +135,4 @@ clean: ## Remove the results of building and training (not .venv, not the cache)
 	rm -rf build
 	rm -f python_bindings/lockstep/_lockstep.so
 
-.PHONY: help setup build install train test test-everything includes test-asan test-tsan mutants fuzz faults cuda-abi cuda-bundle wheel wheel-check bench scaling docs site format lint tidy clean
+.PHONY: help setup build install train test test-everything includes test-asan test-tsan mutants seeded-faults fuzz faults cuda-abi cuda-bundle wheel wheel-check bench scaling docs site format lint tidy clean

@@ -54,29 +54,38 @@ class Test:
         """Runs the test until it ends, the time is over or `stop` is set. Ends every process that it leaves."""
         binary = TREE / "bazel-bin" / self.package / self.name
         runfiles = binary.with_name(self.name + ".runfiles")
-        with tempfile.TemporaryDirectory(prefix="mutants-") as scratch, tempfile.TemporaryFile() as output:
-            started = time.monotonic()
-            process = subprocess.Popen(
-                [str(binary), *self.arguments],
-                cwd=runfiles / "lockstep",
-                env=test_environment(runfiles, scratch) | self.environment | environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
-            try:
-                outcome = outcome_of(process, started + limit, stop)
-            finally:
-                end_session(process)
-            seconds = time.monotonic() - started
-            output.seek(0)
-            text = output.read().decode(errors="replace")
-        case = re.search(r"^\[  FAILED  \] ([\w/.]+)", text, re.MULTILINE) or re.search(
-            r"^FAILED:? (.+)", text, re.MULTILINE
+        with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
+            environment = test_environment(runfiles, scratch) | self.environment | environment
+            return run_command([str(binary), *self.arguments], runfiles / "lockstep", environment, limit, stop)
+
+
+def run_command(
+    command: list[str], folder: pathlib.Path, environment: dict[str, str], limit: float, stop: threading.Event
+) -> Run:
+    """Runs a command until it ends, the time is over or `stop` is set. Ends every process that it leaves."""
+    with tempfile.TemporaryFile() as output:
+        started = time.monotonic()
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
-        return Run(outcome, seconds, case[1] if case and outcome != "passed" else "", text)
+        resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
+        try:
+            outcome = outcome_of(process, started + limit, stop)
+        finally:
+            end_session(process)
+        seconds = time.monotonic() - started
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    case = re.search(r"^\[  FAILED  \] ([\w/.]+)", text, re.MULTILINE) or re.search(
+        r"^FAILED:? (.+)", text, re.MULTILINE
+    )
+    return Run(outcome, seconds, case[1] if case and outcome != "passed" else "", text)
 
 
 def outcome_of(process: subprocess.Popen, until: float, stop: threading.Event) -> str:

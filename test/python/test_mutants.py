@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "mutants"))
 from report import Journal, read_equivalent
 from schemata import Schemata, wrong_mutants
+from seeded_table import TABLE, read_faults
 from source import Kind, Mutant, apply, make_mutant, numbered
 
 SOURCE = b"""#include <cstdio>
@@ -125,6 +126,58 @@ def test_equivalent_mutants_have_a_reason() -> None:
         assert len(reason) > 10
     with pytest.raises(ValueError, match="expected"):
         read_equivalent("a.cc: F\n- x\n+ y")
+
+
+ROW = """# A comment.
+
+a.cc: a-pass
+- if (i == 2) «continue;» // a comment
++ break;
+The loop ends early.
+
+a.cc: -
+- i < limit &&  n < «100»
++ 10
+The sum is smaller.
+"""
+
+
+def test_a_table_says_where_mistakes_are(tmp_path: Path) -> None:
+    first, second = read_faults(ROW, lambda file: {"a.cc": SOURCE}[file])
+    assert (first.blamed, first.what, first.mutant.kind) == ("a-pass", "The loop ends early.", Kind.STATEMENT)
+    assert (second.blamed, second.mutant.kind, second.mutant.line) == ("", Kind.EXPRESSION, 6)
+    assert apply(SOURCE, first.mutant) == SOURCE.replace(b"continue;", b"break;")
+    assert apply(SOURCE, second.mutant) == SOURCE.replace(b"100", b"10")
+    program = build(tmp_path, Schemata(SOURCE, [(0, first.mutant), (1, second.mutant)]).text)
+    assert [run(program, LOCKSTEP_MUTANT=number) for number in ("0", "1", "2")] == ["1", "8", "8"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (ROW.replace("The loop ends early.\n", ""), "expected 'file: pass'"),
+        (ROW.replace("«100»", "100"), "expected « and »"),
+        (ROW.replace("«100»", "«101»"), "occurs 0 times"),
+        (ROW.replace("i < limit &&  n < «100»", "«i»"), r"occurs \d+ times"),
+    ],
+)
+def test_a_wrong_row_of_a_table_is_named(wrong: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_faults(wrong, lambda _: SOURCE)
+
+
+def test_the_table_of_mistakes_fits_the_sources() -> None:
+    faults = read_faults(TABLE.read_text(), lambda file: (ROOT / file).read_bytes())
+    assert len(faults) >= 200
+    keys = [fault.mutant.key for fault in faults]
+    assert len(set(keys)) == len(keys), "a mistake occurs twice"
+    table = (ROOT / "passes/pass_table.cc").read_text()
+    for fault in faults:
+        assert fault.mutant.before != fault.mutant.after, fault
+        assert not fault.blamed or f'"{fault.blamed}"' in table, f"{fault}: there is no pass {fault.blamed}"
+    for file in {fault.mutant.file for fault in faults}:
+        of_file = [(number, each.mutant) for number, each in enumerate(faults) if each.mutant.file == file]
+        assert Schemata((ROOT / file).read_bytes(), of_file).text.count("lockstep_mutants::Is(") == len(of_file)
 
 
 def test_the_finder_sees_what_one_could_get_wrong(tmp_path: Path) -> None:
