@@ -153,8 +153,13 @@ absl::Status Reference::Check(const Graph& given) {
   for (const Result& result : program.results()) {
     const Result* original = program_->FindResult(result.name, result.is_state);
     if (original == nullptr) continue;
+    PlacementMap placements = result.placements;
+    for (auto each = placements.begin(); each != placements.end();) {
+      const bool is_term = each->second.is_partial() && original->placements != result.placements;
+      each = is_term ? placements.erase(each) : std::next(each);  // a user gets a rank's tensor as the result
+    }
     const std::vector<int64_t> ranks =
-        RanksThatDiffer(values.at(result.value), result.placements, mesh, values_.at(original->value)[0]);
+        RanksThatDiffer(values.at(result.value), placements, mesh, values_.at(original->value)[0]);
     if (ranks.empty()) continue;
     return FailedPrecondition() << (result.is_state ? "state " : "result ") << result.name
                                 << RankList(ranks, program.num_ranks()) << " differs from that of one rank"

@@ -136,6 +136,26 @@ graph @total(%x: f32[8] split(0)) -> (sum: f32[]) {
   EXPECT_EQ(reference->Check(*wrong).message(), "result sum on all 4 ranks differs from that of one rank");
 }
 
+// Also if its placement says that it is a term, which the one-rank program does not declare.
+TEST(Reference, AResultIsNoTerm) {
+  const std::string text = R"(graph @total(%x: f32[8] split(0)) -> (sum: f32[]) {
+  %sum = reduce_sum %x {dims=[0]} : f32[]
+  return %sum
+}
+)";
+  auto reference = Reference::Of(*ParseGraph(text));
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  const auto wrong = ParseGraph(R"(
+mesh {data=4}
+graph @total(%x: f32[8] split(0)) -> (sum: f32[] partial(sum)) {
+  %sum = reduce_sum %x {dims=[0]} : f32[] partial(sum)
+  return %sum
+}
+)");
+  ASSERT_TRUE(wrong.ok()) << wrong.status();
+  EXPECT_EQ(reference->Check(*wrong).message(), "result sum on all 4 ranks differs from that of one rank");
+}
+
 // A pass that makes one mistake in what the passes before it made.
 passes::Pass Mistake(const std::string& op, const std::string& attribute, Attribute value) {
   return {"mistake", [=](Graph& graph) -> absl::StatusOr<bool> {
