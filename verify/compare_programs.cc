@@ -32,7 +32,7 @@ bool IsLocal(const PlacementMap& placements) {
 // The ranks' tensors with their terms combined along each axis along which the value is partial.
 RankTensors Completed(RankTensors tensors, const PlacementMap& placements, const Mesh& mesh) {
   for (const auto& [axis, placement] : placements) {
-    if (!placement.is_partial() || tensors[0].numbers().empty()) continue;
+    if (!placement.is_partial() || !mesh.has_axis(axis) || tensors[0].numbers().empty()) continue;
     RankTensors completed = tensors;
     for (const std::vector<int64_t>& group : mesh.Groups(axis)) {
       std::vector<std::vector<const ExactTensor*>> operands;
@@ -45,6 +45,14 @@ RankTensors Completed(RankTensors tensors, const PlacementMap& placements, const
     tensors = std::move(completed);
   }
   return tensors;
+}
+
+// How a result of the program is to be placed: as the one-rank program declares it; otherwise as `found` is, but whole.
+PlacementMap PlacementsOfResult(const Result& declared, const Result& found) {
+  if (!declared.is_state && !declared.placements.empty()) return declared.placements;
+  PlacementMap placements = found.placements;
+  std::erase_if(placements, [](const auto& along) { return along.second.is_partial(); });
+  return placements;
 }
 
 // The ranks on which `tensors` are not those parts of `whole` that the placements give them.
@@ -150,19 +158,15 @@ absl::Status Reference::Check(const Graph& given) {
     }
   }
   ASSIGN_OR_RETURN(const ExactValues values, RunExactly(program, inputs, assumptions_));
-  for (const Result& result : program.results()) {
-    const Result* original = program_->FindResult(result.name, result.is_state);
-    if (original == nullptr) continue;
-    PlacementMap placements = result.placements;
-    for (auto each = placements.begin(); each != placements.end();) {
-      const bool is_term = each->second.is_partial() && original->placements != result.placements;
-      each = is_term ? placements.erase(each) : std::next(each);  // a user gets a rank's tensor as the result
-    }
+  for (const Result& original : program_->results()) {
+    const std::string name = (original.is_state ? "state " : "result ") + original.name;
+    const Result* result = program.FindResult(original.name, original.is_state);
+    if (result == nullptr) return FailedPrecondition() << name << " is missing";
+    const PlacementMap placements = PlacementsOfResult(original, *result);
     const std::vector<int64_t> ranks =
-        RanksThatDiffer(values.at(result.value), placements, mesh, values_.at(original->value)[0]);
+        RanksThatDiffer(values.at(result->value), placements, mesh, values_.at(original.value)[0]);
     if (ranks.empty()) continue;
-    return FailedPrecondition() << (result.is_state ? "state " : "result ") << result.name
-                                << RankList(ranks, program.num_ranks()) << " differs from that of one rank"
+    return FailedPrecondition() << name << RankList(ranks, program.num_ranks()) << " differs from that of one rank"
                                 << FirstDifference(program, values);
   }
   return absl::OkStatus();

@@ -156,6 +156,25 @@ graph @total(%x: f32[8] split(0)) -> (sum: f32[] partial(sum)) {
   EXPECT_EQ(reference->Check(*wrong).message(), "result sum on all 4 ranks differs from that of one rank");
 }
 
+TEST(Reference, AResultHasTheDeclaredPlacement) {
+  const auto graph = ParseGraph("graph @f(%x: f32[8] split(0)) -> (y: f32[8] split(0)) {\n  return %x\n}\n");
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  auto reference = Reference::Of(*graph);
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  const auto gathered = ParseGraph(R"(
+mesh {data=4}
+graph @f(%x: f32[8] split(0)) -> (y: f32[8]) {
+  %y = all_gather %x {axis=data, dim=0} : f32[8]
+  return %y
+}
+)");
+  ASSERT_TRUE(gathered.ok()) << gathered.status();
+  EXPECT_EQ(reference->Check(*gathered).message(), "result y on all 4 ranks differs from that of one rank");
+  const auto without = ParseGraph("mesh {data=4}\ngraph @f(%x: f32[8] split(0)) -> () {\n  return\n}\n");
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_EQ(reference->Check(*without).message(), "result y is missing");
+}
+
 // A pass that makes one mistake in what the passes before it made.
 passes::Pass Mistake(const std::string& op, const std::string& attribute, Attribute value) {
   return {"mistake", [=](Graph& graph) -> absl::StatusOr<bool> {

@@ -399,6 +399,7 @@ def check_loss_scaling() -> None:
     wanted = interpreted(mlp(optimizer=ls.optim.SGD(0.25)), values)
     scaled = values | {"loss_scale/scale": np.float32(1024), "loss_scale/good_steps": np.int64(1998)}
     found = interpreted(step, scaled)
+    expect(found["loss_scale/good_steps"], 1999, "the number of good steps", 1e-6)
     expect_same(found, wanted | {"loss_scale/scale": 1024, "loss_scale/good_steps": 1999}, 2e-2)
     found = interpreted(step, scaled | {"loss_scale/good_steps": np.int64(1999)})
     expect_same(found, wanted | {"loss_scale/scale": 2048, "loss_scale/good_steps": 0}, 2e-2)
