@@ -50,6 +50,10 @@ bool ApplyAxiom(const Node& node, Meaning& m) {
       std::find_if(std::begin(kAxioms), std::end(kAxioms), [&](const Axiom& a) { return a.applies(node); });
   if (axiom == std::end(kAxioms)) return false;
   m.result() = m.operand(0);
+  if (axiom->applies == RoundsToWire && m.assumptions().wire_rounds) {
+    for (Exact& number : m.y()) number += RandomFunction("rounding", {number});
+    return true;
+  }
   m.Assume(axiom->assumption);
   return true;
 }

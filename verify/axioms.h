@@ -15,7 +15,7 @@ bool IsItsOperand(const Node& node);
 // If a law applies to the node, writes the results of `m` by it and returns true.
 bool ApplyAxiom(const Node& node, Meaning& m);
 
-// The value that the node's result is by definition: x for a bitcast of a bitcast of x to its own dtype. Null for most.
+// Returns x for a bitcast of a bitcast of x to its own dtype, else null.
 Value StandsFor(const Node& node);
 
 }  // namespace lockstep::verify

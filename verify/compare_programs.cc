@@ -1,6 +1,7 @@
 #include "verify/compare_programs.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -10,6 +11,7 @@
 #include "core/local_types.h"
 #include "core/op_def.h"
 #include "core/printer.h"
+#include "passes/distribute/quantize_wire.h"
 #include "verify/random_inputs.h"
 
 namespace lockstep::verify {
@@ -47,11 +49,16 @@ RankTensors Completed(RankTensors tensors, const PlacementMap& placements, const
   return tensors;
 }
 
+bool IsAllNaN(const ExactTensor& tensor) {
+  return !tensor.numbers().empty() && std::all_of(tensor.numbers().begin(), tensor.numbers().end(),
+                                                  [](const Exact& number) { return number.is_nan(); });
+}
+
 // How a result of the program is to be placed: as the one-rank program declares it; otherwise as `found` is, but whole.
 PlacementMap PlacementsOfResult(const Result& declared, const Result& found) {
   if (!declared.is_state && !declared.placements.empty()) return declared.placements;
   PlacementMap placements = found.placements;
-  std::erase_if(placements, [](const auto& along) { return along.second.is_partial(); });
+  std::erase_if(placements, [](const auto& along) { return along.second.is_partial() || along.second.is_local(); });
   return placements;
 }
 
@@ -80,6 +87,35 @@ std::string RankList(const std::vector<int64_t>& ranks, int64_t all) {
   std::string text = ranks.size() == 1 ? " on rank " : " on ranks ";
   for (size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
   return text;
+}
+
+// --- Residuals -------------------------------------------------------------------------------------------------------
+
+// The values with which the terms of a sum travel on the int8 wire (passes/distribute/quantize_wire.h).
+struct Residual {
+  std::string state;  // whose gradient it is
+  Value old, next;    // what a rank has kept of it, before and after the step; null: it keeps nothing
+  Value received;     // the sum on all ranks, named like the terms with a suffix
+};
+
+Residual ResidualOf(const Node& parts, const Graph& program) {
+  if (!parts.Is("parts")) return {};
+  const std::string& name = parts.operand(0).name();
+  const Input* const state = passes::StateOfGradient(program, name);
+  if (state == nullptr) return {};
+  const std::string residual = state->name() + "/residual/" + parts.attr<std::string>("axis");
+  const Input* const old = program.FindInput(residual);
+  const bool is_added =
+      old != nullptr && std::any_of(parts.users().begin(), parts.users().end(), [&](const Node* user) {
+        return user->Is("add") && user->operand(1) == old->value;
+      });
+  if (!is_added) return {};
+  for (const Node& node : program.nodes()) {
+    if (node.type().shape == parts.operand(0).shape() && node.result_name().starts_with(name + "."))
+      return {state->name(), old->value, program.FindResult(residual, /*is_state=*/true)->value,
+              const_cast<Node&>(node).result()};
+  }
+  return {};
 }
 
 // --- The first difference --------------------------------------------------------------------------------------------
@@ -143,31 +179,67 @@ absl::StatusOr<Reference> Reference::Of(const Graph& program, uint64_t seed) {
   return reference;
 }
 
-absl::Status Reference::Check(const Graph& given) {
-  ASSIGN_OR_RETURN(const Graph program, ToLocalTypes(given));
-  const Mesh& mesh = program.type_mesh();
+std::vector<RankTensors> Reference::InputsOf(
+    const Graph& program, const std::function<ExactTensor(const Input&, int64_t rank)>& unknown) const {
   std::vector<RankTensors> inputs;
   for (const Input& input : program.inputs()) {
     RankTensors& tensors = inputs.emplace_back();
     const Input* original = program_->FindInput(input.name());
     for (int64_t rank = 0; rank < program.num_ranks(); ++rank) {
-      if (original == nullptr) tensors.emplace_back(input.value.type());
-      else
-        tensors.push_back(
-            PartOf(inputs_[static_cast<size_t>(original - program_->inputs().data())], input.placements(), mesh, rank));
+      if (original == nullptr) {
+        tensors.push_back(unknown(input, rank));
+        continue;
+      }
+      const ExactTensor& whole = inputs_[static_cast<size_t>(original - program_->inputs().data())];
+      tensors.push_back(PartOf(whole, input.placements(), program.type_mesh(), rank));
     }
   }
-  ASSIGN_OR_RETURN(const ExactValues values, RunExactly(program, inputs, assumptions_));
+  return inputs;
+}
+
+absl::Status Reference::Check(const Graph& given) {
+  ASSIGN_OR_RETURN(const Graph program, ToLocalTypes(given));
+  const Mesh& mesh = program.type_mesh();
+  const auto zeros = [](const Input& input, int64_t) { return ExactTensor(input.value.type()); };
+  ASSIGN_OR_RETURN(const ExactValues values, RunExactly(program, InputsOf(program, zeros), assumptions_));
   for (const Result& original : program_->results()) {
     const std::string name = (original.is_state ? "state " : "result ") + original.name;
     const Result* result = program.FindResult(original.name, original.is_state);
     if (result == nullptr) return FailedPrecondition() << name << " is missing";
     const PlacementMap placements = PlacementsOfResult(original, *result);
-    const std::vector<int64_t> ranks =
-        RanksThatDiffer(values.at(result->value), placements, mesh, values_.at(original.value)[0]);
+    const ExactTensor& whole = values_.at(original.value)[0];
+    if (IsAllNaN(whole)) assumptions_.insert(name + " is NaN for random inputs, so nothing is known of it");
+    const std::vector<int64_t> ranks = RanksThatDiffer(values.at(result->value), placements, mesh, whole);
     if (ranks.empty()) continue;
     return FailedPrecondition() << name << RankList(ranks, program.num_ranks()) << " differs from that of one rank"
                                 << FirstDifference(program, values);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Reference::CheckResiduals(const Graph& given) {
+  ASSIGN_OR_RETURN(const Graph program, ToLocalTypes(given));
+  const auto random = [](const Input& input, int64_t rank) {
+    return RandomTensor(input.value.type(), 0, Exact::Of(rank).Hash() ^ std::hash<std::string>()(input.name()));
+  };
+  Assumptions assumptions;
+  assumptions.wire_rounds = true;
+  ASSIGN_OR_RETURN(const ExactValues values, RunExactly(program, InputsOf(program, random), assumptions));
+  for (const Node& node : program.nodes()) {
+    const Residual residual = ResidualOf(node, program);
+    if (!residual.old) continue;
+    const PlacementMap terms = {{node.attr<std::string>("axis"), Placement::Partial(ReduceKind::kSum)}};
+    const auto sum = [&](Value value) { return Completed(values.at(value), terms, program.type_mesh()); };
+    const RankTensors sent = sum(node.operand(0)), old = sum(residual.old), kept = sum(residual.next);
+    const RankTensors& received = values.at(residual.received);
+    for (size_t rank = 0; rank < sent.size(); ++rank) {
+      for (size_t i = 0; i < sent[rank].size(); ++i) {
+        const Exact before = sent[rank].numbers()[i] + old[rank].numbers()[i];
+        if (before == received[rank].numbers()[i] + kept[rank].numbers()[i]) continue;
+        return FailedPrecondition() << "the int8 wire loses a part of the gradient of " << residual.state << " on rank "
+                                    << rank << ": what is received and kept is not what was sent";
+      }
+    }
   }
   return absl::OkStatus();
 }
@@ -204,8 +276,16 @@ absl::Status RunPassesChecked(const std::vector<passes::Pass>& passes, Graph& gr
                               uint64_t seed, Assumptions* assumptions) {
   Graph copy = graph.Clone();
   ASSIGN_OR_RETURN(Reference reference, Reference::Of(graph, seed));
-  RETURN_IF_ERROR(passes::RunPasses(passes, graph, debug));
-  absl::Status found = reference.Check(graph);
+  absl::Status found;
+  passes::PassDebug checked = debug;
+  checked.on_change = [&](const passes::Pass& pass, const std::string& before, const Graph& after) {
+    if (debug.on_change) debug.on_change(pass, before, after);
+    if (pass.name == passes::QuantizeWire().name)
+      found = Annotate(reference.CheckResiduals(after), "pass " + pass.name);
+  };
+  RETURN_IF_ERROR(passes::RunPasses(passes, graph, checked));
+  RETURN_IF_ERROR(found);
+  found = reference.Check(graph);
   if (assumptions != nullptr) *assumptions = reference.assumptions();
   if (found.ok()) return found;
   const absl::Status at_the_end = std::exchange(found, absl::OkStatus());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,12 +39,23 @@ class Reference {
   //       %dw = matmul %x, %dz {transpose_a=true} : f32[6,4]
   absl::Status Check(const Graph& program);
 
-  // What the comparisons so far took for granted.
+  // Runs `program`, in which the pass quantize-wire was the last to run, with random residuals and random rounding.
+  // Returns an error if what the ranks receive of a gradient and what they keep of it in residuals is not its sum and
+  // what they had kept. It names the state of the gradient:
+  //
+  //   the int8 wire loses a part of the gradient of w on rank 1: what is received and kept is not what was sent
+  absl::Status CheckResiduals(const Graph& program);
+
+  // Returns the assumptions of all comparisons so far.
   const Assumptions& assumptions() const { return assumptions_; }
 
  private:
   explicit Reference(Graph program) : program_(std::make_unique<Graph>(std::move(program))) {}
 
+  // For each input of `program`, of local types, the ranks' parts of the reference's input. `unknown` makes the tensor
+  // of a rank for an input that the reference does not have.
+  std::vector<RankTensors> InputsOf(const Graph& program,
+                                    const std::function<ExactTensor(const Input&, int64_t rank)>& unknown) const;
   // The part of the message that follows "; ", with that; empty if no value of a name differs.
   std::string FirstDifference(const Graph& program, const ExactValues& values) const;
 
@@ -54,7 +66,8 @@ class Reference {
 };
 
 // Runs `passes` on `graph`, which has no mesh, as passes::RunPasses does, and compares the result with the graph as it
-// was. If they differ, the passes run once more to find the first after which they do, which the error names.
+// was. If they differ, the passes run once more to find the first after which they do, which the error names. After
+// quantize-wire, CheckResiduals is another comparison.
 // `assumptions` may be null.
 absl::Status RunPassesChecked(const std::vector<passes::Pass>& passes, Graph& graph, passes::PassDebug debug = {},
                               uint64_t seed = 1, Assumptions* assumptions = nullptr);

@@ -6,6 +6,9 @@
 #include "core/printer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "passes/distribute/distribute.h"
+#include "passes/distribute/quantize_wire.h"
+#include "passes/distribute/wire.h"
 #include "passes/optimize/dce.h"
 #include "passes/optimize/fold_constants.h"
 #include "passes/pipeline.h"
@@ -156,6 +159,30 @@ graph @total(%x: f32[8] split(0)) -> (sum: f32[] partial(sum)) {
   EXPECT_EQ(reference->Check(*wrong).message(), "result sum on all 4 ranks differs from that of one rank");
 }
 
+TEST(Reference, NamesTheRanksThatDiffer) {
+  auto reference = Reference::Of(*ParseGraph("graph @f(%x: f32[8]) -> (y: f32[8]) {\n  return %x\n}\n"));
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  const auto check = [&](const std::string& condition) {
+    const auto wrong = ParseGraph(R"(
+mesh {data=4}
+graph @f(%x: f32[8]) -> (y: f32[8]) {
+  %rank = axis_index {axis=data} : i64[] local
+  %two = constant {value=dense<i64[]: 2>} : i64[]
+  %is = compare %rank, %two {direction=)" +
+                                  condition + R"(} : bool[] local
+  %each = broadcast %is {dims=[], shape=[8]} : bool[8] local
+  %twice = add %x, %x : f32[8]
+  %y = select %each, %twice, %x : f32[8] local
+  return %y
+}
+)");
+    LOCKSTEP_CHECK(wrong.ok()) << wrong.status();
+    return std::string(reference->Check(*wrong).message());
+  };
+  EXPECT_THAT(check("eq"), testing::StartsWith("result y on rank 2 differs from that of one rank"));
+  EXPECT_THAT(check("ge"), testing::StartsWith("result y on ranks 2, 3 differs from that of one rank"));
+}
+
 TEST(Reference, AResultHasTheDeclaredPlacement) {
   const auto graph = ParseGraph("graph @f(%x: f32[8] split(0)) -> (y: f32[8] split(0)) {\n  return %x\n}\n");
   ASSERT_TRUE(graph.ok()) << graph.status();
@@ -200,6 +227,46 @@ TEST(RunPassesChecked, NamesThePass) {
             "result of sgd %w1 on all 4 ranks\n"
             "  each rank computes\n    %w1 = sgd %w, %dw.1 {learning_rate=0.3} : f32[6,4]\n"
             "  one rank computes\n    %w1 = sgd %w, %dw {learning_rate=0.1} : f32[6,4]");
+}
+
+// A step whose gradients travel on the int8 wire, after quantize-wire.
+Graph OnTheInt8Wire() {
+  Graph graph = *ParseGraph(R"(
+graph @step(%x: f32[8,6] split(0), %dz: f32[8,4] split(0), state %w: f32[6,4]) -> (%w: f32[6,4]) {
+  %grad/w = matmul %x, %dz {transpose_a=true} : f32[6,4]
+  %w1 = sgd %w, %grad/w {learning_rate=0.1} : f32[6,4]
+  return %w1
+}
+)");
+  const absl::Status passed = passes::RunPasses(
+      {passes::Distribute(Mesh({{"data", 4}})), passes::ChooseWire("int8"), passes::QuantizeWire()}, graph);
+  LOCKSTEP_CHECK(passed.ok()) << passed;
+  return graph;
+}
+
+TEST(Reference, TheInt8WireKeepsWhatItDoesNotSend) {
+  auto reference = Reference::Of(*ParseGraph(kStep));
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  const Graph graph = OnTheInt8Wire();
+  EXPECT_TRUE(reference->CheckResiduals(graph).ok()) << reference->CheckResiduals(graph);
+  // Each difference or sum of the program matters: what is sent, and what is kept of it.
+  int found = 0;
+  const auto is_sum = [](const Node& node) { return (node.Is("add") || node.Is("sub")) && IsFloat(node.type().dtype); };
+  const auto num_sums = std::count_if(graph.nodes().begin(), graph.nodes().end(), is_sum);
+  for (int64_t i = 0; i < num_sums; ++i) {
+    Graph wrong = graph.Clone();
+    int64_t seen = 0;
+    for (Node& node : wrong.nodes()) {
+      if (is_sum(node) && seen++ == i) wrong.ReplaceUses(node.result(), node.operand(0));
+    }
+    const absl::Status status = reference->CheckResiduals(wrong);
+    EXPECT_THAT(std::string(status.message()),
+                testing::HasSubstr("the int8 wire loses a part of the gradient of w on rank "))
+        << i << "\n"
+        << wrong.ToString();
+    found += !status.ok();
+  }
+  EXPECT_GE(found, 3);
 }
 
 }  // namespace

@@ -178,8 +178,8 @@ Exact Exact::operator/(const Exact& other) const {
 Exact Exact::Power(int64_t exponent) const {
   if (exponent < 0) return Of(1) / Power(-exponent);
   if (exponent == 0) return Of(1);
-  if (!is_finite()) return *this;
   if (exponent == 1) return *this;
+  if (!is_finite()) return is_infinity(true) && exponent % 2 == 0 ? Infinity(false) : *this;
   return Exact(base_.Power(static_cast<uint64_t>(exponent)), exponent_.Power(static_cast<uint64_t>(exponent)),
                flags_ & kFactor ? kUnknown : flags_);
 }

@@ -25,7 +25,11 @@
 namespace lockstep::verify {
 
 // What a comparison of programs took for granted, each a sentence such as "adam means its decomposition".
-using Assumptions = std::set<std::string>;
+class Assumptions : public std::set<std::string> {
+ public:
+  // Codes of the int8 wire are rounded: by an error that is a random function of the number. False: they lose nothing.
+  bool wire_rounds = false;
+};
 
 // A node on one rank: its op, attributes and operands; and its results, which are zeros at first.
 class Meaning : public NodeContext {

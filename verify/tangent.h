@@ -46,7 +46,8 @@ absl::Status CheckGradients(const Graph& graph, Value loss, const std::vector<Gr
 
 // Checks the gradients of a training step as passes::MakeTrainStep makes it, before other passes run: the values
 // grad/<state> are the derivatives of the result `loss` by the trained states. Inputs and directions are random numbers
-// that follow from `seed`. A trained state whose gradient has no such name is reported as an assumption.
+// that follow from `seed`. A trained state whose gradient has no such name is reported as an assumption. Returns
+// NotFound for a program that has no result `loss` or no gradients.
 //
 //   the gradients of loss by fc1.weight, fc1.bias are not its derivatives
 absl::Status CheckGradientsOfStep(const Graph& step, uint64_t seed, Assumptions& assumptions);

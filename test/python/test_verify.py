@@ -88,6 +88,37 @@ def test_a_model_has_no_assumptions() -> None:
     assert ls.verify(ls.load_onnx(CASES[1].model, dims={"batch": 8}), 4) == ()
 
 
+STEP = """
+graph @step(%x: f32[4,3] split(0), %t: f32[4,2] split(0), state %w: f32[3,2]) -> (loss: f32[], %w: f32[3,2]) {
+  %y = matmul %x, %w : f32[4,2]
+  %d = sub %y, %t : f32[4,2]
+  %s = mul %d, %d : f32[4,2]
+  %loss = reduce_sum %s {dims=[0, 1]} : f32[]
+  %dy = add %d, %d : f32[4,2]
+  %grad/w = matmul %x, %dy {transpose_a=true} : f32[3,2]
+  %w1 = sgd %w, %grad/w {learning_rate=0.1} : f32[3,2]
+  return %loss, %w1
+}
+"""
+
+
+def test_gradients_are_the_derivatives_of_the_loss() -> None:
+    assert ls.verify(ls.parse(STEP), 2) == ("sgd means its decomposition",)
+    wrong = ls.parse(STEP.replace("matmul %x, %dy", "matmul %x, %d"))
+    with pytest.raises(ls.Error, match="the gradients of loss by w are not its derivatives"):
+        ls.verify(wrong, 2)
+
+
+def test_programs_without_a_loss_have_no_gradients_to_check() -> None:
+    step = STEP.replace("(loss: f32[], ", "(other: f32[], ").replace("matmul %x, %dy", "matmul %x, %d")
+    assert ls.verify(ls.parse(step), 2) == ("sgd means its decomposition",)
+
+
+def test_a_result_that_is_nan_is_an_assumption() -> None:
+    nan = "graph @f(%x: f32[4] split(0)) -> (y: f32[4]) {\n  %z = sub %x, %x : f32[4]\n  %y = div %z, %z : f32[4]\n  return %y\n}\n"
+    assert ls.verify(ls.parse(nan), 2) == ("result y is NaN for random inputs, so nothing is known of it",)
+
+
 def test_compilations_verify() -> None:
     step = step_of(CASES[1], ls.optim.SGD(0.1))
 

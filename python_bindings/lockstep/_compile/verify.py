@@ -15,7 +15,8 @@ _MOST_RANKS = 64  # each is a copy of the program's values
 
 
 def verify(graph: Graph, ranks: int = 2, *, backend: str = "cpu", **options: Any) -> tuple[str, ...]:
-    """Compares the program of n ranks with that of one rank in exact arithmetic. See docs/verify.md.
+    """Compares the program of n ranks with that of one rank in exact arithmetic, and the gradients of a training step
+    with the derivatives of its loss. See docs/verify.md.
 
     The ranks need not exist: the program that `compile` would make for all of them runs in this process, as does
     `graph`. The time is that of a few steps on one core for each rank, so a small batch is best: the program is the
@@ -35,8 +36,8 @@ def verify(graph: Graph, ranks: int = 2, *, backend: str = "cpu", **options: Any
 
     Raises:
       Error: a result of some rank differs from that of one rank. Names the pass of the compiler that made the
-        difference, the first value that differs, the op, and the ranks. Or an option or the graph is one that `compile`
-        refuses.
+        difference, the first value that differs, the op, and the ranks. Or the gradients of some states are not the
+        derivatives of the loss. Or an option or the graph is one that `compile` refuses.
     """
     names.check_options("verify", options, _options.OF_STRATEGY)
     checks.graph("the graph", graph)

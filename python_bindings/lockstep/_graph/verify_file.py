@@ -44,7 +44,7 @@ def _program(file: str, dims: Mapping[str, int]) -> tuple[Graph, str]:
             raise Error(f"--dims is for ONNX models, and {file} is a graph, whose dimensions are fixed")
         return graph, f"{file}: @{graph.name}"
     model = load_onnx(file, dims)
-    floats = [result.name for result in model.results if result.dtype.startswith("f")]
+    floats = [result.name for result in model.results if result.dtype in ("bf16", "f16", "f32", "f64")]
     if not model.states or not floats:
         return model, f"{file}: the model"
     step = train_step(model, loss.mean_squared_error(floats[0], "target"), optim.AdamW(0.01))
