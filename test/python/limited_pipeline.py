@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.random import PCG64, Generator  # loaded before the limit
 
 import lockstep as ls
 
@@ -45,9 +46,9 @@ def learn(world: ls.Communicator, step: ls.Graph, **options: object) -> Learnt:
     exe = ls.compile(step, world=world, threads=1, **options)
     weights = [name for name in exe.state if "/" not in name]
     for name in weights:
-        random = np.random.Generator(np.random.PCG64(int(name[1:])))
+        random = Generator(PCG64(int(name[1:])))
         exe.state[name] = random.standard_normal((WIDTH, WIDTH), np.float32) / 32
-    random = np.random.Generator(np.random.PCG64(99))
+    random = Generator(PCG64(99))
     x, label = random.standard_normal((ROWS, WIDTH), np.float32), random.integers(WIDTH, size=ROWS)
     losses = [float(exe(x=x, label=label)["loss"]) for _ in range(STEPS)]
     return Learnt(world.size, losses, weights, exe.memory["states"], sum(exe.memory.values()))

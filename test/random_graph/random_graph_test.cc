@@ -16,6 +16,7 @@
 #include "core/op_def.h"
 #include "passes/distribute/check_shares.h"
 #include "passes/distribute/distribute.h"
+#include "passes/distribute/fold_virtual_ranks.h"
 #include "passes/distribute/form_reduce_scatters.h"
 #include "passes/distribute/gather_factors.h"
 #include "passes/distribute/localize.h"
@@ -237,16 +238,17 @@ class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<Mesh, boo
   // Returns true if the pass must change some graph, because a pass that changes nothing is not tested. Random graphs
   // have too little work for form-reduce-scatters and separate-rows, so tests of their own insert it; another test runs
   // gather-factors regardless of cost. recognize-attention, reduce-before-scale and the wire's passes are tested only
-  // in test/golden/; stages, which need training steps, in test/distributed/. Dropouts are rare: the few graphs of a
-  // sanitizer run may have none. No program here asks for servers, split inputs, sharded optimizers or a check of what
-  // ranks share.
+  // in test/golden/; stages, which need training steps, in test/distributed/; virtual ranks in backends/conformance/.
+  // Dropouts are rare: the few graphs of a sanitizer run may have none. No program here asks for servers, split inputs,
+  // sharded optimizers or a check of what ranks share.
   static bool FindsWork(const passes::Pass& pass) {
     if (pass.name == passes::InferenceMode().name) return num_graphs >= 200;
     for (const passes::Pass& other :
          {passes::FormReduceScatters(), passes::RecognizeAttention(), passes::SeparateRows(),
           passes::OnePassStatistics(true), passes::ReduceBeforeScale(), passes::ChooseWire(""), passes::QuantizeWire(),
           passes::LowerWire(), passes::GatherFactors({}), passes::CutIntoStages({}), passes::MoveUpdatesToServers({}),
-          passes::SplitInputs({}, Mesh()), passes::ShardOptimizers({}), passes::CheckShares({}, false)}) {
+          passes::SplitInputs({}, Mesh()), passes::ShardOptimizers({}), passes::CheckShares({}, false),
+          passes::FoldVirtualRanks({})}) {
       if (pass.name == other.name) return false;
     }
     return true;
