@@ -50,9 +50,9 @@ class Finder final : public StepObserver {
       values.origins.push_back(OriginOf(read.slice));
       const int32_t origin = values.origins.back();
       if (counts.nans > 0 && !std::exchange(facts.nan_operand, 1)) facts.from_nan = origin;
-      if (counts.infinities > 0 && !std::exchange(facts.infinite_operand, 1)) facts.from_infinity = origin;
-      if (origin == kGiven || (origin >= 0 && facts_[static_cast<size_t>(origin)].is_constant == 0))
-        facts.is_constant = 0;
+      const bool is_first = counts.infinities > 0 && !std::exchange(facts.infinite_operand, 1);
+      if (is_first || (counts.infinities > 0 && !IsComputed(facts.from_infinity))) facts.from_infinity = origin;
+      if (origin == kGiven || IsComputed(origin)) facts.is_constant = 0;
     }
     if (step.kind == StepKind::kStart) starts_[step.collective->id] = number;
     return absl::OkStatus();
@@ -87,15 +87,15 @@ class Finder final : public StepObserver {
     return found;
   }
 
-  // The step read an input or a state with a NaN on this rank.
+  // The step read an input, a state or a constant with a NaN on this rank.
   NonFinite DescribeGiven(size_t number) const {
     const StepValues& values = values_[number];
     NonFinite found;
     for (size_t i = 0; i < values.operands.size(); ++i) {
-      if (values.origins[i] != kGiven || values.operands[i].counts.nans == 0) continue;
+      if (values.origins[i] >= 0 || values.operands[i].counts.nans == 0) continue;
       const BufferSlice& slice = ReadsOf(number)[i].slice;
       const Buffer& buffer = executable_.buffers[static_cast<size_t>(slice.buffer)];
-      found.op = buffer.kind == BufferKind::kState ? "state" : "input";
+      found.op = buffer.kind == BufferKind::kState ? "state" : values.origins[i] == kGiven ? "input" : "constant";
       found.value = buffer.name.empty() ? values.operands[i].name : buffer.name;
       found.counts = values.operands[i].counts;
       break;
@@ -111,6 +111,9 @@ class Finder final : public StepObserver {
   }
 
  private:
+  // True for a step that computes from inputs or states.
+  bool IsComputed(int32_t origin) const { return origin >= 0 && facts_[static_cast<size_t>(origin)].is_constant == 0; }
+
   static bool Finite(const NonFinite::Operand& operand) { return operand.counts.is_finite(); }
 
   // "log" of "llvm.log", "all_reduce" of "all_reduce.wait".
@@ -332,7 +335,7 @@ Graph WithoutLoops(const Graph& graph) {
 std::string NonFinite::ToString(int64_t step) const {
   std::string text = "step " + std::to_string(step) + ", rank " + std::to_string(rank) + ": " + op;
   const std::string made = " %" + value + ": " + counts.ToString();
-  if (op == "input" || op == "state") return text + made;
+  if (op == "input" || op == "state" || op == "constant") return text + made;
   text += " makes" + made + (layer.empty() ? "" : ", at " + layer);
   for (const Operand& operand : operands) text += "\n  from %" + operand.name + ": " + operand.counts.ToString();
   return text + (becomes_nan.empty() ? "" : "\n  which becomes NaN in " + becomes_nan);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "runtime/execution/agreement.h"
@@ -17,6 +18,11 @@ class HardwareCheck::Recorder final : public StepObserver {
 
   absl::Status Before(const StepInfo& step, size_t number, const StepContext& context) override {
     if (also_ != nullptr) RETURN_IF_ERROR(also_->Before(step, number, context));
+    if (number == 0) {  // check_numerics may run a step twice: the last run counts
+      hashes.clear();
+      labels.clear();
+      outputs.clear();
+    }
     if (step.kind != StepKind::kStart || !MovesData(*step.collective)) return absl::OkStatus();
     uint64_t hash = 0;
     for (const StepOperand& read : step.reads) hash = HashBytes(context.data(read.slice), read.slice.bytes, hash);
@@ -55,7 +61,9 @@ namespace {
 class Observation {
  public:
   Observation(Executor& executor, StepObserver& observer) : executor_(executor), status_(executor.Observe(&observer)) {}
-  ~Observation() { (void)executor_.Observe(nullptr); }
+  ~Observation() {
+    while (!executor_.Observe(nullptr).ok()) std::this_thread::yield();  // another thread uses the executor
+  }
   Observation(const Observation&) = delete;
   Observation& operator=(const Observation&) = delete;
   const absl::Status& status() const { return status_; }
@@ -75,6 +83,16 @@ std::vector<std::string> NamesOfStates(const Executor& executor) {
 bool IsCommon(const ValueInfo& value) {
   return std::all_of(value.placements.begin(), value.placements.end(),
                      [](const auto& along) { return along.second.is_replicated(); });
+}
+
+// Returns the states that the program updates; others may be bound to memory that is not writable.
+StateValues UpdatedOf(const Executor& executor, const StateValues& values) {
+  const auto& updated = executor.updated_states();
+  StateValues found;
+  for (const auto& value : values) {
+    if (std::find(updated.begin(), updated.end(), value.first) != updated.end()) found.push_back(value);
+  }
+  return found;
 }
 
 void Append(std::vector<std::byte>& message, const void* data, size_t bytes) {
@@ -231,16 +249,18 @@ absl::Status HardwareCheck::Compare(int64_t step, std::span<const NamedInput> in
   std::vector<std::pair<int, std::vector<Hashes>>> computed = {{0, first}};  // with their shifts
   ASSIGN_OR_RETURN(std::vector<Hashes> second, Again(1 % ranks, inputs, results, outputs));
   if (second == first) return absl::OkStatus();
+  const StateValues before = UpdatedOf(*loaded_.executor, before_);
+  RETURN_IF_ERROR(WriteStates(*loaded_.executor, before));
   computed.emplace_back(1 % ranks, std::move(second));
   for (const int shift : ranks == 1 ? std::vector<int>{0} : ranks == 2 ? std::vector<int>{0, 1} : std::vector<int>{2}) {
     ASSIGN_OR_RETURN(std::vector<Hashes> again, Again(shift, inputs, results, outputs));
     computed.emplace_back(shift, std::move(again));
   }
-  RETURN_IF_ERROR(WriteStates(*loaded_.executor, before_));
   std::string text;
   for (int part = 0; part < ranks; ++part) {
     const Hashes &one = first[static_cast<size_t>(part)], &other = computed[1].second[static_cast<size_t>(part)];
-    const auto at = static_cast<size_t>(std::mismatch(one.begin(), one.end(), other.begin()).first - one.begin());
+    const auto differing = std::mismatch(one.begin(), one.end(), other.begin(), other.end()).first;
+    const auto at = static_cast<size_t>(differing - one.begin());
     if (at == one.size()) continue;
     std::vector<Computed> by;
     for (const auto& [shift, hashes] : computed)

@@ -41,9 +41,8 @@ absl::StatusOr<std::string> NumericsCheck::WrongValues(std::span<const NamedResu
   std::string wrong;
   if (HasNoRows(results)) return wrong;
   ASSIGN_OR_RETURN(const bool is_skipped, IsSkipped());
-  if (is_skipped) return wrong;
-  for (const NamedResult& result : results)
-    Look("result " + std::string(result.name), result.tensor.type, result.tensor.data, wrong);
+  for (size_t i = 0; i < results.size() && !is_skipped; ++i)
+    Look("result " + std::string(results[i].name), results[i].tensor.type, results[i].tensor.data, wrong);
   for (const auto& [name, before] : before_) {
     if (!IsFloat(before.dtype())) continue;
     if (after_.size() < before.num_bytes()) after_.resize(before.num_bytes());  // new memory would cost more
@@ -53,7 +52,8 @@ absl::StatusOr<std::string> NumericsCheck::WrongValues(std::span<const NamedResu
   return wrong;
 }
 
-// A step whose gradients overflow reduces the scale and changes nothing else.
+// A step whose gradients overflow reduces the scale and updates no weights. It may have results that are not finite,
+// but no states: running statistics are updated by it.
 absl::StatusOr<bool> NumericsCheck::IsSkipped() {
   const auto scale =
       std::find_if(before_.begin(), before_.end(), [](const auto& each) { return each.first == passes::kLossScale; });

@@ -27,7 +27,7 @@ class NumericsCheck {
   // infinity, all ranks get their states back, look for the op (backends/find_non_finite.h) and return
   // FailedPrecondition with it. The communicator remains usable. Collective. `step` is the number in the message.
   //
-  // A step that a loss scale skips is not an error: it has changed no state but the scale. Neither is a value that has
+  // A step that a loss scale skips is not an error if its states are finite. Neither is a value that has
   // infinities, but no NaN, if no op made one by arithmetic: the step is run again, and from then on infinities of this
   // value are taken as intended. A call without rows is not looked at.
   //

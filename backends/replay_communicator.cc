@@ -66,7 +66,7 @@ absl::StatusOr<Communicator::Ticket> ReplayCommunicator::Start(const Collective&
   const std::vector<std::byte> recorded = std::move(outputs_.front());
   outputs_.pop_front();
   if (output == nullptr) return Ticket();
-  if (recorded.size() < OutputBytes(collective, size()))
+  if (recorded.size() != OutputBytes(collective, size()))
     return Internal() << call.label << ": " << recorded.size() << " bytes of its output were recorded";
   std::memcpy(output, recorded.data(), recorded.size());
   return Ticket();

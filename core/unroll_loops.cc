@@ -71,7 +71,8 @@ Node* FirstLoop(Graph& graph, int64_t most_nodes) {
     if (!node.Is("scan")) continue;
     const ScanForm form(node);
     const auto nodes = static_cast<int64_t>(form.body->nodes().size());
-    if (form.length > 0 && form.length <= most_nodes / std::max<int64_t>(nodes, 1)) return &node;
+    const int64_t rest = most_nodes - static_cast<int64_t>(graph.nodes().size());
+    if (form.length > 0 && form.length <= rest / std::max<int64_t>(nodes, 1)) return &node;
   }
   return nullptr;
 }

@@ -200,7 +200,12 @@ absl::Status RunChecked(LoadedExecutable& self, std::span<const NamedInput> inpu
   const std::function<absl::Status()> looked_at = [&] {
     return self.numerics == nullptr ? run() : self.numerics->Run(self.step, inputs, results, run);
   };
-  return self.hardware == nullptr ? looked_at() : self.hardware->Run(self.step, inputs, results, looked_at);
+  try {
+    return self.hardware == nullptr ? looked_at() : self.hardware->Run(self.step, inputs, results, looked_at);
+  } catch (const std::exception& error) {  // such as std::bad_alloc, while other ranks wait for this one
+    self.communicator->Abort(Internal() << "the checks of a step: " << error.what());
+    throw;
+  }
 }
 
 nb::dict Call(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {

@@ -174,7 +174,8 @@ absl::Status Executor::CheckSpoilt() const {
 absl::Status Executor::Observe(StepObserver* observer) {
   const ExclusiveCall exclusive(*this);
   RETURN_IF_ERROR(exclusive.status());
-  RETURN_IF_ERROR(WaitForAllRuns());
+  const absl::Status waited = WaitForAllRuns();
+  if (observer != nullptr) RETURN_IF_ERROR(waited);
   observer_ = observer;
   return absl::OkStatus();
 }

@@ -205,6 +205,21 @@ def test_a_mask_computed_from_constants_is_intended() -> None:
     assert ls.find_nan(exe, x=np.zeros(12, np.float32)) is None
 
 
+def test_a_constant_with_a_nan_is_named() -> None:
+    text = "  %m = constant {value=dense<f32[]: nan>} : f32[]\n  %b = broadcast %m {dims=[], shape=[12]} : f32[12]\n"
+    exe = ls.compile(graph_of(text + '  %y = add %x, %b : f32[12] @"/add"'), threads=1)
+    found = ls.find_nan(exe, x=np.zeros(12, np.float32))
+    assert found is not None and (found.op, found.value.nans > 0) == ("constant", True), found
+
+
+@pytest.mark.parametrize("operands", ["%m, %e", "%e, %m"])
+def test_an_overflow_beside_a_mask_is_named(operands: str) -> None:
+    text = '  %m = constant {value=dense<f32[12]: -inf>} : f32[12]\n  %e = exp %x : f32[12] @"/exp"\n'
+    exe = ls.compile(graph_of(text + f'  %y = add {operands} : f32[12] @"/add"'), threads=1)
+    found = ls.find_nan(exe, x=np.full(12, 100, np.float32))
+    assert found is not None and (found.op, found.layer, found.becomes_nan) == ("exp", "/exp", "add %y, at /add"), found
+
+
 def test_uneven_batches() -> None:
     """Rank 1 has one row, and it is the wrong one. The rows that are not there make no NaN."""
 
@@ -377,6 +392,19 @@ def test_an_intended_infinity_is_no_error() -> None:
     keep[1] = False
     with pytest.raises(ls.Error, match="/softmax"):
         exe(x=x, keep=keep)
+
+
+def test_an_intended_infinity_is_no_fault_of_the_hardware() -> None:
+    text = MASKED.replace("-> (y: f32[4,3])", "-> (y: f32[4,3], s: f32[4,3])").replace("return %y", "return %y, %s")
+
+    def body(world: ls.Communicator) -> None:
+        exe = ls.compile(ls.parse(text), world=world, threads=1, check_numerics=True, verify_hardware=1)
+        keep = np.ones((2, 3), bool)
+        keep[1, 1:] = False
+        for _ in range(2):
+            assert np.isinf(exe(x=np.zeros((2, 3), np.float32), keep=keep)["s"]).sum() == 2
+
+    assert run_in_threads(2, body) == [None, None]
 
 
 def test_a_call_without_rows_is_no_error() -> None:
