@@ -140,11 +140,20 @@ def _describe_mpi(report: Report, lockstep: Any) -> None:
         return
     try:
         done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=20, check=False)
-        version = (done.stdout.splitlines() or ["of no known version"])[0]
+        version = _first_words_with_a_number(done.stdout) or "of no known version"
     except (OSError, subprocess.TimeoutExpired) as error:
         version = f"does not run: {error}"
         report.missing_for_ranks.append("an mpirun that runs: apt-get install --reinstall openmpi-bin")
     report.line("mpirun", f"{version}  {mpirun}")
+
+
+def _first_words_with_a_number(text: str) -> str:
+    """Returns the first line that has a digit, with the line before it: MPICH names its version in the second line."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if any(character.isdigit() for character in line):
+            return " ".join(" ".join(lines[max(number - 1, 0) : number + 1]).split())
+    return ""
 
 
 def _describe_networks(report: Report, lockstep: Any) -> None:

@@ -5,7 +5,9 @@
 //
 //   ASSIGN_OR_RETURN(auto executor, Executor::Load(std::move(executable), communicator, device));
 //   RETURN_IF_ERROR(executor->AssignState("fc1.weight", {type, data}));
-//   RETURN_IF_ERROR(executor->Run({{"image", {image_type, image}}, {"label", {label_type, label}}}, {{"loss", …}}));
+//   const NamedInput inputs[] = {{"image", {image_type, image}}, {"label", {label_type, label}}};
+//   const NamedResult results[] = {{"loss", {scalar, &loss}}};
+//   RETURN_IF_ERROR(executor->Run(inputs, results));
 //
 // On a device with a queue, the caller need not wait for a run at once. Then the inputs of the next run are copied, and
 // its steps are queued, while the present one computes. At most two runs are in progress.

