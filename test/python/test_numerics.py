@@ -220,6 +220,104 @@ def test_an_overflow_beside_a_mask_is_named(operands: str) -> None:
     assert found is not None and (found.op, found.layer, found.becomes_nan) == ("exp", "/exp", "add %y, at /add"), found
 
 
+# The exponential overflows, and the minimum of it and 1 is finite.
+CLAMPED = """  %e = exp %x : f32[12] @"/exp"
+  %o = constant {value=dense<f32[]: 1.0>} : f32[]
+  %p = broadcast %o {dims=[], shape=[12]} : f32[12]
+  %m = min %e, %p : f32[12] @"/min"
+"""
+
+
+def test_an_infinity_without_effect_is_not_named() -> None:
+    exe = ls.compile(graph_of(CLAMPED + '  %y = neg %m : f32[12] @"/neg"'), threads=1, check_numerics=True)
+    x = np.full(12, 100, np.float32)
+    assert ls.find_nan(exe, x=x) is None
+    assert (exe(x=x)["y"] == -1).all()
+
+
+@fused
+@pytest.mark.parametrize("op", ["log", "exp"], ids=["NaN", "infinity"])
+def test_an_infinity_without_effect_is_not_named_beside_a_cause(op: str, optimize: bool) -> None:
+    """The cause comes later in the program than the exponential."""
+    sign = "neg" if op == "log" else "abs"
+    lines = f'  %n = {sign} %x : f32[12] @"/sign"\n  %l = {op} %n : f32[12] @"/cause"\n'
+    exe = ls.compile(graph_of(CLAMPED + lines + '  %y = add %m, %l : f32[12] @"/add"'), threads=1, optimize=optimize)
+    found = ls.find_nan(exe, x=np.full(12, 100, np.float32))
+    assert found is not None and (found.op, found.layer, found.becomes_nan) == (op, "/cause", ""), found
+
+
+@fused
+def test_the_nan_of_a_state_is_traced_and_not_that_of_an_unused_value(optimize: bool) -> None:
+    """The loss is the mean of y; a NaN in a branch that `select` drops reaches neither it nor a gradient."""
+    text = """graph @net(%x: f32[12,4] split(0), state %w: f32[4,2], state %v: f32[4,2]) -> (y: f32[12,2]) {
+  %a = matmul %x, %w : f32[12,2] @"net:/fc1"
+  %l = log %a : f32[12,2] @"net:/dropped"
+  %z = constant {value=dense<f32[]: 0.0>} : f32[]
+  %zs = broadcast %z {dims=[], shape=[12,2]} : f32[12,2]
+  %is = compare %a, %zs {direction=gt} : bool[12,2] @"net:/compare"
+  %s = select %is, %l, %zs : f32[12,2] @"net:/select"
+  %b = matmul %x, %v : f32[12,2] @"net:/fc2"
+  %r = sqrt %b : f32[12,2] @"net:/sqrt"
+  %y = add %s, %r : f32[12,2] @"net:/add"
+  return %y
+}
+"""
+    exe = ls.compile(training(text), threads=1, optimize=optimize)
+    exe.state["w"] = np.full((4, 2), -1, np.float32)
+    exe.state["v"] = np.full((4, 2), -1, np.float32)
+    x, target = np.ones((12, 4), np.float32), np.zeros((12, 2), np.float32)
+    found = ls.find_nan(exe, x=x, target=target)
+    assert found is not None and (found.op, found.layer) == ("sqrt", "net:/sqrt"), found
+
+
+def test_a_sum_that_overflows_only_in_the_optimized_program() -> None:
+    """With `uneven`, the optimized program divides the gradient by the number of rows after summing it over ranks. Each
+    rank's sum is 2.4e38, and that of both is more than f32 holds.
+    """
+    text = """graph @net(%x: f32[12,1] split(0), state %w: f32[1,1]) -> (y: f32[12,1]) {
+  %y = matmul %x, %w : f32[12,1] @"net:/fc"
+  return %y
+}
+"""
+    step = ls.train_step(ls.parse(text), ls.loss.l1("y", "target"), ls.optim.SGD(1e-38), uneven=True)
+
+    def body(world: ls.Communicator, **options: Any) -> Any:
+        exe = ls.compile(step, world=world, threads=1, **options)
+        inputs = {"x": np.full((6, 1), 4e37, np.float32), "target": np.full((6, 1), -1, np.float32)}
+        found = ls.find_nan(exe, **inputs)
+        before = exe.state["w"].tobytes()
+        with pytest.raises(ls.Error) as error:
+            ls.compile(step, world=world, threads=1, check_numerics=True, **options)(**inputs)
+        assert exe.state["w"].tobytes() == before
+        return found, str(error.value)
+
+    for found, error in run_in_threads(2, body):
+        assert found.only_optimized and found.value.infinities == 1, found
+        assert found.op == "all_reduce" and all(each.infinities == 0 for each in found.operands), found
+        assert "only in the optimized program: with optimize=False it is finite" in str(found) and str(found) in error
+    found = run_in_threads(
+        2,
+        lambda world: ls.find_nan(
+            ls.compile(step, world=world, threads=1, optimize=False),
+            x=np.full((6, 1), 4e37, np.float32),
+            target=np.full((6, 1), -1, np.float32),
+        ),
+    )
+    assert found == [None, None]
+
+
+def test_the_gradient_that_a_loss_scale_found_is_named() -> None:
+    """The step is skipped, so nothing of it is infinite; find_nan names the op that overflowed all the same."""
+    exe = with_states(ls.compile(training(NET.replace("log", "exp"), precision="f16"), threads=1))
+    inputs = batch(ls.Communicator.single()) | {"target": np.full((ROWS, 2), 100, np.float32)}
+    found = ls.find_nan(exe, **inputs)
+    assert found is not None and found.value.infinities > 0 and "gradient of" in found.layer, found
+    assert all(each.infinities == each.nans == 0 for each in found.operands)
+    before = exe.state["w"].tobytes()
+    exe(**inputs)
+    assert exe.state["w"].tobytes() == before and float(exe.state["loss_scale/scale"]) == 32768
+
+
 def test_uneven_batches() -> None:
     """Rank 1 has one row, and it is the wrong one. The rows that are not there make no NaN."""
 
