@@ -102,6 +102,9 @@ absl::StatusOr<std::vector<RankFacts>> FactsOfAll(const ValueTrace& own, Communi
   return facts;
 }
 
+// The names of results and states that are not finite, and whether they have a NaN.
+using Ends = std::set<std::pair<std::string, bool>>;
+
 // --- From a value that is not finite to where it was made -----------------------------------------------------------
 
 struct Cause {
@@ -132,12 +135,12 @@ class Search {
     }
   }
 
-  // Returns the first cause of results and states, apart from those that are `intended` with the same kind of value.
-  std::optional<Cause> OfEnds(const std::set<std::pair<std::string, bool>>& intended) const {
+  // Returns the first cause of results and states, apart from those that are `intended`.
+  std::optional<Cause> OfEnds(const std::set<std::string>* names, const Ends& intended) const {
     std::optional<Cause> of_nans, of_infinities;
     for (size_t rank = 0; rank < facts_.size(); ++rank) {
       for (const WrongEnd& end : facts_[rank].ends) {
-        if (intended.contains({end.name, end.has_nan})) continue;
+        if (intended.contains({end.name, end.has_nan}) || (names != nullptr && !names->contains(end.name))) continue;
         TakeFirst(end.has_nan ? of_nans : of_infinities, causes_[rank][static_cast<size_t>(end.step)]);
       }
     }
@@ -191,12 +194,12 @@ class Search {
     const std::optional<size_t> with_nan = RankWith(rank, step, kNaN);
     if (is_nan && with_nan) return OfOperands(*with_nan, step, kNaN);
     std::optional<Cause> cause;
+    const Cause own = {step, rank, false, {}};
     if (const auto with_infinity = RankWith(rank, step, kInfinity)) cause = OfOperands(*with_infinity, step, kInfinity);
     else if (with_nan) cause = OfOperands(*with_nan, step, kNaN);
-    else if (is_nan || !facts_[rank].steps[step].is_constant) return Cause{step, rank, false, {}};
-    if (!is_nan) return cause;
-    if (!cause) return Cause{step, rank, false, {}};  // a NaN of intended infinities
-    if (!cause->nan_step) cause->nan_step = step;
+    else if (is_nan || !facts_[rank].steps[step].is_constant) return own;
+    if (!cause && (is_nan || facts_[rank].steps[step].made_here)) return own;  // its wrong operands are intended
+    if (is_nan && !cause->nan_step) cause->nan_step = step;
     return cause;
   }
 
@@ -266,14 +269,14 @@ std::string FusedOps(const Executable& executable, const std::string& value) {
 
 struct Traced {
   std::optional<NonFinite> found;
-  std::set<std::pair<std::string, bool>> ends;  // that are not finite, and whether they have a NaN
+  Ends ends;
 };
 
 // Compiles the graph with these options and runs it once, with the states and settings of `loaded`. Looks for causes of
-// values that are not `intended`.
+// the results and states with these `names`, or of all, which are not `intended`.
 absl::StatusOr<Traced> Trace(LoadedProgram& loaded, const Graph& graph, const LoadOptions& options,
                              std::span<const NamedInput> inputs, Communicator& communicator,
-                             const std::set<std::pair<std::string, bool>>& intended, SkippedSteps skipped) {
+                             const std::set<std::string>* names, const Ends& intended) {
   ASSIGN_OR_RETURN(const LoadedProgram program, CompileAndLoad(graph, {}, *loaded.backend, options, communicator));
   Executor& executor = *program.executor;
   RETURN_IF_ERROR(AgreeOnSuccess(communicator, "find_nan", CopyStates(*loaded.executor, executor)));
@@ -286,8 +289,8 @@ absl::StatusOr<Traced> Trace(LoadedProgram& loaded, const Graph& graph, const Lo
     for (const WrongEnd& end : rank.ends) traced.ends.emplace(end.name, end.has_nan);
   }
   const Search search(facts, executor.executable());
-  std::optional<Cause> cause = search.OfEnds(intended);
-  if (!cause && skipped == SkippedSteps::kSearched) cause = search.OfScaledGradients();
+  std::optional<Cause> cause = search.OfEnds(names, intended);
+  if (!cause && names == nullptr) cause = search.OfScaledGradients();
   if (!cause) return traced;
   NonFinite found = cause->is_given ? trace.DescribeGiven(cause->step) : trace.Describe(cause->step);
   if (cause->nan_step) found.becomes_nan = trace.NameOf(*cause->nan_step);
@@ -312,15 +315,16 @@ std::string NonFinite::ToString(int64_t step) const {
 }
 
 absl::StatusOr<std::optional<NonFinite>> FindNonFinite(LoadedProgram& loaded, std::span<const NamedInput> inputs,
-                                                       Communicator& communicator, SkippedSteps skipped) {
+                                                       Communicator& communicator,
+                                                       const std::set<std::string>* names) {
   RETURN_IF_ERROR(CheckIsPossible(loaded));
   RETURN_IF_ERROR(loaded.executor->CheckUsable());
   const LoadOptions options = ForOneRun(loaded.options);
   ASSIGN_OR_RETURN(Traced plain, Trace(loaded, WithoutLoops(loaded.graph), WithoutOptimization(options), inputs,
-                                       communicator, {}, skipped));
+                                       communicator, names, {}));
   if (plain.found) return plain.found;
   ASSIGN_OR_RETURN(Traced optimized,
-                   Trace(loaded, loaded.graph, options, inputs, communicator, plain.ends, SkippedSteps::kIgnored));
+                   Trace(loaded, loaded.graph, options, inputs, communicator, names, plain.ends));
   if (optimized.found) optimized.found->only_optimized = true;
   return optimized.found;
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,20 +43,19 @@ struct NonFinite {
   std::string ToString(int64_t step) const;
 };
 
-enum class SkippedSteps : uint8_t { kIgnored, kSearched };
-
 // Runs the step once on `inputs`, this rank's, with the states and settings of `loaded`. Collective: all ranks call it,
-// and get the same answer. Returns nothing if all results and next states are as they should be.
+// with equal names, and get the same answer. Returns nothing if all results and next states are as they should be.
 //
-// Starts from the results and next states that are not finite, and follows non-finite operands backwards, so a value
-// that has no effect on them is never named:
+// Starts from the results and next states that are not finite: those with these names, such as "result loss" or "state
+// w"; null: from all and, if a loss scale is used and these are finite, from the gradients that it found wrong. Follows
+// non-finite operands backwards, so a value that has no effect is never named:
 //  * A NaN leads to the operands with a NaN. The op that has none of these made it, or the input, state or constant
 //    that had one.
 //  * An infinity, also that among the operands of such an op, leads to the infinite operands. The op that has none of
 //    these made it, or a state that the program updates. An infinity that is another state, an input or a constant, or
 //    is computed from constants alone, is intended, such as the mask of an attention.
 //  * Of several causes, the first in the order of the program and then of ranks is named; one of a NaN before others.
-//  * If all is finite and a loss scale is used, kSearched starts from the gradients that it found infinite or NaN.
+//  * An operand of an elementwise op counts only if it is not finite at an element at which the result is not.
 // A sum over ranks made a value only if the terms of all ranks were finite.
 //
 // If nothing is found, the program is compiled as `loaded` was, and runs once, too: a kernel may have made a value that
@@ -65,6 +65,6 @@ enum class SkippedSteps : uint8_t { kIgnored, kSearched };
 // different programs. Otherwise errors of CompileAndLoad and Executor::Run.
 absl::StatusOr<std::optional<NonFinite>> FindNonFinite(LoadedProgram& loaded, std::span<const NamedInput> inputs,
                                                        Communicator& communicator,
-                                                       SkippedSteps skipped = SkippedSteps::kIgnored);
+                                                       const std::set<std::string>* names = nullptr);
 
 }  // namespace lockstep

@@ -76,7 +76,7 @@ absl::Status NumericsCheck::Run(int64_t step, std::span<const NamedInput> inputs
   const std::set<std::string> names = NamesOfAll(all);
   if (names.empty()) return absl::OkStatus();
   RETURN_IF_ERROR(WriteStates(*loaded_.executor, before_));
-  ASSIGN_OR_RETURN(const std::optional<NonFinite> found, FindNonFinite(loaded_, inputs, communicator_));
+  ASSIGN_OR_RETURN(const std::optional<NonFinite> found, FindNonFinite(loaded_, inputs, communicator_, &names));
   ErrorStream error = FailedPrecondition() << "check_numerics: ";
   if (found) return error << found->ToString(step) << "\nThe states are those before this step.";
   const std::set<std::string> known = intended_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "core/op_def.h"
+
 namespace lockstep {
 namespace {
 
@@ -11,6 +13,14 @@ std::string OpOf(const StepInfo& step) {
   const size_t dot = step.name.find('.');
   if (dot == std::string::npos) return step.name;
   return step.collective ? step.name.substr(0, dot) : step.name.substr(dot + 1);
+}
+
+// True if each element of the one result depends on the elements at its place in the operands, and in memory, too.
+bool IsElementwise(const StepInfo& step) {
+  const OpDef* const op = FindOp(OpOf(step));
+  const auto is_dense = [](const StepOperand& operand) { return operand.layout.empty(); };
+  return op != nullptr && op->has_trait(kElementwise) && step.writes.size() == 1 && is_dense(step.writes[0]) &&
+         std::all_of(step.reads.begin(), step.reads.end(), is_dense);
 }
 
 bool IsOdd(const NonFinite::Operand& operand) { return !operand.counts.is_finite(); }
@@ -27,13 +37,17 @@ absl::Status ValueTrace::Before(const StepInfo& step, size_t number, const StepC
   Values& values = values_[number];
   StepFacts& facts = facts_[number];
   facts.is_constant = true;
+  elements_.clear();
   for (const StepOperand& read : step.reads) {
-    ASSIGN_OR_RETURN(const ElementCounts counts, Look(read, context));
+    ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, BytesOf(read, context));
+    const ElementCounts counts = CountElements(read.dtype, bytes.data(), bytes.size());
     const int32_t from = OriginOf(read.slice);
     values.operands.push_back({read.name, counts});
     values.from.push_back(from);
-    if (!counts.is_finite())
+    if (!counts.is_finite()) {
       wrong_.push_back({static_cast<int32_t>(number), from, counts.nans > 0, counts.infinities > 0});
+      if (IsElementwise(step)) elements_.push_back(NonFiniteElements(read.dtype, bytes.data(), bytes.size()));
+    }
     const bool is_constant = from == kFromProgram || (from >= 0 && facts_[static_cast<size_t>(from)].is_constant);
     facts.is_constant = facts.is_constant && is_constant;
   }
@@ -45,12 +59,34 @@ absl::Status ValueTrace::After(const StepInfo& step, size_t number, const StepCo
   if (step.kind == StepKind::kStart) return absl::OkStatus();
   if (step.kind == StepKind::kWait) TakeOver(starts_[step.collective->id], number);
   for (const StepOperand& write : step.writes) {
-    ASSIGN_OR_RETURN(const ElementCounts counts, Look(write, context));
+    ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, BytesOf(write, context));
+    const ElementCounts counts = CountElements(write.dtype, bytes.data(), bytes.size());
     values_[number].results.push_back({write.name, counts});
     facts_[number].has_nan = facts_[number].has_nan || counts.nans > 0;
     facts_[number].has_infinity = facts_[number].has_infinity || counts.infinities > 0;
     written_[{write.slice.buffer, write.slice.offset}] = {static_cast<int32_t>(number), write.slice.bytes, counts};
   }
+  return elements_.empty() ? absl::OkStatus() : CompareElements(step, number, context);
+}
+
+// Removes operands of an elementwise step that have no element in common with what is not finite in its result.
+absl::Status ValueTrace::CompareElements(const StepInfo& step, size_t number, const StepContext& context) {
+  ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, BytesOf(step.writes[0], context));
+  const std::vector<bool> result = NonFiniteElements(step.writes[0].dtype, bytes.data(), bytes.size());
+  std::vector<bool> explained(result.size());
+  std::vector<WrongOperand> kept;
+  for (size_t i = 0; i < elements_.size(); ++i) {
+    bool is_cause = elements_[i].size() != result.size();  // a number for all elements
+    for (size_t j = 0; j < result.size(); ++j) {
+      const bool has = result[j] && (elements_[i].size() != result.size() || elements_[i][j]);
+      is_cause = is_cause || has;
+      explained[j] = explained[j] || has;
+    }
+    if (is_cause) kept.push_back(wrong_[wrong_.size() - elements_.size() + i]);
+  }
+  wrong_.resize(wrong_.size() - elements_.size());
+  wrong_.insert(wrong_.end(), kept.begin(), kept.end());
+  facts_[number].made_here = explained != result;
   return absl::OkStatus();
 }
 
@@ -129,14 +165,14 @@ int32_t ValueTrace::OriginOf(const BufferSlice& slice) const {
   return buffer.kind == BufferKind::kInput ? kFromInput : kFromProgram;
 }
 
-absl::StatusOr<ElementCounts> ValueTrace::Look(const StepOperand& operand, const StepContext& context) {
-  const std::byte* data = context.data(operand.slice);
+absl::StatusOr<std::span<const std::byte>> ValueTrace::BytesOf(const StepOperand& operand, const StepContext& context) {
+  const std::byte* const data = context.data(operand.slice);
   const size_t bytes = data == nullptr ? 0 : operand.slice.bytes;
-  if (!IsFloat(operand.dtype) || context.device().is_host()) return CountElements(operand.dtype, data, bytes);
+  if (!IsFloat(operand.dtype) || context.device().is_host()) return std::span(data, bytes);
   copy_.resize(bytes);
   RETURN_IF_ERROR(context.device().CopyToHost(copy_.data(), data, bytes));
   RETURN_IF_ERROR(context.device().Synchronize());
-  return CountElements(operand.dtype, copy_.data(), bytes);
+  return std::span<const std::byte>(copy_);
 }
 
 }  // namespace lockstep

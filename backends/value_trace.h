@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,11 +28,12 @@ inline constexpr int32_t kFromProgram = -3;  // a constant or a setting
 struct StepFacts {
   bool has_nan = false, has_infinity = false;  // some result
   bool is_constant = false;                    // computed from constants and settings alone
+  bool made_here = false;                      // some element of an elementwise op, whose operands there are finite
 
   bool is_finite() const { return !has_nan && !has_infinity; }
 };
 
-// An operand with a NaN or an infinity.
+// An operand with a NaN or an infinity. Of an elementwise op, only if the result has one at the same element.
 struct WrongOperand {
   int32_t step = 0, from = kFromProgram;
   bool has_nan = false, has_infinity = false;
@@ -75,16 +77,20 @@ class ValueTrace final : public StepObserver {
   };
   using Place = std::pair<int32_t, uint64_t>;  // buffer and offset
 
+  absl::Status CompareElements(const StepInfo& step, size_t number, const StepContext& context);
   int32_t OriginOf(const BufferSlice& slice) const;
   void TakeOver(size_t start, size_t wait);
   const std::vector<StepOperand>& ReadsOf(size_t number) const;
-  absl::StatusOr<ElementCounts> Look(const StepOperand& operand, const StepContext& context);
+  // Returns the bytes of a value in host memory, valid until the next call.
+  absl::StatusOr<std::span<const std::byte>> BytesOf(const StepOperand& operand, const StepContext& context);
 
   const Executable& executable_;
   std::set<std::string> updated_;  // the states that the program updates
   std::vector<StepFacts> facts_;
   std::vector<WrongOperand> wrong_;
   std::vector<Values> values_;        // by step
+  // By wrong operand of the present step, if that is elementwise: the elements that are not finite.
+  std::vector<std::vector<bool>> elements_;
   std::map<int, size_t> starts_;      // by collective
   std::map<Place, Written> written_;  // the last value at each place
   std::vector<std::byte> copy_;       // of a value on a device

@@ -267,7 +267,7 @@ nb::object FindNaN(LoadedExecutable& self, const nb::args& args, const nb::kwarg
     ReleasedGil released;
     const ExclusiveUse use(self.communicator->in_use());
     if (!use.ok()) ThrowIfError(use.Error("find_nan: the communicator"));
-    found = FindNonFinite(self, arguments.inputs, *self.communicator, SkippedSteps::kSearched);
+    found = FindNonFinite(self, arguments.inputs, *self.communicator);
   }
   ThrowIfError(found.status());
   if (!*found) return nb::none();

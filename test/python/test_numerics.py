@@ -454,6 +454,137 @@ def test_a_wrong_step_is_an_error_and_is_undone(n: int, optimize: bool) -> None:
     assert "net:/log" in str(errors[0]) and "The states are those before this step." in str(errors[0])
 
 
+@pytest.mark.parametrize(
+    ("options", "of_step"),
+    [
+        ({"wire": "bf16"}, {}),
+        ({"wire": "int8"}, {}),
+        ({"shard_optimizer": True}, {}),
+        ({"shared_weights": True}, {}),
+        ({"virtual_ranks": 4}, {}),
+        ({"mesh": {"data": 1, "model": 2}, "split": {"w": {"model": 0}}}, {}),
+        ({}, {"accumulate": 2}),
+        ({}, {"uneven": True}),
+        ({}, {"frozen": ["w"]}),
+        ({}, {"precision": "bf16"}),
+        ({}, {"clip": ls.clip.global_norm(1.0), "average": lambda step: 0.9}),
+    ],
+    ids=str,
+)
+def test_a_wrong_step_is_undone_in_other_programs(options: dict[str, Any], of_step: dict[str, Any]) -> None:
+    count = 24
+    step = training(NET.replace("[12", f"[{count}"), ls.optim.Adam(0.01), **of_step)
+
+    def inputs(world: ls.Communicator, row: int | None = None) -> dict[str, np.ndarray]:
+        if "mesh" in options:  # both ranks have all rows
+            world = ls.Communicator.single()
+        x, target = np.full((count, 4), 0.5, np.float32), np.zeros((count, 2), np.float32)
+        if row is not None:
+            x[row] = -1
+        return {"x": rows_of(world, x), "target": rows_of(world, target)}
+
+    def body(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(step, world=world, threads=1, check_numerics=True, **options))
+        exe(**inputs(world))
+        before = states(exe)
+        with pytest.raises(ls.Error) as error:
+            exe(**inputs(world, count - 1))
+        undone = states(exe) == before
+        exe(**inputs(world))
+        return str(error.value), undone, states(exe)
+
+    def without(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(step, world=world, threads=1, **options))
+        for _ in range(2):
+            exe(**inputs(world))
+        return states(exe)
+
+    found = run_in_threads(2, body)
+    assert not isinstance(found[0], Exception), found
+    plain = run_in_threads(2, without)
+    for rank, (error, undone, after) in enumerate(found):
+        of_all_rows = "mesh" in options
+        assert f"check_numerics: step 1, rank {0 if of_all_rows else 1}: log makes " in error and "net:/log" in error
+        assert undone
+        assert after == plain[rank]
+
+
+def test_an_overflow_of_the_learning_rate_that_is_set_is_named() -> None:
+    """Only with the rate that was set later, and not with that of the compilation, does the update overflow."""
+
+    def body(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(training(), world=world, threads=1))
+        none = ls.find_nan(exe, **batch(world))
+        exe.set(**{"optimizer/learning_rate": 3e38})
+        found = ls.find_nan(exe, **batch(world))
+        exe.set(**{"optimizer/learning_rate": lambda step: 1e-3 if step == 0 else 3e38})
+        scheduled = ls.find_nan(exe, **batch(world))
+        exe(**batch(world))
+        return none, found, scheduled, ls.find_nan(exe, **batch(world))
+
+    for none, found, scheduled, later in run_in_threads(2, body):
+        assert none is None and scheduled is None
+        assert found.layer.startswith("optimizer of") and (found.rank, found.step) == (0, 0), found
+        assert found.value.infinities > 0 and all(each.infinities == 0 for each in found.operands)
+        assert later.layer.startswith("optimizer of") and later.step == 1
+
+
+def test_frozen_states_in_memory_that_is_not_writable() -> None:
+    exe = with_states(ls.compile(training(frozen=["w"]), threads=1, check_numerics=True))
+    w = np.ones((4, 3), np.float32)
+    w.setflags(write=False)
+    exe.bind(states={"w": w})
+    world = ls.Communicator.single()
+    exe(**batch(world))
+    before = states(exe)
+    with pytest.raises(ls.Error, match="rank 0: log makes"):
+        exe(**batch(world, 0))
+    assert states(exe) == before
+    exe(**batch(world))
+
+
+def test_a_state_that_is_infinite_before_and_after_is_no_error() -> None:
+    """The largest value so far, which is -inf in a channel that has had none."""
+    text = '''graph @net(%x: f32[12] split(0), state %m: f32[12]) -> (y: f32[12], %m: f32[12]) {
+  %n = max %m, %x : f32[12] @"net:/max"
+  %y = exp %n : f32[12] @"net:/exp"
+  return %y, %n
+}
+'''
+    exe = ls.compile(ls.parse(text), threads=1, check_numerics=True)
+    exe.state["m"] = np.full(12, -np.inf, np.float32)
+    x = np.full(12, -np.inf, np.float32)
+    x[3] = 1
+    for _ in range(2):
+        exe(x=x)
+    assert np.isinf(exe.state["m"]).sum() == 11
+    x[4] = 100
+    with pytest.raises(ls.Error, match="exp makes %y: 1 infinite of 12, the others 0.0 to 2.71828, at net:/exp"):
+        exe(x=x)
+    assert exe.state["m"][4] == -np.inf
+    found = ls.find_nan(exe, x=np.where(x == 100, np.nan, x))
+    assert found is not None and (found.op, found.value.name) == ("input", "x")
+
+
+@pytest.mark.parametrize("op", ["log", "exp"], ids=["NaN", "infinity"])
+def test_the_element_tells_which_operand_is_the_cause(op: str) -> None:
+    """`select` takes the first half from a value that is wrong in the second, and the second from the cause."""
+    exe = ls.compile(
+        graph_of(
+            CLAMPED + '  %k = constant {value=dense<bool[12]: true, true, true, true, true, true, false, false, false, false, false, false>}'
+            f' : bool[12]\n  %s = neg %x : f32[12]\n  %d = {op} %x : f32[12] @"/dropped"\n'
+            f'  %l = {op} %s : f32[12] @"/cause"\n  %y = select %k, %d, %l : f32[12] @"/select"'
+        ),
+        threads=1,
+    )
+    bad, fine = (-1, 1) if op == "log" else (100, -100)
+    x = np.repeat(np.float32([fine, bad]), 6)  # %d is wrong in the second half, and %l in the first
+    assert ls.find_nan(exe, x=x) is None
+    x[6] = -bad
+    found = ls.find_nan(exe, x=x)
+    assert found is not None and (found.op, found.layer) == (op, "/cause"), found
+
+
 def test_a_nan_that_reaches_only_a_state_is_an_error() -> None:
     """The gradient of sqrt at 0 is infinite; the loss is finite."""
     exe = with_states(ls.compile(training(NET.replace("log", "sqrt")), threads=1, check_numerics=True))
