@@ -315,16 +315,14 @@ std::string NonFinite::ToString(int64_t step) const {
 }
 
 absl::StatusOr<std::optional<NonFinite>> FindNonFinite(LoadedProgram& loaded, std::span<const NamedInput> inputs,
-                                                       Communicator& communicator,
-                                                       const std::set<std::string>* names) {
-  RETURN_IF_ERROR(CheckIsPossible(loaded));
-  RETURN_IF_ERROR(loaded.executor->CheckUsable());
+                                                       Communicator& communicator, const std::set<std::string>* names) {
+  RETURN_IF_ERROR(CheckIsPossible(loaded));  // asynchronous workers would wait for nobody
+  RETURN_IF_ERROR(AgreeOnSuccess(communicator, "find_nan", loaded.executor->CheckUsable()));
   const LoadOptions options = ForOneRun(loaded.options);
   ASSIGN_OR_RETURN(Traced plain, Trace(loaded, WithoutLoops(loaded.graph), WithoutOptimization(options), inputs,
                                        communicator, names, {}));
   if (plain.found) return plain.found;
-  ASSIGN_OR_RETURN(Traced optimized,
-                   Trace(loaded, loaded.graph, options, inputs, communicator, names, plain.ends));
+  ASSIGN_OR_RETURN(Traced optimized, Trace(loaded, loaded.graph, options, inputs, communicator, names, plain.ends));
   if (optimized.found) optimized.found->only_optimized = true;
   return optimized.found;
 }

@@ -88,7 +88,7 @@ class ValueTrace final : public StepObserver {
   std::set<std::string> updated_;  // the states that the program updates
   std::vector<StepFacts> facts_;
   std::vector<WrongOperand> wrong_;
-  std::vector<Values> values_;        // by step
+  std::vector<Values> values_;  // by step
   // By wrong operand of the present step, if that is elementwise: the elements that are not finite.
   std::vector<std::vector<bool>> elements_;
   std::map<int, size_t> starts_;      // by collective

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import lockstep as ls
-from ranks import mpirun, run_in_threads
+from cases import CASES
+from ranks import errors_of, mpirun, run_in_threads
 
 HERE = Path(__file__).parent
 ROWS = 12  # of all ranks
@@ -545,12 +546,12 @@ def test_frozen_states_in_memory_that_is_not_writable() -> None:
 
 def test_a_state_that_is_infinite_before_and_after_is_no_error() -> None:
     """The largest value so far, which is -inf in a channel that has had none."""
-    text = '''graph @net(%x: f32[12] split(0), state %m: f32[12]) -> (y: f32[12], %m: f32[12]) {
+    text = """graph @net(%x: f32[12] split(0), state %m: f32[12]) -> (y: f32[12], %m: f32[12]) {
   %n = max %m, %x : f32[12] @"net:/max"
   %y = exp %n : f32[12] @"net:/exp"
   return %y, %n
 }
-'''
+"""
     exe = ls.compile(ls.parse(text), threads=1, check_numerics=True)
     exe.state["m"] = np.full(12, -np.inf, np.float32)
     x = np.full(12, -np.inf, np.float32)
@@ -571,7 +572,8 @@ def test_the_element_tells_which_operand_is_the_cause(op: str) -> None:
     """`select` takes the first half from a value that is wrong in the second, and the second from the cause."""
     exe = ls.compile(
         graph_of(
-            CLAMPED + '  %k = constant {value=dense<bool[12]: true, true, true, true, true, true, false, false, false, false, false, false>}'
+            CLAMPED
+            + "  %k = constant {value=dense<bool[12]: true, true, true, true, true, true, false, false, false, false, false, false>}"
             f' : bool[12]\n  %s = neg %x : f32[12]\n  %d = {op} %x : f32[12] @"/dropped"\n'
             f'  %l = {op} %s : f32[12] @"/cause"\n  %y = select %k, %d, %l : f32[12] @"/select"'
         ),
@@ -608,6 +610,57 @@ def test_steps_that_a_loss_scale_skips_are_no_errors() -> None:
         scales.append(float(exe.state["loss_scale/scale"]))
         updated += exe.state["w"].tobytes() != before
     assert scales[0] < 65536 and updated > 0, (scales, updated)
+
+
+def test_running_statistics_of_a_step_that_a_loss_scale_skips() -> None:
+    """A skipped step updates no weight, but the running statistics: they must stay finite."""
+    case = CASES[2]
+    model = ls.load_onnx(case.model, dims={"batch": 32})
+    loss = ls.loss.softmax_cross_entropy("logits", "label")
+    exe = ls.compile(ls.train_step(model, loss, ls.optim.SGD(0.1), precision="f16"), threads=1, check_numerics=True)
+    x, label = (array[:32] for array in case.data())
+    exe.state["loss_scale/scale"] = np.float32(1e30)  # every gradient overflows
+    before = {name: np.array(exe.state[name]) for name in exe.state}
+    found = ls.find_nan(exe, **{case.input: x, "label": label})
+    assert found is not None and found.value.nans + found.value.infinities > 0
+    exe(**{case.input: x, "label": label})
+    changed = {name for name in exe.state if not np.array_equal(before[name], exe.state[name])}
+    statistics = {name for name in exe.state if "mean" in name or "var" in name}
+    assert statistics and statistics <= changed, changed
+    assert changed - statistics <= {"loss_scale/scale", "loss_scale/good_steps"}, changed
+
+    before = {name: np.array(exe.state[name]) for name in exe.state}
+    x = x.copy()
+    x[3] = 1e5  # more than f16 holds
+    with pytest.raises(ls.Error, match="check_numerics: step 1, rank 0: ") as error:
+        exe(**{case.input: x, "label": label})
+    assert "convert makes" in str(error.value) and "infinite of" in str(error.value), error.value
+    assert all(np.array_equal(before[name], exe.state[name]) for name in exe.state)
+
+
+def test_fit_stops_at_a_wrong_step(caplog: pytest.LogCaptureFixture) -> None:
+    def body(world: ls.Communicator, **options: Any) -> Any:
+        trainer = ls.Trainer(ls.parse(NET), LOSS, ls.optim.SGD(0.1), kvstore=world, threads=1, **options)
+        with_states(trainer.executable)
+        x = np.full((4 * ROWS, 4), 0.5, np.float32)
+        x[2] = -1
+        return trainer.fit((x, np.zeros((4 * ROWS, 2), np.float32)), epochs=1, progress=False)
+
+    errors = run_in_threads(2, lambda world: body(world, check_numerics=True))
+    assert all(isinstance(error, ls.Error) and "log makes %b: 3 NaN of 18" in str(error) for error in errors), errors
+    with caplog.at_level(logging.WARNING, "lockstep"):
+        results = run_in_threads(2, body)
+    assert all(np.isnan(result[0]["loss"]) for result in results), results
+    assert len([record for record in caplog.records if "the loss of step" in record.getMessage()]) == 1
+
+
+def test_a_rank_that_calls_it_alone() -> None:
+    def body(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(training(), world=world, threads=1))
+        return exe(**batch(world)) if world.rank == 0 else ls.find_nan(exe, **batch(world))
+
+    for message in errors_of(2, body):
+        assert "rank 1 on host" in message and "`find_nan`" in message
 
 
 def test_an_intended_infinity_is_no_error() -> None:
