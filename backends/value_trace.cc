@@ -43,9 +43,9 @@ absl::Status ValueTrace::Before(const StepInfo& step, size_t number, const StepC
     const ElementCounts counts = CountElements(read.dtype, bytes.data(), bytes.size());
     const int32_t from = OriginOf(read.slice);
     values.operands.push_back({read.name, counts});
-    values.from.push_back(from);
     if (!counts.is_finite()) {
-      wrong_.push_back({static_cast<int32_t>(number), from, counts.nans > 0, counts.infinities > 0});
+      const auto operand = static_cast<int32_t>(values.operands.size()) - 1;
+      wrong_.push_back({static_cast<int32_t>(number), operand, from, counts.nans > 0, counts.infinities > 0});
       if (IsElementwise(step)) elements_.push_back(NonFiniteElements(read.dtype, bytes.data(), bytes.size()));
     }
     const bool is_constant = from == kFromProgram || (from >= 0 && facts_[static_cast<size_t>(from)].is_constant);
@@ -115,18 +115,18 @@ NonFinite ValueTrace::Describe(size_t number) const {
 }
 
 NonFinite ValueTrace::DescribeGiven(size_t number) const {
-  const Values& values = values_[number];
   NonFinite found;
-  for (size_t i = 0; i < values.operands.size(); ++i) {
-    const NonFinite::Operand& operand = values.operands[i];
-    if (values.from[i] >= 0 || !IsOdd(operand)) continue;
-    if (operand.counts.nans == 0 && values.from[i] != kFromState) continue;  // an intended infinity
-    const Buffer& buffer = executable_.buffers[static_cast<size_t>(ReadsOf(number)[i].slice.buffer)];
-    const bool is_constant = values.from[i] == kFromProgram;
+  for (const WrongOperand& wrong : wrong_) {
+    const bool is_intended = !wrong.has_nan && wrong.from != kFromState;
+    if (wrong.step != static_cast<int32_t>(number) || wrong.from >= 0 || is_intended) continue;
+    const auto position = static_cast<size_t>(wrong.operand);
+    const NonFinite::Operand& operand = values_[number].operands[position];
+    const Buffer& buffer = executable_.buffers[static_cast<size_t>(ReadsOf(number)[position].slice.buffer)];
+    const bool is_constant = wrong.from == kFromProgram;
     found.op = buffer.kind == BufferKind::kState ? "state" : is_constant ? "constant" : "input";
     found.value = buffer.name.empty() ? operand.name : buffer.name;
     found.counts = operand.counts;
-    if (operand.counts.nans > 0) break;
+    if (wrong.has_nan) break;
   }
   return found;
 }

@@ -35,7 +35,8 @@ struct StepFacts {
 
 // An operand with a NaN or an infinity. Of an elementwise op, only if the result has one at the same element.
 struct WrongOperand {
-  int32_t step = 0, from = kFromProgram;
+  int32_t step = 0, operand = 0;  // its position among the reads
+  int32_t from = kFromProgram;
   bool has_nan = false, has_infinity = false;
 };
 
@@ -68,7 +69,6 @@ class ValueTrace final : public StepObserver {
  private:
   struct Values {
     std::vector<NonFinite::Operand> operands, results;
-    std::vector<int32_t> from;  // by operand
   };
   struct Written {
     int32_t step;

@@ -638,6 +638,20 @@ def test_running_statistics_of_a_step_that_a_loss_scale_skips() -> None:
     assert all(np.array_equal(before[name], exe.state[name]) for name in exe.state)
 
 
+def test_the_element_tells_which_input_is_the_cause() -> None:
+    """The first half of y is of x, and the second of z."""
+    signature = "%x: f32[12] split(0), %z: f32[12] split(0)"
+    mask = ", ".join(["true"] * 6 + ["false"] * 6)
+    lines = f"  %k = constant {{value=dense<bool[12]: {mask}>}} : bool[12]\n  %y = select %k, %x, %z : f32[12]"
+    exe = ls.compile(graph_of(lines, signature=signature), threads=1)
+    x, z = np.ones(12, np.float32), np.ones(12, np.float32)
+    x[8] = np.nan
+    assert ls.find_nan(exe, x=x, z=z) is None
+    z[9] = np.nan
+    found = ls.find_nan(exe, x=x, z=z)
+    assert found is not None and (found.op, found.value.name) == ("input", "z"), found
+
+
 def test_fit_stops_at_a_wrong_step(caplog: pytest.LogCaptureFixture) -> None:
     def body(world: ls.Communicator, **options: Any) -> Any:
         trainer = ls.Trainer(ls.parse(NET), LOSS, ls.optim.SGD(0.1), kvstore=world, threads=1, **options)
