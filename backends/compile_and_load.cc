@@ -70,9 +70,9 @@ absl::Status Load(LoadedProgram& loaded, Executable executable, const std::map<s
 }
 
 // Resolves the options and compiles. Does not communicate.
-absl::StatusOr<Executable> ResolveAndCompile(const Graph& graph, const std::string& name, const Backend& backend,
-                                             LoadOptions& options, const Communicator& communicator) {
-  RETURN_IF_ERROR(Resolve(options, graph, name, communicator));
+absl::StatusOr<Executable> ResolveAndCompile(const Graph& graph, const Backend& backend, LoadOptions& options,
+                                             const Communicator& communicator) {
+  RETURN_IF_ERROR(Resolve(options, graph, std::string(backend.name()), communicator));
   return CompileFor(communicator, graph, backend, options);
 }
 
@@ -89,12 +89,8 @@ absl::Status Resolve(LoadOptions& options, const Graph& graph, const std::string
 }
 
 absl::StatusOr<LoadedProgram> CompileAndLoad(const Graph& graph, const std::map<std::string, Tensor>& values,
-                                             const std::string& backend_name, LoadOptions options,
-                                             Communicator& communicator) {
-  const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(backend_name);
-  absl::StatusOr<Executable> executable = backend.ok()
-                                              ? ResolveAndCompile(graph, backend_name, **backend, options, communicator)
-                                              : absl::StatusOr<Executable>(backend.status());
+                                             const Backend& backend, LoadOptions options, Communicator& communicator) {
+  absl::StatusOr<Executable> executable = ResolveAndCompile(graph, backend, options, communicator);
   RETURN_IF_ERROR(AgreeOnSuccess(communicator, "compile", executable.status()));
   // Without this, ranks would detect that their programs differ, but not why.
   RETURN_IF_ERROR(AgreeOnText(communicator, "options of compile", options.ToString(),
@@ -102,15 +98,25 @@ absl::StatusOr<LoadedProgram> CompileAndLoad(const Graph& graph, const std::map<
   LoadedProgram loaded;
   loaded.strategy = options.ToString();
   loaded.graph = graph.Clone();
-  loaded.backend = backend_name;
+  loaded.backend = &backend;
   loaded.options = options;
-  RETURN_IF_ERROR(Load(loaded, *std::move(executable), values, **backend, options, communicator));
+  RETURN_IF_ERROR(Load(loaded, *std::move(executable), values, backend, options, communicator));
   const absl::Status replicas = CheckReplicas(*loaded.executor, communicator);
   if (replicas.code() == absl::StatusCode::kFailedPrecondition) {
     return FailedPrecondition() << replicas.message() << "; ranks that draw their weights need the same seed, such as "
                                 << "torch.manual_seed(), or the weights of rank 0: from_torch(..., world=world)";
   }
   RETURN_IF_ERROR(replicas);
+  return loaded;
+}
+
+absl::StatusOr<LoadedProgram> CompileAndLoad(const Graph& graph, const std::map<std::string, Tensor>& values,
+                                             const std::string& backend_name, LoadOptions options,
+                                             Communicator& communicator) {
+  absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(backend_name);
+  RETURN_IF_ERROR(AgreeOnSuccess(communicator, "compile", backend.status()));
+  ASSIGN_OR_RETURN(LoadedProgram loaded, CompileAndLoad(graph, values, **backend, std::move(options), communicator));
+  loaded.created = *std::move(backend);
   return loaded;
 }
 

@@ -33,10 +33,11 @@ struct LoadedProgram {
   std::unique_ptr<Communicator> alone;  // of this rank alone, if it has its own program; null if all ranks run one
   std::unique_ptr<Executor> executor;   // not null; destroyed first, and waits for runs in progress
   std::string strategy;                 // what the program was compiled with (backends/compile_options.h)
-  // The arguments of CompileAndLoad, with resolved options, to compile the program in another way.
+  // The arguments of CompileAndLoad, with resolved options, to compile the program again.
   Graph graph;
-  std::string backend;
   LoadOptions options;
+  const Backend* backend = nullptr;
+  std::unique_ptr<const Backend> created;  // the backend, if CompileAndLoad was given its name
 };
 
 // Fills in options that depend on the ranks. Returns an error for options that no rank could compile: numbers out of
@@ -53,5 +54,9 @@ absl::Status Resolve(LoadOptions& options, const Graph& graph, const std::string
 absl::StatusOr<LoadedProgram> CompileAndLoad(const Graph& graph, const std::map<std::string, Tensor>& values,
                                              const std::string& backend, LoadOptions options,
                                              Communicator& communicator);
+
+// The same with a backend that must outlive the program.
+absl::StatusOr<LoadedProgram> CompileAndLoad(const Graph& graph, const std::map<std::string, Tensor>& values,
+                                             const Backend& backend, LoadOptions options, Communicator& communicator);
 
 }  // namespace lockstep

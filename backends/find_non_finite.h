@@ -1,11 +1,13 @@
-// Finds the first op of a step that made a NaN or an infinity: the step is compiled again without optimization, runs
-// once on copies of the states, and the values of all ops are looked at. The given program and its states stay as they
-// are. Called for lockstep.find_nan, and after a step that compile(check_numerics=True) found wrong.
+// Finds the op that made a NaN or an infinity in a result or in the next value of a state: the step is compiled again
+// without optimization, runs once on copies of the states, and the values of all ops are looked at. The given program
+// and its states stay as they are. Called for lockstep.find_nan, and after a step that compile(check_numerics=True)
+// found wrong.
 
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,7 +18,7 @@
 
 namespace lockstep {
 
-// An op that made the first NaN or infinity, or an input or a state that had one.
+// An op that made a NaN or an infinity, or an input or a state that had one.
 struct NonFinite {
   struct Operand {
     std::string name;
@@ -29,9 +31,12 @@ struct NonFinite {
   int64_t rank = 0;
   ElementCounts counts;           // of the value on that rank
   std::vector<Operand> operands;  // on that rank; none of an input or a state
-  // The first op whose result is NaN, if the op above made only infinities, as "sub %7, at onnx:/norm": an infinity is
-  // an error only because of it. Empty if it is the op above, or if nothing is NaN.
+  // The op whose result is NaN, if the op above made only infinities, as "sub %7, at onnx:/norm". Empty if it is the op
+  // above, or if nothing is NaN.
   std::string becomes_nan;
+  // Set if the value is finite with optimize=False: only the program that was compiled has it.
+  bool only_optimized = false;
+  std::string fused;  // then, of a kernel of several ops: these, as "mul at /square, add at /sum"
 
   // Returns several lines: "step 12, rank 1: log makes %7: 3 NaN of 128, the others -4.6 to 0.0, at onnx:/head/Log",
   // its operands, and the op in which an infinity became NaN.
@@ -39,21 +44,27 @@ struct NonFinite {
 };
 
 // Runs the step once on `inputs`, this rank's, with the states and settings of `loaded`. Collective: all ranks call it,
-// and get the same answer. Returns nothing if all values are as they should be.
+// with equal names, and get the same answer. Returns nothing if all results and next states are as they should be.
 //
-// The op is found by these rules, in the order of the program and of ranks:
-//  * The first op whose result has a NaN, while none of its operands has one, made it. If a NaN came from an input or a
-//    state, this is named.
-//  * If an operand of this op was infinite, the op is named that made the infinity from finite operands. An infinity
-//    that was an input, a state or a constant, or was computed from constants alone, such as the mask of an attention,
-//    is intended.
-//  * Without any NaN, the first op that made an infinity from finite operands is named, if it is not computed from
-//    constants alone.
+// Starts from the results and next states that are not finite: those with these names, such as "result loss" or "state
+// w"; null: from all and, if a loss scale is used and these are finite, from the gradients that it found wrong. Follows
+// non-finite operands backwards, so a value that has no effect is never named:
+//  * A NaN leads to the operands with a NaN. The op that has none of these made it, or the input, state or constant
+//    that had one.
+//  * An infinity, also that among the operands of such an op, leads to the infinite operands. The op that has none of
+//    these made it, or a state that the program updates. An infinity that is another state, an input or a constant, or
+//    is computed from constants alone, is intended, such as the mask of an attention.
+//  * Of several causes, the first in the order of the program and then of ranks is named; one of a NaN before others.
+//  * An operand of an elementwise op counts only if it is not finite at an element at which the result is not.
 // A sum over ranks made a value only if the terms of all ranks were finite.
+//
+// If nothing is found, the program is compiled as `loaded` was, and runs once, too: a kernel may have made a value that
+// the ops one by one do not make.
 //
 // Errors: FailedPrecondition for parameter servers, which would update weights, and for stages, whose ranks run
 // different programs. Otherwise errors of CompileAndLoad and Executor::Run.
 absl::StatusOr<std::optional<NonFinite>> FindNonFinite(LoadedProgram& loaded, std::span<const NamedInput> inputs,
-                                                       Communicator& communicator);
+                                                       Communicator& communicator,
+                                                       const std::set<std::string>* names = nullptr);
 
 }  // namespace lockstep

@@ -79,9 +79,11 @@ std::vector<std::string> NamesOfStates(const Executor& executor) {
   return names;
 }
 
-// Returns true if all ranks have the same value.
-bool IsCommon(const ValueInfo& value) {
-  return std::all_of(value.placements.begin(), value.placements.end(),
+// Returns true if all ranks have the same value of this state.
+bool IsCommon(const Executor& executor, const std::string& name) {
+  const std::vector<ValueInfo>& states = executor.executable().states;
+  const auto state = std::find_if(states.begin(), states.end(), [&](const auto& each) { return each.name == name; });
+  return std::all_of(state->placements.begin(), state->placements.end(),
                      [](const auto& along) { return along.second.is_replicated(); });
 }
 
@@ -154,7 +156,7 @@ absl::StatusOr<HardwareCheck::Second*> HardwareCheck::SecondFor(int shift) {
   options.verify_hardware = options.check_every = 0;
   options.check_numerics = options.verify = options.profile = false;
   options.dump.clear();
-  ASSIGN_OR_RETURN(made->program, CompileAndLoad(loaded_.graph, {}, loaded_.backend, options, *made->communicator));
+  ASSIGN_OR_RETURN(made->program, CompileAndLoad(loaded_.graph, {}, *loaded_.backend, options, *made->communicator));
   second = std::move(made);
   return second.get();
 }
@@ -187,41 +189,40 @@ absl::StatusOr<std::vector<HardwareCheck::Hashes>> HardwareCheck::OfAll(const Ha
   return hashes;
 }
 
-absl::StatusOr<std::vector<HardwareCheck::Hashes>> HardwareCheck::Again(int shift, std::span<const NamedInput> inputs,
-                                                                        std::span<const NamedResult> results,
-                                                                        const CollectiveOutputs& outputs) {
-  ASSIGN_OR_RETURN(Second* const second, SecondFor(shift));
-  Executor& executor = *second->program.executor;
-  std::vector<std::byte> message;
-  for (const NamedInput& input : inputs) Append(message, input.tensor.data, input.tensor.type.num_bytes());
-  const std::vector<ValueInfo>& states = loaded_.executor->executable().states;
-  const auto is_sent = [&](const std::string& name) {
-    return !IsCommon(*std::find_if(states.begin(), states.end(), [&](const auto& each) { return each.name == name; }));
-  };
+std::vector<std::byte> HardwareCheck::OwnPart(std::span<const NamedInput> inputs,
+                                              const CollectiveOutputs& outputs) const {
+  std::vector<std::byte> part;
+  for (const NamedInput& input : inputs) Append(part, input.tensor.data, input.tensor.type.num_bytes());
   for (const auto& [name, value] : before_) {
-    if (is_sent(name)) Append(message, value.bytes(), value.num_bytes());
+    if (!IsCommon(*loaded_.executor, name)) Append(part, value.bytes(), value.num_bytes());
   }
-  for (const std::vector<std::byte>& output : outputs) Append(message, output.data(), output.size());
-  ASSIGN_OR_RETURN(message, Exchange(communicator_, shift, std::move(message)));
+  for (const std::vector<std::byte>& output : outputs) Append(part, output.data(), output.size());
+  return part;
+}
 
-  const std::byte* next = message.data();
+absl::StatusOr<std::vector<NamedInput>> HardwareCheck::Prepare(Second& second, std::span<const std::byte> part,
+                                                               std::span<const NamedInput> inputs,
+                                                               const CollectiveOutputs& outputs) {
+  const std::byte* next = part.data();
   const auto take = [&](size_t bytes) { return std::exchange(next, next + bytes); };
   std::vector<NamedInput> others;
   for (const NamedInput& input : inputs)
     others.push_back({input.name, {input.tensor.type, take(input.tensor.type.num_bytes())}});
   for (const auto& [name, value] : before_) {
-    const std::byte* const data = is_sent(name) ? take(value.num_bytes()) : value.bytes();
-    RETURN_IF_ERROR(executor.AssignState(name, {value.type(), data}));
+    const std::byte* const data = IsCommon(*loaded_.executor, name) ? value.bytes() : take(value.num_bytes());
+    RETURN_IF_ERROR(second.program.executor->AssignState(name, {value.type(), data}));
   }
-  second->outputs.clear();
+  second.outputs.clear();
   for (const std::vector<std::byte>& output : outputs) {
     const std::byte* const begin = take(output.size());
-    second->outputs.emplace_back(begin, begin + output.size());
+    second.outputs.emplace_back(begin, begin + output.size());
   }
-  for (const SettingInfo& setting : executor.executable().settings) {
-    ASSIGN_OR_RETURN(const double value, loaded_.executor->ReadSetting(setting.name));
-    RETURN_IF_ERROR(executor.Set(setting.name, value));
-  }
+  RETURN_IF_ERROR(CopySettings(*loaded_.executor, *second.program.executor));
+  return others;
+}
+
+absl::StatusOr<HardwareCheck::Hashes> HardwareCheck::HashesOf(Executor& executor, std::span<const NamedInput> inputs,
+                                                              std::span<const NamedResult> results) const {
   std::vector<Tensor> memory;
   std::vector<NamedResult> own;
   for (const NamedResult& result : results) memory.emplace_back(result.tensor.type);
@@ -231,10 +232,20 @@ absl::StatusOr<std::vector<HardwareCheck::Hashes>> HardwareCheck::Again(int shif
   {
     const Observation observation(executor, recorder);
     RETURN_IF_ERROR(observation.status());
-    RETURN_IF_ERROR(executor.Run(others, own));
+    RETURN_IF_ERROR(executor.Run(inputs, own));
   }
   RETURN_IF_ERROR(AddEnd(executor, own, recorder.hashes, recorder.labels));
-  return OfAll(recorder.hashes, shift);
+  return std::move(recorder.hashes);
+}
+
+absl::StatusOr<std::vector<HardwareCheck::Hashes>> HardwareCheck::Again(int shift, std::span<const NamedInput> inputs,
+                                                                        std::span<const NamedResult> results,
+                                                                        const CollectiveOutputs& outputs) {
+  ASSIGN_OR_RETURN(Second* const second, SecondFor(shift));
+  ASSIGN_OR_RETURN(const std::vector<std::byte> part, Exchange(communicator_, shift, OwnPart(inputs, outputs)));
+  ASSIGN_OR_RETURN(const std::vector<NamedInput> others, Prepare(*second, part, inputs, outputs));
+  ASSIGN_OR_RETURN(const Hashes hashes, HashesOf(*second->program.executor, others, results));
+  return OfAll(hashes, shift);
 }
 
 std::string HardwareCheck::NameOf(int rank) const {

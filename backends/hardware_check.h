@@ -64,6 +64,16 @@ class HardwareCheck {
   // Adds the hashes of the results and states after a run.
   static absl::Status AddEnd(Executor& executor, std::span<const NamedResult> results, Hashes& hashes,
                              std::vector<std::string>& labels);
+  // Returns what a rank needs to compute this rank's part: the inputs, the states that not all ranks have in common,
+  // and the outputs of collectives.
+  std::vector<std::byte> OwnPart(std::span<const NamedInput> inputs, const CollectiveOutputs& outputs) const;
+  // Gives a part of another rank to the executor that computes it. Returns its inputs, which borrow from `part`. What
+  // is in it has the types and sizes of `inputs` and `outputs`, this rank's own.
+  absl::StatusOr<std::vector<NamedInput>> Prepare(Second& second, std::span<const std::byte> part,
+                                                  std::span<const NamedInput> inputs, const CollectiveOutputs& outputs);
+  // Runs once. Returns the hashes.
+  absl::StatusOr<Hashes> HashesOf(Executor& executor, std::span<const NamedInput> inputs,
+                                  std::span<const NamedResult> results) const;
   // Computes the part of the rank `shift` before this one again. Returns the hashes of all ranks, by the rank whose
   // part it is.
   absl::StatusOr<std::vector<Hashes>> Again(int shift, std::span<const NamedInput> inputs,

@@ -30,10 +30,13 @@ std::set<std::string> NamesOfAll(const std::vector<std::string>& all) {
 
 }  // namespace
 
-void NumericsCheck::Look(const std::string& name, const TensorType& type, const void* data, std::string& wrong) const {
+void NumericsCheck::Look(const std::string& name, const TensorType& type, const void* data, const Tensor* before,
+                         std::string& wrong) const {
   const auto* bytes = static_cast<const std::byte*>(data);
   if (!IsFloat(type.dtype) || AllFinite(type.dtype, bytes, type.num_bytes())) return;
-  if (intended_.contains(name) && CountElements(type.dtype, bytes, type.num_bytes()).nans == 0) return;
+  const bool was_finite = before == nullptr || AllFinite(before->dtype(), before->bytes(), before->num_bytes());
+  const bool may_be_infinite = !was_finite || intended_.contains(name);
+  if (may_be_infinite && CountElements(type.dtype, bytes, type.num_bytes()).nans == 0) return;
   wrong += name + "\n";
 }
 
@@ -42,12 +45,12 @@ absl::StatusOr<std::string> NumericsCheck::WrongValues(std::span<const NamedResu
   if (HasNoRows(results)) return wrong;
   ASSIGN_OR_RETURN(const bool is_skipped, IsSkipped());
   for (size_t i = 0; i < results.size() && !is_skipped; ++i)
-    Look("result " + std::string(results[i].name), results[i].tensor.type, results[i].tensor.data, wrong);
+    Look("result " + std::string(results[i].name), results[i].tensor.type, results[i].tensor.data, nullptr, wrong);
   for (const auto& [name, before] : before_) {
     if (!IsFloat(before.dtype())) continue;
     if (after_.size() < before.num_bytes()) after_.resize(before.num_bytes());  // new memory would cost more
     RETURN_IF_ERROR(loaded_.executor->ReadState(name, {before.type(), after_.data()}));
-    Look("state " + name, before.type(), after_.data(), wrong);
+    Look("state " + name, before.type(), after_.data(), &before, wrong);
   }
   return wrong;
 }
@@ -73,14 +76,14 @@ absl::Status NumericsCheck::Run(int64_t step, std::span<const NamedInput> inputs
   const std::set<std::string> names = NamesOfAll(all);
   if (names.empty()) return absl::OkStatus();
   RETURN_IF_ERROR(WriteStates(*loaded_.executor, before_));
-  ASSIGN_OR_RETURN(const std::optional<NonFinite> found, FindNonFinite(loaded_, inputs, communicator_));
+  ASSIGN_OR_RETURN(const std::optional<NonFinite> found, FindNonFinite(loaded_, inputs, communicator_, &names));
   ErrorStream error = FailedPrecondition() << "check_numerics: ";
   if (found) return error << found->ToString(step) << "\nThe states are those before this step.";
   const std::set<std::string> known = intended_;
   intended_.insert(names.begin(), names.end());
   if (intended_ == known) {
     return error << "step " << step << ": " << *names.begin()
-                 << " is NaN, but not if it is compiled with optimize=False. The states are those before this step.";
+                 << " is NaN, but not when the step is computed again. The states are those before this step.";
   }
   return Run(step, inputs, results, run);  // a NaN is still an error then
 }

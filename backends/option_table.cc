@@ -274,10 +274,10 @@ True runs all passes. False runs only those that the program needs to run: no bu
 True allows that all ranks get the same inputs and compute the same. False: a graph that has no input or state split
 over several ranks is an error. Without a `world`, True allows that each process of a job trains a model of its own.)")),
       OfStrategy("bool", Bound("check_numerics", &O::check_numerics, R"(
-True makes a step that computes a NaN, or an infinity from finite numbers, an error on all ranks. It names the first
-such op with its layer, rank and step (docs/numerics.md), and the states are those before the step. Each step then
-copies the states that it updates, and reads them and its results. A step that a loss scale skips is no error. Excludes
-parameter servers and an axis "stage".)")),
+True makes a step an error on all ranks if a result or the next value of a state has a NaN, or an infinity that an op
+made from finite numbers. The error names this op with its layer, rank and step (docs/numerics.md), and the states are
+those before the step. Each step then copies the states that it updates, and reads them and its results. A step that a
+loss scale skips is no error. Excludes parameter servers and an axis "stage".)")),
       OfStrategy("int", Number("verify_hardware", &O::verify_hardware, 0, kAnyNumber, R"(
 Every `verify_hardware` steps, the next rank computes each rank's part of the step again, with a program and memory of
 its own. If a bit differs, it is an error on all ranks that names the host that computed wrongly, and the states are

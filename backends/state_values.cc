@@ -31,6 +31,10 @@ absl::Status CopyStates(Executor& from, Executor& to) {
     RETURN_IF_ERROR(from.ReadState(state.name, {value.type(), value.mutable_bytes()}));
     RETURN_IF_ERROR(to.AssignState(state.name, {value.type(), value.bytes()}));
   }
+  return CopySettings(from, to);
+}
+
+absl::Status CopySettings(Executor& from, Executor& to) {
   for (const SettingInfo& setting : to.executable().settings) {
     ASSIGN_OR_RETURN(const double value, from.ReadSetting(setting.name));
     RETURN_IF_ERROR(to.Set(setting.name, value));

@@ -25,4 +25,7 @@ absl::Status WriteStates(Executor& executor, const StateValues& values);
 // Assigns the states and settings of `to` the values that those with the same names and types have in `from`.
 absl::Status CopyStates(Executor& from, Executor& to);
 
+// Sets the settings of `to`, which are among those of `from`, to the same values.
+absl::Status CopySettings(Executor& from, Executor& to);
+
 }  // namespace lockstep

@@ -44,6 +44,25 @@ void Count(const std::byte* data, ElementCounts& counts) {
   }
 }
 
+template <typename T>
+std::vector<bool> Each(const std::byte* data, size_t bytes, T exponent) {
+  std::vector<bool> found(bytes / sizeof(T));
+  for (size_t i = 0; i < found.size(); ++i) found[i] = HasExponent<T>(data + i * sizeof(T), sizeof(T), exponent);
+  return found;
+}
+
+// Calls f with a value of the unsigned integer of the element's size: its bits of the exponent. Integers have none.
+template <typename F>
+auto WithExponent(DType dtype, F f) {
+  switch (dtype) {
+    case DType::kF64: return f(uint64_t{0x7ff0000000000000});
+    case DType::kF32: return f(uint32_t{0x7f800000});
+    case DType::kF16: return f(uint16_t{0x7c00});
+    case DType::kBF16: return f(uint16_t{0x7f80});
+    default: return decltype(f(uint8_t{0})){};
+  }
+}
+
 // Six digits of a number.
 std::string Rounded(double value) {
   char text[32];
@@ -66,14 +85,12 @@ ElementCounts CountElements(DType dtype, const std::byte* data, size_t bytes) {
   return counts;
 }
 
+std::vector<bool> NonFiniteElements(DType dtype, const std::byte* data, size_t bytes) {
+  return WithExponent(dtype, [&](auto exponent) { return Each(data, bytes, exponent); });
+}
+
 bool AllFinite(DType dtype, const std::byte* data, size_t bytes) {
-  switch (dtype) {
-    case DType::kF64: return !HasExponent<uint64_t>(data, bytes, 0x7ff0000000000000);
-    case DType::kF32: return !HasExponent<uint32_t>(data, bytes, 0x7f800000);
-    case DType::kF16: return !HasExponent<uint16_t>(data, bytes, 0x7c00);
-    case DType::kBF16: return !HasExponent<uint16_t>(data, bytes, 0x7f80);
-    default: return true;
-  }
+  return !WithExponent(dtype, [&](auto exponent) { return HasExponent(data, bytes, exponent); });
 }
 
 std::string ElementCounts::ToString() const {

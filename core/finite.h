@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/dtype.h"
 
@@ -21,6 +22,9 @@ struct ElementCounts {
 
 // Returns the counts of `bytes` bytes of elements. An integer is always finite, and its range is not computed.
 ElementCounts CountElements(DType dtype, const std::byte* data, size_t bytes);
+
+// Returns by element whether it is NaN or infinite. Not for integers.
+std::vector<bool> NonFiniteElements(DType dtype, const std::byte* data, size_t bytes);
 
 // Returns whether no element is NaN or infinite, at about the speed of memory.
 bool AllFinite(DType dtype, const std::byte* data, size_t bytes);

@@ -29,6 +29,12 @@ TEST_P(Finite, CountsNaNsAndInfinities) {
   EXPECT_EQ(counts.ToString(), "2 NaN and 2 infinite of 6, the others -2.0 to 1.0");
 }
 
+TEST_P(Finite, ElementsAreTold) {
+  const Tensor whole = Tensor::Of<double>(Shape({5}), {1, kNaN, -2, kInfinity, -kInfinity}).Converted(GetParam());
+  EXPECT_EQ(NonFiniteElements(whole.dtype(), whole.bytes(), whole.num_bytes()),
+            (std::vector<bool>{false, true, false, true, true}));
+}
+
 TEST_P(Finite, OneElementOfManyIsFound) {
   for (const double odd : {kNaN, kInfinity, -kInfinity}) {
     for (size_t at = 0; at < 67; at += 11) {

@@ -1,5 +1,5 @@
-// LoadedExecutable: the object behind lockstep.Executable. It is bound in two halves: calls and views
-// (executable_bindings.cc), and states and settings (state_bindings.cc).
+// LoadedExecutable: the object behind lockstep.Executable. It is bound in parts: calls (executable_bindings.cc), states
+// and settings (state_bindings.cc), and views (view_bindings.cc).
 
 #pragma once
 
@@ -63,6 +63,7 @@ using ExecutableClass = nb::class_<LoadedExecutable>;
 void BindSettings(ExecutableClass& executable);                     // step, settings, set
 void BindRecord(nb::module_& module, ExecutableClass& executable);  // report, and the record that other programs read
 void BindBinding(ExecutableClass& executable);                      // bind
+void BindViews(ExecutableClass& executable);                        // graph, steps, memory, profile, roofline, …
 void BindStates(ExecutableClass& executable);  // state, check_replicas, save, load, and a part of save_onnx
 
 }  // namespace lockstep::python

@@ -11,8 +11,6 @@
 namespace lockstep::passes {
 namespace {
 
-constexpr char kScalingSource[] = "loss scaling";
-
 // Returns a bool that is true if all elements are finite. Ranks with parts of x take the maximum of 0 or 1, not of x,
 // since not every library's maximum propagates NaN.
 Value AreFinite(Builder& b, Value x) {
@@ -45,7 +43,7 @@ absl::StatusOr<LossScaling> LossScaling::Add(Graph& graph) {
 }
 
 absl::Status LossScaling::MakeFactor() {
-  Builder b(*graph_, nullptr, kScalingSource);
+  Builder b(*graph_, nullptr, std::string(kLossScalingSource));
   const Value is_given = b.Op(
       "and", {b.Compare(scale_, b.SplatLike(0, scale_), "gt"), b.Compare(scale_, b.SplatLike(HUGE_VAL, scale_), "lt")});
   const Value least = b.SplatLike(kLeastLossScale, scale_);
@@ -54,14 +52,14 @@ absl::Status LossScaling::MakeFactor() {
 }
 
 absl::StatusOr<Value> LossScaling::FactorAs(DType dtype) {
-  Builder b(*graph_, nullptr, kScalingSource);
+  Builder b(*graph_, nullptr, std::string(kLossScalingSource));
   const Value factor = b.Convert(factor_, dtype);
   RETURN_IF_ERROR(b.status());
   return factor;
 }
 
 absl::Status LossScaling::Unscale(std::vector<Value>& gradients) {
-  Builder b(*graph_, nullptr, kScalingSource);
+  Builder b(*graph_, nullptr, std::string(kLossScalingSource));
   const Value by = b.Div(b.SplatLike(1, factor_), factor_);
   for (Value& gradient : gradients) {
     gradient = b.Mul(gradient, b.Broadcast(b.Convert(by, gradient.dtype()), gradient.shape(), {}));
@@ -82,7 +80,7 @@ absl::Status LossScaling::SetNext(Value state, Value next) {
 }
 
 absl::Status LossScaling::UpdateFactor() {
-  Builder b(*graph_, nullptr, kScalingSource);
+  Builder b(*graph_, nullptr, std::string(kLossScalingSource));
   const Value good_steps = b.AddScalar(good_steps_, 1);
   const Value is_due = b.Compare(b.Convert(good_steps, DType::kF64), interval_, "ge");
   const Value grown = b.Mul(factor_, b.Convert(growth_, DType::kF32));

@@ -21,6 +21,9 @@ inline constexpr std::string_view kLossScale = "loss_scale/scale";
 inline constexpr double kInitialLossScale = 65536;
 inline constexpr double kLeastLossScale = 0x1p-126;
 
+// The source of the ops that it adds, among which are the gradients divided by the factor.
+inline constexpr std::string_view kLossScalingSource = "loss scaling";
+
 class LossScaling {
  public:
   // Adds the states loss_scale/scale and loss_scale/good_steps, i64[], the number of steps since the factor last

@@ -1,6 +1,6 @@
-"""One rank of test_verify_hardware: writes the error of a step before which a bit changed in the memory of rank 1.
+"""One rank of test_verify_hardware: writes the error of a step before which a bit changed in the memory of a rank.
 
-mpi_verify_hardware.py FOLDER; the file is <folder>/<rank>.txt.
+mpi_verify_hardware.py FOLDER RANK; the file is <folder>/<rank>.txt.
 """
 
 import sys
@@ -10,4 +10,5 @@ import lockstep as ls
 from test_verify_hardware import with_a_flipped_bit
 
 world = ls.Communicator.mpi()
-(Path(sys.argv[1]) / f"{world.rank}.txt").write_text(with_a_flipped_bit(world, 1, verify_hardware=2))
+message = with_a_flipped_bit(world, int(sys.argv[2]), verify_hardware=2)
+(Path(sys.argv[1]) / f"{world.rank}.txt").write_text(message)

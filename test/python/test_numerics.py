@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import lockstep as ls
-from ranks import mpirun, run_in_threads
+from cases import CASES
+from ranks import errors_of, mpirun, run_in_threads
 
 HERE = Path(__file__).parent
 ROWS = 12  # of all ranks
@@ -220,6 +221,104 @@ def test_an_overflow_beside_a_mask_is_named(operands: str) -> None:
     assert found is not None and (found.op, found.layer, found.becomes_nan) == ("exp", "/exp", "add %y, at /add"), found
 
 
+# The exponential overflows, and the minimum of it and 1 is finite.
+CLAMPED = """  %e = exp %x : f32[12] @"/exp"
+  %o = constant {value=dense<f32[]: 1.0>} : f32[]
+  %p = broadcast %o {dims=[], shape=[12]} : f32[12]
+  %m = min %e, %p : f32[12] @"/min"
+"""
+
+
+def test_an_infinity_without_effect_is_not_named() -> None:
+    exe = ls.compile(graph_of(CLAMPED + '  %y = neg %m : f32[12] @"/neg"'), threads=1, check_numerics=True)
+    x = np.full(12, 100, np.float32)
+    assert ls.find_nan(exe, x=x) is None
+    assert (exe(x=x)["y"] == -1).all()
+
+
+@fused
+@pytest.mark.parametrize("op", ["log", "exp"], ids=["NaN", "infinity"])
+def test_an_infinity_without_effect_is_not_named_beside_a_cause(op: str, optimize: bool) -> None:
+    """The cause comes later in the program than the exponential."""
+    sign = "neg" if op == "log" else "abs"
+    lines = f'  %n = {sign} %x : f32[12] @"/sign"\n  %l = {op} %n : f32[12] @"/cause"\n'
+    exe = ls.compile(graph_of(CLAMPED + lines + '  %y = add %m, %l : f32[12] @"/add"'), threads=1, optimize=optimize)
+    found = ls.find_nan(exe, x=np.full(12, 100, np.float32))
+    assert found is not None and (found.op, found.layer, found.becomes_nan) == (op, "/cause", ""), found
+
+
+@fused
+def test_the_nan_of_a_state_is_traced_and_not_that_of_an_unused_value(optimize: bool) -> None:
+    """The loss is the mean of y; a NaN in a branch that `select` drops reaches neither it nor a gradient."""
+    text = """graph @net(%x: f32[12,4] split(0), state %w: f32[4,2], state %v: f32[4,2]) -> (y: f32[12,2]) {
+  %a = matmul %x, %w : f32[12,2] @"net:/fc1"
+  %l = log %a : f32[12,2] @"net:/dropped"
+  %z = constant {value=dense<f32[]: 0.0>} : f32[]
+  %zs = broadcast %z {dims=[], shape=[12,2]} : f32[12,2]
+  %is = compare %a, %zs {direction=gt} : bool[12,2] @"net:/compare"
+  %s = select %is, %l, %zs : f32[12,2] @"net:/select"
+  %b = matmul %x, %v : f32[12,2] @"net:/fc2"
+  %r = sqrt %b : f32[12,2] @"net:/sqrt"
+  %y = add %s, %r : f32[12,2] @"net:/add"
+  return %y
+}
+"""
+    exe = ls.compile(training(text), threads=1, optimize=optimize)
+    exe.state["w"] = np.full((4, 2), -1, np.float32)
+    exe.state["v"] = np.full((4, 2), -1, np.float32)
+    x, target = np.ones((12, 4), np.float32), np.zeros((12, 2), np.float32)
+    found = ls.find_nan(exe, x=x, target=target)
+    assert found is not None and (found.op, found.layer) == ("sqrt", "net:/sqrt"), found
+
+
+def test_a_sum_that_overflows_only_in_the_optimized_program() -> None:
+    """With `uneven`, the optimized program divides the gradient by the number of rows after summing it over ranks. Each
+    rank's sum is 2.4e38, and that of both is more than f32 holds.
+    """
+    text = """graph @net(%x: f32[12,1] split(0), state %w: f32[1,1]) -> (y: f32[12,1]) {
+  %y = matmul %x, %w : f32[12,1] @"net:/fc"
+  return %y
+}
+"""
+    step = ls.train_step(ls.parse(text), ls.loss.l1("y", "target"), ls.optim.SGD(1e-38), uneven=True)
+
+    def body(world: ls.Communicator, **options: Any) -> Any:
+        exe = ls.compile(step, world=world, threads=1, **options)
+        inputs = {"x": np.full((6, 1), 4e37, np.float32), "target": np.full((6, 1), -1, np.float32)}
+        found = ls.find_nan(exe, **inputs)
+        before = exe.state["w"].tobytes()
+        with pytest.raises(ls.Error) as error:
+            ls.compile(step, world=world, threads=1, check_numerics=True, **options)(**inputs)
+        assert exe.state["w"].tobytes() == before
+        return found, str(error.value)
+
+    for found, error in run_in_threads(2, body):
+        assert found.only_optimized and found.value.infinities == 1, found
+        assert found.op == "all_reduce" and all(each.infinities == 0 for each in found.operands), found
+        assert "only in the optimized program: with optimize=False it is finite" in str(found) and str(found) in error
+    found = run_in_threads(
+        2,
+        lambda world: ls.find_nan(
+            ls.compile(step, world=world, threads=1, optimize=False),
+            x=np.full((6, 1), 4e37, np.float32),
+            target=np.full((6, 1), -1, np.float32),
+        ),
+    )
+    assert found == [None, None]
+
+
+def test_the_gradient_that_a_loss_scale_found_is_named() -> None:
+    """The step is skipped, so nothing of it is infinite; find_nan names the op that overflowed all the same."""
+    exe = with_states(ls.compile(training(NET.replace("log", "exp"), precision="f16"), threads=1))
+    inputs = batch(ls.Communicator.single()) | {"target": np.full((ROWS, 2), 100, np.float32)}
+    found = ls.find_nan(exe, **inputs)
+    assert found is not None and found.value.infinities > 0 and "gradient of" in found.layer, found
+    assert all(each.infinities == each.nans == 0 for each in found.operands)
+    before = exe.state["w"].tobytes()
+    exe(**inputs)
+    assert exe.state["w"].tobytes() == before and float(exe.state["loss_scale/scale"]) == 32768
+
+
 def test_uneven_batches() -> None:
     """Rank 1 has one row, and it is the wrong one. The rows that are not there make no NaN."""
 
@@ -356,6 +455,138 @@ def test_a_wrong_step_is_an_error_and_is_undone(n: int, optimize: bool) -> None:
     assert "net:/log" in str(errors[0]) and "The states are those before this step." in str(errors[0])
 
 
+@pytest.mark.parametrize(
+    ("options", "of_step"),
+    [
+        ({"wire": "bf16"}, {}),
+        ({"wire": "int8"}, {}),
+        ({"shard_optimizer": True}, {}),
+        ({"shared_weights": True}, {}),
+        ({"virtual_ranks": 4}, {}),
+        ({"mesh": {"data": 1, "model": 2}, "split": {"w": {"model": 0}}}, {}),
+        ({}, {"accumulate": 2}),
+        ({}, {"uneven": True}),
+        ({}, {"frozen": ["w"]}),
+        ({}, {"precision": "bf16"}),
+        ({}, {"clip": ls.clip.global_norm(1.0), "average": lambda step: 0.9}),
+    ],
+    ids=str,
+)
+def test_a_wrong_step_is_undone_in_other_programs(options: dict[str, Any], of_step: dict[str, Any]) -> None:
+    count = 24
+    step = training(NET.replace("[12", f"[{count}"), ls.optim.Adam(0.01), **of_step)
+
+    def inputs(world: ls.Communicator, row: int | None = None) -> dict[str, np.ndarray]:
+        if "mesh" in options:  # both ranks have all rows
+            world = ls.Communicator.single()
+        x, target = np.full((count, 4), 0.5, np.float32), np.zeros((count, 2), np.float32)
+        if row is not None:
+            x[row] = -1
+        return {"x": rows_of(world, x), "target": rows_of(world, target)}
+
+    def body(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(step, world=world, threads=1, check_numerics=True, **options))
+        exe(**inputs(world))
+        before = states(exe)
+        with pytest.raises(ls.Error) as error:
+            exe(**inputs(world, count - 1))
+        undone = states(exe) == before
+        exe(**inputs(world))
+        return str(error.value), undone, states(exe)
+
+    def without(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(step, world=world, threads=1, **options))
+        for _ in range(2):
+            exe(**inputs(world))
+        return states(exe)
+
+    found = run_in_threads(2, body)
+    assert not isinstance(found[0], Exception), found
+    plain = run_in_threads(2, without)
+    for rank, (error, undone, after) in enumerate(found):
+        of_all_rows = "mesh" in options
+        assert f"check_numerics: step 1, rank {0 if of_all_rows else 1}: log makes " in error and "net:/log" in error
+        assert undone
+        assert after == plain[rank]
+
+
+def test_an_overflow_of_the_learning_rate_that_is_set_is_named() -> None:
+    """Only with the rate that was set later, and not with that of the compilation, does the update overflow."""
+
+    def body(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(training(), world=world, threads=1))
+        none = ls.find_nan(exe, **batch(world))
+        exe.set(**{"optimizer/learning_rate": 3e38})
+        found = ls.find_nan(exe, **batch(world))
+        exe.set(**{"optimizer/learning_rate": lambda step: 1e-3 if step == 0 else 3e38})
+        scheduled = ls.find_nan(exe, **batch(world))
+        exe(**batch(world))
+        return none, found, scheduled, ls.find_nan(exe, **batch(world))
+
+    for none, found, scheduled, later in run_in_threads(2, body):
+        assert none is None and scheduled is None
+        assert found.layer.startswith("optimizer of") and (found.rank, found.step) == (0, 0), found
+        assert found.value.infinities > 0 and all(each.infinities == 0 for each in found.operands)
+        assert later.layer.startswith("optimizer of") and later.step == 1
+
+
+def test_frozen_states_in_memory_that_is_not_writable() -> None:
+    exe = with_states(ls.compile(training(frozen=["w"]), threads=1, check_numerics=True))
+    w = np.ones((4, 3), np.float32)
+    w.setflags(write=False)
+    exe.bind(states={"w": w})
+    world = ls.Communicator.single()
+    exe(**batch(world))
+    before = states(exe)
+    with pytest.raises(ls.Error, match="rank 0: log makes"):
+        exe(**batch(world, 0))
+    assert states(exe) == before
+    exe(**batch(world))
+
+
+def test_a_state_that_is_infinite_before_and_after_is_no_error() -> None:
+    """The largest value so far, which is -inf in a channel that has had none."""
+    text = """graph @net(%x: f32[12] split(0), state %m: f32[12]) -> (y: f32[12], %m: f32[12]) {
+  %n = max %m, %x : f32[12] @"net:/max"
+  %y = exp %n : f32[12] @"net:/exp"
+  return %y, %n
+}
+"""
+    exe = ls.compile(ls.parse(text), threads=1, check_numerics=True)
+    exe.state["m"] = np.full(12, -np.inf, np.float32)
+    x = np.full(12, -np.inf, np.float32)
+    x[3] = 1
+    for _ in range(2):
+        exe(x=x)
+    assert np.isinf(exe.state["m"]).sum() == 11
+    x[4] = 100
+    with pytest.raises(ls.Error, match="exp makes %y: 1 infinite of 12, the others 0.0 to 2.71828, at net:/exp"):
+        exe(x=x)
+    assert exe.state["m"][4] == -np.inf
+    found = ls.find_nan(exe, x=np.where(x == 100, np.nan, x))
+    assert found is not None and (found.op, found.value.name) == ("input", "x")
+
+
+@pytest.mark.parametrize("op", ["log", "exp"], ids=["NaN", "infinity"])
+def test_the_element_tells_which_operand_is_the_cause(op: str) -> None:
+    """`select` takes the first half from a value that is wrong in the second, and the second from the cause."""
+    exe = ls.compile(
+        graph_of(
+            CLAMPED
+            + "  %k = constant {value=dense<bool[12]: true, true, true, true, true, true, false, false, false, false, false, false>}"
+            f' : bool[12]\n  %s = neg %x : f32[12]\n  %d = {op} %x : f32[12] @"/dropped"\n'
+            f'  %l = {op} %s : f32[12] @"/cause"\n  %y = select %k, %d, %l : f32[12] @"/select"'
+        ),
+        threads=1,
+    )
+    bad, fine = (-1, 1) if op == "log" else (100, -100)
+    x = np.repeat(np.float32([fine, bad]), 6)  # %d is wrong in the second half, and %l in the first
+    assert ls.find_nan(exe, x=x) is None
+    x[6] = -bad
+    found = ls.find_nan(exe, x=x)
+    assert found is not None and (found.op, found.layer) == (op, "/cause"), found
+
+
 def test_a_nan_that_reaches_only_a_state_is_an_error() -> None:
     """The gradient of sqrt at 0 is infinite; the loss is finite."""
     exe = with_states(ls.compile(training(NET.replace("log", "sqrt")), threads=1, check_numerics=True))
@@ -379,6 +610,71 @@ def test_steps_that_a_loss_scale_skips_are_no_errors() -> None:
         scales.append(float(exe.state["loss_scale/scale"]))
         updated += exe.state["w"].tobytes() != before
     assert scales[0] < 65536 and updated > 0, (scales, updated)
+
+
+def test_running_statistics_of_a_step_that_a_loss_scale_skips() -> None:
+    """A skipped step updates no weight, but the running statistics: they must stay finite."""
+    case = CASES[2]
+    model = ls.load_onnx(case.model, dims={"batch": 32})
+    loss = ls.loss.softmax_cross_entropy("logits", "label")
+    exe = ls.compile(ls.train_step(model, loss, ls.optim.SGD(0.1), precision="f16"), threads=1, check_numerics=True)
+    x, label = (array[:32] for array in case.data())
+    exe.state["loss_scale/scale"] = np.float32(1e30)  # every gradient overflows
+    before = {name: np.array(exe.state[name]) for name in exe.state}
+    found = ls.find_nan(exe, **{case.input: x, "label": label})
+    assert found is not None and found.value.nans + found.value.infinities > 0
+    exe(**{case.input: x, "label": label})
+    changed = {name for name in exe.state if not np.array_equal(before[name], exe.state[name])}
+    statistics = {name for name in exe.state if "mean" in name or "var" in name}
+    assert statistics and statistics <= changed, changed
+    assert changed - statistics <= {"loss_scale/scale", "loss_scale/good_steps"}, changed
+
+    before = {name: np.array(exe.state[name]) for name in exe.state}
+    x = x.copy()
+    x[3] = 1e5  # more than f16 holds
+    with pytest.raises(ls.Error, match="check_numerics: step 1, rank 0: ") as error:
+        exe(**{case.input: x, "label": label})
+    assert "convert makes" in str(error.value) and "infinite of" in str(error.value), error.value
+    assert all(np.array_equal(before[name], exe.state[name]) for name in exe.state)
+
+
+def test_the_element_tells_which_input_is_the_cause() -> None:
+    """The first half of y is of x, and the second of z."""
+    signature = "%x: f32[12] split(0), %z: f32[12] split(0)"
+    mask = ", ".join(["true"] * 6 + ["false"] * 6)
+    lines = f"  %k = constant {{value=dense<bool[12]: {mask}>}} : bool[12]\n  %y = select %k, %x, %z : f32[12]"
+    exe = ls.compile(graph_of(lines, signature=signature), threads=1)
+    x, z = np.ones(12, np.float32), np.ones(12, np.float32)
+    x[8] = np.nan
+    assert ls.find_nan(exe, x=x, z=z) is None
+    z[9] = np.nan
+    found = ls.find_nan(exe, x=x, z=z)
+    assert found is not None and (found.op, found.value.name) == ("input", "z"), found
+
+
+def test_fit_stops_at_a_wrong_step(caplog: pytest.LogCaptureFixture) -> None:
+    def body(world: ls.Communicator, **options: Any) -> Any:
+        trainer = ls.Trainer(ls.parse(NET), LOSS, ls.optim.SGD(0.1), kvstore=world, threads=1, **options)
+        with_states(trainer.executable)
+        x = np.full((4 * ROWS, 4), 0.5, np.float32)
+        x[2] = -1
+        return trainer.fit((x, np.zeros((4 * ROWS, 2), np.float32)), epochs=1, progress=False)
+
+    errors = run_in_threads(2, lambda world: body(world, check_numerics=True))
+    assert all(isinstance(error, ls.Error) and "log makes %b: 3 NaN of 18" in str(error) for error in errors), errors
+    with caplog.at_level(logging.WARNING, "lockstep"):
+        results = run_in_threads(2, body)
+    assert all(np.isnan(result[0]["loss"]) for result in results), results
+    assert len([record for record in caplog.records if "the loss of step" in record.getMessage()]) == 1
+
+
+def test_a_rank_that_calls_it_alone() -> None:
+    def body(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(training(), world=world, threads=1))
+        return exe(**batch(world)) if world.rank == 0 else ls.find_nan(exe, **batch(world))
+
+    for message in errors_of(2, body):
+        assert "rank 1 on host" in message and "`find_nan`" in message
 
 
 def test_an_intended_infinity_is_no_error() -> None:

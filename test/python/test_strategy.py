@@ -40,6 +40,7 @@ def test_two_workers_and_two_servers(tmp_path: Path) -> None:
         assert "input x: expected f32[12,6]" in report["error"]
         for step in ("push", "pull.start", "pull.wait"):
             assert step in report["steps"]
+    assert reports[1]["find_nan"] == 'find_nan: strategy="parameter_server": the servers would update the weights'
 
 
 STEP = ls.train_step(

@@ -4,6 +4,7 @@ that change in kernels are in backends/hardware_check_test.cc.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ import lockstep as ls
 from ranks import mpirun, run_in_threads
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "hosts"))
+
+import hosts
+
 MLP = HERE.parent / "models/mlp.onnx"
 ROWS, STEPS = 12, 4
 LOSS = ls.loss.softmax_cross_entropy("logits", "label")
@@ -134,11 +139,80 @@ def test_two_ranks_that_differ_are_both_named() -> None:
 
 
 def test_processes(tmp_path: Path) -> None:
-    done = mpirun(3, HERE / "mpi_verify_hardware.py", tmp_path)
+    done = mpirun(3, HERE / "mpi_verify_hardware.py", tmp_path, 1)
     assert done.returncode == 0, done.stderr
     texts = [(tmp_path / f"{rank}.txt").read_text() for rank in range(3)]
     assert texts[0] == texts[1] == texts[2]
     assert "rank 1 on host " in texts[0] and "rank 0 on host" not in texts[0] and "rank 2 on host" not in texts[0]
+
+
+@pytest.mark.skipif(bool(hosts.why_not()), reason=f"no hosts on this machine: {hosts.why_not()}")
+@pytest.mark.parametrize("rank", [0, 3])
+def test_the_host_is_named(tmp_path: Path, rank: int) -> None:
+    """Two ranks on each of two hosts; either a neighbour or the rank that decides is on the other host."""
+    with hosts.Hosts(2) as two:
+        command = (sys.executable, HERE / "mpi_verify_hardware.py", tmp_path, rank)
+        done = two.mpirun([2, 2], *command, timeout=120, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        texts = [(tmp_path / f"{each}.txt").read_text() for each in range(4)]
+        assert texts == [texts[0]] * 4
+        assert f"rank {rank} on host {two.names[rank // 2]} computed other bits" in texts[0]
+        assert two.names[1 - rank // 2] not in texts[0]
+
+
+def at_rates(world: ls.Communicator, options: Mapping[str, Any], scheduled: bool) -> Any:
+    """The losses and states of a training whose learning rate changes, by hand or by a schedule."""
+    exe = ls.compile(step_of(), world=world, threads=1, **options)
+    rates = [0.01, 0.02, 0.5, 0.001]
+    if scheduled:
+        exe.set(**{"optimizer/learning_rate": lambda step: rates[step]})
+    losses = []
+    for rate, batch in zip(rates, batches(world), strict=True):
+        if not scheduled:
+            exe.set(**{"optimizer/learning_rate": rate})
+        losses.append(exe(**batch)["loss"].tobytes())
+    return losses, digest(exe)
+
+
+@pytest.mark.parametrize("scheduled", [False, True], ids=["by hand", "schedule"])
+def test_a_learning_rate_that_changes(scheduled: bool) -> None:
+    found = run_in_threads(2, lambda world: at_rates(world, {"verify_hardware": 1}, scheduled))
+    assert not isinstance(found[0], Exception), found
+    assert found == run_in_threads(2, lambda world: at_rates(world, {}, scheduled))
+    assert found[0] != trained(2, {}, 0)[0]  # at the rate with which it was compiled
+
+
+def test_frozen_states_in_memory_that_is_not_writable() -> None:
+    def body(world: ls.Communicator) -> None:
+        exe = ls.compile(step_of(frozen=["fc1.*"]), world=world, threads=1, verify_hardware=1)
+        weight = np.array(exe.state["fc1.weight"])
+        weight.setflags(write=False)
+        exe.bind(states={"fc1.weight": weight})
+        for batch in batches(world):
+            exe(**batch)
+
+    assert run_in_threads(2, body) == [None, None]
+
+
+def test_one_rank_whose_memory_changes_during_a_step() -> None:
+    """One rank compares with itself, and a state is read before the step: a bit that changed earlier has no effect."""
+    exe = ls.compile(step_of(), threads=1, verify_hardware=1)
+    world = ls.Communicator.single()
+    expected = ls.compile(step_of(), threads=1)
+    for batch in batches(world):
+        assert exe(**batch)["loss"] == expected(**batch)["loss"]
+    assert digest(exe) == digest(expected)
+
+
+def test_started_calls() -> None:
+    def body(world: ls.Communicator, every: int) -> Any:
+        exe = ls.compile(step_of(), world=world, threads=1, verify_hardware=every)
+        started = [exe.start(**batch) for batch in batches(world)]
+        return [each["loss"].tobytes() for each in started], digest(exe)
+
+    verified = run_in_threads(3, lambda world: body(world, 2))
+    assert not isinstance(verified[0], Exception), verified
+    assert verified == run_in_threads(3, lambda world: body(world, 0))
 
 
 def test_ranks_must_agree_on_it() -> None:

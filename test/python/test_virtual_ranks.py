@@ -187,6 +187,23 @@ def test_the_program_is_that_of_one_rank_in_exact_arithmetic(name: str) -> None:
         assert all(isinstance(text, str) and text == found[0] for text in found), found
 
 
+def test_metrics_of_batches_that_are_padded() -> None:
+    """The last batch has 21 of 32 rows, so the last rank has none of them."""
+    rows, metrics = 3 * BATCH + 21, {"accuracy": ls.metrics.Accuracy(), "top3": ls.metrics.Accuracy(k=3)}
+    program = ls.evaluation(ls.load_onnx(MLP.model, dims={"batch": BATCH}), CROSS_ENTROPY, metrics)
+    x, label = (array[:rows] for array in MLP.data())
+
+    def body(world: ls.Communicator, **options: Any) -> dict[str, float]:
+        exe = ls.compile(program, world=world, threads=1, **options)
+        return exe.evaluate(ls.data.batches(x, label, size=BATCH, world=world, last="pad"))
+
+    plain = run_in_threads(1, body)[0]
+    expected = run_in_threads(1, lambda world: body(world, virtual_ranks=8))[0]
+    assert expected == pytest.approx(plain, rel=1e-5) and expected["rows"] == rows and 0 < expected["accuracy"] < 1
+    for n in (2, 4, 8):
+        assert run_in_threads(n, lambda world: body(world, virtual_ranks=8)) == [expected] * n
+
+
 def test_mistakes() -> None:
     def compiled(world: ls.Communicator, **options: Any) -> None:
         ls.compile(step_of("mlp", size=24), world=world, **options)

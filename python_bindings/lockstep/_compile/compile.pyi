@@ -126,10 +126,11 @@ def compile(graph: Graph, backend: str = 'cpu', world: Communicator | None = Non
       replicated: True allows that all ranks get the same inputs and compute the same. False: a graph that has no
         input or state split over several ranks is an error. Without a `world`, True allows that each process of a job
         trains a model of its own.
-      check_numerics: True makes a step that computes a NaN, or an infinity from finite numbers, an error on all
-        ranks. It names the first such op with its layer, rank and step (docs/numerics.md), and the states are those
-        before the step. Each step then copies the states that it updates, and reads them and its results. A step that
-        a loss scale skips is no error. Excludes parameter servers and an axis "stage".
+      check_numerics: True makes a step an error on all ranks if a result or the next value of a state has a NaN, or
+        an infinity that an op made from finite numbers. The error names this op with its layer, rank and step
+        (docs/numerics.md), and the states are those before the step. Each step then copies the states that it
+        updates, and reads them and its results. A step that a loss scale skips is no error. Excludes parameter
+        servers and an axis "stage".
       verify_hardware: Every `verify_hardware` steps, the next rank computes each rank's part of the step again, with
         a program and memory of its own. If a bit differs, it is an error on all ranks that names the host that
         computed wrongly, and the states are those before the step (docs/numerics.md). With 512, it takes about 0.3 %

@@ -29,17 +29,17 @@ class Range:
 
 @dataclass(frozen=True)
 class NonFinite:
-    """What `find_nan` has found: the op that made the first NaN or infinity of a step, or the input or state that had
-    a NaN.
-    """
+    """What `find_nan` has found: the op that made a NaN or an infinity, or the input or state that had one."""
 
-    op: str  # "log"; "input" or "state"
+    op: str  # "log"; "input", "state" or "constant"
     value: Range  # its result
     layer: str  # its source in the model, such as "onnx:/fc1/Gemm"; "" of an input or a state
     rank: int  # the lowest rank on which it made one
     step: int  # the number of the step
     operands: tuple[Range, ...]
     becomes_nan: str  # the op in which an infinity became a NaN, such as "sub %7, at onnx:/norm"; "" if none did
+    only_optimized: bool  # True if the value is finite with optimize=False
+    fused: str  # then, of a kernel of several ops: these, such as "mul at /square, add at /sum"
     text: str = field(repr=False)  # all of this, in lines
 
     def __str__(self) -> str:
@@ -47,17 +47,17 @@ class NonFinite:
 
 
 def find_nan(exe: Executable, **inputs: Any) -> NonFinite | None:
-    """Finds the first op of a step that makes a NaN or an infinity. Collective: all ranks call it, with the inputs of
-    the step, and get the same answer.
+    """Finds the op that made a NaN or an infinity in a result or in the next value of a state. Collective: all ranks
+    call it, with the inputs of the step, and get the same answer.
 
     The step is compiled again without optimization and runs once with the present states and settings of `exe`, which
     stay as they are. Every value of it is looked at. This takes the time of a compilation and of a slow step.
 
-    The first op in the order of the program whose result has a NaN, while its operands have none, is named; or the
-    input or state that had one. If an operand of that op is infinite, the op is named that made the infinity from
-    finite operands. An infinity that is an input, a state or a constant is intended, such as the mask of an attention,
-    and so is one that is computed from constants alone. Without a NaN, the first op is named that made an infinity
-    from finite operands. A gradient that overflows in f16 is such an infinity, although a loss scale skips its step.
+    A result or state that is not finite is followed back through its operands, to the op that made a NaN or an infinity
+    from finite operands, or to the input or state that had one. An infinity that is an input, a constant, or a state
+    that the program does not update is intended, such as the mask of an attention, and so is one that is computed from
+    constants alone. A gradient that overflows in f16 is named, although a loss scale skips its step. If all is finite
+    without optimization, the program as it was compiled is looked at, too.
 
     Args:
       exe: a program from `compile`. Programs for parameter servers, and with an axis "stage", are errors.
@@ -81,7 +81,7 @@ def find_nan(exe: Executable, **inputs: Any) -> NonFinite | None:
 
 def _found(found: Mapping[str, Any], step: int) -> NonFinite:
     value, *operands = (Range(**each) for each in (found["value"], *found["operands"]))
-    rest = {name: found[name] for name in ("op", "layer", "rank", "becomes_nan", "text")}
+    rest = {name: found[name] for name in ("op", "layer", "rank", "becomes_nan", "only_optimized", "fused", "text")}
     return NonFinite(value=value, step=step, operands=tuple(operands), **rest)
 
 
