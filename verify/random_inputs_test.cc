@@ -34,6 +34,7 @@ TEST(RandomInputs, IntegersAreThoseThatAllReadersAccept) {
   EXPECT_EQ(Largest(UsedBy(", %x: f32[3]", "gather %x, %i {dim=0}", "f32[8]")), 2);
   EXPECT_EQ(Largest(UsedBy(", %x: f32[9]", "gather %x, %i {dim=0}", "f32[8]")), 4);
   EXPECT_EQ(Largest(UsedBy(", %x: f32[2], %u: f32[8]", "scatter %x, %i, %u {dim=0, kind=max}", "f32[2]")), 1);
+  EXPECT_EQ(Largest(UsedBy("", "within %i {high=2, low=0, what=\"class\"}", "i64[8]")), 1);
   EXPECT_EQ(Largest(UsedBy(", %u: f32[8]", "scatter_sum %i, %u {dim=0, size=3}", "f32[3]")), 2);
   EXPECT_EQ(Largest(R"(
 graph @f(%i: i64[8], %x: f32[8,2]) -> (y: f32[]) {

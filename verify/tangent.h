@@ -7,7 +7,7 @@
 //
 //  * Movements move tangents. A linear op is applied to them; one that is linear in each operand alone, such as matmul
 //    and mul, to one at a time. Other elementwise functions have a slope for each operand, which is a row in
-//    tangent.cc.
+//    tangent_slopes.cc.
 //  * Maxima and minima have the tangent of the element that they are. Among equal ones the docs of the ops decide: max,
 //    min, reduce_max, reduce_min and scatter take the mean of their tangents, and max_pool and top_k the first. abs and
 //    relu have slope 0 at 0, and floor, ceil, round and sign have slope 0.
