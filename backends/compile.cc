@@ -6,8 +6,8 @@
 #include "core/local_types.h"
 #include "core/op_def.h"
 #include "passes/pipeline.h"
+#include "verify/check_gradients.h"
 #include "verify/compare_programs.h"
-#include "verify/tangent.h"
 
 namespace lockstep {
 namespace {

@@ -169,14 +169,36 @@ absl::Status CompileOnly(const Graph& graph, const Backend& backend, const Compi
   return absl::OkStatus();
 }
 
-absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backend& backend,
+struct Programs {
+  Graph compiled;
+  Graph of_rank;  // with the types of a rank, as the interpreter runs it
+};
+
+// Distributes a graph without a mesh over that of the options. Virtual ranks are ranks only to Compile, which then
+// distributes the graph itself.
+absl::StatusOr<Programs> MakePrograms(Graph graph, CompileOptions& options) {
+  std::optional<Graph> compiled;
+  if (options.virtual_ranks > 0) compiled = graph.Clone();
+  if (graph.mesh().empty() && !options.mesh.empty()) {
+    const Mesh sharing = options.shard_optimizer ? options.mesh : Mesh();
+    RETURN_IF_ERROR(passes::RunPasses({passes::SplitInputs(options.placements, options.mesh),
+                                       passes::ShardOptimizers(sharing), passes::Distribute(options.mesh)},
+                                      graph, {}));
+  }
+  ASSIGN_OR_RETURN(Graph of_rank, ToLocalTypes(graph));
+  if (compiled) return Programs{*std::move(compiled), std::move(of_rank)};
+  options.placements = {}, options.shard_optimizer = false, options.mesh = of_rank.mesh();
+  return Programs{of_rank.Clone(), std::move(of_rank)};
+}
+
+absl::Status RunRank(Communicator& communicator, const Programs& programs, const Backend& backend,
                      const CompileOptions& options, const std::vector<Tensor>& inputs, std::vector<Tensor>& results) {
   const bool print = communicator.rank() == 0;
   const double begin = Now();
   // All ranks run the same graph, so only one dumps it.
   CompileOptions own_options = options;
   if (!print) own_options.debug = {};
-  ASSIGN_OR_RETURN(Executable executable, Compile(graph.Clone(), backend, own_options));
+  ASSIGN_OR_RETURN(Executable executable, Compile(programs.compiled.Clone(), backend, own_options));
   if (print) std::printf("compiled in %.0f ms\n", (Now() - begin) * 1e3);
   if (print && absl::GetFlag(FLAGS_print_graph)) RETURN_IF_ERROR(PrintCompiledGraph(executable));
   if (print && absl::GetFlag(FLAGS_print_steps)) std::printf("%s\n", executable.ToString().c_str());
@@ -185,8 +207,8 @@ absl::Status RunRank(Communicator& communicator, const Graph& graph, const Backe
   executor_options.profile = absl::GetFlag(FLAGS_profile);
   ASSIGN_OR_RETURN(const auto executor,
                    Executor::Load(std::move(executable), opened.communicator, opened.device.get(), executor_options));
-  ASSIGN_OR_RETURN(results, RunOnce(*executor, graph, inputs));
-  if (absl::GetFlag(FLAGS_repeat) > 0) RETURN_IF_ERROR(Time(*executor, graph, inputs, print));
+  ASSIGN_OR_RETURN(results, RunOnce(*executor, programs.of_rank, inputs));
+  if (absl::GetFlag(FLAGS_repeat) > 0) RETURN_IF_ERROR(Time(*executor, programs.of_rank, inputs, print));
   if (!print) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::optional<Roofline> roofline, PrintRoofline(executor->executable()));
   if (absl::GetFlag(FLAGS_repeat) > 0 && absl::GetFlag(FLAGS_profile))
@@ -228,33 +250,24 @@ absl::Status Main(const std::string& path) {
   CompileOptions options;
   ASSIGN_OR_RETURN(static_cast<Strategy&>(options), Strategy::Parse(absl::GetFlag(FLAGS_strategy)));
   if (options.mesh.empty() && ranks > 1) options.mesh = Mesh({{std::string(kDataAxis), ranks}});
-  if (graph.mesh().empty() && !options.mesh.empty()) {
-    // The inputs of the interpreter have the types of a rank, so the graph is distributed here, and not by Compile.
-    const Mesh sharing = options.shard_optimizer ? options.mesh : Mesh();
-    RETURN_IF_ERROR(passes::RunPasses({passes::SplitInputs(options.placements, options.mesh),
-                                       passes::ShardOptimizers(sharing), passes::Distribute(options.mesh)},
-                                      graph, {}));
-    options.placements = {}, options.shard_optimizer = false;
-  }
-  ASSIGN_OR_RETURN(graph, ToLocalTypes(graph));
-  options.mesh = graph.mesh();
+  ASSIGN_OR_RETURN(const Programs programs, MakePrograms(std::move(graph), options));
   options.threads = threads;
   options.isa = absl::GetFlag(FLAGS_isa);
   options.tune = absl::GetFlag(FLAGS_tune);
   if (const std::string directory = passes::DumpDirectoryFromEnvironment(); !directory.empty()) {
-    ASSIGN_OR_RETURN(options.debug, passes::DumpTo(directory, graph.name()));
+    ASSIGN_OR_RETURN(options.debug, passes::DumpTo(directory, programs.of_rank.name()));
   }
-  if (absl::GetFlag(FLAGS_dry)) return CompileOnly(graph, *backend, options);
-  const std::vector<std::vector<Tensor>> inputs = InputsOfRanks(graph);
+  if (absl::GetFlag(FLAGS_dry)) return CompileOnly(programs.compiled, *backend, options);
+  const std::vector<std::vector<Tensor>> inputs = InputsOfRanks(programs.of_rank);
   std::vector<std::vector<Tensor>> results(inputs.size());
   RETURN_IF_ERROR(ForEachRank(static_cast<int>(inputs.size()), [&](Communicator& communicator) {
     const auto rank = static_cast<size_t>(communicator.rank());
-    return RunRank(communicator, graph, *backend, options, inputs[rank], results[rank]);
+    return RunRank(communicator, programs, *backend, options, inputs[rank], results[rank]);
   }));
-  for (size_t i = 0; absl::GetFlag(FLAGS_print_results) && i < graph.results().size(); ++i) {
-    std::printf("%s = %s\n", graph.results()[i].name.c_str(), results[0][i].ToString().c_str());
+  for (size_t i = 0; absl::GetFlag(FLAGS_print_results) && i < programs.of_rank.results().size(); ++i) {
+    std::printf("%s = %s\n", programs.of_rank.results()[i].name.c_str(), results[0][i].ToString().c_str());
   }
-  return absl::GetFlag(FLAGS_compare) ? Compare(graph, inputs, results) : absl::OkStatus();
+  return absl::GetFlag(FLAGS_compare) ? Compare(programs.of_rank, inputs, results) : absl::OkStatus();
 }
 
 }  // namespace

@@ -20,6 +20,8 @@ expect() {
 expect 0 "equal   loss f32[]" lockstep-run --compare # standard input, as no file is named
 expect 0 "equal   state w0 f32[32,20]" lockstep-run "$step" --compare --ranks=2 --threads=2
 expect 0 "equal   loss f32[]" lockstep-run "$step" --compare --ranks=4 --strategy=optimize=false
+expect 0 "equal   loss f32[]" lockstep-run "$step" --compare --ranks=2 --strategy=virtual_ranks=4
+expect 0 "all_gather.start" lockstep-run "$step" --ranks=2 --strategy=virtual_ranks=4 --dry
 expect 0 "all_reduce.start" lockstep-run "$step" --ranks=2 --print-steps
 expect 0 "all_reduce" lockstep-run "$step" --ranks=2 --print_graph
 expect 0 "{body=graph @" lockstep-run "$step" --print-graph

@@ -1,6 +1,6 @@
-// Laws of real numbers that do not hold in a field, and that passes rely on. Each is one row in axioms.cc: a pattern of
-// nodes, and what it means. A comparison that uses one reports it as an assumption. A pass that needs another law is
-// found as an error, since results then differ.
+// Laws of real numbers that do not hold in a field, and that passes rely on. Each is in axioms.cc, as a pattern of
+// nodes and what it means, and has a case in axioms_test.cc. A comparison that uses one reports it as an assumption. A
+// pass that needs another law is found as an error, since results then differ.
 
 #pragma once
 

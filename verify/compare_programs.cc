@@ -34,15 +34,13 @@ bool IsLocal(const PlacementMap& placements) {
 // The ranks' tensors with their terms combined along each axis along which the value is partial.
 RankTensors Completed(RankTensors tensors, const PlacementMap& placements, const Mesh& mesh) {
   for (const auto& [axis, placement] : placements) {
-    if (!placement.is_partial() || !mesh.has_axis(axis) || tensors[0].numbers().empty()) continue;
+    if (!placement.is_partial() || !mesh.has_axis(axis)) continue;
     RankTensors completed = tensors;
     for (const std::vector<int64_t>& group : mesh.Groups(axis)) {
-      std::vector<std::vector<const ExactTensor*>> operands;
-      for (int64_t rank : group) operands.push_back({&tensors[static_cast<size_t>(rank)]});
-      for (size_t at = 0; at < tensors[0].size(); ++at) {
-        const Exact whole = Reduced(placement.reduce(), operands, 0, at);
-        for (int64_t rank : group) completed[static_cast<size_t>(rank)].numbers()[at] = whole;
-      }
+      std::vector<const ExactTensor*> terms;
+      for (int64_t rank : group) terms.push_back(&tensors[static_cast<size_t>(rank)]);
+      const ExactTensor whole = WholeOf(placement.reduce(), terms);
+      for (int64_t rank : group) completed[static_cast<size_t>(rank)] = whole;
     }
     tensors = std::move(completed);
   }

@@ -87,6 +87,46 @@ TEST(Reference, ShowsTheNodesFromEqualValues) {
                                  "f32[6,4]\n    %w1 = sgd %w, %b {learning_rate=0.1} : f32[6,4]\n  one rank"));
 }
 
+// At most the last twelve.
+TEST(Reference, ShowsTwelveNodes) {
+  const std::string line = "  %dw.1 = all_reduce %dw {axis=data, kind=sum} : f32[6,4]\n";
+  std::string chain = line + "  %a0 = add %dw.1, %dw.1 : f32[6,4]\n", shown;
+  for (int i = 1; i < 20; ++i) {
+    const std::string node = "  %a" + std::to_string(i) + " = add %a" + std::to_string(i - 1) + ", %dw.1 : f32[6,4]\n";
+    chain += node;
+    if (i >= 9) shown += "\n  " + node.substr(0, node.size() - 1);
+  }
+  EXPECT_THAT(std::string(CheckWith(line + "  %w1 = sgd %w, %dw.1", chain + "  %w1 = sgd %w, %a19").message()),
+              testing::HasSubstr("each rank computes" + shown +
+                                 "\n    %w1 = sgd %w, %a19 {learning_rate=0.1} : "
+                                 "f32[6,4]\n  one rank"));
+}
+
+// The terms of a count are no difference.
+TEST(Reference, CompletesIntegersToo) {
+  auto reference = Reference::Of(*ParseGraph(R"(
+graph @count(%k: i64[8] split(0), %x: f32[]) -> (n: i64[], y: f32[]) {
+  %n = reduce_sum %k {dims=[0]} : i64[]
+  %y = add %x, %x : f32[]
+  return %n, %y
+}
+)"));
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  const auto wrong = ParseGraph(R"(
+mesh {data=4}
+graph @count(%k: i64[8] split(0), %x: f32[]) -> (n: i64[], y: f32[]) {
+  %n = reduce_sum %k {dims=[0]} : i64[] partial(sum)
+  %n.1 = all_reduce %n {axis=data, kind=sum} : i64[]
+  %y = sub %x, %x : f32[]
+  return %n.1, %y
+}
+)");
+  ASSERT_TRUE(wrong.ok()) << wrong.status();
+  EXPECT_THAT(std::string(reference->Check(*wrong).message()),
+              testing::StartsWith("result y on all 4 ranks differs from that of one rank; the first value that does is "
+                                  "the result of sub %y"));
+}
+
 // A pass may give a name to another value: only values of the same shape are compared.
 TEST(Reference, LooksPastANameThatIsGivenAgain) {
   const auto differs = CheckWith(

@@ -203,10 +203,7 @@ Exact Exact::Log() const {
   return result;
 }
 
-Exact ExactProducts::total() const {
-  const int flags = flags_ & Exact::kFactor ? Exact::kUnknown : flags_;
-  return Exact(base_.total(), exponent_.total(), flags) + other_;
-}
+Exact ExactProducts::total() const { return Exact(base_.total(), exponent_.total(), flags_) + other_; }
 
 uint64_t Exact::Hash() const { return is_finite() ? MixedBits(base_.value()) : MixedBits(~uint64_t{flags_}); }
 

@@ -54,7 +54,7 @@ class Exact {
   // The integer that the number is, if that is small (below 2^40) and an exponent is known.
   std::optional<int64_t> small_integer() const;
 
-  // Equal numbers in every program that this arithmetic can tell apart. A NaN equals a NaN.
+  // True if no value that is known of both numbers differs. A NaN equals a NaN.
   bool operator==(const Exact& other) const;
   // The order described above, with infinities at its ends. Requires that neither is a NaN.
   bool operator<(const Exact& other) const;
@@ -95,12 +95,14 @@ class Exact {
   uint8_t flags_ = 0;  // a sum or product of numbers has those of all
 };
 
-// A sum of products, such as an element of a matrix product. Equal to the sum of `a * b`.
+// A sum of products, such as an element of a matrix product. The same number as the sum of `a * b`, and so are their
+// exponentials.
 class ExactProducts {
  public:
   void Add(const Exact& a, const Exact& b) {
     const uint8_t flags = a.flags_ | b.flags_;
-    if (flags & Exact::kInfinite) return AddOther(a * b);
+    if (flags & (Exact::kInfinite | Exact::kFactor)) return AddOther(a * b);
+    if (a.base_.is_zero() || b.base_.is_zero()) return;
     base_.Add(a.base_, b.base_);
     exponent_.Add(a.exponent_, b.exponent_);
     flags_ |= flags;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -54,6 +55,36 @@ TEST(Exact, IsAField) {
     }
   }
   EXPECT_TRUE((Exact::Of(1) / Exact()).is_nan());
+}
+
+// Also if terms are zero, logarithms, infinite or NaN; then exponentials and reciprocals show which numbers they are.
+TEST(ExactProducts, AreTheSumOfTheProducts) {
+  std::vector<Exact> samples = {Exact(),           Exact::Of(1),       Exact::Of(-2),          Exact::Random(1),
+                                Exact::Random(2),  Exact::Of(3).Exp(), Exact::Random(4).Exp(), Exact::Random(5).Log(),
+                                Exact::Of(7).Log()};
+  const auto expect_sum = [](const std::vector<std::pair<Exact, Exact>>& terms) {
+    ExactProducts products;
+    Exact sum;
+    for (const auto& [a, b] : terms) {
+      products.Add(a, b);
+      sum += a * b;
+    }
+    EXPECT_EQ(products.total(), sum);
+    EXPECT_EQ(products.total().Exp(), sum.Exp());
+    EXPECT_EQ(products.total().is_nan(), sum.is_nan());
+    EXPECT_EQ(products.total().small_integer(), sum.small_integer());
+  };
+  expect_sum({});
+  for (const Exact& special : {Exact::Infinity(false), Exact::Infinity(true), Exact::NaN(), Exact::Of(5)}) {
+    for (const Exact& a : samples) {
+      for (const Exact& b : samples) {
+        expect_sum({{a, b}});
+        expect_sum({{a, b}, {Exact::Of(1), a}, {b, Exact()}});
+        expect_sum({{a, b}, {special, a}, {b, a}});
+      }
+    }
+  }
+  EXPECT_TRUE((Exact::Infinity(false) * Exact()).is_nan());
 }
 
 TEST(Exact, ExponentialsOfSumsAreProducts) {

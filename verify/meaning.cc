@@ -86,13 +86,26 @@ absl::Status RunRegion(Meaning& m, std::string_view body) {
   return absl::OkStatus();
 }
 
-absl::Status AddIntegers(const Tensor& terms, Tensor& sums) {
-  Tensor result(sums.type());
+std::string_view OpOf(ReduceKind kind, DType dtype) {
+  switch (kind) {
+    case ReduceKind::kSum:
+    case ReduceKind::kMean: return "add";
+    case ReduceKind::kProd: return "mul";
+    case ReduceKind::kMax: return dtype == DType::kBool ? "or" : "max";
+    case ReduceKind::kMin: return dtype == DType::kBool ? "and" : "min";
+  }
+  return "add";
+}
+
+// Combines integers, in place of the first ones.
+absl::Status CombineIntegers(ReduceKind kind, const Tensor& terms, Tensor& combined) {
+  const OpDef& op = GetOp(OpOf(kind, terms.dtype()));
+  Tensor result(combined.type());
   const AttributeMap none;
-  const std::vector<const Tensor*> operands = {&sums, &terms};
-  EvalContext context(GetOp("add"), none, operands, std::span<Tensor>(&result, 1));
-  RETURN_IF_ERROR(GetOp("add").eval()(context));
-  sums = std::move(result);
+  const std::vector<const Tensor*> operands = {&combined, &terms};
+  EvalContext context(op, none, operands, std::span<Tensor>(&result, 1));
+  RETURN_IF_ERROR(op.eval()(context));
+  combined = std::move(result);
   return absl::OkStatus();
 }
 
@@ -108,7 +121,8 @@ absl::Status RunScan(Meaning& m) {
     for (size_t k = form.carried; k < form.first_summed(); ++k) m.result(k).SetPart(at, results[k]);
     for (size_t k = form.first_summed(); k < form.num_results(); ++k) {
       for (size_t j = 0; j < results[k].numbers().size(); ++j) m.y(k)[j] += results[k].numbers()[j];
-      if (!results[k].is_exact()) RETURN_IF_ERROR(AddIntegers(results[k].integers(), m.result(k).integers()));
+      if (!results[k].is_exact())
+        RETURN_IF_ERROR(CombineIntegers(ReduceKind::kSum, results[k].integers(), m.result(k).integers()));
     }
     for (size_t k = 0; k < form.carried; ++k) inputs[k] = std::move(results[k]);
   }
@@ -141,6 +155,12 @@ absl::Status Evaluate(Meaning& m, const Node& node) {
   return Unimplemented() << op.name() << " has no meaning in exact arithmetic";
 }
 
+std::vector<const ExactTensor*> OperandOfRanks(const std::vector<std::vector<const ExactTensor*>>& operands, size_t i) {
+  std::vector<const ExactTensor*> of_ranks;
+  for (const std::vector<const ExactTensor*>& of_rank : operands) of_ranks.push_back(of_rank[i]);
+  return of_ranks;
+}
+
 std::vector<ExactTensor> Zeros(const Node& node) {
   std::vector<ExactTensor> results;
   for (size_t i = 0; i < node.num_results(); ++i) results.emplace_back(node.type(i));
@@ -167,19 +187,18 @@ absl::StatusOr<Graph> DecompositionOf(const Node& node) {
   return graph;
 }
 
-Exact Reduced(ReduceKind kind, const std::vector<std::vector<const ExactTensor*>>& operands, size_t i, size_t at) {
-  Exact result = operands[0][i]->numbers()[at];
-  for (size_t rank = 1; rank < operands.size(); ++rank) {
-    const Exact& x = operands[rank][i]->numbers()[at];
-    switch (kind) {
-      case ReduceKind::kSum:
-      case ReduceKind::kMean: result += x; break;
-      case ReduceKind::kProd: result = result * x; break;
-      case ReduceKind::kMax: result = result.is_nan() || (!x.is_nan() && x < result) ? result : x; break;
-      case ReduceKind::kMin: result = result.is_nan() || (!x.is_nan() && result < x) ? result : x; break;
-    }
+ExactTensor WholeOf(ReduceKind kind, const std::vector<const ExactTensor*>& terms) {
+  ExactTensor whole = *terms[0];
+  for (size_t i = 1; i < terms.size(); ++i) {
+    for (size_t at = 0; at < whole.numbers().size(); ++at)
+      whole.numbers()[at] = Combined(kind, whole.numbers()[at], terms[i]->numbers()[at]);
+    if (whole.is_exact()) continue;
+    const absl::Status combined = CombineIntegers(kind, terms[i]->integers(), whole.integers());
+    LOCKSTEP_CHECK(combined.ok()) << combined;
   }
-  return kind == ReduceKind::kMean ? result / Exact::Of(static_cast<int64_t>(operands.size())) : result;
+  if (kind != ReduceKind::kMean) return whole;
+  for (Exact& number : whole.numbers()) number = number / Exact::Of(static_cast<int64_t>(terms.size()));
+  return whole;
 }
 
 absl::StatusOr<std::vector<ExactTensor>> EvaluateExactly(const Node& node,
@@ -194,9 +213,7 @@ absl::StatusOr<std::vector<ExactTensor>> EvaluateExactly(const Node& node,
 absl::StatusOr<std::vector<std::vector<ExactTensor>>> EvaluateExactlyAcrossRanks(
     const Node& node, const std::vector<std::vector<const ExactTensor*>>& given, Assumptions& assumptions) {
   if (node.Is("push")) {
-    ExactTensor sum(node.type());
-    for (size_t at = 0; at < sum.size(); ++at) sum.numbers()[at] = Reduced(ReduceKind::kSum, given, 0, at);
-    return std::vector<std::vector<ExactTensor>>(given.size(), {sum});
+    return std::vector<std::vector<ExactTensor>>(given.size(), {WholeOf(ReduceKind::kSum, OperandOfRanks(given, 0))});
   }
   // A reduction of floats first computes the reduced operands; the rest of it is a movement, of the first rank's.
   std::vector<std::vector<const ExactTensor*>> operands = given;
@@ -213,9 +230,8 @@ absl::StatusOr<std::vector<std::vector<ExactTensor>>> EvaluateExactlyAcrossRanks
     reduced.reserve(node.operands().size());
     for (size_t i = 0; i < node.operands().size(); ++i) {
       if (!given[0][i]->is_exact()) continue;
-      ExactTensor& whole = reduced.emplace_back(given[0][i]->type());
-      for (size_t at = 0; at < whole.size(); ++at) whole.numbers()[at] = Reduced(kind, given, i, at);
-      for (std::vector<const ExactTensor*>& of_rank : operands) of_rank[i] = &whole;
+      reduced.push_back(WholeOf(kind, OperandOfRanks(given, i)));
+      for (std::vector<const ExactTensor*>& of_rank : operands) of_rank[i] = &reduced.back();
     }
     if (!reduced.empty()) attributes["kind"] = std::string("max");  // of equal operands
   }

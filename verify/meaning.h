@@ -84,7 +84,10 @@ absl::StatusOr<std::vector<size_t>> PositionsReadBy(std::string_view op, const A
 // it has none.
 std::vector<std::optional<size_t>> PositionsOfMaxima(const NodeContext& max_pool, const ExactTensor& x, const Shape& y);
 
-// Element `at` of operand i, of floats, reduced over the ranks of a group: operands[rank][i].
-Exact Reduced(ReduceKind kind, const std::vector<std::vector<const ExactTensor*>>& operands, size_t i, size_t at);
+// The combination of two elements of a reduction. A mean combines as a sum. A NaN stays one.
+Exact Combined(ReduceKind kind, const Exact& x, const Exact& y);
+
+// The value whose terms the ranks of a group have.
+ExactTensor WholeOf(ReduceKind kind, const std::vector<const ExactTensor*>& terms);
 
 }  // namespace lockstep::verify

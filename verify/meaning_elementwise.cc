@@ -26,8 +26,8 @@ Exact Logarithm(const Exact& x) { return x.Log(); }
 Exact LogarithmOfOnePlus(const Exact& x) { return Logarithm(Exact::Of(1) + x); }
 Exact Root(const Exact& x) { return x.is_zero() ? x : RandomFunction("sqrt", {x}); }
 Exact ReciprocalRoot(const Exact& x) { return Exact::Of(1) / Root(x); }
-Exact Larger(const Exact& x, const Exact& y) { return x.is_nan() || (!y.is_nan() && y < x) ? x : y; }
-Exact Smaller(const Exact& x, const Exact& y) { return x.is_nan() || (!y.is_nan() && x < y) ? x : y; }
+Exact Larger(const Exact& x, const Exact& y) { return Combined(ReduceKind::kMax, x, y); }
+Exact Smaller(const Exact& x, const Exact& y) { return Combined(ReduceKind::kMin, x, y); }
 Exact Magnitude(const Exact& x) { return Larger(x, -x); }
 Exact Rectified(const Exact& x) { return Larger(x, Exact()); }
 Exact Sign(const Exact& x) {

@@ -21,17 +21,6 @@ Exact Neutral(ReduceKind kind) {
   return Exact();
 }
 
-Exact Combined(ReduceKind kind, const Exact& x, const Exact& y) {
-  switch (kind) {
-    case ReduceKind::kSum:
-    case ReduceKind::kMean: return x + y;
-    case ReduceKind::kProd: return x * y;
-    case ReduceKind::kMax: return x.is_nan() || (!y.is_nan() && y < x) ? x : y;
-    case ReduceKind::kMin: return x.is_nan() || (!y.is_nan() && x < y) ? x : y;
-  }
-  return x;
-}
-
 // Calls f(i, position) for each element i, with its coordinates.
 template <typename F>
 void ForEachPosition(const Shape& shape, F f) {
@@ -127,6 +116,17 @@ absl::Status Scatter(Meaning& m) {
 }
 
 }  // namespace
+
+Exact Combined(ReduceKind kind, const Exact& x, const Exact& y) {
+  switch (kind) {
+    case ReduceKind::kSum:
+    case ReduceKind::kMean: return x + y;
+    case ReduceKind::kProd: return x * y;
+    case ReduceKind::kMax: return x.is_nan() || (!y.is_nan() && y < x) ? x : y;
+    case ReduceKind::kMin: return x.is_nan() || (!y.is_nan() && x < y) ? x : y;
+  }
+  return x;
+}
 
 absl::StatusOr<std::vector<size_t>> PositionsReadBy(std::string_view op, const AttributeMap& attributes,
                                                     const Shape& from, std::vector<const Tensor*> others,

@@ -7,7 +7,7 @@
 //
 //  * Movements move tangents. A linear op is applied to them; one that is linear in each operand alone, such as matmul
 //    and mul, to one at a time. Other elementwise functions have a slope for each operand, which is a row in
-//    tangent.cc.
+//    tangent_slopes.cc.
 //  * Maxima and minima have the tangent of the element that they are. Among equal ones the docs of the ops decide: max,
 //    min, reduce_max, reduce_min and scatter take the mean of their tangents, and max_pool and top_k the first. abs and
 //    relu have slope 0 at 0, and floor, ceil, round and sign have slope 0.
@@ -18,11 +18,9 @@
 
 #pragma once
 
-#include <cstdint>
 #include <unordered_map>
 #include <vector>
 
-#include "core/backpropagate.h"
 #include "core/graph.h"
 #include "core/status.h"
 #include "verify/exact_interpreter.h"
@@ -32,24 +30,12 @@ namespace lockstep::verify {
 // The tangents of values. That of a value which is missing is zero.
 using Tangents = std::unordered_map<Value, ExactTensor, ValueHash>;
 
+// The tangent of a value, null if it is zero.
+const ExactTensor* Find(const Tangents& tangents, Value value);
+
 // The tangents of the values `of` in a graph of one rank, whose values are `values`. `directions` has the tangents of
 // inputs. An op on the way that has no rule is an error that names it.
 absl::StatusOr<Tangents> RunTangents(const Graph& graph, const ExactValues& values, const Tangents& directions,
                                      const std::vector<Value>& of, Assumptions& assumptions);
-
-// Checks that a graph of one rank computes the gradients of the float scalar `loss` with respect to some of its inputs,
-// for these values of all inputs. An error names the inputs whose gradients are wrong, or an op that has no exact
-// meaning or no rule. A gradient is not checked if the derivative is infinite or NaN, or if the loss is and the
-// gradient, too. This is reported as an assumption.
-absl::Status CheckGradients(const Graph& graph, Value loss, const std::vector<GradientOf>& gradients,
-                            const std::vector<ExactTensor>& inputs, uint64_t seed, Assumptions& assumptions);
-
-// Checks the gradients of a training step as passes::MakeTrainStep makes it, before other passes run: the values
-// grad/<state> are the derivatives of the result `loss` by the trained states. Inputs and directions are random numbers
-// that follow from `seed`. A trained state whose gradient has no such name is reported as an assumption. Returns
-// NotFound for a program that has no result `loss` or no gradients.
-//
-//   the gradients of loss by fc1.weight, fc1.bias are not its derivatives
-absl::Status CheckGradientsOfStep(const Graph& step, uint64_t seed, Assumptions& assumptions);
 
 }  // namespace lockstep::verify

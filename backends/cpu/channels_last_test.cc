@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "backends/backend.h"
 #include "backends/compile.h"
@@ -124,6 +127,36 @@ graph @f(%x: f32[4,3,6,6], %k: f32[7,3,1,1], %d: f32[4,7,3,3]) -> (dk: f32[7,3,1
     if (step->info().name == "onednn.reorder") reordered.insert(step->info().reads[0].name);
   }
   EXPECT_EQ(reordered, (std::set<std::string>{"d", "k", "x", "dk"})) << executable.ToString();
+}
+
+// In the layout in which oneDNN computes them, with padding if channels do not fill its blocks.
+TEST(ChannelsLastSteps, GradientsOfFiltersAreReorderedOnceAdded) {
+  for (const auto& [in, out] : {std::pair("16", "32"), std::pair("3", "20")}) {
+    const std::string x = "f32[2," + std::string(in) + ",6,6]", dy = "f32[2," + std::string(out) + ",4,4]",
+                      filter = std::string(out) + "," + in + ",3,3", type = " : f32[" + filter + "]\n";
+    std::string inputs, nodes;
+    for (int i = 0; i < 4; ++i) {
+      const std::string n = std::to_string(i);
+      inputs += (i == 0 ? "%x" : ", %x") + n + ": " + x + ", %dy" + n + ": " + dy;
+      nodes += "  %k" + n + " = convolution_grad_filter %x" + n + ", %dy" + n + " {dilation=[1,1], filter_shape=[" +
+               filter + "], padding_high=[0,0], padding_low=[0,0], stride=[1,1]}" + type;
+    }
+    const Graph graph =
+        Parse("graph @f(" + inputs + ") -> (k: f32[" + filter + "]) {\n" + nodes + "  %a = add %k0, %k1" + type +
+              "  %b = add %k2, %k3" + type + "  %k = add %a, %b" + type + "  return %k\n}\n");
+    for (int threads : {1, 2}) {
+      CompileOptions options;
+      options.threads = threads;
+      ExpectAgreesWithInterpreter(graph, RandomInputs(graph), 2e-5, options);
+    }
+    const Executable executable = CompileForCpu(graph);
+    std::vector<std::string> reordered;
+    for (const auto& step : executable.steps) {
+      const StepOperand& read = step->info().reads[0];
+      if (step->info().name == "onednn.reorder" && read.name.starts_with("k")) reordered.push_back(read.name);
+    }
+    EXPECT_EQ(reordered, std::vector<std::string>{"k"}) << executable.ToString();
+  }
 }
 
 // The layout of an op depends only on the graph, and the order of sums only on shapes.

@@ -1,6 +1,8 @@
 // Convolution and its two gradients with oneDNN. Operands and results are channels-last, as in the loops and pools
 // around them (docs/decisions/0006). oneDNN chooses the layouts of filters, which are reordered in each step; the
-// gradient of a filter is reordered to row-major for its optimizer.
+// gradient of a filter is reordered to row-major for its optimizer, unless it is first added to others.
+
+#include <algorithm>
 
 #include "backends/cpu/emitters.h"
 
@@ -163,6 +165,12 @@ absl::Status EmitConvolutionGradFilter(const Node& node, EmitContext& c) {
   const std::string layout = LayoutName(pd.diff_weights_desc());
   if (layout.empty()) {
     c.Add(node, std::move(kernel), {x, dy}, {c.Write(node)});
+    return absl::OkStatus();
+  }
+  const bool is_term = !node.users().empty() && std::all_of(node.users().begin(), node.users().end(),
+                                                            [](const Node* user) { return IsSum(*user); });
+  if (is_term && conv.groups == 1) {
+    c.Add(node, std::move(kernel), {x, dy}, {c.WriteAs(result, pd.diff_weights_desc())});
     return absl::OkStatus();
   }
   // The reorder writes the gradient directly into its bucket.

@@ -70,6 +70,7 @@ absl::Status EmitAxisIndex(const Node& node, EmitContext& c);
 absl::Status EmitInnerCollective(const Node& node, EmitContext& c);  // along an inner dimension
 // loop.cc: fusions, and other ops that the loop compiler accepts as a body of one node
 bool SupportsLoop(const Node& node);
+bool IsSum(const Node& node);  // true for a fusion that only adds values of its type, which it does in any layout
 absl::Status EmitLoop(const Node& node, EmitContext& c);
 
 }  // namespace lockstep::cpu

@@ -27,15 +27,46 @@ std::optional<Shape> ChannelsLastShape(const Node& node, const EmitContext& c) {
   return shape;
 }
 
-// The computation of a node's loop, and the shape of its channels-last values.
+using Desc = dnnl::memory::desc;
+
+// Returns the layout in which all operands of a sum were produced, if that is not row-major.
+std::optional<Desc> LayoutOfSum(const Node& node, const EmitContext& c) {
+  if (!IsSum(node) || !OneDnnType(node.type().dtype)) return std::nullopt;
+  const Desc desc = c.ProducedDesc(node.operand(0));
+  const bool is_alike = std::all_of(node.operands().begin(), node.operands().end(), [&](Value operand) {
+    return LayoutName(c.ProducedDesc(operand)) == LayoutName(desc);
+  });
+  return is_alike && !LayoutName(desc).empty() ? std::optional(desc) : std::nullopt;
+}
+
+// Returns the body of a sum over all elements that a value has in memory, with its padding, which consists of zeros.
+absl::StatusOr<Graph> SumInMemory(const Graph& body, DType dtype, uint64_t bytes) {
+  Graph flat(body.name());
+  ValueMap map;
+  for (const Input& input : body.inputs()) {
+    ASSIGN_OR_RETURN(map[input.value],
+                     flat.AddInput(input.name(), {dtype, Shape({static_cast<int64_t>(bytes / SizeOf(dtype))})}));
+  }
+  for (const Node& node : body.nodes()) RETURN_IF_ERROR(flat.InsertCopy(node, map).status());
+  for (const Result& result : body.results()) RETURN_IF_ERROR(flat.AddResult(result.name, map.at(result.value)));
+  return flat;
+}
+
+// The computation of a node's loop, and the shape of its channels-last values, or the layout of all its values.
 struct Loop {
   Graph body;
   LoopInfo info;
   std::optional<Shape> channels_last;
+  std::optional<Desc> layout = std::nullopt;
 };
 
 absl::StatusOr<Loop> LoopOf(const Node& node, const EmitContext& c) {
   ASSIGN_OR_RETURN(Graph body, LoopBodyOf(node));
+  if (const std::optional<Desc> layout = LayoutOfSum(node, c)) {
+    ASSIGN_OR_RETURN(Graph sum, SumInMemory(body, node.type().dtype, layout->get_size()));
+    ASSIGN_OR_RETURN(LoopInfo info, AnalyzeLoop(sum, c.loop_sizes()));
+    return Loop{std::move(sum), std::move(info), std::nullopt, layout};
+  }
   if (const std::optional<Shape> shape = ChannelsLastShape(node, c)) {
     absl::StatusOr<Graph> moved = ChannelsLastBody(body, shape);
     absl::StatusOr<LoopInfo> info = moved.ok() ? AnalyzeLoop(*moved, c.loop_sizes()) : moved.status();
@@ -92,6 +123,14 @@ class LoopRunner {
 
 }  // namespace
 
+bool IsSum(const Node& node) {
+  if (!node.Is("fusion") || node.num_results() != 1) return false;
+  const auto& nodes = node.attr<Region>("body").graph().nodes();
+  const auto is_alike = [&](const auto& value) { return value.type() == node.type(); };
+  return std::all_of(node.operands().begin(), node.operands().end(), is_alike) &&
+         std::all_of(nodes.begin(), nodes.end(), [&](const Node& each) { return each.Is("add") && is_alike(each); });
+}
+
 bool SupportsLoop(const Node& node) {
   const absl::StatusOr<Graph> body = LoopBodyOf(node);
   return body.ok() && AnalyzeLoop(*body).ok();
@@ -99,16 +138,20 @@ bool SupportsLoop(const Node& node) {
 
 absl::Status EmitLoop(const Node& node, EmitContext& c) {
   ASSIGN_OR_RETURN(Loop loop, LoopOf(node, c));
-  const auto is_channels_last = [&](Value value) { return loop.channels_last && value.shape() == *loop.channels_last; };
+  const auto layout_of = [&](Value value) -> std::optional<Desc> {
+    if (loop.channels_last && value.shape() == *loop.channels_last) return ChannelsLast(value.type());
+    return loop.layout;
+  };
   std::vector<int> reads, writes;
   for (const Value& operand : node.operands()) {
-    ASSIGN_OR_RETURN(const int read, is_channels_last(operand) ? c.ReadAs(node, operand, ChannelsLast(operand.type()))
-                                                               : c.RowMajorOf(node, operand));
+    const std::optional<Desc> layout = layout_of(operand);
+    ASSIGN_OR_RETURN(const int read, layout ? c.ReadAs(node, operand, *layout) : c.RowMajorOf(node, operand));
     reads.push_back(read);
   }
   for (size_t i = 0; i < node.num_results(); ++i) {
     const Value result = EmitContext::ResultOf(node, i);
-    writes.push_back(is_channels_last(result) ? c.WriteAs(result, ChannelsLast(result.type())) : c.Write(node, i));
+    const std::optional<Desc> layout = layout_of(result);
+    writes.push_back(layout ? c.WriteAs(result, *layout) : c.Write(node, i));
   }
   Kernel kernel;
   kernel.name = "llvm." + node.op_name();

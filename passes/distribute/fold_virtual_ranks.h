@@ -21,8 +21,8 @@
 //     return %g
 //   }
 //
-// A value that differs between virtual ranks has V/n copies, one that all have alike has one. A large sum travels in
-// slices, each of which one rank adds (all_to_all, all_gather). With n = 1 the result has no mesh.
+// A value that differs between virtual ranks has V/n copies. A replicated value has one. A large sum travels in slices,
+// each of which one rank adds (all_to_all, all_gather). With n = 1 the result has no mesh.
 
 #pragma once
 

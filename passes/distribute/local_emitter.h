@@ -21,6 +21,7 @@ class LocalEmitter {
   Graph& graph() { return graph_; }
   int64_t ranks() const { return ranks_; }
   const absl::Status& status() const { return status_; }
+  void Keep(absl::Status status) { status_.Update(std::move(status)); }  // if it is the first error
   void set_source(std::string source) { source_ = std::move(source); }
   const std::string& source() const { return source_; }
 

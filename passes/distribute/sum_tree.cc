@@ -75,28 +75,36 @@ absl::StatusOr<Values> SumTree::Reduce(ReduceKind kind, const std::vector<Values
 }
 
 // Combines the terms of this rank: [1, count], as one of the ranks' rows.
-Value SumTree::OfThisRank(const Level& level, const Values& terms) {
-  const int64_t count = terms[0].type().num_elements();
-  Values rows;
-  for (Value term : terms) {
-    const Value flat = emit_.Reshape(term, Shape({count}));
-    const AttributeMap attributes = {
-        {"axis", LocalEmitter::Axis()}, {"shape", Ints{1, count}}, {"kind", std::string(ReduceKindName(level.kind))}};
-    rows.push_back(emit_.ranks() == 1 ? emit_.Reshape(flat, Shape({1, count}))
-                                      : emit_.Op("parts", {flat}, attributes, Placement::Split(0)));
+Value SumTree::OfThisRank(const Level& level, Values terms) {
+  // Gradients of filters are added in the layout of their kernel, and only their sum is reordered. Other terms become
+  // row-major first: a loop may choose its layout by its readers, and the order of its sums by its layout.
+  const bool keeps_layout = level.kind == ReduceKind::kSum && terms[0].node->Is("convolution_grad_filter");
+  const Placement placement = keeps_layout ? terms[0].placement(kDataAxis) : Placement::Split(0);
+  if (!keeps_layout) {
+    for (Value& term : terms) term = AsRow(level, term);
   }
-  while (rows.size() > 1) {
+  while (terms.size() > 1) {
     Values combined;
-    const size_t at_once = std::min(rows.size(), kMaxTerms);
-    const bool is_last = emit_.ranks() == 1 && at_once == rows.size();
-    for (size_t i = 0; i < rows.size(); i += at_once) {
-      const auto first = rows.begin() + static_cast<std::ptrdiff_t>(i);
+    const size_t at_once = std::min(terms.size(), kMaxTerms);
+    const bool is_last = emit_.ranks() == 1 && at_once == terms.size();
+    for (size_t i = 0; i < terms.size(); i += at_once) {
+      const auto first = terms.begin() + static_cast<std::ptrdiff_t>(i);
       combined.push_back(
-          Combined(level, Values(first, first + static_cast<std::ptrdiff_t>(at_once)), Placement::Split(0), is_last));
+          Combined(level, Values(first, first + static_cast<std::ptrdiff_t>(at_once)), placement, is_last));
     }
-    rows = std::move(combined);
+    terms = std::move(combined);
   }
-  return rows[0];
+  return keeps_layout ? AsRow(level, terms[0]) : terms[0];
+}
+
+Value SumTree::AsRow(const Level& level, Value term) {
+  if (!term) return term;
+  const int64_t count = term.type().num_elements();
+  const Value flat = emit_.Reshape(term, Shape({count}));
+  if (emit_.ranks() == 1) return emit_.Reshape(flat, Shape({1, count}));
+  const AttributeMap attributes = {
+      {"axis", LocalEmitter::Axis()}, {"shape", Ints{1, count}}, {"kind", std::string(ReduceKindName(level.kind))}};
+  return emit_.Op("parts", {flat}, attributes, Placement::Split(0));
 }
 
 // Combines the ranks' rows, of all operands side by side: [1, total], or a little longer.
@@ -116,7 +124,7 @@ Value SumTree::AcrossRanks(const Level& level, const Values& rows) {
   return emit_.Gather({Combined(level, {slices}, Placement::Split(1), /*is_last=*/true)}, 1)[0];
 }
 
-// One loop that combines the inputs, or the rows of one input, all placed as `placement`. If `is_last`, it divides a
+// One loop that combines several inputs, or the rows of one, all placed as `placement`. If `is_last`, it divides a
 // mean, and rounds to the dtype of the operands.
 Value SumTree::Combined(const Level& level, const Values& inputs, Placement placement, bool is_last) {
   if (!emit_.status().ok()) return Value();
@@ -125,7 +133,7 @@ Value SumTree::Combined(const Level& level, const Values& inputs, Placement plac
   Values terms;
   for (Value input : inputs) {
     const Value x = body.AddInput(input.name(), input.type(), false, emit_.Along(placement)).value();
-    const int64_t rows = input.shape()[0];
+    const int64_t rows = inputs.size() > 1 ? 1 : input.shape()[0];
     for (int64_t i = 0; i < rows; ++i) terms.push_back(rows == 1 ? x : Row(inside, x, i, placement));
   }
   for (Value& term : terms) {
@@ -149,10 +157,8 @@ Value SumTree::Combined(const Level& level, const Values& inputs, Placement plac
   emit_.graph().Erase(fused.node);
   ValueMap map;
   for (size_t i = 0; i < inputs.size(); ++i) map[body.inputs()[i].value] = inputs[i];
-  for (const Node& node : body.nodes()) {
-    if (!emit_.graph().InsertCopy(node, map).ok()) return Value();
-  }
-  return map.at(sum);
+  for (const Node& node : body.nodes()) emit_.Keep(emit_.graph().InsertCopy(node, map).status());
+  return emit_.status().ok() ? map.at(sum) : Value();
 }
 
 }  // namespace lockstep::passes

@@ -26,7 +26,8 @@ class SumTree {
  private:
   struct Level;
 
-  Value OfThisRank(const Level& level, const std::vector<Value>& terms);
+  Value OfThisRank(const Level& level, std::vector<Value> terms);
+  Value AsRow(const Level& level, Value term);
   Value AcrossRanks(const Level& level, const std::vector<Value>& rows);
   Value Combined(const Level& level, const std::vector<Value>& inputs, Placement placement, bool is_last);
 

@@ -131,18 +131,26 @@ def test_options_keep_that(options: dict[str, Any]) -> None:
     assert_same_bits("lenet", step_of("lenet"), **options)
 
 
-def test_with_sharded_optimizers_too() -> None:
-    step = global_norm_step("mlp")
-    results = []
+SHARED = [{"shard_optimizer": True}, {"split": {"fc1.weight": {"data": 0}}}]
+
+
+@pytest.mark.parametrize("options", SHARED, ids=str)
+def test_states_of_which_ranks_have_slices(options: dict[str, Any], tmp_path: Path) -> None:
+    """A checkpoint has all slices: another executable, of one rank, reads them."""
+    step, results = global_norm_step("mlp"), []
     for n in (1, 2, 4, 8):
 
-        def body(world: ls.Communicator) -> Bits:
-            exe = ls.compile(step, world=world, threads=1, virtual_ranks=8, shard_optimizer=True)
+        def body(world: ls.Communicator) -> tuple[int, list[bytes]]:
+            exe = ls.compile(step, world=world, threads=1, virtual_ranks=8, **options)
             losses = [exe(**share_of(batch_of("mlp", number), world))["loss"].tobytes() for number in range(4)]
-            weights = {name: exe.state[name].tobytes() for name in exe.state if "/" not in name}
-            return weights | {"losses": b"".join(losses)}
+            exe.save(tmp_path / str(world.size))
+            return sum(exe.state[name].nbytes for name in exe.state), losses
 
-        results += run_in_threads(n, body)
+        (num_bytes, losses), *_ = run_in_threads(n, body)
+        whole = ls.compile(step, threads=1)
+        whole.load(tmp_path / str(n))
+        results.append(bits_of(whole, losses))
+        assert (num_bytes < sum(whole.state[name].nbytes for name in whole.state)) == (n > 1)
     assert all(result == results[0] for result in results)
 
 
