@@ -1,0 +1,66 @@
+"""Shardings of HLO: which part of an array each device has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from .text import split
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """The number of parts along each dimension, and for each device the part that it has along each."""
+
+    parts: tuple[int, ...]
+    of_device: dict[int, tuple[int, ...]]
+
+    def __bool__(self) -> bool:
+        return any(parts > 1 for parts in self.parts)
+
+    def slices(self, device: int, dims: tuple[int, ...]) -> tuple[slice, ...]:
+        """What the device has of an array: all parts are as large as the first, and the last ones may be empty."""
+        if not self:
+            return tuple(slice(0, extent) for extent in dims)
+        sizes = [-(-extent // parts) for extent, parts in zip(dims, self.parts, strict=True)]
+        at = self.of_device[device]
+        return tuple(
+            slice(min(k * size, extent), min((k + 1) * size, extent))
+            for k, size, extent in zip(at, sizes, dims, strict=True)
+        )
+
+    def local(self, dims: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a part of an array, with padding."""
+        return tuple(-(-extent // parts) for extent, parts in zip(dims, self.parts, strict=True)) if self else dims
+
+
+def iota(text: str) -> np.ndarray:
+    """The devices in a list `0,1,2`, or in `[2,2]<=[2,2]T(1,0)` or `([2,2]T(1,0))`, which are flattened."""
+    match = re.search(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text.rsplit("<=", 1)[-1])
+    if match is None:
+        return np.array([int(number) for number in re.findall(r"\d+", text)])
+    grid = np.arange(np.prod(dims := [int(each) for each in match[1].split(",")])).reshape(dims)
+    return (grid.transpose([int(each) for each in match[2].split(",")]) if match[2] else grid).reshape(-1)
+
+
+def parse(text: str | None, rank: int) -> Sharding:
+    """The sharding in the text of an attribute, of an array of this rank; ValueError if it is none."""
+    text = re.sub(r",?\s*metadata=\{.*?\}", "", text or "{replicated}").strip()
+    if re.match(r"\{(replicated|maximal|manual|unreduced|unknown)\b", text):
+        return Sharding((1,) * rank, {})
+    match = re.match(r"\{devices=\[([\d,]+)\]([^ }]*)", text)
+    if match is None:
+        raise ValueError(f"unknown sharding {text}")
+    parts = [int(each) for each in match[1].split(",")]
+    devices = iota(match[2]).reshape(parts)
+    places = {int(devices[at]): at[:rank] for at in np.ndindex(*parts)}
+    return Sharding(tuple(parts[:rank]), places)
+
+
+def parse_all(text: str | None, ranks: list[int]) -> list[Sharding]:
+    """The shardings of the parts of a tuple, or of one array."""
+    inner = (text or "").strip()[1:-1]
+    texts = split(inner) if inner.startswith("{") else [text] * len(ranks)
+    return [parse(each, rank) for each, rank in zip(texts, ranks, strict=True)]
