@@ -18,7 +18,8 @@ def groups(i: Instruction, devices: int) -> list[list[int]]:
         return [[device] for device in range(devices)]
     text = i.attributes.get("replica_groups", "{}")
     if text.startswith("mesh["):
-        return _groups_along_axes(i, text)
+        mesh, axes = text.rstrip("}").rsplit("{", 1)
+        return shardings.arrange(mesh, [axes]).T.tolist()
     if text.startswith("["):
         shape = [int(each) for each in re.findall(r"\d+", text.split("]")[0])]
         return shardings.iota(text).reshape(shape).tolist()
@@ -30,31 +31,6 @@ def groups(i: Instruction, devices: int) -> list[list[int]]:
     ):
         return [list(range(devices))]  # the groups are of replicas, with all partitions
     return found or [list(range(devices))]
-
-
-def _groups_along_axes(i: Instruction, text: str) -> list[list[int]]:
-    match = re.match(r"mesh\[(.*?)\](.*?)\s*\{(.*)\}", text)
-    if match is None:
-        raise i.error(f"has the groups {text}, which are not supported")
-    mesh = [(name, int(extent)) for name, extent in re.findall(r"'([^']+)'=(\d+)", match[1])]
-    extents = [extent for _, extent in mesh]
-    order = shardings.iota(match[2]) if "device_ids" in match[2] else np.arange(np.prod(extents))
-    shape, inner = list[int](), list[int]()  # of the mesh with axes cut into parts, and the parts of groups
-    wanted = re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", match[3])
-    cuts = {name: [(int(before or 1), int(size or 0) or extent) for w, before, size in wanted if w == name]
-            for name, extent in mesh}  # fmt: skip
-    places = dict[tuple[str, int], int]()
-    for name, extent in mesh:
-        at = 1
-        for before, size in sorted(cuts[name]):
-            shape += [before // at, size]
-            places[name, before] = len(shape) - 1
-            at = before * size
-        shape.append(extent // at)
-    inner = [places[name, int(before or 1)] for name, before, _ in wanted]
-    outer = [d for d in range(len(shape)) if d not in inner]
-    grid = order.reshape(shape).transpose(outer + inner)
-    return grid.reshape(-1, int(np.prod([shape[d] for d in inner]))).tolist()
 
 
 def _per_group(exchange: Callable[..., Sequence[object]]) -> Callable:

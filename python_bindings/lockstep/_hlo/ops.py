@@ -95,11 +95,14 @@ def _is_finite(i: Instruction, region: Region, x: np.ndarray) -> np.ndarray:
     return ~exact.is_nan(exact.apply("sub", x, x))
 
 
+def _order(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return exact.order(x, y) if x.dtype == EXACT else np.where(x == y, 0, np.where(x < y, -1, 1))
+
+
 @_op("compare")
 def _compare(i: Instruction, region: Region, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    is_exact = x.dtype == EXACT
-    order = exact.order(x, y) if is_exact else np.where(x == y, 0, np.where(x < y, -1, 1))
-    if is_exact and i.attributes.get("type") == "TOTALORDER":  # a NaN is the largest
+    order = _order(x, y)
+    if x.dtype == EXACT and i.attributes.get("type") == "TOTALORDER":  # a NaN is the largest
         order = np.where(order == 2, np.where(exact.is_nan(x), 1, -1), order % 3)
     holds = {"EQ": (0,), "NE": (-1, 1, 2, 3), "LT": (-1,), "LE": (-1, 0), "GT": (1,), "GE": (0, 1)}
     return np.isin(order, holds[i.attributes["direction"]])
@@ -385,7 +388,7 @@ def _sort(i: Instruction, region: Region, *x: np.ndarray) -> object:
 @_op("topk")
 def _top_k(i: Instruction, region: Region, x: np.ndarray) -> object:
     above, below = (x[..., None, :], x[..., :, None])[:: 1 if i.attributes["largest"] == "true" else -1]
-    order = exact.order(above, below) if x.dtype == EXACT else np.sign(np.where(above == below, 0, above > below))
+    order = _order(above, below)
     is_before = np.tri(x.shape[-1], k=-1, dtype=bool)
     rank = ((order == 1) | ((order == 0) & is_before)).sum(-1)
     places = np.argsort(rank, -1, kind="stable")[..., : int(i.attributes["k"])]

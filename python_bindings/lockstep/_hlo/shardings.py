@@ -45,18 +45,45 @@ def iota(text: str) -> np.ndarray:
     return (grid.transpose([int(each) for each in match[2].split(",")]) if match[2] else grid).reshape(-1)
 
 
+def arrange(mesh: str, axes: list[str]) -> np.ndarray:
+    """The devices of a mesh `mesh['x'=2,'y'=4], device_ids=(…)`: along dimension k those that differ in the axes of the
+    text axes[k], such as `'x','y':(2)2`, and along the last one those that differ in the others."""
+    extents = {name: int(extent) for name, extent in re.findall(r"'([^']+)'=(\d+)", mesh)}
+    count = int(np.prod(list(extents.values())))
+    order = iota(mesh.split("device_ids", 1)[1]) if "device_ids" in mesh else np.arange(count)
+    # An axis 'y':(2)2 is the part of 2 of the axis y, after a part of 2.
+    wanted = [[(name, int(before or 1), int(size or extents[name]))
+               for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", text)] for text in axes]  # fmt: skip
+    shape, places = list[int](), dict[tuple[str, int], int]()
+    for name, extent in extents.items():
+        at = 1
+        for _, before, size in sorted(each for part in wanted for each in part if each[0] == name):
+            shape += [before // at, size]
+            places[name, before] = len(shape) - 1
+            at = before * size
+        shape.append(extent // at)
+    chosen = [[places[name, before] for name, before, _ in part] for part in wanted]
+    others = [d for d in range(len(shape)) if not any(d in part for part in chosen)]
+    sizes = [int(np.prod([shape[d] for d in part])) for part in chosen]
+    return order.reshape(shape).transpose([d for part in [*chosen, others] for d in part]).reshape(*sizes, -1)
+
+
+def _grid(text: str) -> np.ndarray:
+    """The devices in the text of a sharding: along each dimension those with different parts, then those with the same."""
+    if match := re.match(r"\{(mesh\[.*?\].*?),\s*\[(.*?)\](?:, .*)?\}$", text):
+        return arrange(match[1], [each.strip("{}") for each in split(match[2])])
+    if match := re.match(r"\{devices=\[([\d,]+)\]([^ }]*)", text):
+        return iota(match[2]).reshape([int(each) for each in match[1].split(",")])
+    raise ValueError(f"unknown sharding {text}")
+
+
 def parse(text: str | None, rank: int) -> Sharding:
     """The sharding in the text of an attribute, of an array of this rank; ValueError if it is none."""
     text = re.sub(r",?\s*metadata=\{.*?\}", "", text or "{replicated}").strip()
-    if re.match(r"\{(replicated|maximal|manual|unreduced|unknown)\b", text):
+    if re.match(r"\{(mesh\[[^\]]*\],\s*)?(replicated|maximal|manual|unreduced|unknown)\b", text):
         return Sharding((1,) * rank, {})
-    match = re.match(r"\{devices=\[([\d,]+)\]([^ }]*)", text)
-    if match is None:
-        raise ValueError(f"unknown sharding {text}")
-    parts = [int(each) for each in match[1].split(",")]
-    devices = iota(match[2]).reshape(parts)
-    places = {int(devices[at]): at[:rank] for at in np.ndindex(*parts)}
-    return Sharding(tuple(parts[:rank]), places)
+    devices = _grid(text)
+    return Sharding(devices.shape[:rank], {int(devices[at]): at[:rank] for at in np.ndindex(*devices.shape)})
 
 
 def parse_all(text: str | None, ranks: list[int]) -> list[Sharding]:

@@ -70,6 +70,7 @@ class Instruction:
 class Computation:
     name: str
     instructions: list[Instruction] = field(default_factory=list)
+    types: dict[str, Type] = field(default_factory=dict)
     root: str = ""
 
     @cached_property
@@ -158,6 +159,22 @@ def _instruction(file: str, line: int, text: str) -> Instruction:
     return Instruction(_name(match[2]), opcode, _type(rest), argument, attributes, file, line, shown)
 
 
+def _add(computation: Computation, i: Instruction) -> None:
+    """Adds an instruction, and before it a get-tuple-element for each operand of the form `%tuple#1`, with this name."""
+    known = computation.types
+    for operand in i.operands:
+        whole, _, index = operand.partition("#")
+        if whole not in known:
+            raise i.error(f"uses %{whole}, which is not defined")
+        if operand not in known:
+            known[operand] = known[whole][int(index)]  # type: ignore[index, assignment]
+            attributes = {"index": index}
+            part = Instruction(operand, "get-tuple-element", known[operand], whole, attributes, i.file, i.line, i.text)
+            computation.instructions.append(part)
+    known[i.name] = i.type
+    computation.instructions.append(i)
+
+
 def read(file: str) -> Module:
     """Returns the module in a file.
 
@@ -184,9 +201,9 @@ def read(file: str) -> Module:
         elif current is not None and line:
             try:
                 instruction = _instruction(file, number, line)
-            except (ValueError, AssertionError, IndexError):
+                _add(current, instruction)
+            except (ValueError, AssertionError, IndexError, KeyError, TypeError):
                 raise Error(f"{file}:{number}: this is no HLO instruction: {line[:100]}") from None
-            current.instructions.append(instruction)
             if line.startswith("ROOT "):
                 current.root = instruction.name
     if entry is None or not entry.root:

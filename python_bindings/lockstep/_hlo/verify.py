@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import numpy as np
 
+from .._base import checks
 from .._base.errors import Error
 from . import exact, shardings
 from .integers import limits
@@ -28,7 +30,7 @@ class _Pair:
 _RUNS = 3  # with other integers each
 
 
-def verify_hlo(before: str, after: str) -> tuple[str, ...]:
+def verify_hlo(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> tuple[str, ...]:
     """Proves that a program that XLA's SPMD partitioner wrote computes what the program of one device does.
 
     Args:
@@ -47,7 +49,7 @@ def verify_hlo(before: str, after: str) -> tuple[str, ...]:
     >>> lockstep.verify_hlo("step.before_spmd-partitioning.txt", "step.after_spmd-partitioning.txt")
     ('instructions of XLA compute what they mean, without rounding',)
     """
-    one, many = read(before), read(after)
+    one, many = read(str(checks.path(before))), read(str(checks.path(after)))
     for module in (one, many):
         if module.replicas != 1:
             raise Error(f"{module.file} is for {module.replicas} replicas; only partitions are supported")
@@ -164,6 +166,7 @@ def _first_difference(pair: _Pair, one: Instruction, many: Instruction, result: 
     if first is None:
         return ""
     wrong = [j for j in given if j.name not in equal_many]
+    wrong = [j for j in wrong if j.array.dtype == first.array.dtype and j.opcode != "constant"] or wrong
     about = [j for j in wrong if _source(j) == _source(first)] or wrong
     lines = [f"; the first value that no device computes is %{first.name}, line {first.line}", "  each device computes"]
     lines += [f"    line {j.line}: {j.text}" for j in about[:_MOST_SHOWN]]
