@@ -132,6 +132,19 @@ def test_operations_are_those_of_xla(tmp_path: Path, name: str) -> None:
         assert result.shape == type.dims and exact.equal(result, array_of(values, type)).all()
 
 
+def test_a_bitcast_is_the_same_memory(tmp_path: Path) -> None:
+    hlo = """ENTRY %main (x: s32[2,3]) -> s32[3,2] {
+  %x = s32[2,3]{1,0} parameter(0)
+  %y = s32[3,2]{0,1} bitcast(%x)
+  ROOT %z = s32[6]{0} bitcast(%y)
+}
+"""
+    (tmp_path / "hlo.txt").write_text(hlo)
+    program, x = Program(text.read(str(tmp_path / "hlo.txt"))), np.arange(6, dtype=np.int32).reshape(2, 3)
+    assert np.array_equal(program.run([[x]], 1)[0], x.reshape(-1))  # type: ignore[arg-type]
+    assert np.array_equal(program.values["y"][0], x.T)  # type: ignore[arg-type]
+
+
 COLLECTIVES = """HloModule m, num_partitions=4
 %sum (a: s32[], b: s32[]) -> s32[] {
   %a = s32[] parameter(0)

@@ -79,6 +79,8 @@ class Program:
                 return COLLECTIVES[i.opcode](i, self._region, list(zip(*operands, strict=True)))
             if i.opcode in _LOCK_STEP:
                 return _LOCK_STEP[i.opcode](self, i, operands, devices)
+            if i.opcode == "bitcast":
+                return self._each_device(lambda x: _bitcast(computation, i, x), operands, devices)
             if i.opcode == "custom-call":
                 return self._custom_call(computation, i, operands, devices)
             if i.opcode not in OPS:
@@ -157,6 +159,15 @@ class Program:
         if sharding.local(dims) != local:
             raise i.error(f"between {dims} and {local} by {text} is not supported")
         return sharding
+
+
+def _bitcast(computation: Computation, i: Instruction, x: np.ndarray) -> np.ndarray:
+    """The same memory as another array."""
+    given, wanted = computation.types[i.operands[0]], i.array
+    if not isinstance(given, Array) or given.dtype != wanted.dtype:
+        raise i.error("between dtypes is not supported")
+    memory = x.transpose(given.order).reshape([wanted.dims[d] for d in wanted.order])
+    return memory.transpose(np.argsort(wanted.order, kind="stable") if wanted.order else ())
 
 
 def _tuple(program: Program, i: Instruction, operands: list[Values], devices: int) -> Values:

@@ -16,6 +16,7 @@ class Array:
 
     dtype: str
     dims: tuple[int, ...]
+    order: tuple[int, ...] = field(default=(), compare=False)  # the dimensions in memory, the outermost first
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.dims))}]"
@@ -126,10 +127,11 @@ def _closing(text: str, opening: int) -> int:
 def _type(text: str) -> Type:
     if text.startswith("("):
         return tuple(_type(each) for each in split(text[1 : _closing(text, 0)]))
-    match = re.match(r"([a-z]\w*)\[([\d,]*)\]", text)
+    match = re.match(r"([a-z]\w*)\[([\d,]*)\](?:\{([\d,]*))?", text)
     if match is None:
         raise ValueError
-    return Array(match[1], tuple(int(extent) for extent in match[2].split(",") if extent))
+    dims, layout = (tuple(int(each) for each in (part or "").split(",") if each) for part in match.groups()[1:])
+    return Array(match[1], dims, layout[::-1] or tuple(range(len(dims))))
 
 
 _LINE = re.compile(r"(ROOT )?(%?[\w.\-]+) = (.*)")
