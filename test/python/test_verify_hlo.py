@@ -116,7 +116,7 @@ OPERATIONS = json.loads((HLO / "operations.json").read_text())
 
 def array_of(values: object, type: text.Array) -> np.ndarray:
     numbers = np.asarray(values).reshape(type.dims)
-    dtype = exact.dtype_of(type.dtype)
+    dtype = exact.DTYPES[type.dtype]
     return exact.of_floats(numbers.astype(np.float64), "f32") if dtype == exact.EXACT else numbers.astype(dtype)
 
 
@@ -219,12 +219,16 @@ LOCAL = re.sub(r"f32\[4\]", "f32[2]", MODULE)
         (lambda after: after.replace("negate(%x)", "negate(%z)"), r"after.txt:5: negate %y uses %z, which is not defined"),
         (lambda after: after.replace("negate(%x)", "custom-call(%x), custom_call_target=\"mine\""), "5: .* of mine is not supp"),
         (lambda after: after.replace("ROOT %y = f32[2]{0} ", "ROOT %y = "), "after.txt:5: this is no HLO instruction: ROOT %y"),
+        (lambda after: after.replace("negate(%x)", "call(%x), to_apply=%f"), "5: call %y calls %f, which is not defined"),
+        (lambda after: after.replace("negate(%x)", "call(%x)"), "after.txt:5: call %y has no calls"),
+        (lambda after: after.replace("ENTRY", "%f (a: f32[]) -> f32[] {\n}\nENTRY"), "the computation %f has no ROOT"),
         (lambda after: "", "is not the text of an HLO module: it has no ENTRY computation"),
         (lambda after: after.replace("[2]{0} negate", "[3]{0} negate"), r"5: negate %y has the shape \(3,\), but .* \(2,\)"),
         (lambda after: MODULE, r"4: parameter %x is f32\[4\], which is no part of f32\[4\]"),
         (lambda after: after.replace("f32[2]", "c64[2]"), "parameter %x is c64"),
         (lambda after: after.replace("negate(%x)", "constant({...})"), "5: constant %y is not written out: dump with --xla_dump"),
         (lambda after: after.replace("num_part", "replica_count=2, num_part"), "is for 2 replicas; only partitions are supported"),
+        (lambda after: after.replace("devices=[2]<=[2]", "mesh['x'=2], [{'y'}]"), "parameter %x has an unknown axis y"),
         (lambda after: after.replace("devices=[2]<=[2]", "shards"), "4: parameter %x has an unknown sharding {shards}"),
     ],
 )  # fmt: skip
@@ -234,6 +238,13 @@ def test_wrong_files(tmp_path: Path, change: Callable[[str], str], message: str)
     ls.verify_hlo(tmp_path / "before.txt", tmp_path / "after.txt")
     (tmp_path / "after.txt").write_text(change(LOCAL))
     with pytest.raises(ls.Error, match=message):
+        ls.verify_hlo(tmp_path / "before.txt", tmp_path / "after.txt")
+
+
+def test_an_unknown_dtype(tmp_path: Path) -> None:
+    for name, module in (("before.txt", MODULE), ("after.txt", LOCAL)):
+        (tmp_path / name).write_text(module.replace("f32", "c64"))
+    with pytest.raises(ls.Error, match=r"before.txt:4: parameter %x is c64\[4\], which is not supported"):
         ls.verify_hlo(tmp_path / "before.txt", tmp_path / "after.txt")
 
 

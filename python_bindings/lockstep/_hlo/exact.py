@@ -9,14 +9,12 @@ from .text import Array
 
 EXACT = np.dtype((np.void, _lockstep._EXACT_BYTES))  # the memory of an exact number; zeros are zeros
 FLOATS = ("bf16", "f16", "f32", "f64")
-_SIZES = {f"{kind}{bits}": f"{name}{bits}" for kind, name in (("s", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)}
-
-
-def dtype_of(name: str) -> np.dtype:
-    """The dtype of arrays of the HLO dtype `name`; KeyError if there is none."""
-    if name in FLOATS:
-        return EXACT
-    return np.dtype("bool" if name == "pred" else _SIZES[name])
+_INTEGERS = {
+    f"{kind}{bits}": np.dtype(f"{name}{bits}")
+    for kind, name in (("s", "int"), ("u", "uint"))
+    for bits in (8, 16, 32, 64)
+}
+DTYPES = dict.fromkeys(FLOATS, EXACT) | _INTEGERS | {"pred": np.dtype(bool)}  # of arrays, by their names in HLO
 
 
 def _memory(array: np.ndarray) -> np.ndarray:
@@ -41,7 +39,7 @@ def of_integer(value: int) -> np.ndarray:
 
 def draw(type: Array, limit: int, seed: int) -> np.ndarray:
     """Random numbers, or random integers below `limit`, that follow from the seed."""
-    dtype = dtype_of(type.dtype)
+    dtype = DTYPES[type.dtype]
     if dtype == EXACT:
         result = np.empty(type.dims, EXACT)
         _lockstep._exact_random(seed, _memory(result))

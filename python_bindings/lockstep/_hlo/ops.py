@@ -122,7 +122,7 @@ def _clamp(i: Instruction, region: Region, low: np.ndarray, x: np.ndarray, high:
 
 @_op("convert")
 def _convert(i: Instruction, region: Region, x: np.ndarray) -> np.ndarray:
-    wanted = exact.dtype_of(i.array.dtype)
+    wanted = exact.DTYPES[i.array.dtype]
     if x.dtype == EXACT and wanted == bool:
         return exact.order(x, np.zeros((), EXACT)) != 0
     if x.dtype == EXACT and wanted != EXACT:
@@ -137,7 +137,7 @@ def _convert(i: Instruction, region: Region, x: np.ndarray) -> np.ndarray:
 
 @_op("bitcast-convert")
 def _bitcast(i: Instruction, region: Region, x: np.ndarray) -> np.ndarray:
-    wanted = exact.dtype_of(i.array.dtype)
+    wanted = exact.DTYPES[i.array.dtype]
     if x.dtype == EXACT or (wanted == EXACT and i.array.dtype == "bf16"):
         raise i.error("of floats is not supported")
     if wanted == EXACT:
@@ -160,7 +160,7 @@ def _constant(i: Instruction, region: Region) -> np.ndarray:
     if "..." in i.argument:
         raise i.error("is not written out: dump with --xla_dump_large_constants")
     texts = re.findall(r"[^\s{},()]+", i.argument)
-    dtype = exact.dtype_of(i.array.dtype)
+    dtype = exact.DTYPES[i.array.dtype]
     if dtype == EXACT:
         return exact.of_floats(np.array([float(each) for each in texts]).reshape(i.array.dims), i.array.dtype)
     return np.array([_CONSTANTS.get(each) if each in _CONSTANTS else int(each) for each in texts], dtype).reshape(
@@ -173,7 +173,7 @@ def _iota(i: Instruction, region: Region) -> np.ndarray:
     along = i.numbers("iota_dimension")[0]
     shape = [extent if d == along else 1 for d, extent in enumerate(i.array.dims)]
     places = np.broadcast_to(np.arange(i.array.dims[along]).reshape(shape), i.array.dims)
-    dtype = exact.dtype_of(i.array.dtype)
+    dtype = exact.DTYPES[i.array.dtype]
     return exact.of_integers(places) if dtype == EXACT else places.astype(dtype)
 
 
@@ -251,7 +251,7 @@ def _gather(i: Instruction, region: Region, x: np.ndarray, indices: np.ndarray) 
 
 @_op("dot")
 def _dot(i: Instruction, region: Region, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    wanted = exact.dtype_of(i.array.dtype)
+    wanted = exact.DTYPES[i.array.dtype]
     if wanted != EXACT:
         a, b = a.astype(wanted), b.astype(wanted)
     batch_a, sum_a, batch_b, sum_b = (
@@ -398,6 +398,6 @@ def _random_bits(i: Instruction, region: Region, state: np.ndarray) -> object:
     seed = [int(each) for each in state.reshape(-1).astype(np.uint64)]
     bits = i.arrays[-1]
     generator = np.random.default_rng(seed)
-    drawn = generator.integers(0, 2**63, bits.dims, np.uint64).astype(exact.dtype_of(bits.dtype))
+    drawn = generator.integers(0, 2**63, bits.dims, np.uint64).astype(exact.DTYPES[bits.dtype])
     state = generator.integers(0, 2**31, state.shape).astype(state.dtype)
     return (state, drawn) if isinstance(i.type, tuple) else drawn

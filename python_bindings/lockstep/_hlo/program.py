@@ -8,7 +8,7 @@ import numpy as np
 
 from . import shardings
 from .collectives import COLLECTIVES
-from .exact import dtype_of
+from .exact import DTYPES
 from .ops import OPS
 from .text import Array, Computation, Instruction, Module, Type
 
@@ -86,7 +86,7 @@ class Program:
             if i.opcode not in OPS:
                 raise i.error("is not supported")
             for each in i.arrays:
-                dtype_of(each.dtype)
+                DTYPES[each.dtype]
             return self._each_device(lambda *x: OPS[i.opcode](i, self._region, *x), operands, devices)
         except KeyError as error:
             raise i.error(f"has no {error}, or an unknown one") from None

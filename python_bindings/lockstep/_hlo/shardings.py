@@ -51,6 +51,8 @@ def arrange(mesh: str, axes: list[str]) -> np.ndarray:
     extents = {name: int(extent) for name, extent in re.findall(r"'([^']+)'=(\d+)", mesh)}
     count = int(np.prod(list(extents.values())))
     order = iota(mesh.split("device_ids", 1)[1]) if "device_ids" in mesh else np.arange(count)
+    if unknown := set(re.findall(r"'([^']+)'", " ".join(axes))) - set(extents):
+        raise ValueError(f"unknown axis {unknown.pop()}")
     # An axis 'y':(2)2 is the part of 2 of the axis y, after a part of 2.
     wanted = [[(name, int(before or 1), int(size or extents[name]))
                for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", text)] for text in axes]  # fmt: skip

@@ -61,6 +61,9 @@ class Instruction:
         return [int(number) for number in re.findall(r"-?\d+", text or self.attributes.get(attribute, ""))]
 
     def callee(self, attribute: str) -> str:
+        """The computation that an attribute names."""
+        if attribute not in self.attributes:
+            raise self.error(f"has no {attribute}")
         return _name(self.attributes[attribute])
 
     def error(self, message: str) -> Error:
@@ -177,6 +180,15 @@ def _add(computation: Computation, i: Instruction) -> None:
     computation.instructions.append(i)
 
 
+def _check(file: str, computation: Computation, computations: dict[str, Computation]) -> None:
+    if not computation.root:
+        raise Error(f"{file}: the computation %{computation.name} has no ROOT")
+    for i in computation.instructions:
+        for attribute in ("to_apply", "calls", "condition", "body", "select", "scatter"):
+            if attribute in i.attributes and i.callee(attribute) not in computations:
+                raise i.error(f"calls %{i.callee(attribute)}, which is not defined")
+
+
 def read(file: str) -> Module:
     """Returns the module in a file.
 
@@ -210,5 +222,7 @@ def read(file: str) -> Module:
                 current.root = instruction.name
     if entry is None or not entry.root:
         raise Error(f"{file} is not the text of an HLO module: it has no ENTRY computation with a ROOT")
+    for computation in computations.values():
+        _check(file, computation, computations)
     counts = [int(header.get(key, "1")) for key in ("num_partitions", "replica_count")]
     return Module(file, counts[0], counts[1], entry, computations)

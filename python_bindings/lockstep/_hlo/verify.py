@@ -81,6 +81,8 @@ def _inputs(before: Module, after: Module, seed: int) -> tuple[list[np.ndarray],
         sharding = _sharding(one, many.attributes.get("sharding", one.attributes.get("sharding")), type.dims)
         if many.array != Array(type.dtype, sharding.local(type.dims)):
             raise many.error(f"is {many.array}, which is no part of {type} {one.attributes.get('sharding', '')}")
+        if type.dtype not in exact.DTYPES:
+            raise one.error(f"is {type}, which is not supported")
         inputs.append(exact.draw(type, most[k], seed * 1000003 + k))
         parts.append(_parts(inputs[-1], sharding, many.array, after.partitions, seed * 1000003 + k))
     return inputs, parts
