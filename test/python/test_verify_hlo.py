@@ -229,6 +229,7 @@ LOCAL = re.sub(r"f32\[4\]", "f32[2]", MODULE)
         (lambda after: after.replace("negate(%x)", "constant({...})"), "5: constant %y is not written out: dump with --xla_dump"),
         (lambda after: after.replace("num_part", "replica_count=2, num_part"), "is for 2 replicas; only partitions are supported"),
         (lambda after: after.replace("devices=[2]<=[2]", "mesh['x'=2], [{'y'}]"), "parameter %x has an unknown axis y"),
+        (lambda after: after.replace("devices=[2]<=[2]", "mesh['x'=2], [{}], unreduced={'x'}"), "%x is unreduced"),
         (lambda after: after.replace("devices=[2]<=[2]", "shards"), "4: parameter %x has an unknown sharding {shards}"),
     ],
 )  # fmt: skip

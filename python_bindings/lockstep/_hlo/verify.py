@@ -63,6 +63,12 @@ def verify_hlo(before: str | os.PathLike[str], after: str | os.PathLike[str]) ->
     return tuple(sorted(notes))
 
 
+def _check_reduced(*instructions: Instruction) -> None:
+    for i in instructions:
+        if "unreduced" in i.attributes.get("sharding", ""):
+            raise i.error("is unreduced: a sum that is not made, which is not supported as an input or a result")
+
+
 def _sharding(i: Instruction, text: str | None, dims: tuple[int, ...]) -> Sharding:
     try:
         return shardings.parse(text, len(dims))
@@ -77,6 +83,7 @@ def _inputs(before: Module, after: Module, seed: int) -> tuple[list[np.ndarray],
                     f"{len(before.entry.parameters)}")  # fmt: skip
     inputs, parts, most = list[np.ndarray](), list[Values](), limits(before)
     for k, (one, many) in enumerate(zip(before.entry.parameters, after.entry.parameters, strict=True)):
+        _check_reduced(one, many)
         type = one.array
         sharding = _sharding(one, many.attributes.get("sharding", one.attributes.get("sharding")), type.dims)
         if many.array != Array(type.dtype, sharding.local(type.dims)):
@@ -113,6 +120,7 @@ def _differing(whole: Values, parts: Values, sharding: Sharding) -> list[int]:
 def _check(pair: _Pair, expected: Values, found: Values) -> list[str]:
     """Compares results; returns assumptions."""
     one, many = (program.module.entry.by_name[program.module.entry.root] for program in (pair.before, pair.after))
+    _check_reduced(one)
     as_tuple = lambda i, values: values if isinstance(i.type, tuple) else [(each,) for each in values]
     wholes = list(zip(*as_tuple(one, expected), strict=True))
     parts = list(zip(*as_tuple(many, found), strict=True))
