@@ -66,5 +66,6 @@ void BindStore(nanobind::module_& module);         // the update of a value of l
 void BindServers(nanobind::module_& module);       // parameter servers, and a worker's client of them
 void BindPlan(nanobind::module_& module);          // the search of lockstep.plan
 void BindMachine(nanobind::module_& module);       // the machine's properties; the folders of NVIDIA's libraries
+void BindExact(nanobind::module_& module);         // exact numbers in arrays
 
 }  // namespace lockstep::python

@@ -37,4 +37,5 @@ NB_MODULE(_lockstep, module) {
   BindServers(module);
   BindPlan(module);
   BindMachine(module);
+  BindExact(module);
 }

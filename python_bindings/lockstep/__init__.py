@@ -17,7 +17,7 @@ The names, by what they are for:
 
     Graphs         Graph, ValueInfo, load_onnx, from_torch, parse, load_graph, interpret, gradients, evaluation
     Training       train_step, loss, optim, schedule, clip, average, Trainer, metrics
-    Distribution   Communicator, Strategy, Placement, split, replicated, Plan, plan, distribute, verify, kv
+    Distribution   Communicator, Strategy, Placement, split, replicated, Plan, plan, distribute, verify, verify_hlo, kv
     Execution      compile, Executable, find_nan
     Data           data
     Results        Checkpoints, save_onnx, to_torch, save_weights, load_weights
@@ -46,6 +46,7 @@ from ._graph.graph_file import load_graph
 from ._graph.graphs import distribute, gradients, interpret, load_onnx, parse, save_onnx
 from ._graph.train_step import train_step
 from ._graph.weights import load_weights, save_weights
+from ._hlo.verify import verify_hlo
 from ._lockstep import Communicator, Executable, Graph
 from ._torch.torch_modules import from_torch, to_torch
 from ._trainer.trainer import Trainer
@@ -55,7 +56,7 @@ __all__ = [
     "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Placement", "Plan", "Strategy", "Trainer", "ValueInfo",
     "__version__", "average", "clip", "compile", "data", "distribute", "evaluation", "find_nan", "from_torch", "gradients", "interpret", "kv", "load_graph", "load_onnx", "load_weights",
     "loss", "metrics", "optim", "parse", "plan", "replicated", "save_onnx", "save_weights", "schedule", "split", "to_torch",
-    "train_step", "verify",
+    "train_step", "verify", "verify_hlo",
 ]  # fmt: skip
 
 _WEIGHTS = "save its values: checkpoints are lockstep.Checkpoints, and save_onnx and save_weights write weights"

@@ -98,9 +98,16 @@ def _forecast(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
+    from lockstep import Error
     from lockstep._graph import verify_file
 
-    print(verify_file.run(arguments.file, arguments.ranks, arguments.strategy, dict(arguments.dims)))
+    if arguments.after is None:
+        ranks = arguments.ranks or [2, 4]
+        print(verify_file.run(arguments.file, ranks, arguments.strategy, dict(arguments.dims)))
+    elif arguments.ranks or arguments.strategy or arguments.dims:
+        raise Error("two files are programs of XLA, which --ranks, --strategy and --dims do not change")
+    else:
+        print(verify_file.run_hlo(arguments.file, arguments.after))
     return 0
 
 
@@ -240,11 +247,12 @@ def _parser() -> argparse.ArgumentParser:
         "verify", help="proves in exact arithmetic that n ranks compute what one computes, without starting them"
     )
     verify.add_argument(
-        "file", help="an ONNX model, of which a training step is made, or a graph that Graph.save wrote"
+        "file",
+        help="an ONNX model, of which a training step is made; a graph that Graph.save wrote; or, with a second file, the "
+        "HLO text of a program before XLA's pass spmd-partitioning",
     )
-    verify.add_argument(
-        "--ranks", type=_numbers, default=[2, 4], metavar="2,4", help="numbers of ranks (default: 2 and 4)"
-    )
+    verify.add_argument("after", nargs="?", help="the HLO text of the program after that pass")
+    verify.add_argument("--ranks", type=_numbers, default=[], metavar="2,4", help="numbers of ranks (default: 2 and 4)")
     verify.add_argument("--strategy", default="", metavar="TEXT", help="options of compile, as wire=bf16,factors=true")
     verify.add_argument(
         "--dims", type=_extents, default=[], metavar="batch=8,…", help="the extents of an ONNX model's dimensions"

@@ -885,3 +885,34 @@ def _networks() -> list[dict[str, Any]]: ...
 def _gpus() -> list[dict[str, Any]]: ...
 
 def _cuda_libraries() -> list[dict[str, str]]: ...
+
+_EXACT_BYTES: int = 32
+
+def _exact_of_floats(values: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, result: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    Writes numbers in float64 as exact ones: the simplest fraction that rounds to each in `dtype`.
+    """
+
+def _exact_of_integers(values: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], result: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Writes int64 as exact numbers."""
+
+def _exact_random(seed: int, result: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Writes random numbers that follow from the seed."""
+
+def _exact_elementwise(op: str, operands: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], result: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    Writes the result of an elementwise op, which is a random function if exact arithmetic does not have it.
+    """
+
+def _exact_compare(x: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], y: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], result: Annotated[NDArray[numpy.int8], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    Writes -1 where x < y, 0 where they are equal, 1 where x > y, 2 where one is a NaN, 3 where both are.
+    """
+
+def _exact_to_integers(x: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], unknown: int, result: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Writes the integer that each number is, or `unknown`."""
+
+def _exact_multiply(a: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], b: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], batch: int, rows: int, inner: int, columns: int, result: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    Writes the products of matrices: a[batch, rows, inner] b[batch, inner, columns].
+    """

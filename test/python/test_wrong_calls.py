@@ -120,6 +120,7 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: ls.verify(wrong), []),
     (lambda wrong: ls.verify(mlp(), wrong), []),
     (lambda wrong: ls.verify(mlp(), 1, backend=wrong), []),
+    (lambda wrong: ls.verify_hlo(wrong, "after.txt"), []),
     (lambda wrong: ls.plan(wrong, {"model": 2}), []),
     (lambda wrong: ls.plan(training(), wrong), []),
     (lambda wrong: ls.plan(training(), {"data": 1, "model": 2}, machine=wrong), [None]),

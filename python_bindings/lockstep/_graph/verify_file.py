@@ -1,4 +1,4 @@
-"""`lockstep verify`: proves for a file that n ranks compute what one computes."""
+"""`lockstep verify`: proves for a file that n ranks compute what one computes, and the same for a program of XLA."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from .. import loss, optim
 from .._base.errors import Error
 from .._compile.strategy import Strategy
 from .._compile.verify import verify
+from .._hlo.verify import verify_hlo
 from .._lockstep import Graph
 from .graph_file import load_graph
 from .graphs import load_onnx
@@ -34,6 +35,18 @@ def run(file: str, ranks: Sequence[int], strategy: str, dims: Mapping[str, int])
         lines.append(f"{number} rank{'s' * (number != 1)}: equal to one rank ({time.perf_counter() - start:.1f} s)")
     lines += [f"assumed: {each}" for each in sorted(assumptions)]
     return "\n".join(lines)
+
+
+def run_hlo(before: str, after: str) -> str:
+    """Returns the report on a program of XLA before and after its partitioning.
+
+    Raises:
+      Error: as `lockstep.verify_hlo`.
+    """
+    start = time.perf_counter()
+    assumptions = verify_hlo(before, after)
+    lines = [f"{after}: equal to {before} ({time.perf_counter() - start:.1f} s)"]
+    return "\n".join(lines + [f"assumed: {each}" for each in assumptions])
 
 
 def _program(file: str, dims: Mapping[str, int]) -> tuple[Graph, str]:

@@ -1,0 +1,1 @@
+"""Programs in the text form of XLA's HLO, in exact arithmetic."""

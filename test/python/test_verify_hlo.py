@@ -1,0 +1,286 @@
+"""verify_hlo() and `lockstep verify BEFORE AFTER`: programs of XLA before and after its SPMD partitioner.
+
+The pairs of programs are in test/hlo, as JAX made them. What instructions mean is compared with what XLA computed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lockstep as ls
+from lockstep._hlo import exact, shardings, text
+from lockstep._hlo.program import Program
+
+HLO = Path(__file__).resolve().parent.parent / "hlo"
+WRONG = {"reduced_embedding_2x2", "dynamic_update_slice_2"}  # bugs of XLA
+PAIRS = sorted(path.with_name(path.name.removesuffix(".before.txt")) for path in HLO.glob("*/*.before.txt"))
+ASSUMED = "instructions of XLA compute what they mean, without rounding"
+
+
+def file(pair: Path, when: str) -> Path:
+    return pair.with_name(f"{pair.name}.{when}.txt")
+
+
+def verify(pair: Path) -> tuple[str, ...]:
+    return ls.verify_hlo(file(pair, "before"), file(pair, "after"))
+
+
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.name not in WRONG], ids=lambda pair: pair.name)
+def test_programs_are_equal(pair: Path) -> None:
+    assert verify(pair) == (ASSUMED,)
+
+
+def test_there_are_programs() -> None:
+    assert len(PAIRS) == 22
+
+
+# --- Bugs of XLA ------------------------------------------------------------------------------------------------------
+
+
+def test_a_gradient_that_is_sliced_before_it_is_summed() -> None:
+    with pytest.raises(ls.Error) as error:  # openxla/xla#42481
+        verify(HLO / "jax-0.12.0.1/reduced_embedding_2x2")
+    message = str(error.value)
+    assert (
+        "differs on all 4 devices from that of one device; the first value that no device computes is %scatter-add."
+        in message
+    )
+    assert re.search(r"each device computes\n    line \d+: %scatter = .*\n    line \d+: %dynamic-slice", message)
+
+
+def test_an_update_with_a_start_that_is_clamped() -> None:
+    with pytest.raises(ls.Error, match=r"differs on device 1 from .* is %dynamic_update_slice\.0, line 12"):
+        verify(HLO / "jax-0.12.0.1/dynamic_update_slice_2")  # openxla/xla#49118
+
+
+# --- Damaged programs -------------------------------------------------------------------------------------------------
+
+DAMAGES = {
+    "an all-reduce is missing": (
+        "jax-0.10.0/mlp_data_4", r"all-reduce\((%dot\.\d+)\), .*", r"copy(\1)", "%dot_general"),
+    "another group": (
+        "jax-0.10.0/mlp_tensor_2x4", r"\{\{0,1,2,3\},\{4,5,6,7\}\}", "{{0,2,4,6},{1,3,5,7}}", "%dot_general"),
+    "another axis": (
+        "jax-0.12.0.1/layernorm_2x2", r"(replica_groups=mesh\['data'=2,'model'=2\]) {'model'}", r"\1 {'data'}", "%"),
+    "a maximum for a sum": (
+        "jax-0.10.0/mlp_data_4", r"(%region_\d\.\d+\.clone .*\n.*\n.*\n  ROOT .*) add\(", r"\1 maximum(", "%reduce_sum"),
+    "another start of slices": (
+        "jax-0.10.0/scatter_add_4", r"constant\({0, 4, 8, 12}\)", "constant({4, 0, 8, 12})", "%scatter-add"),
+    "a neighbour in the other direction": (
+        "jax-0.10.0/cnn_space_4", r"pairs=\{\{0,1\},\{1,2\},\{2,3\}\}", "pairs={{1,0},{2,1},{3,2}}", "%conv"),
+    "a sum that includes padding": (
+        "jax-0.10.0/uneven_2x2", r"constant\(9\)", "constant(10)", "%"),
+    "another permutation": (
+        "jax-0.10.0/shard_map_product_4", r"pairs=\{\{0,1\},\{1,2\}", "pairs={{0,2},{1,1}", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_programs(tmp_path: Path, damage: str) -> None:
+    pair, pattern, replacement, named = DAMAGES[damage]
+    damaged, count = re.subn(pattern, replacement, file(HLO / pair, "after").read_text(), count=1)
+    assert count == 1
+    (tmp_path / "after.txt").write_text(damaged)
+    with pytest.raises(ls.Error, match=r"result \d+, .*, of .*after\.txt differs on .*device") as error:
+        ls.verify_hlo(file(HLO / pair, "before"), tmp_path / "after.txt")
+    assert f"the first value that no device computes is {named}" in str(error.value) or not named
+
+
+def test_each_all_reduce_is_needed(tmp_path: Path) -> None:
+    """Without any one of them, results differ."""
+    removed = 0
+    for pair in (HLO / "jax-0.10.0/mlp_tensor_2x4", HLO / "jax-0.10.0/uneven_2x2", HLO / "jax-0.12.0.1/layernorm_2x2",
+                 HLO / "jax-0.12.0.1/attention_sequence_4"):  # fmt: skip
+        after = file(pair, "after").read_text()
+        for match in re.finditer(r"= \w+\[[\d,]*\]\S* (all-reduce\((.*?)\), .*)", after):
+            start, end = match.span(1)
+            (tmp_path / "after.txt").write_text(f"{after[:start]}copy({match[2]}){after[end:]}")
+            with pytest.raises(ls.Error, match="differs on"):
+                ls.verify_hlo(file(pair, "before"), tmp_path / "after.txt")
+            removed += 1
+    assert removed > 20
+
+
+# --- What instructions mean -------------------------------------------------------------------------------------------
+
+OPERATIONS = json.loads((HLO / "operations.json").read_text())
+
+
+def array_of(values: object, type: text.Array) -> np.ndarray:
+    numbers = np.asarray(values).reshape(type.dims)
+    dtype = exact.DTYPES[type.dtype]
+    return exact.of_floats(numbers.astype(np.float64), "f32") if dtype == exact.EXACT else numbers.astype(dtype)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_are_those_of_xla(tmp_path: Path, name: str) -> None:
+    row = OPERATIONS[name]
+    (tmp_path / "hlo.txt").write_text(row["hlo"])
+    module = text.read(str(tmp_path / "hlo.txt"))
+    inputs = [[array_of(x, i.array)] for x, i in zip(row["inputs"], module.entry.parameters, strict=True)]
+    results = Program(module).run(inputs, 1)[0]
+    types = module.entry.by_name[module.entry.root].arrays
+    for result, values, type in zip(results, row["results"], types, strict=True):  # type: ignore[call-overload]
+        assert result.shape == type.dims and exact.equal(result, array_of(values, type)).all()
+
+
+def test_a_bitcast_is_the_same_memory(tmp_path: Path) -> None:
+    hlo = """ENTRY %main (x: s32[2,3]) -> s32[3,2] {
+  %x = s32[2,3]{1,0} parameter(0)
+  %y = s32[3,2]{0,1} bitcast(%x)
+  ROOT %z = s32[6]{0} bitcast(%y)
+}
+"""
+    (tmp_path / "hlo.txt").write_text(hlo)
+    program, x = Program(text.read(str(tmp_path / "hlo.txt"))), np.arange(6, dtype=np.int32).reshape(2, 3)
+    assert np.array_equal(program.run([[x]], 1)[0], x.reshape(-1))  # type: ignore[arg-type]
+    assert np.array_equal(program.values["y"][0], x.T)  # type: ignore[arg-type]
+
+
+COLLECTIVES = """HloModule m, num_partitions=4
+%sum (a: s32[], b: s32[]) -> s32[] {
+  %a = s32[] parameter(0)
+  %b = s32[] parameter(1)
+  ROOT %c = s32[] add(%a, %b)
+}
+ENTRY %main (x: s32[4]) -> s32[] {
+  %x = s32[4] parameter(0)
+  ROOT %y = TYPE OP
+}
+"""
+ROWS = np.arange(16).reshape(4, 4) ** 2
+A, B = ROWS[[0, 2]], ROWS[[1, 3]]  # the rows of two groups
+AXIS = "channel_id=1, replica_groups=mesh['x'=2,'y'=2] {'x'}, use_global_device_ids=true"
+
+
+@pytest.mark.parametrize(
+    ("type", "op", "expected"),
+    [
+        ("s32[4]", f"all-reduce(%x), {AXIS}, to_apply=%sum", [A.sum(0), B.sum(0)] * 2),
+        ("s32[8]", f"all-gather(%x), {AXIS}, dimensions={{0}}", [A.reshape(-1), B.reshape(-1)] * 2),
+        ("s32[2]", f"reduce-scatter(%x), {AXIS}, dimensions={{0}}, to_apply=%sum",
+         [A.sum(0)[:2], B.sum(0)[:2], A.sum(0)[2:], B.sum(0)[2:]]),
+        ("s32[4]", "all-to-all(%x), channel_id=1, replica_groups={{3,2,1,0}}, dimensions={0}", ROWS[::-1, ::-1].T),
+        ("s32[4]", "collective-permute(%x), channel_id=1, source_target_pairs={{0,1},{1,3}}",
+         [ROWS[0] * 0, ROWS[0], ROWS[2] * 0, ROWS[1]]),
+        ("s32[4]", "collective-broadcast(%x), channel_id=1, replica_groups={{2,0},{1,3}}", ROWS[[2, 1, 2, 1]]),
+        ("s32[4]", "all-reduce(%x), channel_id=1, replica_groups={{0}}, to_apply=%sum", [ROWS.sum(0)] * 4),
+        ("s32[4]", "all-reduce(%x), replica_groups={{0}}, to_apply=%sum", ROWS),
+        ("u32[]", "partition-id()", range(4)),
+    ],
+)  # fmt: skip
+def test_collectives(tmp_path: Path, type: str, op: str, expected: object) -> None:
+    (tmp_path / "hlo.txt").write_text(COLLECTIVES.replace("TYPE", type).replace("OP", op))
+    found = Program(text.read(str(tmp_path / "hlo.txt"))).run([list(ROWS.astype(np.int32))], 4)
+    assert np.array_equal(np.stack(found), np.stack(expected))  # type: ignore[arg-type, call-overload]
+
+
+@pytest.mark.parametrize(
+    ("sharding", "first"),
+    [  # where the devices' parts of s32[6,4] begin
+        ("{replicated}", [(0, 0)] * 4),
+        ("{devices=[4,1]<=[4]}", [(0, 0), (2, 0), (4, 0), (6, 0)]),
+        ("{devices=[2,2]<=[2,2]T(1,0)}", [(0, 0), (3, 0), (0, 2), (3, 2)]),
+        ("{devices=[1,2,2]0,2,1,3 last_tile_dim_replicate}", [(0, 0), (0, 2), (0, 0), (0, 2)]),
+        ("{mesh['x'=2,'y'=2], [{'y'}, {'x'}]}", [(0, 0), (3, 0), (0, 2), (3, 2)]),
+        ("{mesh['x'=4], [{}, {'x':(2)2}]}", [(0, 0), (0, 2), (0, 0), (0, 2)]),
+        ("{mesh['x'=2,'y'=2], device_ids=([2,2]T(1,0)), [{'x'}, {}], unreduced={'y'}}", [(0, 0), (3, 0)] * 2),
+    ],
+)
+def test_shardings(sharding: str, first: list[tuple[int, int]]) -> None:
+    parsed = shardings.parse(sharding, 2)
+    assert [tuple(each.start for each in parsed.slices(device, (6, 4))) for device in range(4)] == first
+
+
+# --- Errors -----------------------------------------------------------------------------------------------------------
+
+MODULE = """HloModule m, num_partitions=2
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %x = f32[4]{0} parameter(0), sharding={devices=[2]<=[2]}
+  ROOT %y = f32[4]{0} negate(%x), sharding={devices=[2]<=[2]}
+}
+"""
+LOCAL = re.sub(r"f32\[4\]", "f32[2]", MODULE)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda after: after.replace("negate", "fft"), r"after.txt:5: fft %y is not supported"),
+        (lambda after: after.replace("negate(%x)", "negate(%z)"), r"after.txt:5: negate %y uses %z, which is not defined"),
+        (lambda after: after.replace("negate(%x)", "custom-call(%x), custom_call_target=\"mine\""), "5: .* of mine is not supp"),
+        (lambda after: after.replace("ROOT %y = f32[2]{0} ", "ROOT %y = "), "after.txt:5: this is no HLO instruction: ROOT %y"),
+        (lambda after: after.replace("negate(%x)", "call(%x), to_apply=%f"), "5: call %y calls %f, which is not defined"),
+        (lambda after: after.replace("negate(%x)", "call(%x)"), "after.txt:5: call %y has no calls"),
+        (lambda after: after.replace("ENTRY", "%f (a: f32[]) -> f32[] {\n}\nENTRY"), "the computation %f has no ROOT"),
+        (lambda after: "", "is not the text of an HLO module: it has no ENTRY computation"),
+        (lambda after: after.replace("[2]{0} negate", "[3]{0} negate"), r"5: negate %y has the shape \(3,\), but .* \(2,\)"),
+        (lambda after: MODULE, r"4: parameter %x is f32\[4\], which is no part of f32\[4\]"),
+        (lambda after: after.replace("f32[2]", "c64[2]"), "parameter %x is c64"),
+        (lambda after: after.replace("negate(%x)", "constant({...})"), "5: constant %y is not written out: dump with --xla_dump"),
+        (lambda after: after.replace("num_part", "replica_count=2, num_part"), "is for 2 replicas; only partitions are supported"),
+        (lambda after: after.replace("devices=[2]<=[2]", "mesh['x'=2], [{'y'}]"), "parameter %x has an unknown axis y"),
+        (lambda after: after.replace("devices=[2]<=[2]", "mesh['x'=2], [{}], unreduced={'x'}"), "%x is unreduced"),
+        (lambda after: after.replace("devices=[2]<=[2]", "shards"), "4: parameter %x has an unknown sharding {shards}"),
+    ],
+)  # fmt: skip
+def test_wrong_files(tmp_path: Path, change: Callable[[str], str], message: str) -> None:
+    (tmp_path / "before.txt").write_text(MODULE)
+    (tmp_path / "after.txt").write_text(LOCAL)
+    ls.verify_hlo(tmp_path / "before.txt", tmp_path / "after.txt")
+    (tmp_path / "after.txt").write_text(change(LOCAL))
+    with pytest.raises(ls.Error, match=message):
+        ls.verify_hlo(tmp_path / "before.txt", tmp_path / "after.txt")
+
+
+def test_an_unknown_dtype(tmp_path: Path) -> None:
+    for name, module in (("before.txt", MODULE), ("after.txt", LOCAL)):
+        (tmp_path / name).write_text(module.replace("f32", "c64"))
+    with pytest.raises(ls.Error, match=r"before.txt:4: parameter %x is c64\[4\], which is not supported"):
+        ls.verify_hlo(tmp_path / "before.txt", tmp_path / "after.txt")
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ls.Error, match="cannot read .*before.txt"):
+        ls.verify_hlo(tmp_path / "before.txt", tmp_path / "after.txt")
+
+
+def test_results_that_are_not_numbers_are_reported(tmp_path: Path) -> None:
+    for name, module, nan in (("before", MODULE, "nan, nan, nan, nan"), ("after", LOCAL, "nan, nan")):
+        (tmp_path / name).write_text(module.replace("negate(%x)", f"constant({{{nan}}})"))
+    assert ls.verify_hlo(tmp_path / "before", tmp_path / "after") == (
+        ASSUMED,
+        "result 0 has NaN for random inputs, of which nothing else is known",
+    )
+
+
+# --- The command ------------------------------------------------------------------------------------------------------
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-m", "lockstep", "verify", *map(str, arguments)]
+    return subprocess.run(program, capture_output=True, text=True, check=False)
+
+
+def test_the_command() -> None:
+    pair = HLO / "jax-0.10.0/mlp_data_4"
+    done = command(file(pair, "before"), file(pair, "after"))
+    assert done.returncode == 0, done.stderr
+    assert re.sub(r"\d+\.\d s", "… s", done.stdout).splitlines() == [
+        f"{file(pair, 'after')}: equal to {file(pair, 'before')} (… s)",
+        f"assumed: {ASSUMED}",
+    ]
+    refused = command(file(pair, "before"), file(pair, "after"), "--ranks", "2")
+    assert refused.returncode == 1 and "which --ranks, --strategy and --dims do not change" in refused.stderr
+    wrong = HLO / "jax-0.12.0.1/dynamic_update_slice_2"
+    differs = command(file(wrong, "before"), file(wrong, "after"))
+    assert differs.returncode == 1 and differs.stderr.startswith("lockstep verify: result 0, f32[2,4], of ")
