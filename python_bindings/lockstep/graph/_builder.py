@@ -1,0 +1,148 @@
+"""The graph under construction: its inputs, states, settings and results."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import _lockstep
+from .._base import checks
+from .._base.errors import Error
+from .._lockstep import Graph
+from ._values import Value, as_array, constant, dtype_named, insert
+
+Initializer = Callable[[tuple[int, ...], np.random.Generator], np.ndarray]  # of shape and numbers
+
+
+class Builder:
+    """A graph under construction. `input`, `state` and `setting` return values, functions of `lockstep.graph` and
+    operators make values of values, and `result` names those that a call returns.
+
+    Args:
+      name: of the graph.
+      seed: of the initial values of states. Those of a state depend on the seed, its name and its shape only.
+      mesh: axes with their sizes, such as {"data": 4}. Collectives are ops of a graph with a mesh. It is then the
+        program that `lockstep.distribute` returns: shapes are those of whole values, and each value has a placement.
+
+    Example:
+      >>> g = lockstep.graph.Builder("linear")
+      >>> x = g.input("x", "f32", (128, 784), split=0)
+      >>> w = g.state("weight", (10, 784), init=lockstep.graph.init.kaiming_uniform())
+      >>> g.result("logits", x @ w.T)
+      >>> model = g.finish()
+    """
+
+    def __init__(self, name: str = "main", seed: int = 0, mesh: Mapping[str, int] | None = None) -> None:
+        self.name = checks.text("the name of the graph", name)
+        self._seed = checks.integer("seed", seed, low=0)
+        self._mesh = checks.extents("mesh", {} if mesh is None else mesh)
+        self._native = _lockstep._GraphBuilder(self.name, list(self._mesh.items()))
+
+    def __repr__(self) -> str:
+        return f"<lockstep.graph.Builder @{self.name}{', finished' if self._native.is_finished else ''}>"
+
+    def __str__(self) -> str:
+        """The text of the graph so far."""
+        self._check_open("str()")
+        return str(self._native)
+
+    def input(self, name: str, dtype: Any, shape: Sequence[int], split: int | Mapping[str, int] | None = None) -> Value:
+        """Adds an input, which each call passes.
+
+        Args:
+          split: the dimension that the ranks share, usually 0, the batch. With other axes than `data`, the dimension
+            by axis: {"model": 1}. None: all ranks have the whole.
+        """
+        self._check_open("input")
+        name = checks.text("the name of an input", name)
+        if split is not None and not isinstance(split, Mapping):
+            split = {"data": checks.integer(f"input {name}: split", split)}
+        splits = checks.extents(f"input {name}: split", {} if split is None else split)
+        return Value(self, self._native.input(name, dtype_named(f"input {name}", dtype), _shape(name, shape), splits))
+
+    def state(
+        self,
+        name: str,
+        shape: Sequence[int] | None = None,
+        dtype: Any = None,
+        init: Initializer | np.ndarray | float | None = None,
+        trained: bool = True,
+    ) -> Value:
+        """Adds a state, which lives as long as the executable: a weight, or a statistic.
+
+        Args:
+          shape, dtype: by default those of the array `init`; otherwise a scalar and f32.
+          init: the initial value: an array, a number for all elements, or a function of the shape and a
+            numpy.random.Generator, such as those of `lockstep.graph.init`. None: zeros.
+          trained: False: `lockstep.train_step` does not train it, as no gradient flows to the returned value. States
+            of other dtypes than floats, and those with a next value, are not trained anyway. Running statistics, such
+            as of batch_norm_inference, are found by their op, which needs the state itself: leave True.
+        """
+        self._check_open("state")
+        name = checks.text("the name of a state", name)
+        array = None if init is None or callable(init) else as_array(f"the initial value of state {name}", init)
+        own = array is not None and (array.ndim > 0 or isinstance(init, np.ndarray))
+        extents = _shape(name, shape if shape is not None else array.shape if own else ())  # type: ignore[union-attr]
+        wanted = dtype_named(f"state {name}", dtype if dtype is not None else array.dtype if own else "f32")  # type: ignore[union-attr]
+        if callable(init):
+            array = as_array(f"the initial value of state {name}", init(tuple(extents), self._random(name)))
+        value = array if own or array is None or callable(init) else np.broadcast_to(array, extents)
+        state = Value(self, self._native.state(name, wanted, extents, value))
+        return state if checks.flag("trained", trained) else insert("stop_gradient", [state])[0]
+
+    def setting(self, name: str, value: float, least: float = -math.inf, most: float = math.inf) -> Value:
+        """Adds a setting, a number f64[] from `least` to `most` that may change between calls: `exe.settings[name]`."""
+        self._check_open("setting")
+        name = checks.text("the name of a setting", name)
+        limits = [
+            float(each) if each in (-math.inf, math.inf) else checks.number(f"setting {name}", each)
+            for each in (least, most)
+        ]
+        return Value(self, self._native.setting(name, checks.number(f"setting {name}", value), *limits))
+
+    def constant(self, value: Any, dtype: Any = None) -> Value:
+        """Adds a constant, in the dtype of the number or array unless another is given."""
+        self._check_open("constant")
+        return constant(self, as_array("constant", value), None if dtype is None else dtype_named("constant", dtype))
+
+    def result(self, name: str, value: Value) -> None:
+        """Names a value that a call returns."""
+        self._native.result(checks.text("the name of a result", name), self._own(f"result {name}", value))
+
+    def next_state(self, name: str, value: Value) -> None:
+        """The state has this value, of its type, after a call."""
+        self._native.next_state(checks.text("the name of a state", name), self._own(f"next_state {name}", value))
+
+    def finish(self) -> Graph:
+        """Verifies the graph and returns it. The builder and its values cannot be used any more."""
+        self._check_open("finish")
+        return self._native.finish()
+
+    def _own(self, what: str, value: Any) -> int:
+        self._check_open(what)
+        checks.instance(what, value, Value, "a lockstep.graph.Value")
+        if value.graph is not self:
+            raise Error(f"{what}: {value!r} is not a value of @{self.name}")
+        return value._index
+
+    def _check_open(self, what: str) -> None:
+        if self._native.is_finished:
+            raise Error(f"{what}: the graph @{self.name} is finished, and its values cannot be used any more")
+
+    def _random(self, name: str) -> np.random.Generator:
+        return np.random.Generator(np.random.PCG64([self._seed, zlib.crc32(name.encode())]))
+
+    def _advice(self, attributes: Mapping[str, Any]) -> str:
+        if self._mesh or "axis" not in attributes:
+            return ""
+        return f"; @{self.name} has no mesh: Builder(…, mesh={{{attributes['axis']!r}: 4}}) has one"
+
+
+def _shape(name: str, shape: Any) -> list[int]:
+    if not isinstance(shape, Sequence) or isinstance(shape, (str, bytes)):
+        raise Error(f"the shape of {name} is {checks.shown(shape)}, expected a tuple of whole numbers")
+    return [checks.integer(f"the shape of {name}: an extent", each) for each in shape]
