@@ -1,6 +1,6 @@
 """Layers of values, with the names and arguments of torch.nn.functional where ops of the graph have others.
 
-    h = nn.max_pool(torch_like.tanh(nn.conv(image, weight, bias)), 2)
+    h = nn.max_pool(lockstep.graph.tanh(nn.conv(image, weight, bias)), 2)
 
 An argument that counts along spatial dimensions is a number for all of them, or a list.
 """
@@ -57,7 +57,7 @@ def conv(
         dilation=_each("conv: dilation", dilation, places),
         groups=groups,
     )[0]
-    return result if bias is None else result + bias.reshape(-1, *[1] * places)
+    return result if bias is None else result + insert("broadcast", [bias], shape=list(result.shape), dims=[1])[0]
 
 
 def max_pool(
