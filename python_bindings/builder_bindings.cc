@@ -38,10 +38,7 @@ DType DTypeNamed(const std::string& name, const std::string& what) {
 }
 
 TensorType TypeOf(const std::string& dtype, const Dims& shape, const std::string& what) {
-  TensorType type{DTypeNamed(dtype, what), Shape(shape)};
-  for (int64_t extent : shape) {
-    if (extent < 0) ThrowIfError(InvalidArgument() << what << " has the extent " << extent);
-  }
+  const TensorType type{DTypeNamed(dtype, what), Shape(shape)};
   if (!IsAddressable(type)) ThrowIfError(InvalidArgument() << what << ": " << type << " is too large to address");
   return type;
 }

@@ -13,7 +13,7 @@ from .. import _lockstep
 from .._base import checks
 from .._base.errors import Error
 from .._lockstep import Graph
-from ._values import Value, as_array, constant, dtype_named, insert
+from ._values import Value, as_array, constant, dtype_named, extents, insert
 
 Initializer = Callable[[tuple[int, ...], np.random.Generator], np.ndarray]  # of shape and numbers
 
@@ -62,7 +62,8 @@ class Builder:
         if split is not None and not isinstance(split, Mapping):
             split = {"data": checks.integer(f"input {name}: split", split)}
         splits = checks.extents(f"input {name}: split", {} if split is None else split)
-        return Value(self, self._native.input(name, dtype_named(f"input {name}", dtype), _shape(name, shape), splits))
+        dims = extents(f"the shape of input {name}", shape, low=0)
+        return Value(self, self._native.input(name, dtype_named(f"input {name}", dtype), dims, splits))
 
     def state(
         self,
@@ -83,26 +84,26 @@ class Builder:
             as of batch_norm_inference, are found by their op, which needs the state itself: leave True.
         """
         self._check_open("state")
-        name = checks.text("the name of a state", name)
+        name, trained = checks.text("the name of a state", name), checks.flag("trained", trained)
         array = None if init is None or callable(init) else as_array(f"the initial value of state {name}", init)
         own = array is not None and (array.ndim > 0 or isinstance(init, np.ndarray))
-        extents = _shape(name, shape if shape is not None else array.shape if own else ())  # type: ignore[union-attr]
-        wanted = dtype_named(f"state {name}", dtype if dtype is not None else array.dtype if own else "f32")  # type: ignore[union-attr]
+        if array is not None and own:
+            shape, dtype = array.shape if shape is None else shape, array.dtype if dtype is None else dtype
+        dims = extents(f"the shape of state {name}", () if shape is None else shape, low=0)
+        wanted = dtype_named(f"state {name}", "f32" if dtype is None else dtype)
         if callable(init):
-            array = as_array(f"the initial value of state {name}", init(tuple(extents), self._random(name)))
-        value = array if own or array is None or callable(init) else np.broadcast_to(array, extents)
-        state = Value(self, self._native.state(name, wanted, extents, value))
-        return state if checks.flag("trained", trained) else insert("stop_gradient", [state])[0]
+            array = as_array(f"the initial value of state {name}", init(tuple(dims), self._random(name)))
+        elif array is not None and not own:
+            array = np.broadcast_to(array, dims)
+        state = Value(self, self._native.state(name, wanted, dims, array))
+        return state if trained or not state.is_float else insert("stop_gradient", [state])[0]
 
     def setting(self, name: str, value: float, least: float = -math.inf, most: float = math.inf) -> Value:
         """Adds a setting, a number f64[] from `least` to `most` that may change between calls: `exe.settings[name]`."""
         self._check_open("setting")
         name = checks.text("the name of a setting", name)
-        limits = [
-            float(each) if each in (-math.inf, math.inf) else checks.number(f"setting {name}", each)
-            for each in (least, most)
-        ]
-        return Value(self, self._native.setting(name, checks.number(f"setting {name}", value), *limits))
+        numbers = [checks.number(f"setting {name}", each) for each in (value, least, most)]
+        return Value(self, self._native.setting(name, *numbers))
 
     def constant(self, value: Any, dtype: Any = None) -> Value:
         """Adds a constant, in the dtype of the number or array unless another is given."""
@@ -140,9 +141,3 @@ class Builder:
         if self._mesh or "axis" not in attributes:
             return ""
         return f"; @{self.name} has no mesh: Builder(…, mesh={{{attributes['axis']!r}: 4}}) has one"
-
-
-def _shape(name: str, shape: Any) -> list[int]:
-    if not isinstance(shape, Sequence) or isinstance(shape, (str, bytes)):
-        raise Error(f"the shape of {name} is {checks.shown(shape)}, expected a tuple of whole numbers")
-    return [checks.integer(f"the shape of {name}: an extent", each) for each in shape]

@@ -23,14 +23,13 @@ from . import _values
 from ._builder import Builder
 from ._values import Value
 
-_OPERAND = "Value | float | np.ndarray | np.generic"
 TYPES = {
     "bool": "bool",
     "int": "int",
     "float": "float",
     "string": "str",
     "ints": "Sequence[int]",
-    "dtype": "str | type | np.dtype",
+    "dtype": "str | type | np.dtype[Any]",
     "tensor": "np.ndarray | np.generic | float",
     "region": "Graph",
 }
@@ -62,8 +61,9 @@ def _parameters(definition: choices.Definition) -> list[inspect.Parameter]:
     kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD] * len(definition["operands"])
     if definition["is_variadic"]:
         kinds[-1] = inspect.Parameter.VAR_POSITIONAL
+    annotations = {inspect.Parameter.VAR_POSITIONAL: "Operand | Sequence[Operand]"}
     operands = [
-        inspect.Parameter(name, kind, annotation=_OPERAND)
+        inspect.Parameter(name, kind, annotation=annotations.get(kind, "Operand"))
         for name, kind in zip(definition["operands"], kinds, strict=True)
     ]
     if not operands:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,7 @@ _FLOATS = frozenset(("f64", "f32", "f16", "bf16"))
 # Folders whose lines are no source of a node: the line of their caller is.
 _PACKAGE = tuple(str(Path(__file__).parents[1] / folder) for folder in ("graph", "_graph", "_base"))
 
-Operand = "Value | float | np.ndarray | np.generic"  # for annotations
+Operand: TypeAlias = "Value | float | np.ndarray | np.generic"
 
 
 def dtype_named(what: str, value: Any) -> str:
@@ -39,6 +39,12 @@ def dtype_named(what: str, value: Any) -> str:
     if name not in DTYPES:
         raise Error(f"{what} is {checks.shown(value)}, expected one of {', '.join(DTYPES)}")
     return name
+
+
+def extents(what: str, value: Any, low: int | None = None) -> list[int]:
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        raise Error(f"{what} is {checks.shown(value)}, expected a tuple of whole numbers")
+    return [checks.integer(f"{what}: an extent", each, low) for each in value]
 
 
 def source() -> str:
@@ -206,11 +212,11 @@ class Value:
 
     def reshape(self, *shape: int) -> Value:
         """The same elements in row-major order under another shape. One extent may be -1: the one that fits."""
-        extents = [checks.integer("reshape: an extent", each) for each in shape]
-        if extents.count(-1) == 1:
-            rest = -math.prod(extents)
-            extents[extents.index(-1)] = math.prod(self.shape) // rest if rest > 0 else 0
-        return self if tuple(extents) == self.shape else insert("reshape", [self], shape=extents)[0]
+        wanted = extents("reshape", shape)
+        if wanted.count(-1) == 1:
+            rest = -math.prod(wanted)
+            wanted[wanted.index(-1)] = math.prod(self.shape) // rest if rest > 0 else 0
+        return self if tuple(wanted) == self.shape else insert("reshape", [self], shape=wanted)[0]
 
     def flatten(self, start: int = 0) -> Value:
         """The dimensions from `start` on as one."""
@@ -219,7 +225,7 @@ class Value:
 
     def broadcast_to(self, shape: Sequence[int]) -> Value:
         """This value repeated to the shape, as numpy.broadcast_to."""
-        return _broadcast("broadcast_to", self, tuple(shape))
+        return _broadcast("broadcast_to", self, tuple(extents("broadcast_to: the shape", shape)))
 
     def to(self, dtype: Any) -> Value:
         """This value in another dtype. Floats to integers truncate toward zero."""
@@ -278,9 +284,10 @@ class Value:
 
 def _index(x: Value, key: tuple[Any, ...]) -> Value:
     taken = sum(each is not None and each is not Ellipsis for each in key)
-    if taken > x.ndim or key.count(Ellipsis) > 1:
-        raise IndexError(f"{x!r} is indexed by {checks.shown(key)}")
-    dots = key.index(Ellipsis) if Ellipsis in key else len(key)
+    places = [i for i, each in enumerate(key) if each is Ellipsis]
+    if taken > x.ndim or len(places) > 1:
+        raise Error(f"{x!r} is indexed by {taken} numbers and slices, and {len(places)} times ...")
+    dots = places[0] if places else len(key)
     whole = (slice(None),) * (x.ndim - taken)
     start, limit, stride, shape, backwards = [], [], [], [], []
     for each in (*key[:dots], *whole, *key[dots + 1 :]):
@@ -309,7 +316,7 @@ def _range(x: Value, each: Any, extent: int) -> range:
     if isinstance(each, (bool, EllipsisType)) or not hasattr(each, "__index__"):
         raise Error(f"{x!r} is indexed by {checks.shown(each)}, expected integers, slices, None or ...")
     if not -extent <= each.__index__() < extent:
-        raise IndexError(f"index {each} of {x!r} is outside of the extent {extent}")
+        raise Error(f"index {each} of {x!r} is outside of the extent {extent}")
     return range(each.__index__() % extent, each.__index__() % extent + 1)
 
 

@@ -94,7 +94,7 @@ def avg_pool(x: Value, window: Spatial, stride: Spatial | None = None, padding: 
 
 def layer_norm(x: Value, weight: Value | None = None, bias: Value | None = None, epsilon: float = 1e-5) -> Value:
     """x with mean 0 and variance 1 over its last dimension, times weight, plus bias."""
-    centred = x - x.mean(-1, keepdims=True)
+    centred = _value("layer_norm: x", x) - x.mean(-1, keepdims=True)
     variance = (centred * centred).mean(-1, keepdims=True)
     result = centred * insert("rsqrt", [variance + checks.number("layer_norm: epsilon", epsilon)])[0]
     result = result if weight is None else result * weight
@@ -103,9 +103,10 @@ def layer_norm(x: Value, weight: Value | None = None, bias: Value | None = None,
 
 def gelu(x: Value, approximate: bool = False) -> Value:
     """x times the normal distribution's share below x; `approximate`: by tanh."""
+    half = 0.5 * _value("gelu: x", x)
     if checks.flag("gelu: approximate", approximate):
-        return 0.5 * x * (1 + insert("tanh", [math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)])[0])
-    return 0.5 * x * (1 + insert("erf", [x * math.sqrt(0.5)])[0])
+        return half * (1 + insert("tanh", [math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)])[0])
+    return half * (1 + insert("erf", [x * math.sqrt(0.5)])[0])
 
 
 def embedding(indices: Value, weight: Value) -> Value:
@@ -115,7 +116,7 @@ def embedding(indices: Value, weight: Value) -> Value:
 
 def dropout(x: Value, p: float = 0.5) -> Value:
     """x; in a training step, each element is zero with the probability p, and the others are divided by 1 - p."""
-    ratio = constant(x.graph, as_array("dropout: p", checks.number("dropout: p", p)), "f32")
+    ratio = constant(_value("dropout: x", x).graph, as_array("dropout: p", checks.number("dropout: p", p)), "f32")
     return insert("dropout", [x, ratio])[0]
 
 
@@ -123,20 +124,31 @@ def attention(
     q: Value, k: Value, v: Value, mask: Value | None = None, causal: bool = False, scale: float | None = None
 ) -> Value:
     """softmax(scale q k^T + mask) v of q [..., heads, queries, size], k and v. The scale is by default 1/sqrt(size)."""
-    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else checks.number("attention: scale", scale)
+    factor = (
+        1 / math.sqrt(_value("attention: q", q).shape[-1])
+        if scale is None
+        else checks.number("attention: scale", scale)
+    )
     operands = [q, k, v] if mask is None else [q, k, v, mask]
     return insert("attention", operands, scale=factor, causal=checks.flag("attention: causal", causal))[0]
 
 
 def cross_entropy(logits: Value, labels: Value) -> Value:
     """The mean over all labels of -log_softmax(logits)[label]. logits are [N, C, ...], and labels [N, ...]."""
-    return insert("softmax_cross_entropy", [logits, labels], scale=1 / max(math.prod(labels.shape), 1))[0]
+    return insert(
+        "softmax_cross_entropy",
+        [logits, labels],
+        scale=1 / max(math.prod(_value("cross_entropy: labels", labels).shape), 1),
+    )[0]
+
+
+def _value(what: str, value: Value) -> Value:
+    return checks.instance(what, value, Value, "a lockstep.graph.Value")
 
 
 def _places(name: str, x: Value) -> int:
     """The number of spatial dimensions of x."""
-    checks.instance(f"{name}: x", x, Value, "a lockstep.graph.Value")
-    if x.ndim < 3:
+    if _value(f"{name}: x", x).ndim < 3:
         raise Error(f"{name}: x is {x!r}, expected [N, C, spatial...]")
     return x.ndim - 2
 
