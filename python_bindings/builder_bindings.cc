@@ -14,9 +14,11 @@
 
 #include <cmath>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/builder.h"
 #include "core/verifier.h"
+#include "passes/optimize/dce.h"
 #include "passes/training/autodiff.h"
 #include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
@@ -54,6 +56,22 @@ Tensor TensorOf(nb::handle array, const std::string& dtype, const std::string& w
   return converted;
 }
 
+// Converts an attribute of a node to the type that its op's function in lockstep.graph takes. One that is an operand
+// becomes a tuple with the operand's index.
+nb::object AttributeToPython(const Attribute& attribute) {
+  return std::visit(
+      [](const auto& value) -> nb::object {
+        using T = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, DType>) return nb::cast(std::string(DTypeName(value)));
+        else if constexpr (std::is_same_v<T, Tensor>) return ToNumpy(value);
+        else if constexpr (std::is_same_v<T, Region>)
+          return nb::cast(Model{value.graph().Clone(), {}, nullptr, {}, {}});
+        else if constexpr (std::is_same_v<T, OperandRef>) return nb::make_tuple(value.index);
+        else return nb::cast(value);
+      },
+      attribute);
+}
+
 // Converts a value, whose type lockstep/graph/_ops.py has checked, to the type of the attribute.
 Attribute AttributeOf(const OpDef::AttributeDef& def, nb::handle value, const std::string& what) {
   return std::visit(
@@ -73,6 +91,10 @@ class GraphBuilder {
   GraphBuilder(std::string name, const std::vector<std::pair<std::string, int64_t>>& mesh) : graph_(std::move(name)) {
     graph_.set_mesh(ValueOrThrow(MeshOf(mesh)));
   }
+
+  // Continues a copy of the model's graph.
+  explicit GraphBuilder(const Model& model)
+      : graph_(model.graph.Clone()), rest_(model.With(Graph())), initial_values_(model.values) {}
 
   size_t Input(const std::string& name, const std::string& dtype, const Dims& shape,
                const std::map<std::string, int64_t>& split) {
@@ -101,7 +123,7 @@ class GraphBuilder {
   }
 
   size_t Constant(nb::handle array, const std::string& dtype, const std::string& source) {
-    Builder builder(open(), nullptr, source);
+    Builder builder(open(), before(), source);
     const Value value = builder.Constant(TensorOf(array, dtype, "the constant at " + source));
     ThrowIfError(builder.status());
     return Add(value);
@@ -120,7 +142,7 @@ class GraphBuilder {
       attributes.emplace(attribute, AttributeOf(*def, value, name + ": " + attribute));
     }
     for (const auto& [attribute, index] : refs) attributes.insert_or_assign(attribute, OperandRef{index});
-    Builder builder(open(), nullptr, source);
+    Builder builder(open(), before(), source);
     const std::vector<Value> results = builder.Ops(name, Values(operands), std::move(attributes));
     ThrowIfError(builder.status());
     return AddAll(results);
@@ -129,9 +151,9 @@ class GraphBuilder {
   // Returns nothing for a value on which the loss does not depend.
   std::vector<std::optional<size_t>> Gradients(size_t loss, const std::vector<size_t>& wrt) {
     Graph& graph = open();
-    std::vector<std::string> names;
-    for (const Value& value : values_) names.push_back(value ? value.name() : "");
-    const auto gradients = passes::AddGradients(graph, values_[loss], Values(wrt));
+    const Value of = At(loss);
+    const std::vector<std::string> names = Names();
+    const auto gradients = passes::AddGradients(graph, of, Values(wrt));
     FindAgain(names);
     std::vector<std::optional<size_t>> indices;
     for (const Value& value : ValueOrThrow(gradients))
@@ -140,25 +162,93 @@ class GraphBuilder {
   }
 
   void AddResult(const std::string& name, size_t value) {
-    const PlacementMap placements = graph_.is_placed() ? values_[value].placements() : PlacementMap();
-    ThrowIfError(open().AddResult(name, values_[value], placements));
+    ThrowIfError(open().AddResult(name, At(value), PlacementsOfResult(value)));
   }
 
   void AddNextState(const std::string& name, size_t value) {
-    const PlacementMap placements = graph_.is_placed() ? values_[value].placements() : PlacementMap();
-    ThrowIfError(open().AddStateResult(name, values_[value], placements));
+    ThrowIfError(open().AddStateResult(name, At(value), PlacementsOfResult(value)));
   }
 
-  std::tuple<std::string, std::string, Dims> Describe(size_t index) {
-    const Value value = (open(), values_[index]);
-    return {value.name(), std::string(DTypeName(value.dtype())), value.shape().dims()};
+  // Returns the name, dtype, shape, and placements by axis.
+  std::tuple<std::string, std::string, Dims, std::map<std::string, std::string>> Describe(size_t index) {
+    const Value value = At(index);
+    std::map<std::string, std::string> placements;
+    for (const auto& [axis, placement] : value.placements()) placements.emplace(axis, placement.ToString());
+    return {value.name(), std::string(DTypeName(value.dtype())), value.shape().dims(), placements};
+  }
+
+  // Returns the value of that name: an input's, or a node's.
+  size_t Named(const std::string& name) {
+    const ByName values = AllValues();
+    const auto found = values.find(name);
+    if (found == values.end()) ThrowIfError(NotFound() << "graph @" << graph_.name() << " has no value %" << name);
+    return Add(found->second);
+  }
+
+  // Returns the op, results, attributes and source of each node, in order.
+  std::vector<std::tuple<std::string, std::vector<size_t>, nb::dict, std::string>> Nodes() {
+    std::vector<std::tuple<std::string, std::vector<size_t>, nb::dict, std::string>> nodes;
+    for (Node& node : open().nodes()) {
+      std::vector<Value> results;
+      for (size_t i = 0; i < node.num_results(); ++i) results.push_back(node.result(i));
+      nb::dict attributes;
+      for (const auto& [name, value] : node.attributes()) attributes[nb::str(name.c_str())] = AttributeToPython(value);
+      nodes.emplace_back(node.op_name(), AddAll(results), attributes, node.source());
+    }
+    return nodes;
+  }
+
+  // Returns the operands of the node that computes the value, with those that are numbers of attributes.
+  std::vector<size_t> Operands(size_t value) { return AddAll(At(value).node->operands()); }
+
+  // Further nodes are inserted before the one of this value; without a value, at the end.
+  void InsertBefore(std::optional<size_t> value) {
+    if (value && At(*value).node->is_input()) ThrowIfError(InvalidArgument() << "an input has no node before it");
+    before_ = value;
+  }
+
+  // All uses of `from` become uses of `to`, except those by nodes that `to` is computed from.
+  void Replace(size_t from, size_t to) {
+    const Value old = At(from), next = At(to);
+    if (old.type() != next.type())
+      ThrowIfError(InvalidArgument() << "%" << old.name() << " is " << old.type() << " and cannot be replaced by %"
+                                     << next.name() << ", which is " << next.type());
+    std::unordered_set<const Node*> before = {next.node};
+    std::vector<const Node*> rest = {next.node};
+    while (!rest.empty()) {
+      const Node* const node = rest.back();
+      rest.pop_back();
+      for (const Value& operand : node->operands()) {
+        if (before.insert(operand.node).second) rest.push_back(operand.node);
+      }
+    }
+    const std::vector<Node*> users = old.node->users();
+    for (Node* user : users) {
+      for (size_t i = 0; i < user->operands().size() && !before.contains(user); ++i) {
+        if (user->operand(i) == old) graph_.SetOperand(user, i, next);
+      }
+    }
+    for (size_t i = 0; i < graph_.results().size(); ++i) {
+      if (graph_.results()[i].value == old) graph_.set_result_value(i, next);
+    }
+  }
+
+  // Values of removed nodes cannot be used any more.
+  void RemoveUnused() {
+    const std::vector<std::string> names = Names();
+    passes::RemoveDeadNodes(open());
+    FindAgain(names);
+    before_.reset();
   }
 
   Model Finish() {
     ThrowIfError(Verify(open()));
     is_finished_ = true;
     values_.clear();
-    return {std::move(graph_), std::move(initial_values_), nullptr, {}, {}};
+    Model model = rest_.With(std::move(graph_));
+    model.values = std::move(initial_values_);
+    model.metadata.clear();  // of the module, whose evaluation the graph is not
+    return model;
   }
 
   std::string ToString() { return open().ToString(); }
@@ -181,20 +271,46 @@ class GraphBuilder {
     return indices;
   }
 
-  std::vector<Value> Values(const std::vector<size_t>& indices) const {
+  Value At(size_t index) {
+    open();
+    if (!values_[index]) ThrowIfError(FailedPrecondition() << "the value was removed from @" << graph_.name());
+    return values_[index];
+  }
+
+  std::vector<Value> Values(const std::vector<size_t>& indices) {
     std::vector<Value> values;
-    for (size_t index : indices) values.push_back(values_[index]);
+    for (size_t index : indices) values.push_back(At(index));
     return values;
+  }
+
+  Node* before() { return before_ ? At(*before_).node : nullptr; }
+
+  PlacementMap PlacementsOfResult(size_t value) { return graph_.is_placed() ? At(value).placements() : PlacementMap(); }
+
+  using ByName = std::unordered_map<std::string, Value>;
+
+  ByName AllValues() {
+    ByName values;
+    for (const lockstep::Input& input : open().inputs()) values.emplace(input.name(), input.value);
+    for (Node& node : graph_.nodes()) {
+      for (size_t i = 0; i < node.num_results(); ++i) values.emplace(node.result_name(i), node.result(i));
+    }
+    return values;
+  }
+
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const Value& value : values_) names.push_back(value ? value.name() : "");
+    return names;
   }
 
   // Looks the values up by their names. A node that replaces another in a gradient's rule takes over its names.
   void FindAgain(const std::vector<std::string>& names) {
-    std::unordered_map<std::string, Value> by_name;
-    for (const lockstep::Input& input : graph_.inputs()) by_name.emplace(input.name(), input.value);
-    for (Node& node : graph_.nodes()) {
-      for (size_t i = 0; i < node.num_results(); ++i) by_name.emplace(node.result_name(i), node.result(i));
+    const ByName by_name = AllValues();
+    for (size_t i = 0; i < names.size(); ++i) {
+      const auto found = by_name.find(names[i]);
+      values_[i] = found == by_name.end() ? Value() : found->second;
     }
-    for (size_t i = 0; i < names.size(); ++i) values_[i] = by_name.at(names[i]);
   }
 
   static PlacementMap PlacementsOf(const std::map<std::string, int64_t>& split, const TensorType& type,
@@ -210,8 +326,10 @@ class GraphBuilder {
   }
 
   Graph graph_;
+  Model rest_ = {Graph(), {}, nullptr, {}, {}};  // of the model that is continued
   std::map<std::string, Tensor> initial_values_;
-  std::vector<Value> values_;  // by the index that Python knows
+  std::vector<Value> values_;  // by the index that Python knows; null for values that were removed
+  std::optional<size_t> before_;
   bool is_finished_ = false;
 };
 
@@ -267,6 +385,7 @@ void BindBuilder(nb::module_& module) {
   module.def("_ops", &Ops, nb::sig("def _ops() -> list[dict[str, typing.Any]]"));
   nb::class_<GraphBuilder>(module, "_GraphBuilder", "A graph under construction. Values are indices.")
       .def(nb::init<std::string, const std::vector<std::pair<std::string, int64_t>>&>(), "name"_a, "mesh"_a)
+      .def(nb::init<const Model&>(), "graph"_a)
       .def("input", &GraphBuilder::Input, "name"_a, "dtype"_a, "shape"_a, "split"_a)
       .def("state", &GraphBuilder::State, "name"_a, "dtype"_a, "shape"_a, "value"_a.none(),
            nb::sig("def state(self, name: str, dtype: str, shape: collections.abc.Sequence[int], "
@@ -281,6 +400,12 @@ void BindBuilder(nb::module_& module) {
       .def("result", &GraphBuilder::AddResult, "name"_a, "value"_a)
       .def("next_state", &GraphBuilder::AddNextState, "name"_a, "value"_a)
       .def("describe", &GraphBuilder::Describe, "value"_a)
+      .def("named", &GraphBuilder::Named, "name"_a)
+      .def("nodes", &GraphBuilder::Nodes)
+      .def("operands", &GraphBuilder::Operands, "value"_a)
+      .def("insert_before", &GraphBuilder::InsertBefore, "value"_a.none())
+      .def("replace", &GraphBuilder::Replace, "value"_a, "by"_a)
+      .def("remove_unused", &GraphBuilder::RemoveUnused)
       .def("finish", &GraphBuilder::Finish)
       .def_prop_ro("is_finished", &GraphBuilder::is_finished)
       .def("__str__", &GraphBuilder::ToString);

@@ -318,6 +318,111 @@ def test_collectives_are_ops_of_a_graph_with_a_mesh() -> None:
     np.testing.assert_allclose(results, [(rows * rows).sum()] * 2, rtol=1e-6)
 
 
+# --- Changes of a graph ----------------------------------------------------------------------------------------------
+
+
+def network() -> ls.Graph:
+    g = Builder("network")
+    x = g.input("x", "f32", (4, 6), split=0)
+    hidden = ls.graph.relu(x @ g.state("w1", init=random(6, 5)))
+    g.result("logits", ls.graph.relu(hidden) @ g.state("w2", init=random(5, 3, seed=1)))
+    return g.finish()
+
+
+def test_nodes_are_read_and_replaced() -> None:
+    x = random(4, 6)
+    g = Builder.of(network())
+    with g.before(g.nodes("relu")[1]):
+        with g.before(g.nodes("matmul")[0]):
+            first = ls.graph.exp(g.value("x"))
+        second = ls.graph.sin(first)
+    at_end = ls.graph.neg(second)
+    assert [node.op for node in g.nodes()] == ["exp", "matmul", "relu", "sin", "relu", "matmul", "neg"]
+    relu = g.nodes("relu")[0]
+    assert relu.operands[0].shape == (4, 5) and relu.source.startswith("python:test_graph_builder.py:")
+    assert g.nodes("matmul")[0].attributes["transpose_b"] is False
+    for node in g.nodes("relu"):
+        with g.before(node):  # the operand of the second is then the first's new value
+            g.replace(node.results[0], ls.graph.tanh(node.operands[0]))
+    product = g.nodes("matmul")[-1].results[0]
+    g.replace(product, product * 2)  # but not in the product by 2 itself
+    g.remove_unused()
+    assert [node.op for node in g.nodes()] == ["matmul", "tanh", "tanh", "matmul", "constant", "broadcast", "mul"]
+    for gone in (first, at_end, relu.results[0]):
+        with raises("the value was removed from @network"):
+            gone + 1
+    with raises("the value was removed from @network"), g.before(relu):
+        pass
+    changed = g.finish()
+    np.testing.assert_array_equal(changed.initial_value("w1"), random(6, 5))
+    (results,) = ls.interpret(changed, [{"x": x}])
+    expected = 2 * np.tanh(np.tanh(x @ random(6, 5))) @ random(5, 3, seed=1)
+    np.testing.assert_allclose(results["logits"], expected, rtol=1e-5)
+
+
+def test_a_training_step_is_changed() -> None:
+    """Settings of the optimizer are values, and schedules stay."""
+    rate = ls.schedule.cosine(0.5, steps=4)
+    step = ls.train_step(network(), ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(rate))
+    g = Builder.of(step)
+    for node in g.nodes("sgd"):
+        assert node.attributes["learning_rate"].name == "optimizer/learning_rate" and len(node.operands) == 2
+        with g.before(node):
+            w, gradient = node.operands
+            changed = ls.graph.sgd(w, gradient * 2, learning_rate=node.attributes["learning_rate"])
+        g.replace(node.results[0], changed)
+    g.remove_unused()
+    batch = {"x": random(4, 6), "label": np.array([0, 1, 2, 0])}
+    faster = ls.train_step(
+        network(), ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(ls.schedule.cosine(1.0, steps=4))
+    )
+    executables = [ls.compile(each) for each in (g.finish(), faster)]
+    losses = [[float(exe(**batch)["loss"]) for _ in range(6)] for exe in executables]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    assert losses[0][5] == losses[0][4] != losses[0][3]  # the rate has reached zero
+
+
+def test_the_communication_of_a_distributed_program_is_changed() -> None:
+    """The gradients of two ranks are added in bf16: the losses are those of a sum in f32, nearly."""
+    step = ls.train_step(network(), ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(0.5))
+    placed = ls.distribute(step, {"data": 2})
+    g = Builder.of(placed)
+    sums = [node for node in g.nodes("all_reduce") if node.operands[0].ndim == 2]
+    assert [node.operands[0].placements for node in sums] == [{"data": "partial(sum)"}] * 2
+    for node in sums:
+        with g.before(node):
+            low = ls.graph.convert(node.operands[0], dtype="bf16", rounds_parts=True)
+            total = ls.graph.all_reduce(low, axis="data", kind="sum").to("f32")
+        assert total.placements == {}
+        g.replace(node.results[0], total)
+    g.remove_unused()
+    low = g.finish()
+    batch = {"x": random(4, 6), "label": np.array([0, 1, 2, 0])}
+
+    def losses(graph: ls.Graph) -> list[Any]:
+        def body(world: ls.Communicator) -> list[float]:
+            exe = ls.compile(graph, world=world)
+            return [float(exe(**part_of(batch, world))["loss"]) for _ in range(4)]
+
+        return run_in_threads(2, body)
+
+    exact, rounded = losses(placed), losses(low)
+    np.testing.assert_allclose(rounded, exact, rtol=2e-2)
+    assert rounded != exact and rounded[0] == rounded[1]
+
+
+def test_a_change_that_is_wrong() -> None:
+    g = Builder.of(network())
+    x, relu = g.value("x"), g.nodes("relu")[0]
+    with raises("%x is f32[4,6] and cannot be replaced by %0, which is f32[4,5]"):
+        g.replace(x, g.value("0"))
+    with raises("graph @network has no value %nothing"):
+        g.value("nothing")
+    g.replace(relu.results[0], ls.graph.exp(relu.operands[0]))  # inserted at the end, after its use
+    with raises("before it is defined"):
+        g.finish()
+
+
 # --- Sources and errors ----------------------------------------------------------------------------------------------
 
 

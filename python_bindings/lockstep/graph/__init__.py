@@ -15,11 +15,11 @@ later messages name. docs/graphs_in_python.md describes the rules.
 
 from .._base import copies, names
 from . import _ops, init, nn
-from ._builder import Builder
+from ._builder import Builder, Node
 from ._ops import *
 from ._values import Value
 
-__all__ = ["Builder", "Value", "init", "nn"]
+__all__ = ["Builder", "Node", "Value", "init", "nn"]
 __all__ += _ops.__all__
 
 copies.refuse(Builder, "lockstep.graph.Builder", "finish() returns a lockstep.Graph, which can be copied and saved")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,40 @@ from .._lockstep import Graph
 from ._values import Value, as_array, constant, dtype_named, extents, insert
 
 Initializer = Callable[[tuple[int, ...], np.random.Generator], np.ndarray]  # of shape and numbers
+
+
+class Node:
+    """A node of a graph: an op with its operands and attributes, and the values that it computes."""
+
+    op: str
+    results: tuple[Value, ...]
+    source: str  # the origin in the model, such as "onnx:/fc1/MatMul" or "python:model.py:12"; may be empty
+
+    def __init__(self, op: str, results: tuple[Value, ...], attributes: dict[str, Any], source: str) -> None:
+        self.op, self.results, self.source, self._attributes = op, results, source, attributes
+
+    def __repr__(self) -> str:
+        return f"<lockstep.graph.Node {self.op} of {self.results[0]!r}>"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """The operands as they are now, without those that are numbers of attributes."""
+        return self._operands()[: -self._count or None]
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes by name. A number that is an operand, such as a setting, is its value."""
+        values = self._operands()
+        return {name: values[each[0]] if isinstance(each, tuple) else each for name, each in self._attributes.items()}
+
+    @property
+    def _count(self) -> int:
+        return sum(isinstance(each, tuple) for each in self._attributes.values())
+
+    def _operands(self) -> tuple[Value, ...]:
+        graph = self.results[0].graph
+        graph._check_open("operands")
+        return tuple(Value(graph, each) for each in graph._native.operands(self.results[0]._index))
 
 
 class Builder:
@@ -39,8 +74,30 @@ class Builder:
     def __init__(self, name: str = "main", seed: int = 0, mesh: Mapping[str, int] | None = None) -> None:
         self.name = checks.text("the name of the graph", name)
         self._seed = checks.integer("seed", seed, low=0)
-        self._mesh = checks.extents("mesh", {} if mesh is None else mesh)
-        self._native = _lockstep._GraphBuilder(self.name, list(self._mesh.items()))
+        axes = checks.extents("mesh", {} if mesh is None else mesh)
+        self._native = _lockstep._GraphBuilder(self.name, list(axes.items()))
+        self._schedules: dict[str, Any] = {}
+        self._place: int | None = None  # the value before whose node ops are inserted
+
+    @classmethod
+    def of(cls, graph: Graph) -> Builder:
+        """Returns a builder of a copy of `graph`, to read and change it: a model, a training step, or the program that
+        `lockstep.distribute` returns, with its collectives. `finish` returns the changed graph, with the values of its
+        states.
+
+        Example:
+          >>> g = lockstep.graph.Builder.of(model)
+          >>> for node in g.nodes("relu"):
+          ...     with g.before(node):
+          ...         g.replace(node.results[0], lockstep.graph.nn.gelu(node.operands[0]))
+          >>> g.remove_unused()
+          >>> model = g.finish()
+        """
+        builder = cls.__new__(cls)
+        builder._native = _lockstep._GraphBuilder(checks.graph("the graph", graph))
+        builder.name, builder._seed, builder._place = graph.name, 0, None
+        builder._schedules = getattr(graph, "_schedules", {})
+        return builder
 
     def __repr__(self) -> str:
         return f"<lockstep.graph.Builder @{self.name}{', finished' if self._native.is_finished else ''}>"
@@ -118,10 +175,51 @@ class Builder:
         """The state has this value, of its type, after a call."""
         self._native.next_state(checks.text("the name of a state", name), self._own(f"next_state {name}", value))
 
+    def value(self, name: str) -> Value:
+        """The value of that name in the text of the graph: an input, a state, or a result of a node."""
+        self._check_open("value")
+        return Value(self, self._native.named(checks.text("the name of a value", name)))
+
+    def nodes(self, op: str | None = None) -> list[Node]:
+        """The nodes of the graph so far, in order: all, or those of one op."""
+        self._check_open("nodes")
+        wanted = None if op is None else checks.text("the name of an op", op)
+        return [
+            Node(each, tuple(Value(self, result) for result in results), attributes, source)
+            for each, results, attributes, source in self._native.nodes()
+            if wanted in (None, each)
+        ]
+
+    @contextmanager
+    def before(self, node: Node) -> Iterator[None]:
+        """Ops are inserted before the node in the `with` block, instead of at the end."""
+        checks.instance("before", node, Node, "one of Builder.nodes")
+        outer, place = self._place, self._own("before", node.results[0])
+        self._native.insert_before(place)
+        self._place = place
+        try:
+            yield
+        finally:
+            self._place = outer
+            if not self._native.is_finished:
+                self._native.insert_before(outer)
+
+    def replace(self, value: Value, by: Value) -> None:
+        """All uses of `value` become uses of `by`, of the same type, except those from which `by` is computed."""
+        self._native.replace(self._own("replace", value), self._own("replace: by", by))
+
+    def remove_unused(self) -> None:
+        """Removes the nodes on which no result depends. Their values cannot be used any more."""
+        self._check_open("remove_unused")
+        self._native.remove_unused()
+
     def finish(self) -> Graph:
         """Verifies the graph and returns it. The builder and its values cannot be used any more."""
         self._check_open("finish")
-        return self._native.finish()
+        graph = self._native.finish()
+        if self._schedules:
+            graph._schedules = self._schedules
+        return graph
 
     def _own(self, what: str, value: Any) -> int:
         self._check_open(what)
@@ -136,8 +234,3 @@ class Builder:
 
     def _random(self, name: str) -> np.random.Generator:
         return np.random.Generator(np.random.PCG64([self._seed, zlib.crc32(name.encode())]))
-
-    def _advice(self, attributes: Mapping[str, Any]) -> str:
-        if self._mesh or "axis" not in attributes:
-            return ""
-        return f"; @{self.name} has no mesh: Builder(…, mesh={{{attributes['axis']!r}: 4}}) has one"

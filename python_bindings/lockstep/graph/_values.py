@@ -68,16 +68,17 @@ class Value:
     """
 
     __array_ufunc__ = None  # NumPy's arrays then call __radd__ and the like of this class
-    __slots__ = ("_index", "dtype", "graph", "name", "shape")
+    __slots__ = ("_index", "dtype", "graph", "name", "placements", "shape")
 
     graph: Builder
     name: str  # in the text of the graph; generated unless it is an input's
     dtype: str  # "f32", "i64", …
     shape: tuple[int, ...]
+    placements: dict[str, str]  # by mesh axis, such as {"data": "split(0)"}; without those that are replicated
 
     def __init__(self, graph: Builder, index: int) -> None:
         self.graph, self._index = graph, index
-        self.name, self.dtype, shape = graph._native.describe(index)
+        self.name, self.dtype, shape, self.placements = graph._native.describe(index)
         self.shape = tuple(shape)
 
     def __repr__(self) -> str:
@@ -347,7 +348,10 @@ def insert(
     try:
         indices = graph._native.op(op, [value._index for value in values], attributes, places, source())
     except Error as error:
-        raise Error(f"{error}{_with_types(values)}{graph._advice(attributes)}") from None
+        advice = ""
+        if "the mesh {} has no axis" in str(error):
+            advice = f"; @{graph.name} has no mesh: Builder(…, mesh={{{attributes['axis']!r}: 4}}) has one"
+        raise Error(f"{error}{_with_types(values)}{advice}") from None
     return [Value(graph, index) for index in indices]
 
 
