@@ -273,7 +273,8 @@ class GraphBuilder {
 
   Value At(size_t index) {
     open();
-    if (!values_[index]) ThrowIfError(FailedPrecondition() << "the value was removed from @" << graph_.name());
+    if (index >= values_.size() || !values_[index])
+      ThrowIfError(FailedPrecondition() << "the value was removed from @" << graph_.name());
     return values_[index];
   }
 

@@ -165,11 +165,15 @@ class Builder:
     def constant(self, value: Any, dtype: Any = None) -> Value:
         """Adds a constant, in the dtype of the number or array unless another is given."""
         self._check_open("constant")
-        return constant(self, as_array("constant", value), None if dtype is None else dtype_named("constant", dtype))
+        return constant(
+            self, as_array("constant: the value", value), None if dtype is None else dtype_named("constant", dtype)
+        )
 
     def result(self, name: str, value: Value) -> None:
         """Names a value that a call returns."""
-        self._native.result(checks.text("the name of a result", name), self._own(f"result {name}", value))
+        if not checks.text("the name of a result", name):
+            raise Error(f"a result of graph @{self.name} has no name")
+        self._native.result(name, self._own(f"result {name}", value))
 
     def next_state(self, name: str, value: Value) -> None:
         """The state has this value, of its type, after a call."""

@@ -382,7 +382,9 @@ def _lifted(graph: Builder, op: str, operands: Sequence[Any], broadcast: bool) -
     def lifted(operand: Any) -> Value:
         if isinstance(operand, Value):
             return operand
-        array = as_array(op, operand)
+        array = as_array(f"{op}: an operand", operand, "a lockstep.graph.Value, a number or an array")
+        if broadcast and values[-1].dtype == "bool" and array.dtype.kind != "b":
+            raise Error(f"{op}: {checks.shown(operand)} would be a bool, as {values[-1]!r} is: convert that by .to()")
         if broadcast:
             return constant(graph, array, values[-1].dtype)
         return constant(graph, array, floats[0] if floats and array.dtype.kind == "f" else None)
@@ -390,14 +392,12 @@ def _lifted(graph: Builder, op: str, operands: Sequence[Any], broadcast: bool) -
     return [lifted(each) for each in operands]
 
 
-def as_array(what: str, value: Any) -> np.ndarray:
+def as_array(what: str, value: Any, expected: str = "a number or an array") -> np.ndarray:
     """A number or an array as a NumPy array of a dtype that graphs have."""
     is_array = hasattr(value, "__array__") and not isinstance(value, type)
     array = np.asarray(value) if is_array or isinstance(value, numbers.Real) else None
     if array is None or array.dtype.kind not in "fiub":
-        raise Error(
-            f"{what}: an operand is {checks.shown(value)}, expected a lockstep.graph.Value, a number or an array"
-        )
+        raise Error(f"{what} is {checks.shown(value)}, expected {expected}")
     return array
 
 
