@@ -23,5 +23,6 @@ __all__ = ["Builder", "Node", "Value", "init", "nn"]
 __all__ += _ops.__all__
 
 copies.refuse(Builder, "lockstep.graph.Builder", "finish() returns a lockstep.Graph, which can be copied and saved")
+copies.refuse(Node, "lockstep.graph.Node", "it belongs to one graph")
 copies.refuse(Value, "lockstep.graph.Value", "it belongs to one graph")
 names.guard(globals(), {"where": "select", "maximum": "max", "minimum": "min", "logicalnot": "not_"})
