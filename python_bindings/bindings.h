@@ -56,6 +56,7 @@ nanobind::list DescribeNodes(const Model& model);
 
 void BindGraph(nanobind::module_& module);  // Graph, parse, gradients, distribute, interpret, load_onnx, train_step
 void BindGraphParts(nanobind::module_& module);    // a Graph as facts and tensors, for files
+void BindBuilder(nanobind::module_& module);       // the definitions of ops; a graph under construction
 void BindChoices(nanobind::module_& module);       // the definitions of optimizers and losses
 void BindCommunicator(nanobind::module_& module);  // Communicator
 void BindCollectives(nanobind::module_& module);   // its collectives over arrays, for the Python part of the package

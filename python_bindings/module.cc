@@ -31,6 +31,7 @@ NB_MODULE(_lockstep, module) {
   BindChoices(module);
   BindGraph(module);
   BindGraphParts(module);
+  BindBuilder(module);
   BindExecutable(module);
   BindCompile(module);
   BindStore(module);

@@ -1,4 +1,4 @@
-"""Writes the stubs of classes and functions that the package makes of what is compiled in: optimizers, losses, and the options of compile.
+"""Writes the stubs of classes and functions that the package makes of what is compiled in: optimizers, losses, ops, and the options of compile.
 
     python tools/python_stubs.py        # `make docs` runs this; a test fails if the stubs are out of date
 
@@ -31,10 +31,11 @@ def written(annotation: object) -> str:
 def parameters(signature: inspect.Signature) -> str:
     parts = []
     for each in signature.parameters.values():
-        if each.kind is inspect.Parameter.KEYWORD_ONLY and "*" not in parts:
+        if each.kind is inspect.Parameter.KEYWORD_ONLY and not any(part.startswith("*") for part in parts):
             parts.append("*")
+        star = "*" if each.kind is inspect.Parameter.VAR_POSITIONAL else ""
         default = "" if each.default is inspect.Parameter.empty else f" = {each.default!r}"
-        parts.append(f"{each.name}: {written(each.annotation)}{default}")
+        parts.append(f"{star}{each.name}: {written(each.annotation)}{default}")
     return ", ".join(parts)
 
 
@@ -79,6 +80,21 @@ def loss_stub() -> str:
     operators = [operator_stub(each) for each in ("__add__", "__radd__", "__mul__", "__rmul__")]
     values = [value_stub(module.Term), "\n".join([value_stub(module.Loss), "", *operators])]
     return joined(module, imports, [public(module), *values, *map(function_stub, made)])
+
+
+def ops_stub() -> str:
+    module = sys.modules["lockstep.graph._ops"]
+    imports = """from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .._lockstep import Graph
+from ._builder import Builder
+from ._values import Operand, Value"""
+    made = [getattr(module, name) for name in module.__all__]
+    functions = [function_stub(each, inspect.signature(each).return_annotation) for each in made]
+    return joined(module, imports, [public(module), *functions])
 
 
 def compile_stub() -> str:
@@ -135,6 +151,7 @@ def joined(module: ModuleType, imports: str, parts: list[str]) -> str:
 STUBS = {
     "optim.pyi": optim_stub,
     "loss.pyi": loss_stub,
+    "graph/_ops.pyi": ops_stub,
     "_compile/compile.pyi": compile_stub,
     "_compile/strategy.pyi": strategy_stub,
 }

@@ -15,7 +15,7 @@ unknown keyword or a missing argument, raises a `TypeError`, as any Python funct
 
 The names, by what they are for:
 
-    Graphs         Graph, ValueInfo, load_onnx, from_torch, parse, load_graph, interpret, gradients, evaluation
+    Graphs         Graph, ValueInfo, graph, load_onnx, from_torch, parse, load_graph, interpret, gradients, evaluation
     Training       train_step, loss, optim, schedule, clip, average, Trainer, metrics
     Distribution   Communicator, Strategy, Placement, split, replicated, Plan, plan, distribute, verify, verify_hlo, kv
     Execution      compile, Executable, find_nan
@@ -30,7 +30,7 @@ themselves.
 from __future__ import annotations
 
 from ._base import isolated  # noqa: F401  isort: skip  (must precede every other import of _lockstep)
-from . import average, clip, data, kv, loss, metrics, optim, schedule
+from . import average, clip, data, graph, kv, loss, metrics, optim, schedule
 from ._base import copies, cuda_folders, names  # noqa: F401  (cuda_folders tells _lockstep where the libraries are)
 from ._base.errors import Error
 from ._base.values import State, ValueInfo
@@ -54,7 +54,7 @@ from ._version import VERSION as __version__
 
 __all__ = [
     "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Placement", "Plan", "Strategy", "Trainer", "ValueInfo",
-    "__version__", "average", "clip", "compile", "data", "distribute", "evaluation", "find_nan", "from_torch", "gradients", "interpret", "kv", "load_graph", "load_onnx", "load_weights",
+    "__version__", "average", "clip", "compile", "data", "distribute", "evaluation", "find_nan", "from_torch", "gradients", "graph", "interpret", "kv", "load_graph", "load_onnx", "load_weights",
     "loss", "metrics", "optim", "parse", "plan", "replicated", "save_onnx", "save_weights", "schedule", "split", "to_torch",
     "train_step", "verify", "verify_hlo",
 ]  # fmt: skip

@@ -177,6 +177,18 @@ changed = {name for name in first if not np.array_equal(first[name], last[name])
 assert changed == {"fc2.weight", "fc2.bias", "fc3.weight", "fc3.bias"} and checkpoints.steps() == [10]
 """,
     ),
+    "docs/graphs_in_python.md": Page(
+        before={
+            "placed": """
+rows = np.arange(12, dtype=np.float32).reshape(4, 3)
+totals = ls.interpret(g.finish(), [{"x": rows[:2]}, {"x": rows[2:]}])
+assert [float(each["total"]) for each in totals] == [506, 506]
+exe(x=np.float32([2, 4]))
+assert exe.state["average"].tolist() == [1, 2] and gradient.shape == (3,) and step.trained[0] == "fc1.weight"
+"""
+        },
+        check="assert str(changed).count(': bf16') == 4 and str(placed).count(': bf16') == 0\n",
+    ),
     "docs/horovod.md": Page(
         ranks=2,
         before={

@@ -36,13 +36,18 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (ls.Communicator.single, "from_environment"),
     (lambda: ls.Trainer(mlp(), CROSS_ENTROPY), "lockstep.Checkpoints"),
     (ls.kv.create, r"lockstep.kv.create\(\)"),
+    (lambda: ls.graph.Builder("g"), r"finish\(\) returns a lockstep.Graph"),
+    (lambda: ls.graph.Builder("g").input("x", "f32", ()), "it belongs to one graph"),
+    (lambda: ls.graph.Builder.of(mlp()).nodes()[0], "it belongs to one graph"),
 ]
 # Classes whose values need files, several ranks or a search; other tests make these.
 ELSEWHERE = {
     ls.Plan, ls.data.ImageFolder, ls.data.ImageRecords, ls.data.RecordHeader, ls.data.Records, ls.kv.Devices,
     ls.kv.Staleness,
 }  # fmt: skip
-REFUSED_CLASSES = {ls.Communicator, ls.Executable, ls.Trainer, ls.kv.KVStore}
+REFUSED_CLASSES = {
+    ls.Communicator, ls.Executable, ls.Trainer, ls.kv.KVStore, ls.graph.Builder, ls.graph.Node, ls.graph.Value,
+}  # fmt: skip
 
 
 def same(one: Any, other: Any) -> bool:

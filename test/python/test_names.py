@@ -49,6 +49,10 @@ MODULE = torch.nn.Sequential(torch.nn.Linear(12, 5))
         ("lockstep.metrics", "accuracy", "Accuracy"),
         ("lockstep.data", "Batch", "Batches"),
         ("lockstep.kv", "creat", "create"),
+        ("lockstep.graph", "Relu", "relu"),
+        ("lockstep.graph", "where", "select"),
+        ("lockstep.graph.nn", "layernorm", "layer_norm"),
+        ("lockstep.graph.init", "kaiming_unifrom", "kaiming_uniform"),
         ("lockstep.horovod.torch", "all_reduce", "allreduce"),
     ],
 )
@@ -80,6 +84,7 @@ def test_dir_lists_what_is_public() -> None:
     for module in (ls, ls.average, ls.clip, ls.data, ls.kv, ls.loss, ls.metrics, ls.optim, ls.schedule):
         assert dir(module) == sorted(module.__all__)
         assert len(dir(module)) <= 40
+    assert dir(ls.graph) == sorted(ls.graph.__all__)
 
 
 def test_the_docstring_groups_the_names() -> None:
@@ -106,6 +111,8 @@ OPTIONS: list[tuple[Callable[[], Any], str]] = [
     (lambda: training(amp=1), "train_step() has no option 'amp'; is precision meant?"),
     (lambda: ls.load_onnx("m.onnx", dim={}), "load_onnx() has no option 'dim'; is dims meant?"),
     (lambda: ls.data.batches([], batch_size=3), "batches() has no option 'batch_size'; is size meant?"),
+    (lambda: ls.graph.nn.max_pool(None, kernel=2), "max_pool() has no option 'kernel'"),
+    (lambda: ls.graph.Builder("g").input("x", "f32", (), splits=0), "Builder.input() has no option 'splits'; is split meant?"),
     (lambda: ls.kv.create(knd="local"), "create() has no option 'knd'; is kind meant?"),
     (lambda: ls.schedule.cosine(0.1, T_max=9), "cosine() has no option 'T_max'; is steps meant?"),
     (lambda: ls.schedule.constant(0.1).after_warmup(step=9), "Schedule.after_warmup() has no option 'step'; is steps meant?"),

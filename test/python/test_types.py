@@ -22,6 +22,12 @@ ls.optim.SGD(ls.schedule.cosine(0.1, steps=9))
 ls.optim.AdamW(lambda step: 0.1 / (step + 1))
 ls.optim.SGD("fast")
 ls.compile(ls.parse(""), thread=1)
+x = ls.graph.Builder("g").input("x", "f32", (2, 3))
+y = ls.graph.relu(ls.graph.nn.gelu(2 * x.T @ x[0]) + x.mean(0)).to("f16")
+values, indices = ls.graph.top_k(y, dim=0, k=1)
+gradients = [each.shape for each in ls.gradients(y.sum(), [x])]
+ls.graph.concat(x, y, dim="0")
+ls.graph.relu("x")
 """
 
 
@@ -68,6 +74,8 @@ def test_options_of_a_wrong_type_are_found(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import lockstep as ls\n" + OTHER_OPTIONS)
     errors = [line for line in mypy(program, paths=[]).stdout.splitlines() if ": error: " in line]
-    assert len(errors) == 2
+    assert len(errors) == 4
     assert '"SGD" has incompatible type "str"' in errors[0]
     assert 'Unexpected keyword argument "thread" for "compile"' in errors[1]
+    assert 'Argument "dim" to "concat" has incompatible type "str"; expected "int"' in errors[2]
+    assert 'Argument 1 to "relu" has incompatible type "str"' in errors[3]

@@ -20,7 +20,7 @@ PLACES = {
     PurePosixPath("docs/decisions"): "decisions/index.md",
 }
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
-MODULES = ("average", "clip", "data", "kv", "loss", "metrics", "optim", "schedule")
+MODULES = ("average", "clip", "data", "graph", "kv", "loss", "metrics", "optim", "schedule")
 
 
 def place_of(file: PurePosixPath) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from .. import _lockstep
 from .._base import checks
@@ -12,6 +12,7 @@ from .._base.errors import Error
 from .._base.names import FROM_TORCH, is_torch_module
 from .._compile.placements import Placement, choices
 from .._lockstep import Executable, Graph
+from ..graph._values import Value, gradients_of
 from .weights import whole_states
 
 if TYPE_CHECKING:
@@ -87,14 +88,26 @@ def parse(text: str) -> Graph:
     return _lockstep._parse(checks.text("the graph's text", text))
 
 
-def gradients(graph: Graph, of: str, wrt: Sequence[str] = ()) -> Graph:
+@overload
+def gradients(graph: Graph, of: str, wrt: Sequence[str] = ()) -> Graph: ...
+@overload
+def gradients(graph: Value, of: Sequence[Value]) -> list[Value]: ...
+def gradients(graph: Any, of: Any, wrt: Any = ()) -> Any:
     """Returns the graph with a result `grad/<name>` for each input in `wrt`: the gradient of the scalar result `of`.
+    Or, of a graph under construction, the gradients as values: `gradients(loss, [w, b])`.
 
     Args:
-      graph: any one-rank program.
-      of: the name of a result.
+      graph: any one-rank program; or the value of a float scalar, see `lockstep.graph`.
+      of: the name of a result; or, of a value, the list of values whose gradients are returned.
       wrt: names of inputs; all float states if empty.
+
+    Raises:
+      Error: the scalar does not depend on one of them through floats, or an op on the way has no gradient.
     """
+    if isinstance(graph, Value):
+        if not isinstance(of, (list, tuple)) or wrt:
+            raise Error(f"gradients of a value are with respect to a list of values; found {checks.shown(of)}")
+        return gradients_of(graph, of)
     return _lockstep._gradients(checks.graph("the graph", graph), checks.text("of", of), checks.names("wrt", wrt))
 
 

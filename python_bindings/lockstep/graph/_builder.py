@@ -1,0 +1,240 @@
+"""The graph under construction: its inputs, states, settings and results."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from .. import _lockstep
+from .._base import checks
+from .._base.errors import Error
+from .._lockstep import Graph
+from ._values import Value, as_array, constant, dtype_named, extents, insert
+
+Initializer = Callable[[tuple[int, ...], np.random.Generator], np.ndarray]  # of shape and numbers
+
+
+class Node:
+    """A node of a graph: an op with its operands and attributes, and the values that it computes."""
+
+    op: str
+    results: tuple[Value, ...]
+    source: str  # the origin in the model, such as "onnx:/fc1/MatMul" or "python:model.py:12"; may be empty
+
+    def __init__(self, op: str, results: tuple[Value, ...], attributes: dict[str, Any], source: str) -> None:
+        self.op, self.results, self.source, self._attributes = op, results, source, attributes
+
+    def __repr__(self) -> str:
+        return f"<lockstep.graph.Node {self.op} of {self.results[0]!r}>"
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """The operands as they are now, without those that are numbers of attributes."""
+        return self._operands()[: -self._count or None]
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes by name. A number that is an operand, such as a setting, is its value."""
+        values = self._operands()
+        return {name: values[each[0]] if isinstance(each, tuple) else each for name, each in self._attributes.items()}
+
+    @property
+    def _count(self) -> int:
+        return sum(isinstance(each, tuple) for each in self._attributes.values())
+
+    def _operands(self) -> tuple[Value, ...]:
+        graph = self.results[0].graph
+        graph._check_open("operands")
+        return tuple(Value(graph, each) for each in graph._native.operands(self.results[0]._index))
+
+
+class Builder:
+    """A graph under construction. `input`, `state` and `setting` return values, functions of `lockstep.graph` and
+    operators make values of values, and `result` names those that a call returns.
+
+    Args:
+      name: of the graph.
+      seed: of the initial values of states. Those of a state depend on the seed, its name and its shape only.
+      mesh: axes with their sizes, such as {"data": 4}. Collectives are ops of a graph with a mesh. It is then the
+        program that `lockstep.distribute` returns: shapes are those of whole values, and each value has a placement.
+
+    Example:
+      >>> g = lockstep.graph.Builder("linear")
+      >>> x = g.input("x", "f32", (128, 784), split=0)
+      >>> w = g.state("weight", (10, 784), init=lockstep.graph.init.kaiming_uniform())
+      >>> g.result("logits", x @ w.T)
+      >>> model = g.finish()
+    """
+
+    def __init__(self, name: str = "main", seed: int = 0, mesh: Mapping[str, int] | None = None) -> None:
+        self.name = checks.text("the name of the graph", name)
+        self._seed = checks.integer("seed", seed, low=0)
+        axes = checks.extents("mesh", {} if mesh is None else mesh)
+        self._native = _lockstep._GraphBuilder(self.name, list(axes.items()))
+        self._schedules: dict[str, Any] = {}
+        self._place: int | None = None  # the value before whose node ops are inserted
+
+    @classmethod
+    def of(cls, graph: Graph) -> Builder:
+        """Returns a builder of a copy of `graph`, to read and change it: a model, a training step, or the program that
+        `lockstep.distribute` returns, with its collectives. `finish` returns the changed graph, with the values of its
+        states.
+
+        Example:
+          >>> g = lockstep.graph.Builder.of(model)
+          >>> for node in g.nodes("relu"):
+          ...     with g.before(node):
+          ...         g.replace(node.results[0], lockstep.graph.nn.gelu(node.operands[0]))
+          >>> g.remove_unused()
+          >>> model = g.finish()
+        """
+        builder = cls.__new__(cls)
+        builder._native = _lockstep._GraphBuilder(checks.graph("the graph", graph))
+        builder.name, builder._seed, builder._place = graph.name, 0, None
+        builder._schedules = getattr(graph, "_schedules", {})
+        return builder
+
+    def __repr__(self) -> str:
+        return f"<lockstep.graph.Builder @{self.name}{', finished' if self._native.is_finished else ''}>"
+
+    def __str__(self) -> str:
+        """The text of the graph so far."""
+        self._check_open("str()")
+        return str(self._native)
+
+    def input(self, name: str, dtype: Any, shape: Sequence[int], split: int | Mapping[str, int] | None = None) -> Value:
+        """Adds an input, which each call passes.
+
+        Args:
+          split: the dimension that the ranks share, usually 0, the batch. With other axes than `data`, the dimension
+            by axis: {"model": 1}. None: all ranks have the whole.
+        """
+        self._check_open("input")
+        name = checks.text("the name of an input", name)
+        if split is not None and not isinstance(split, Mapping):
+            split = {"data": checks.integer(f"input {name}: split", split)}
+        splits = checks.extents(f"input {name}: split", {} if split is None else split)
+        dims = extents(f"the shape of input {name}", shape, low=0)
+        return Value(self, self._native.input(name, dtype_named(f"input {name}", dtype), dims, splits))
+
+    def state(
+        self,
+        name: str,
+        shape: Sequence[int] | None = None,
+        dtype: Any = None,
+        init: Initializer | np.ndarray | float | None = None,
+        trained: bool = True,
+    ) -> Value:
+        """Adds a state, which lives as long as the executable: a weight, or a statistic.
+
+        Args:
+          shape, dtype: by default those of the array `init`; otherwise a scalar and f32.
+          init: the initial value: an array, a number for all elements, or a function of the shape and a
+            numpy.random.Generator, such as those of `lockstep.graph.init`. None: zeros.
+          trained: False: `lockstep.train_step` does not train it, as no gradient flows to the returned value. States
+            of other dtypes than floats, and those with a next value, are not trained anyway. Running statistics, such
+            as of batch_norm_inference, are found by their op, which needs the state itself: leave True.
+        """
+        self._check_open("state")
+        name, trained = checks.text("the name of a state", name), checks.flag("trained", trained)
+        array = None if init is None or callable(init) else as_array(f"the initial value of state {name}", init)
+        own = array is not None and (array.ndim > 0 or isinstance(init, np.ndarray))
+        if array is not None and own:
+            shape, dtype = array.shape if shape is None else shape, array.dtype if dtype is None else dtype
+        dims = extents(f"the shape of state {name}", () if shape is None else shape, low=0)
+        wanted = dtype_named(f"state {name}", "f32" if dtype is None else dtype)
+        if callable(init):
+            array = as_array(f"the initial value of state {name}", init(tuple(dims), self._random(name)))
+        elif array is not None and not own:
+            array = np.broadcast_to(array, dims)
+        state = Value(self, self._native.state(name, wanted, dims, array))
+        return state if trained or not state.is_float else insert("stop_gradient", [state])[0]
+
+    def setting(self, name: str, value: float, least: float = -math.inf, most: float = math.inf) -> Value:
+        """Adds a setting, a number f64[] from `least` to `most` that may change between calls: `exe.settings[name]`."""
+        self._check_open("setting")
+        name = checks.text("the name of a setting", name)
+        numbers = [checks.number(f"setting {name}", each) for each in (value, least, most)]
+        return Value(self, self._native.setting(name, *numbers))
+
+    def constant(self, value: Any, dtype: Any = None) -> Value:
+        """Adds a constant, in the dtype of the number or array unless another is given."""
+        self._check_open("constant")
+        return constant(
+            self, as_array("constant: the value", value), None if dtype is None else dtype_named("constant", dtype)
+        )
+
+    def result(self, name: str, value: Value) -> None:
+        """Names a value that a call returns."""
+        if not checks.text("the name of a result", name):
+            raise Error(f"a result of graph @{self.name} has no name")
+        self._native.result(name, self._own(f"result {name}", value))
+
+    def next_state(self, name: str, value: Value) -> None:
+        """The state has this value, of its type, after a call."""
+        self._native.next_state(checks.text("the name of a state", name), self._own(f"next_state {name}", value))
+
+    def value(self, name: str) -> Value:
+        """The value of that name in the text of the graph: an input, a state, or a result of a node."""
+        self._check_open("value")
+        return Value(self, self._native.named(checks.text("the name of a value", name)))
+
+    def nodes(self, op: str | None = None) -> list[Node]:
+        """The nodes of the graph so far, in order: all, or those of one op."""
+        self._check_open("nodes")
+        wanted = None if op is None else checks.text("the name of an op", op)
+        return [
+            Node(each, tuple(Value(self, result) for result in results), attributes, source)
+            for each, results, attributes, source in self._native.nodes()
+            if wanted in (None, each)
+        ]
+
+    @contextmanager
+    def before(self, node: Node) -> Iterator[None]:
+        """Ops are inserted before the node in the `with` block, instead of at the end."""
+        checks.instance("before", node, Node, "one of Builder.nodes")
+        outer, place = self._place, self._own("before", node.results[0])
+        self._native.insert_before(place)
+        self._place = place
+        try:
+            yield
+        finally:
+            self._place = outer
+            if not self._native.is_finished:
+                self._native.insert_before(outer)
+
+    def replace(self, value: Value, by: Value) -> None:
+        """All uses of `value` become uses of `by`, of the same type, except those from which `by` is computed."""
+        self._native.replace(self._own("replace", value), self._own("replace: by", by))
+
+    def remove_unused(self) -> None:
+        """Removes the nodes on which no result depends. Their values cannot be used any more."""
+        self._check_open("remove_unused")
+        self._native.remove_unused()
+
+    def finish(self) -> Graph:
+        """Verifies the graph and returns it. The builder and its values cannot be used any more."""
+        self._check_open("finish")
+        graph = self._native.finish()
+        if self._schedules:
+            graph._schedules = self._schedules
+        return graph
+
+    def _own(self, what: str, value: Any) -> int:
+        self._check_open(what)
+        checks.instance(what, value, Value, "a lockstep.graph.Value")
+        if value.graph is not self:
+            raise Error(f"{what}: {value!r} is not a value of @{self.name}")
+        return value._index
+
+    def _check_open(self, what: str) -> None:
+        if self._native.is_finished:
+            raise Error(f"{what}: the graph @{self.name} is finished, and its values cannot be used any more")
+
+    def _random(self, name: str) -> np.random.Generator:
+        return np.random.Generator(np.random.PCG64([self._seed, zlib.crc32(name.encode())]))

@@ -1,0 +1,578 @@
+"""Graphs built in Python: operators against NumPy, gradients against PyTorch, sources, and what a builder refuses."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import operator
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lockstep as ls
+from cases import ROOT
+from lockstep.graph import Builder, Value, nn
+from ranks import run_in_threads
+from test_errors import raises
+
+for folder in ("graphs", "language"):
+    sys.path.append(str(ROOT / "examples" / folder))
+
+torch = pytest.importorskip("torch")
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.Generator(np.random.PCG64(seed)).standard_normal(shape).astype(np.float32)
+
+
+A, B, V, M = random(3, 4), random(3, 4, seed=1), random(4, seed=2), random(4, 5, seed=3)
+BATCHES, MORE = random(2, 3, 4, seed=4), random(6, 1, 4, 5, seed=5)
+N = np.arange(-6, 6).reshape(3, 4)
+ARRAYS = {"a": A, "b": B, "v": V, "m": M, "s": BATCHES, "t": MORE, "n": N, "q": A > 0}
+
+
+def computed(function: Callable[..., Any]) -> np.ndarray:
+    """The function of values, whose parameters are names of ARRAYS."""
+    g = Builder("computed")
+    names = list(inspect.signature(function).parameters)
+    dtypes = {"n": "i64", "q": "bool"}
+    g.result("y", function(*(g.input(name, dtypes.get(name, "f32"), ARRAYS[name].shape) for name in names)))
+    (results,) = ls.interpret(g.finish(), [{name: ARRAYS[name] for name in names}])
+    return results["y"]
+
+
+# Functions that mean the same of values and of arrays.
+SAME: list[Callable[..., Any]] = [
+    lambda a, b: a + b, lambda a, v: v - a, lambda a, b: a * b / 3, lambda a: 2 - a, lambda a: 1 / (a * a + 1),
+    lambda a: -a, lambda a: abs(a), lambda a: abs(a) ** 1.5, lambda a: 2.0**a, lambda n: n % 5, lambda n: 7 % (n * n + 1),
+    lambda a, b: a < b, lambda a, b: a <= b, lambda a, v: a > v, lambda a, b: a >= b, lambda n: n == 3, lambda n: n != 3,
+    lambda q, a, b: q & (a < b), lambda q, a, b: q | (a < b), lambda q, a, b: q ^ (a < b), lambda q: ~q, lambda n: n & 3,
+    lambda n: n | 3, lambda n: 6 ^ n, lambda a: a + A, lambda a: A - a, lambda a: a * np.float64(0.5), lambda n: n * N[0],
+    lambda a: np.float32(3) + a, lambda a: V @ a.T, lambda a: a * True,
+    lambda a, m: a @ m, lambda a, v: a @ v, lambda v, m: v @ m, lambda v: v @ v, lambda s, m: s @ m, lambda a: a.T @ a,
+    lambda s, t: s @ t, lambda a, t: a @ t, lambda v, t: v @ t, lambda s, v: s @ v, lambda a: a @ M,
+    lambda a: a[1], lambda a: a[-1, 2], lambda a: a[:, 1:3], lambda a: a[::2, ::-1], lambda a: a[..., 0],
+    lambda a: a[None, :, None], lambda s: s[1, ..., 1:], lambda s: s[:, 2, ::-3], lambda a: a[3:3], lambda a: a[-2:, -3:-1],
+    lambda a: a[...], lambda s: s[0][1][2], lambda a: a[np.array([2, 0, 2])], lambda v: v[None, None] * 1,
+    lambda a: a.T, lambda s: s.transpose(2, 0, 1), lambda s: s.reshape(-1, 4), lambda s: s.reshape(2, 12), lambda a: a.flatten(),
+    lambda a: a.sum(), lambda n: n.max(1), lambda a: a.min(0), lambda s: s.sum((0, 2)), lambda s: s.mean(-1), lambda a: a.mean(),
+    lambda s: s.mean((1,), keepdims=True), lambda s: s.max(None, keepdims=True), lambda a: len(a) * a,
+    lambda a: sum(a), lambda a: a + [*a][1],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("i", range(len(SAME)))
+def test_operators_methods_and_indices_are_those_of_numpy(i: int) -> None:
+    expected = np.asarray(SAME[i](*(ARRAYS[name] for name in inspect.signature(SAME[i]).parameters)))
+    result = computed(SAME[i])
+    assert result.shape == expected.shape
+    assert result.dtype == (np.float32 if expected.dtype == np.float64 else expected.dtype)
+    np.testing.assert_allclose(result, expected, rtol=2e-5, atol=1e-6)
+
+
+# --- Gradients and layers --------------------------------------------------------------------------------------------
+
+
+def layers(F: Any, x: Any, w: Any, b: Any, k: Any) -> Any:
+    """A scalar by layers that PyTorch's functions, and those of nn, have."""
+    y = F.max_pool(F.tanh(F.conv(x, k, b, stride=2, padding=1)), 2, stride=1)
+    y = F.avg_pool(y, 2, padding=1)
+    y = F.linear(y.flatten(1), w)
+    return (F.gelu(y) * F.gelu(y, True) + F.layer_norm(y)).sum()
+
+
+class OfTorch:
+    conv, avg_pool, linear, max_pool, tanh = (
+        torch.nn.functional.conv2d, torch.nn.functional.avg_pool2d, torch.nn.functional.linear,
+        torch.nn.functional.max_pool2d, torch.tanh,
+    )  # fmt: skip
+    gelu = staticmethod(lambda x, tanh=False: torch.nn.functional.gelu(x, approximate="tanh" if tanh else "none"))
+    layer_norm = staticmethod(lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]))
+
+
+class OfGraph:
+    conv, avg_pool, linear, max_pool, gelu, layer_norm = (
+        nn.conv, nn.avg_pool, nn.linear, nn.max_pool, nn.gelu, nn.layer_norm,
+    )  # fmt: skip
+    tanh = ls.graph.tanh
+
+
+def test_layers_and_gradients_are_those_of_pytorch() -> None:
+    arrays = {
+        "x": random(2, 3, 8, 8),
+        "w": random(5, 16, seed=1),
+        "b": random(4, seed=2),
+        "k": random(4, 3, 3, 3, seed=3),
+    }
+    tensors = [torch.tensor(each, requires_grad=True) for each in arrays.values()]
+    loss = layers(OfTorch, *tensors)
+    loss.backward()
+    g = Builder("layers")
+    values = [g.input(name, "f32", each.shape) for name, each in arrays.items()]
+    y = layers(OfGraph, *values)
+    g.result("loss", y)
+    for name, gradient in zip(arrays, ls.gradients(y, values), strict=True):
+        g.result(name, gradient)
+    (results,) = ls.interpret(g.finish(), [arrays])
+    np.testing.assert_allclose(results["loss"], loss.detach().numpy(), rtol=1e-5)
+    for name, tensor in zip(arrays, tensors, strict=True):
+        np.testing.assert_allclose(results[name], tensor.grad.numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_attention_embeddings_and_cross_entropy_are_those_of_pytorch() -> None:
+    q, k, v, table = random(2, 4, 6, 8), random(2, 4, 6, 8, seed=1), random(2, 4, 6, 8, seed=2), random(9, 8, seed=3)
+    ids = np.array([[1, 8], [0, 1]])
+    F = torch.nn.functional
+    wanted = [
+        F.scaled_dot_product_attention(*map(torch.tensor, (q, k, v)), is_causal=True),
+        F.embedding(torch.tensor(ids), torch.tensor(table)),
+        F.cross_entropy(torch.tensor(random(2, 5, 3)), torch.tensor(np.arange(6).reshape(2, 3) % 5)),
+    ]
+    g = Builder("functions")
+    values = [g.constant(each) for each in (q, k, v)]
+    made = [
+        nn.attention(*values, causal=True),
+        nn.embedding(g.constant(ids), g.constant(table)),
+        nn.cross_entropy(g.constant(random(2, 5, 3)), g.constant(np.arange(6).reshape(2, 3) % 5)),
+    ]
+    for i, each in enumerate(made):
+        g.result(f"y{i}", each)
+    (results,) = ls.interpret(g.finish(), [{}])
+    for i, each in enumerate(wanted):
+        np.testing.assert_allclose(results[f"y{i}"], each.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_gradients_and_values_whose_nodes_are_replaced() -> None:
+    """The gradient's rule of attention replaces its node; the values of it, and of later gradients, stay usable."""
+    x = random(1, 1, 3, 2)
+    g = Builder("twice")
+    v = g.input("x", "f32", x.shape)
+    y = nn.attention(v, v, v)
+    loss = (y * y).sum()
+    (first,) = ls.gradients(loss, [v])
+    cube = (v * v * v).sum()
+    (second,) = ls.gradients(ls.gradients(cube, [v])[0].sum(), [v])
+    for name, value in {"y": y, "loss": loss, "first": first, "second": second, "more": y + first}.items():
+        g.result(name, value)
+    (results,) = ls.interpret(g.finish(), [{"x": x}])
+    tensor = torch.tensor(x, requires_grad=True)
+    of_torch = torch.nn.functional.scaled_dot_product_attention(tensor, tensor, tensor)
+    (of_torch**2).sum().backward()
+    np.testing.assert_allclose(results["first"], tensor.grad.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(results["second"], 6 * x, rtol=1e-5)
+    np.testing.assert_allclose(results["more"], of_torch.detach().numpy() + tensor.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+# --- Models ----------------------------------------------------------------------------------------------------------
+
+
+def trained(model: ls.Graph, start: dict[str, np.ndarray], world: ls.Communicator, batch: Any) -> list[float]:
+    step = ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(0.1), dropout="off")
+    exe = ls.compile(step, world=world, verify=world.size > 1)
+    for name, value in start.items():
+        exe.state[name] = value
+    return [float(exe(**batch)["loss"]) for _ in range(4)]
+
+
+def part_of(batch: dict[str, np.ndarray], world: ls.Communicator) -> dict[str, np.ndarray]:
+    return {name: np.split(each, world.size)[world.rank] for name, each in batch.items()}
+
+
+def models(name: str) -> tuple[ls.Graph, ls.Graph, dict[str, np.ndarray]]:
+    """The example in Python, the same model from its ONNX file, and a batch."""
+    numbers = np.random.Generator(np.random.PCG64(0))
+    if name == "lenet":
+        import lenet
+
+        batch = {"image": random(8, 1, 28, 28), "label": numbers.integers(0, 10, 8)}
+        return lenet.lenet(8), ls.load_onnx(ROOT / "examples/mnist/lenet.onnx", dims={"batch": 8}), batch
+    import gpt
+    import model
+
+    tokens = numbers.integers(0, 256, (4, 17))
+    options = {"layers": 2, "width": 32, "heads": 4, "length": 16}
+    imported = ls.load_onnx(model.gpt(**options), dims={"batch": 4})
+    return gpt.gpt(4, **options), imported, {"tokens": tokens[:, :-1], "label": tokens[:, 1:]}
+
+
+@pytest.mark.parametrize("name", ["lenet", "gpt"])
+def test_an_example_in_python_trains_as_the_imported_model(name: str) -> None:
+    """On one rank, and verified on two."""
+    built, imported, batch = models(name)
+    assert sorted((each.name, each.shape) for each in built.states) == sorted(
+        (each.name, each.shape) for each in imported.states
+    )
+    start = {each.name: imported.initial_value(each.name) for each in imported.states}
+    losses = [trained(model, start, ls.Communicator.single(), batch) for model in (built, imported)]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    assert losses[0][3] != losses[0][0]
+    on_two = run_in_threads(2, lambda world: trained(built, start, world, part_of(batch, world)))
+    np.testing.assert_allclose(on_two, [losses[1]] * 2, rtol=1e-4)
+
+
+def small(seed: int = 0) -> Builder:
+    g = Builder("small", seed)
+    x = g.input("x", "f32", (6, 12), split=0)
+    w = g.state("w", (5, 12), init=ls.graph.init.kaiming_uniform())
+    frozen = g.state("scale", init=np.ones(5, np.float32), trained=False)
+    g.result("logits", (x @ w.T) * frozen + g.state("bias", (5,), init=0.5))
+    return g
+
+
+def test_a_graph_is_saved_parsed_pickled_and_trained(tmp_path: Path) -> None:
+    model = small().finish()
+    assert str(ls.parse(str(model))) == str(model)
+    model.save(tmp_path / "small.graph")
+    for other in (ls.load_graph(tmp_path / "small.graph"), pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert str(other) == str(model)
+        np.testing.assert_array_equal(other.initial_value("w"), model.initial_value("w"))
+    assert model.initial_value("scale").tolist() == [1] * 5 and model.initial_value("bias").tolist() == [0.5] * 5
+    step = ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(0.1))
+    assert step.trained == ["w", "bias"]
+
+
+def test_initial_values_depend_on_the_seed_the_name_and_the_shape_alone() -> None:
+    first, again, other = (small(seed).finish().initial_value("w") for seed in (0, 0, 1))
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+    g = Builder("g")
+    g.state("another", (3,), init=ls.graph.init.normal())
+    g.state("w", (5, 12), init=ls.graph.init.kaiming_uniform())
+    assert np.array_equal(g.finish().initial_value("w"), first)
+
+
+@pytest.mark.parametrize(
+    ("init", "deviation", "mean", "bound"),
+    [
+        (ls.graph.init.constant(3), 0, 3, 3),
+        (ls.graph.init.normal(0.5, 2), 0.5, 2, None),
+        (ls.graph.init.uniform(-1, 3), 4 / math.sqrt(12), 1, 3),
+        # PyTorch's bounds: sqrt(3) gain / sqrt(fan), and the deviation sqrt(2 / (fan in + fan out)).
+        (ls.graph.init.kaiming_uniform(), math.sqrt(2 / 900), 0, math.sqrt(6 / 900)),
+        (ls.graph.init.kaiming_uniform(math.sqrt(5)), math.sqrt(1 / 2700), 0, math.sqrt(1 / 900)),
+        (ls.graph.init.kaiming_normal(), math.sqrt(2 / 900), 0, None),
+        (ls.graph.init.xavier_uniform(), math.sqrt(2 / 1800), 0, math.sqrt(6 / 1800)),
+        (ls.graph.init.xavier_normal(), math.sqrt(2 / 1800), 0, None),
+    ],
+)
+def test_initializers(init: Any, deviation: float, mean: float, bound: float | None) -> None:
+    g = Builder("g")
+    g.state("w", (100, 100, 3, 3), init=init)
+    drawn = g.finish().initial_value("w")
+    assert abs(drawn.std() - deviation) <= 0.02 * deviation and abs(drawn.mean() - mean) < 0.02
+    assert bound is None or np.abs(drawn).max() <= bound * 1.0001
+
+
+def test_settings_and_next_states() -> None:
+    g = Builder("average")
+    x, rate = g.input("x", "f32", (2,)), g.setting("rate", 0.5, least=0, most=1)
+    average = g.state("average", (2,))
+    g.next_state("average", average + rate.to("f32") * (x - average))
+    g.result("before", average)
+    exe = ls.compile(g.finish())
+    assert exe(x=np.float32([2, 4]))["before"].tolist() == [0, 0]
+    exe.settings["rate"] = 1
+    assert exe(x=np.float32([8, 8]))["before"].tolist() == [1, 2]
+    assert exe.state["average"].tolist() == [8, 8]
+    with raises("rate"):
+        exe.settings["rate"] = 2
+
+
+def test_dtypes_of_constants_states_and_inputs() -> None:
+    g = Builder("dtypes")
+    x = g.input("x", np.float32, (2,))
+    assert g.state("half", (2,), "bf16", init=0.1).dtype == "bf16"
+    low = x.to("bf16") + 0.1
+    assert g.state("count", (), "i64", init=3, trained=False).dtype == "i64"
+    assert low.dtype == "bf16" and (g.input("n", "int32", (2,)) + 7).dtype == "i32"
+    assert g.constant(3).dtype == "i64" and g.constant(3.0).dtype == "f64" and g.constant(True).dtype == "bool"
+    assert g.constant(np.float16(3)).dtype == "f16" and g.constant(0.1, "f32").dtype == "f32"
+    assert g.input("u", np.dtype("uint8"), ()).dtype == "u8"
+    with raises("a number that i32 cannot represent"):
+        g.input("m", "i32", (2,)) + 0.5
+    with raises("a number that u8 cannot represent"):
+        g.constant(-1, "u8")
+    g.result("low", low.to("f32"))
+    g.result("mean", low.mean().to("f32"))
+    (results,) = ls.interpret(
+        g.finish(), [{"x": np.float32([1, 2]), "n": np.int32([0, 0]), "m": np.int32([0, 0]), "u": np.uint8(0)}]
+    )
+    assert results["low"].tolist() == [1.1015625, 2.09375] and abs(results["mean"] - 1.6) < 0.01
+
+
+def test_collectives_are_ops_of_a_graph_with_a_mesh() -> None:
+    """Each of two ranks has half of the rows; the sum of squares over all is the same on both."""
+    g = Builder("sums", mesh={"data": 2})
+    x = g.input("x", "f32", (4, 3), split=0)
+    total = ls.graph.all_reduce((x * x).sum(), axis="data", kind="sum")
+    g.result("total", total)
+    graph = g.finish()
+    assert "all_reduce %1 {axis=data, kind=sum} : f32[]" in str(graph)
+    rows = random(4, 3)
+    results = run_in_threads(2, lambda world: ls.compile(graph, world=world)(**part_of({"x": rows}, world))["total"])
+    np.testing.assert_allclose(results, [(rows * rows).sum()] * 2, rtol=1e-6)
+
+
+# --- Changes of a graph ----------------------------------------------------------------------------------------------
+
+
+def network() -> ls.Graph:
+    g = Builder("network")
+    x = g.input("x", "f32", (4, 6), split=0)
+    hidden = ls.graph.relu(x @ g.state("w1", init=random(6, 5)))
+    g.result("logits", ls.graph.relu(hidden) @ g.state("w2", init=random(5, 3, seed=1)))
+    return g.finish()
+
+
+def test_nodes_are_read_and_replaced() -> None:
+    x = random(4, 6)
+    g = Builder.of(network())
+    with g.before(g.nodes("relu")[1]):
+        with g.before(g.nodes("matmul")[0]):
+            first = ls.graph.exp(g.value("x"))
+        second = ls.graph.sin(first)
+    at_end = ls.graph.neg(second)
+    assert [node.op for node in g.nodes()] == ["exp", "matmul", "relu", "sin", "relu", "matmul", "neg"]
+    relu = g.nodes("relu")[0]
+    assert relu.operands[0].shape == (4, 5) and relu.source.startswith("python:test_graph_builder.py:")
+    assert g.nodes("matmul")[0].attributes["transpose_b"] is False
+    for node in g.nodes("relu"):
+        with g.before(node):  # the operand of the second is then the first's new value
+            g.replace(node.results[0], ls.graph.tanh(node.operands[0]))
+    product = g.nodes("matmul")[-1].results[0]
+    g.replace(product, product * 2)  # but not in the product by 2 itself
+    g.remove_unused()
+    assert [node.op for node in g.nodes()] == ["matmul", "tanh", "tanh", "matmul", "constant", "broadcast", "mul"]
+    for gone in (first, at_end, relu.results[0]):
+        with raises("the value was removed from @network"):
+            gone + 1
+    with raises("the value was removed from @network"), g.before(relu):
+        pass
+    changed = g.finish()
+    np.testing.assert_array_equal(changed.initial_value("w1"), random(6, 5))
+    (results,) = ls.interpret(changed, [{"x": x}])
+    expected = 2 * np.tanh(np.tanh(x @ random(6, 5))) @ random(5, 3, seed=1)
+    np.testing.assert_allclose(results["logits"], expected, rtol=1e-5)
+
+
+def test_a_training_step_is_changed() -> None:
+    """Settings of the optimizer are values, and schedules stay."""
+    rate = ls.schedule.cosine(0.5, steps=4)
+    step = ls.train_step(network(), ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(rate))
+    g = Builder.of(step)
+    for node in g.nodes("sgd"):
+        assert node.attributes["learning_rate"].name == "optimizer/learning_rate" and len(node.operands) == 2
+        with g.before(node):
+            w, gradient = node.operands
+            changed = ls.graph.sgd(w, gradient * 2, learning_rate=node.attributes["learning_rate"])
+        g.replace(node.results[0], changed)
+    g.remove_unused()
+    batch = {"x": random(4, 6), "label": np.array([0, 1, 2, 0])}
+    faster = ls.train_step(
+        network(), ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(ls.schedule.cosine(1.0, steps=4))
+    )
+    executables = [ls.compile(each) for each in (g.finish(), faster)]
+    losses = [[float(exe(**batch)["loss"]) for _ in range(6)] for exe in executables]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    assert losses[0][5] == losses[0][4] != losses[0][3]  # the rate has reached zero
+
+
+def test_the_communication_of_a_distributed_program_is_changed() -> None:
+    """The gradients of two ranks are added in bf16: the losses are those of a sum in f32, nearly."""
+    step = ls.train_step(network(), ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(0.5))
+    placed = ls.distribute(step, {"data": 2})
+    g = Builder.of(placed)
+    sums = [node for node in g.nodes("all_reduce") if node.operands[0].ndim == 2]
+    assert [node.operands[0].placements for node in sums] == [{"data": "partial(sum)"}] * 2
+    for node in sums:
+        with g.before(node):
+            low = ls.graph.convert(node.operands[0], dtype="bf16", rounds_parts=True)
+            total = ls.graph.all_reduce(low, axis="data", kind="sum").to("f32")
+        assert total.placements == {}
+        g.replace(node.results[0], total)
+    g.remove_unused()
+    low = g.finish()
+    batch = {"x": random(4, 6), "label": np.array([0, 1, 2, 0])}
+
+    def losses(graph: ls.Graph) -> list[Any]:
+        def body(world: ls.Communicator) -> list[float]:
+            exe = ls.compile(graph, world=world)
+            return [float(exe(**part_of(batch, world))["loss"]) for _ in range(4)]
+
+        return run_in_threads(2, body)
+
+    exact, rounded = losses(placed), losses(low)
+    np.testing.assert_allclose(rounded, exact, rtol=2e-2)
+    assert rounded != exact and rounded[0] == rounded[1]
+
+
+def test_a_change_that_is_wrong() -> None:
+    g = Builder.of(network())
+    x, relu = g.value("x"), g.nodes("relu")[0]
+    with raises("%x is f32[4,6] and cannot be replaced by %0, which is f32[4,5]"):
+        g.replace(x, g.value("0"))
+    with raises("graph @network has no value %nothing"):
+        g.value("nothing")
+    g.replace(relu.results[0], ls.graph.exp(relu.operands[0]))  # inserted at the end, after its use
+    with raises("before it is defined"):
+        g.finish()
+
+
+# --- Sources and errors ----------------------------------------------------------------------------------------------
+
+
+def line() -> int:
+    """The line of the caller."""
+    return inspect.currentframe().f_back.f_lineno  # type: ignore[union-attr]
+
+
+def test_the_source_of_a_node_is_the_line_that_made_it() -> None:
+    g = Builder("sources")
+    x, here = g.input("x", "f32", (2, 3)), line()
+    y = nn.gelu(x) @ x.T
+    z = ls.graph.exp(y)
+    (gradient,) = ls.gradients(z.sum(), [x])
+    g.result("gradient", gradient)
+    text = str(g.finish())
+    before, _, after = text.partition(" = exp ")
+    nodes = before.splitlines()[1:-1]
+    assert len(nodes) > 5 and all(each.endswith(f'@"python:test_graph_builder.py:{here + 1}"') for each in nodes)
+    assert after.splitlines()[0].endswith(f' : f32[2,2] @"python:test_graph_builder.py:{here + 2}"')
+    assert f'@"gradient of python:test_graph_builder.py:{here + 2}"' in text
+
+
+def test_an_error_names_the_op_the_rule_the_operands_and_the_line() -> None:
+    g = Builder("wrong")
+    x, w = g.input("x", "f32", (4, 3)), g.input("w", "f32", (4, 3))
+    with pytest.raises(ls.Error) as caught:
+        x @ w
+    here = line() - 1
+    assert str(caught.value).startswith("matmul (C4): ")
+    assert str(caught.value).endswith(f", at python:test_graph_builder.py:{here}; operands: %x: f32[4,3], %w: f32[4,3]")
+    assert caught.traceback[0].lineno == here - 1  # the traceback begins at the line that is wrong
+    assert (x + w).shape == (4, 3)  # the builder stays usable
+    step = g.state("steps", (3,))
+    y = ls.graph.floor(x * step)
+    with raises(f"floor %3 (at python:test_graph_builder.py:{line() - 1}) is on its only path"):
+        ls.gradients(y.sum(), [step])
+
+
+def test_later_errors_name_the_line() -> None:
+    g = Builder("later")
+    logits = ls.graph.floor(g.input("x", "f32", (6, 5)) * g.state("w", (5,)))
+    here = line() - 1
+    g.result("logits", logits)
+    with raises(f"at python:test_graph_builder.py:{here}"):
+        ls.train_step(g.finish(), ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(0.1))
+
+
+def both() -> tuple[Value, Value]:
+    return Builder("one").input("x", "f32", (2, 3)), Builder("two").input("y", "f32", (2, 3))
+
+
+def stale() -> Value:
+    g = Builder("done")
+    x = g.input("x", "f32", (2, 3))
+    g.result("x", x)
+    g.finish()
+    return x
+
+
+def of_two_dtypes() -> tuple[Value, Value]:
+    g = Builder("dtypes")
+    return g.input("x", "f32", (2,)), g.input("n", "i32", (2,))
+
+
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: both()[0] + both()[1], "add: the operands are of two graphs: <lockstep.graph.Value %x: f32[2,3] of @one>"),
+    (lambda: both()[0].graph.result("z", both()[1]), "result z: <lockstep.graph.Value %y: f32[2,3] of @two> is not a value of @one"),
+    (lambda: ls.gradients(both()[0].sum(), [both()[1]]), "gradients: the operands are of two graphs"),
+    (lambda: stale() + 1, "add: the graph @done is finished, and its values cannot be used any more"),
+    (lambda: stale().graph.input("y", "f32", ()), "input: the graph @done is finished"),
+    (lambda: stale().graph.state("y"), "state: the graph @done is finished"),
+    (lambda: stale().graph.setting("y", 1), "setting: the graph @done is finished"),
+    (lambda: stale().graph.constant(1), "constant: the graph @done is finished"),
+    (lambda: stale().graph.result("z", stale()), "result z: the graph @done is finished"),
+    (lambda: stale().graph.finish(), "finish: the graph @done is finished"),
+    (lambda: str(stale().graph), "str(): the graph @done is finished"),
+    (lambda: stale()[0], "slice: the graph @done is finished"),
+    (lambda: ls.gradients(stale(), [stale()]), "gradients: the graph @done is finished"),
+    (lambda: ls.graph.iota(stale().graph, shape=[1], dtype="i64", dim=0), "iota: the graph @done is finished"),
+    (lambda: both()[0] + random(2, 4), "add: the shapes cannot be broadcast to one, at python:test_graph_builder.py:"),
+    (lambda: operator.add(*of_two_dtypes()), "; operands: %x: f32[2], %n: i32[2]"),
+    (lambda: both()[0] + "text", "add: an operand is 'text', expected a lockstep.graph.Value, a number or an array"),
+    (lambda: ls.graph.select(both()[0] > 0, 1.0, 0.0), "select: 1.0 would be a bool, as <lockstep.graph.Value %2: bool[2,3] of @one>"),
+    (lambda: both()[0] + 1j, "add: an operand is 1j, expected a lockstep.graph.Value"),
+    (lambda: both()[0].graph.constant(None), "constant: the value is None, expected a number or an array"),
+    (lambda: Builder("g").state("w", init=np.array("a")), "the initial value of state w is array('a'"),
+    (lambda: Builder("g").state("w", (3,), init=lambda shape, random: None), "the initial value of state w is None"),
+    (lambda: both()[0].graph.result("", both()[0]), "a result of graph @one has no name"),
+    (lambda: both()[0].graph._native.describe(9), "the value was removed from @one"),
+    (lambda: both()[0] if both()[0] > 0 else 1, "has no truth value while the graph is built"),
+    (lambda: np.asarray(both()[0]), "has no elements while the graph is built"),
+    (lambda: both()[0].to("i32") / 2, "/ divides floats"),
+    (lambda: both()[0] @ 2, "@: a scalar is multiplied by *"),
+    (lambda: both()[0][1.5], "is indexed by 1.5, expected integers, slices, None or ..."),
+    (lambda: both()[0][2], "index 2 of <lockstep.graph.Value %x: f32[2,3] of @one> is outside of the extent 2"),
+    (lambda: both()[0][0, 0, 0], "is indexed by 3 numbers and slices"),
+    (lambda: both()[0][..., both()[0]], "expected integers, slices, None or ..."),
+    (lambda: both()[0].sum(2), "dimension 2 of <lockstep.graph.Value %x: f32[2,3] of @one> does not exist"),
+    (lambda: both()[0].reshape(4, -1), "reshape (C2)"),
+    (lambda: both()[0].broadcast_to((3, 3)), "broadcast_to: <lockstep.graph.Value %x: f32[2,3] of @one> cannot be broadcast to [3, 3]"),
+    (lambda: both()[0].to("float128x"), "to: the dtype is 'float128x', expected one of f64, f32"),
+    (lambda: ls.graph.relu(2.0), "relu: no operand is a lockstep.graph.Value"),
+    (lambda: ls.graph.matmul(both()[0], both()[0], transpose_b="yes"), "matmul: transpose_b is 'yes', expected True or False"),
+    (lambda: ls.graph.convert(both()[0], dtype="f31"), "convert: dtype is 'f31', expected one of f64"),
+    (lambda: ls.graph.slice(both()[0], start=[0], limit=[1], stride=[1]), "slice (C1)"),
+    (lambda: ls.graph.slice(both()[0], start="0", limit=[1], stride=[1]), "slice: start is '0', expected a list of whole numbers"),
+    (lambda: ls.graph.scan(both()[0], body="text", length=3), "scan: body is 'text', expected a lockstep.Graph"),
+    (lambda: ls.graph.iota(both()[0], shape=[1], dtype="i64", dim=0), "iota: the graph is <lockstep.graph.Value"),
+    (lambda: ls.graph.all_reduce(both()[0], axis="data", kind="sum"), "@one has no mesh: Builder(…, mesh={'data': 4}) has one"),
+    (lambda: nn.conv(both()[0], both()[0]), "conv: x is <lockstep.graph.Value %x: f32[2,3] of @one>, expected [N, C, spatial...]"),
+    (lambda: Builder("g").input("x", "f32", (2,), split=1), "input x is split along dimension 1, but is f32[2]"),
+    (lambda: Builder("g").input("x", "f32", (-2,)), "the shape of input x: an extent is -2, expected at least 0"),
+    (lambda: Builder("g").input("x", "f32", (2**40, 2**40)), "is too large to address"),
+    (lambda: Builder("g").input("", "f32", ()), "an input of graph @g has no name"),
+    (lambda: both()[0].graph.input("x", "f32", ()), "two values of graph @one are named %x"),
+    (lambda: Builder("g").state("w", (2,), init=random(3)), "the initial value of state w is f32[3], the state f32[2]"),
+    (lambda: Builder("g").state("w", (2,), init=ls.graph.init.kaiming_uniform()), "kaiming_uniform: the shape is (2,)"),
+    (lambda: Builder("g").setting("rate", 2, most=1), "setting %rate is 2"),
+    (lambda: both()[0].graph.next_state("x", both()[0]), "is not a value of @one"),
+    (lambda: ls.gradients(both()[0], []), "gradients are taken of a float scalar; %x is f32[2,3]"),
+    (lambda: ls.gradients(both()[0].sum(), "x"), "gradients of a value are with respect to a list of values; found 'x'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("i", range(len(WRONG)))
+def test_an_error(i: int) -> None:
+    call, text = WRONG[i]
+    with raises(text):
+        call()
+
+
+def test_errors_of_python_itself() -> None:
+    x, _ = both()
+    with pytest.raises(TypeError, match="is a scalar"):
+        len(x.sum())
+    with pytest.raises(TypeError, match=r"convolution\(\) has no option 'strides'; is stride meant\?"):
+        ls.graph.convolution(x, x, strides=[1])
+    with pytest.raises(TypeError, match=r"matmul\(x: .*missing a required argument: 'y'"):
+        ls.graph.matmul(x)
+    for what in (x, x.graph):
+        with pytest.raises(TypeError, match="can be neither copied nor pickled"):
+            copy.copy(what)
+    assert repr(x) == "<lockstep.graph.Value %x: f32[2,3] of @one>" and repr(x.graph) == "<lockstep.graph.Builder @one>"
+    assert len({x, x}) == 1
+
+
+def test_a_gradient_that_does_not_exist() -> None:
+    x, _ = both()
+    other = x.graph.input("other", "f32", ())
+    with raises("does not depend on <lockstep.graph.Value %other: f32[] of @one> through floats"):
+        ls.gradients(x.sum(), [other])
+    assert (x + other).shape == (2, 3)
