@@ -100,7 +100,11 @@ def _forecast(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from lockstep._graph import verify_file
 
-    print(verify_file.run(arguments.file, arguments.ranks, arguments.strategy, dict(arguments.dims)))
+    print(
+        verify_file.run(
+            arguments.file, arguments.ranks, arguments.strategy, dict(arguments.dims), not arguments.no_shrink
+        )
+    )
     return 0
 
 
@@ -249,6 +253,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument(
         "--dims", type=_extents, default=[], metavar="batch=8,…", help="the extents of an ONNX model's dimensions"
     )
+    verify.add_argument("--no-shrink", action="store_true", help="compare large programs as they are, which takes long")
     verify.set_defaults(run=_verify)
     for command in (report, forecast):
         command.add_argument("--calls", type=int, help="the number of last calls that count (default: all)")
