@@ -1,13 +1,18 @@
 #include "backends/compile.h"
 
+#include <algorithm>
+#include <optional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "backends/emit_executable.h"
 #include "core/local_types.h"
 #include "core/op_def.h"
 #include "passes/pipeline.h"
 #include "verify/check_gradients.h"
 #include "verify/compare_programs.h"
+#include "verify/shrink.h"
 
 namespace lockstep {
 namespace {
@@ -64,24 +69,89 @@ absl::StatusOr<Target> RunPipeline(Graph& graph, const Backend& backend, const C
   return target;
 }
 
+double BytesOfStates(const Graph& graph) {
+  double bytes = 0;
+  for (const Input& input : graph.inputs())
+    bytes += input.is_state ? static_cast<double>(input.value.type().num_bytes()) : 0;
+  return bytes;
+}
+
+// Makes `graph` smaller, and the buckets in `options` as much smaller as its states, if a comparison of it would take
+// long: more than kLongRun operations. Returns what was changed, or an empty text.
+std::string Shrink(Graph& graph, CompileOptions& options, bool keeps_written) {
+  constexpr double kLongRun = 1 << 22;
+  if (!graph.mesh().empty() || verify::CostOfRun(graph) <= kLongRun) return "";
+  int64_t ranks = std::max<int64_t>(options.virtual_ranks, 1);
+  for (const MeshAxis& axis : options.mesh.axes()) ranks *= axis.size;
+  verify::Shrunk shrunk = verify::ShrinkDimensions(graph, ranks, keeps_written);
+  if (shrunk.changes.empty()) return "";
+  if (!options.servers && !options.measured) {
+    const auto bytes = static_cast<double>(options.bucket_bytes.value_or(passes::MergeOptions().max_bytes));
+    const double ratio = BytesOfStates(shrunk.program) / std::max(BytesOfStates(graph), 1.0);
+    options.bucket_bytes = std::max(static_cast<int64_t>(bytes * ratio), int64_t{1});
+  }
+  graph = std::move(shrunk.program);
+  return absl::StrJoin(shrunk.changes, ", ");
+}
+
+absl::Status VerifyAsItIs(const Graph& graph, const Backend& backend, const CompileOptions& options,
+                          bool checks_gradients, verify::Assumptions& assumptions) {
+  Graph program = graph.Clone();
+  RETURN_IF_ERROR(RunPipeline(program, backend, options, &assumptions).status());
+  if (!checks_gradients) return absl::OkStatus();
+  const absl::Status gradients = verify::CheckGradientsOfStep(graph, /*seed=*/1, assumptions);
+  if (absl::IsUnimplemented(gradients))
+    assumptions.insert("gradients are the derivatives of the loss: " + std::string(gradients.message()));
+  else if (!absl::IsNotFound(gradients)) return gradients;  // not found in a program that is no training step
+  return absl::OkStatus();
+}
+
+// VerifyAsItIs of a smaller program. Null if that is not possible, or if `graph` is small enough.
+std::optional<absl::Status> VerifySmaller(const Graph& graph, const Backend& backend, const CompileOptions& given,
+                                          bool checks_gradients, verify::Assumptions& assumptions) {
+  for (bool keeps_written : {false, true}) {
+    Graph smaller = graph.Clone();
+    CompileOptions options = given;
+    options.debug = {};
+    const std::string changes = Shrink(smaller, options, keeps_written);
+    if (changes.empty()) break;
+    assumptions = {};
+    const absl::Status status = VerifyAsItIs(smaller, backend, options, checks_gradients, assumptions);
+    if (status.ok()) {
+      assumptions.insert("what holds for smaller dimensions holds for those of the program: " + changes);
+      return status;
+    }
+    // A position that the program computes may be outside of what has become smaller.
+    if (!verify::Reference::Of(smaller).ok()) continue;
+    return absl::Status(status.code(), absl::StrCat(status.message(), "\nwith smaller dimensions: ", changes));
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options) {
   verify::Assumptions assumptions;
-  ASSIGN_OR_RETURN(const Target target, RunPipeline(graph, backend, options, options.verify ? &assumptions : nullptr));
+  std::optional<absl::Status> verified;
+  if (options.verify) verified = VerifySmaller(graph, backend, options, /*checks_gradients=*/false, assumptions);
+  if (verified) RETURN_IF_ERROR(*verified);
+  const bool verifies = options.verify && !verified;
+  ASSIGN_OR_RETURN(const Target target, RunPipeline(graph, backend, options, verifies ? &assumptions : nullptr));
   absl::StatusOr<Executable> executable = EmitExecutable(graph.Clone(), backend, target, options);
   if (executable.ok() || options.debug.reproducer_directory.empty()) return executable;
   return passes::WithReproducer(executable.status(), "emit", graph.name(), graph.ToString(), options.debug);
 }
 
-absl::StatusOr<verify::Assumptions> Verify(Graph graph, const Backend& backend, const CompileOptions& options) {
+absl::StatusOr<verify::Assumptions> Verify(const Graph& graph, const Backend& backend, const CompileOptions& options,
+                                           bool shrink) {
   verify::Assumptions assumptions;
-  const Graph step = graph.Clone();
-  RETURN_IF_ERROR(RunPipeline(graph, backend, options, &assumptions).status());
-  const absl::Status gradients = verify::CheckGradientsOfStep(step, /*seed=*/1, assumptions);
-  if (absl::IsUnimplemented(gradients))
-    assumptions.insert("gradients are the derivatives of the loss: " + std::string(gradients.message()));
-  else if (!absl::IsNotFound(gradients)) RETURN_IF_ERROR(gradients);  // not found in a program that is no training step
+  std::optional<absl::Status> verified;
+  if (shrink) verified = VerifySmaller(graph, backend, options, /*checks_gradients=*/true, assumptions);
+  if (!verified) {
+    assumptions = {};
+    verified = VerifyAsItIs(graph, backend, options, /*checks_gradients=*/true, assumptions);
+  }
+  RETURN_IF_ERROR(*verified);
   return assumptions;
 }
 

@@ -14,12 +14,16 @@
 namespace lockstep {
 
 // `graph` is the one-rank program over the global batch, or a placed or local program that the passes distribute and
-// localize made of it. Returns the errors of CheckOptions, of the passes, and of EmitExecutable.
+// localize made of it. With `options.verify`, programs are compared as by Verify, but for gradients. Returns the errors
+// of CheckOptions, of the passes, of the comparison and of EmitExecutable.
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options);
 
 // Compares the program that Compile makes of `graph` for all ranks of the options' mesh with `graph`, in exact
 // arithmetic (verify/compare_programs.h). Requires a graph without a mesh. Runs no rank, and makes no executable.
-// Returns what the comparison takes for granted; an error is that of Compile with `options.verify`.
-absl::StatusOr<verify::Assumptions> Verify(Graph graph, const Backend& backend, const CompileOptions& options);
+// With `shrink`, a program of more than some million operations is made smaller first (verify/shrink.h), and its
+// buckets become as much smaller as its states. Returns what the comparison takes for granted. An error names the pass
+// and the value, and the dimensions that became smaller.
+absl::StatusOr<verify::Assumptions> Verify(const Graph& graph, const Backend& backend, const CompileOptions& options,
+                                           bool shrink = true);
 
 }  // namespace lockstep

@@ -96,12 +96,12 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
 
 // Compares the program of `num_ranks` ranks with that of one. Returns what the comparison takes for granted.
 std::vector<std::string> VerifyModel(const Model& model, const std::string& backend_name, int64_t num_ranks,
-                                     LoadOptions options) {
+                                     LoadOptions options, bool shrink) {
   ReleasedGil released;
   const std::unique_ptr<Backend> backend = ValueOrThrow(CreateBackend(backend_name));
   options.mesh = ValueOrThrow(MeshOfRanks(options, num_ranks));
   options.rank = 0;
-  const verify::Assumptions assumptions = ValueOrThrow(Verify(model.graph.Clone(), *backend, options));
+  const verify::Assumptions assumptions = ValueOrThrow(Verify(model.graph, *backend, options, shrink));
   return {assumptions.begin(), assumptions.end()};
 }
 
@@ -197,8 +197,10 @@ void BindCompile(nb::module_& module) {
   module.def("_compile", &CompileModel, "graph"_a, "backend"_a, "world"_a, "options"_a, "dump"_a,
              nb::sig("def _compile(graph: Graph, backend: str, world: Communicator, options: _CompileOptions, "
                      "dump: str) -> Executable"));
-  module.def("_verify", &VerifyModel, "graph"_a, "backend"_a, "ranks"_a, "options"_a,
-             nb::sig("def _verify(graph: Graph, backend: str, ranks: int, options: _CompileOptions) -> list[str]"));
+  module.def(
+      "_verify", &VerifyModel, "graph"_a, "backend"_a, "ranks"_a, "options"_a, "shrink"_a,
+      nb::sig(
+          "def _verify(graph: Graph, backend: str, ranks: int, options: _CompileOptions, shrink: bool) -> list[str]"));
 }
 
 }  // namespace lockstep::python

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -25,6 +26,18 @@ ExactTensor PartOf(const ExactTensor& whole, const PlacementMap& placements, con
   Names names;
   const Tensor part = LocalPart(names.Of(whole), placements, mesh, rank);
   return names.Resolve(part, {whole.dtype(), part.shape()});
+}
+
+// A rank before `rank` with the same part of a value with these placements, if there is one.
+std::optional<int64_t> RankWithSamePart(const PlacementMap& placements, const Mesh& mesh, int64_t rank) {
+  for (int64_t other = 0; other < rank; ++other) {
+    if (std::all_of(placements.begin(), placements.end(), [&](const auto& along) {
+          return !mesh.has_axis(along.first) ||
+                 mesh.Coordinate(rank, along.first) == mesh.Coordinate(other, along.first);
+        }))
+      return other;
+  }
+  return std::nullopt;
 }
 
 bool IsLocal(const PlacementMap& placements) {
@@ -188,6 +201,10 @@ std::vector<RankTensors> Reference::InputsOf(
         tensors.push_back(unknown(input, rank));
         continue;
       }
+      if (const auto other = RankWithSamePart(input.placements(), program.type_mesh(), rank)) {
+        tensors.push_back(tensors[static_cast<size_t>(*other)]);
+        continue;
+      }
       const ExactTensor& whole = inputs_[static_cast<size_t>(original - program_->inputs().data())];
       tensors.push_back(PartOf(whole, input.placements(), program.type_mesh(), rank));
     }
@@ -275,13 +292,16 @@ absl::Status RunPassesChecked(const std::vector<passes::Pass>& passes, Graph& gr
   Graph copy = graph.Clone();
   ASSIGN_OR_RETURN(Reference reference, Reference::Of(graph, seed));
   absl::Status found;
-  passes::PassDebug checked = debug;
-  checked.on_change = [&](const passes::Pass& pass, const std::string& before, const Graph& after) {
-    if (debug.on_change) debug.on_change(pass, before, after);
-    if (pass.name == passes::QuantizeWire().name)
-      found = Annotate(reference.CheckResiduals(after), "pass " + pass.name);
-  };
-  RETURN_IF_ERROR(passes::RunPasses(passes, graph, checked));
+  std::vector<passes::Pass> checked = passes;
+  for (passes::Pass& pass : checked) {
+    if (pass.name != passes::QuantizeWire().name) continue;
+    pass.run = [&, run = pass.run, name = pass.name](Graph& program) {
+      const absl::StatusOr<bool> changed = run(program);
+      if (changed.ok() && *changed) found = Annotate(reference.CheckResiduals(program), "pass " + name);
+      return changed;
+    };
+  }
+  RETURN_IF_ERROR(passes::RunPasses(checked, graph, debug));
   RETURN_IF_ERROR(found);
   found = reference.Check(graph);
   if (assumptions != nullptr) *assumptions = reference.assumptions();

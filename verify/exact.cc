@@ -166,13 +166,29 @@ Exact Exact::operator*(const Exact& other) const {
   return product;
 }
 
-Exact Exact::operator/(const Exact& other) const {
+Exact Exact::DividedBy(const Exact& other, Base inverse, Exponent inverse_exponent) const {
   if (other.is_nan() || other.is_zero()) return NaN();
   if (!other.is_finite()) return is_finite() ? Exact() : NaN();
   const bool is_known = !(other.flags_ & (kUnknown | kFactor)) && !other.exponent_.is_zero();
-  const Exact inverse(other.base_.Inverse(), is_known ? other.exponent_.Inverse() : Exponent(),
-                      is_known ? other.flags_ : kUnknown);
-  return *this * inverse;
+  return *this * Exact(inverse, is_known ? inverse_exponent : Exponent(), is_known ? other.flags_ : kUnknown);
+}
+
+Exact Exact::operator/(const Exact& other) const {
+  return DividedBy(other, other.base_.Inverse(), other.exponent_.Inverse());
+}
+
+std::vector<Exact> Exact::Quotients(const std::vector<Exact>& x, const std::vector<Exact>& y) {
+  std::vector<Base> bases;
+  std::vector<Exponent> exponents;
+  for (const Exact& number : y) {
+    bases.push_back(number.base_);
+    exponents.push_back(number.exponent_);
+  }
+  Base::Invert(bases);
+  Exponent::Invert(exponents);
+  std::vector<Exact> quotients;
+  for (size_t i = 0; i < x.size(); ++i) quotients.push_back(x[i].DividedBy(y[i], bases[i], exponents[i]));
+  return quotients;
 }
 
 Exact Exact::Power(int64_t exponent) const {

@@ -1,6 +1,7 @@
 #include "verify/exact_interpreter.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/interpreter.h"
 #include "core/op_def.h"
@@ -41,12 +42,28 @@ absl::StatusOr<Results> RunCollective(const Node& node, const Mesh& mesh, const 
   return results;
 }
 
+// A rank before `rank` with the same operands, if there is one. What it computes is computed once.
+std::optional<size_t> RankWithSameOperands(const Operands& operands, size_t rank) {
+  const auto same = [](const ExactTensor* a, const ExactTensor* b) { return a->SharesElements(*b); };
+  for (size_t other = 0; other < rank; ++other) {
+    if (std::equal(operands[rank].begin(), operands[rank].end(), operands[other].begin(), same)) return other;
+  }
+  return std::nullopt;
+}
+
 absl::StatusOr<Results> RunOnEachRank(const Graph& graph, const Node& node, const Operands& operands,
                                       Assumptions& assumptions) {
   Results results;
+  const auto is_elsewhere = [&](size_t rank) {
+    return graph.is_local() && IsOnOtherRank(node, graph.mesh(), static_cast<int64_t>(rank));
+  };
   for (size_t rank = 0; rank < operands.size(); ++rank) {
-    if (graph.is_local() && IsOnOtherRank(node, graph.mesh(), static_cast<int64_t>(rank))) {
+    if (is_elsewhere(rank)) {
       results.push_back(Nothing(node));
+      continue;
+    }
+    if (const auto other = RankWithSameOperands(operands, rank); other && !is_elsewhere(*other)) {
+      results.push_back(results[*other]);
       continue;
     }
     ASSIGN_OR_RETURN(results.emplace_back(), EvaluateExactly(node, operands[rank], assumptions));

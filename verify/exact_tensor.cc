@@ -1,6 +1,7 @@
 #include "verify/exact_tensor.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace lockstep::verify {
 namespace {
@@ -11,8 +12,24 @@ constexpr double kFirstName = static_cast<double>(int64_t{1} << 44);
 }  // namespace
 
 ExactTensor::ExactTensor(TensorType type) : type_(std::move(type)) {
-  if (is_exact()) numbers_.resize(size());
+  if (is_exact()) numbers_ = std::make_shared<std::vector<Exact>>(size());
   else integers_ = Tensor(type_);
+}
+
+std::vector<Exact>& ExactTensor::numbers() {
+  if (numbers_ == nullptr) numbers_ = std::make_shared<std::vector<Exact>>();
+  if (numbers_.use_count() > 1) numbers_ = std::make_shared<std::vector<Exact>>(*numbers_);
+  return *numbers_;
+}
+
+const std::vector<Exact>& ExactTensor::numbers() const {
+  static const std::vector<Exact> none;
+  return numbers_ == nullptr ? none : *numbers_;
+}
+
+bool ExactTensor::SharesElements(const ExactTensor& other) const {
+  if (type_ != other.type_) return false;
+  return is_exact() ? numbers_ == other.numbers_ : integers_.bytes() == other.integers_.bytes();
 }
 
 ExactTensor ExactTensor::Of(const Tensor& tensor) {
@@ -22,28 +39,35 @@ ExactTensor ExactTensor::Of(const Tensor& tensor) {
     return exact;
   }
   const Tensor wide = tensor.Converted(DType::kF64);
-  for (size_t i = 0; i < exact.size(); ++i) exact.numbers_[i] = Exact::Of(wide.data<double>()[i], tensor.dtype());
+  const std::span<const double> values = wide.data<double>();
+  std::vector<Exact>& numbers = exact.numbers();
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const bool is_again = i > 0 && std::bit_cast<uint64_t>(values[i]) == std::bit_cast<uint64_t>(values[i - 1]);
+    numbers[i] = is_again ? numbers[i - 1] : Exact::Of(values[i], tensor.dtype());
+  }
   return exact;
 }
 
 ExactTensor ExactTensor::Part(const TensorType& type, int64_t position) const {
   ExactTensor part(type);
   const size_t size = part.size(), first = static_cast<size_t>(position) * size, width = SizeOf(type.dtype);
-  if (part.is_exact()) std::copy_n(numbers_.begin() + static_cast<std::ptrdiff_t>(first), size, part.numbers_.begin());
+  if (part.is_exact())
+    std::copy_n(numbers().begin() + static_cast<std::ptrdiff_t>(first), size, part.numbers().begin());
   else std::copy_n(integers_.bytes() + first * width, size * width, part.integers_.mutable_bytes());
   return part;
 }
 
 void ExactTensor::SetPart(int64_t position, const ExactTensor& part) {
   const size_t size = part.size(), first = static_cast<size_t>(position) * size, width = SizeOf(part.dtype());
-  if (part.is_exact()) std::copy_n(part.numbers_.begin(), size, numbers_.begin() + static_cast<std::ptrdiff_t>(first));
+  if (part.is_exact())
+    std::copy_n(part.numbers().begin(), size, numbers().begin() + static_cast<std::ptrdiff_t>(first));
   else std::copy_n(part.integers_.bytes(), size * width, integers_.mutable_bytes() + first * width);
 }
 
 std::optional<size_t> ExactTensor::FirstDifference(const ExactTensor& other) const {
   for (size_t i = 0; i < size(); ++i) {
     const bool equal = is_exact()
-                           ? numbers_[i] == other.numbers_[i]
+                           ? numbers()[i] == other.numbers()[i]
                            : integers_.At(static_cast<int64_t>(i)) == other.integers_.At(static_cast<int64_t>(i));
     if (!equal) return i;
   }

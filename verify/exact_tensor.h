@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "core/tensor.h"
@@ -27,9 +28,10 @@ class ExactTensor {
   bool is_exact() const { return IsExact(type_.dtype); }
   size_t size() const { return static_cast<size_t>(type_.num_elements()); }
 
-  // The elements that are exact numbers, in row-major order.
-  std::vector<Exact>& numbers() { return numbers_; }
-  const std::vector<Exact>& numbers() const { return numbers_; }
+  // The elements that are exact numbers, in row-major order. Copies of a tensor share them until one of them is
+  // changed.
+  std::vector<Exact>& numbers();
+  const std::vector<Exact>& numbers() const;
   // The elements of another dtype.
   Tensor& integers() { return integers_; }
   const Tensor& integers() const { return integers_; }
@@ -38,13 +40,16 @@ class ExactTensor {
   ExactTensor Part(const TensorType& type, int64_t position) const;
   void SetPart(int64_t position, const ExactTensor& part);
 
+  // True if `other` is a copy of this tensor, so that no element differs. False for other tensors with these elements.
+  bool SharesElements(const ExactTensor& other) const;
+
   // The position of the first element that differs; null if there is none. Requires equal types but for the width of
   // floats.
   std::optional<size_t> FirstDifference(const ExactTensor& other) const;
 
  private:
   TensorType type_;
-  std::vector<Exact> numbers_;
+  std::shared_ptr<std::vector<Exact>> numbers_;  // shared, so that what many ranks have is computed once; may be null
   Tensor integers_;
 };
 

@@ -252,7 +252,8 @@ absl::StatusOr<std::vector<std::vector<ExactTensor>>> EvaluateExactlyAcrossRanks
   std::vector<std::vector<ExactTensor>> results(operands.size());
   for (size_t rank = 0; rank < operands.size(); ++rank) {
     for (size_t i = 0; i < node.num_results(); ++i)
-      results[rank].push_back(names.Resolve(moved[rank][i], node.type(i)));
+      results[rank].push_back(moved[rank][i] == moved[0][i] && rank > 0 ? results[0][i]
+                                                                        : names.Resolve(moved[rank][i], node.type(i)));
   }
   return results;
 }

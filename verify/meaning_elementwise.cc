@@ -40,7 +40,11 @@ Exact Softsign(const Exact& x) { return x / (Exact::Of(1) + Magnitude(x)); }
 Exact Sum(const Exact& x, const Exact& y) { return x + y; }
 Exact Difference(const Exact& x, const Exact& y) { return x - y; }
 Exact Product(const Exact& x, const Exact& y) { return x * y; }
-Exact Quotient(const Exact& x, const Exact& y) { return x / y; }
+
+absl::Status Divide(Meaning& m) {
+  m.y() = Exact::Quotients(m.x(0), m.x(1));
+  return absl::OkStatus();
+}
 
 Exact PowerOf(const Exact& x, const Exact& y) {
   if (const std::optional<int64_t> exponent = y.small_integer()) return x.Power(*exponent);
@@ -123,7 +127,7 @@ std::map<std::string_view, MeaningFn> ElementwiseMeanings() {
       {"add", Binary<Sum>},
       {"sub", Binary<Difference>},
       {"mul", Binary<Product>},
-      {"div", Binary<Quotient>},
+      {"div", Divide},
       {"max", Binary<Larger>},
       {"min", Binary<Smaller>},
       {"pow", Binary<PowerOf>},

@@ -5,6 +5,8 @@
 
 #include <compare>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 namespace lockstep::verify {
 
@@ -42,6 +44,22 @@ class Residue {
   }
   // Requires an element other than zero (Fermat).
   constexpr Residue Inverse() const { return Power(kPrime - 2); }
+
+  // Replaces each element but zeros by its inverse: three products for each, and one inverse (Montgomery, "Speeding the
+  // Pollard and elliptic curve methods of factorization", 1987).
+  static void Invert(std::vector<Residue>& elements) {
+    std::vector<Residue> products;  // of the elements before each
+    Residue product = Of(1);
+    for (const Residue& element : elements) {
+      products.push_back(product);
+      if (!element.is_zero()) product = product * element;
+    }
+    Residue inverse = product.Inverse();
+    for (size_t i = elements.size(); i-- > 0;) {
+      if (elements[i].is_zero()) continue;
+      inverse = inverse * std::exchange(elements[i], inverse * products[i]);
+    }
+  }
 
   // A sum of products, reduced once for many terms.
   class Products {

@@ -103,9 +103,10 @@ def _verify(arguments: argparse.Namespace) -> int:
 
     if arguments.after is None:
         ranks = arguments.ranks or [2, 4]
-        print(verify_file.run(arguments.file, ranks, arguments.strategy, dict(arguments.dims)))
-    elif arguments.ranks or arguments.strategy or arguments.dims:
-        raise Error("two files are programs of XLA, which --ranks, --strategy and --dims do not change")
+        shrink = not arguments.no_shrink
+        print(verify_file.run(arguments.file, ranks, arguments.strategy, dict(arguments.dims), shrink))
+    elif arguments.ranks or arguments.strategy or arguments.dims or arguments.no_shrink:
+        raise Error("two files are programs of XLA, which --ranks, --strategy, --dims and --no-shrink do not change")
     else:
         print(verify_file.run_hlo(arguments.file, arguments.after))
     return 0
@@ -257,6 +258,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument(
         "--dims", type=_extents, default=[], metavar="batch=8,…", help="the extents of an ONNX model's dimensions"
     )
+    verify.add_argument("--no-shrink", action="store_true", help="compare large programs as they are, which takes long")
     verify.set_defaults(run=_verify)
     for command in (report, forecast):
         command.add_argument("--calls", type=int, help="the number of last calls that count (default: all)")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ import architectures
 import lockstep as ls
 from cases import CASES, MLP_SPLIT, Case
 from ranks import run_in_threads
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+sys.path.append(str(EXAMPLES))
 
 RECIPES: dict[str, dict[str, Any]] = {
     "adam": {"optimizer": ls.optim.Adam(0.01)},
@@ -186,3 +191,86 @@ def test_the_command_reads_graphs(tmp_path: Path) -> None:
     assert wrong.stderr.startswith(f"lockstep verify: {tmp_path}/step.graph: @mlp, on 3 ranks: pass distribute: ")
     dims = command(tmp_path / "step.graph", "--dims", "batch=4")
     assert dims.returncode == 1 and "whose dimensions are fixed" in dims.stderr
+
+
+# --- Smaller dimensions -----------------------------------------------------------------------------------------------
+
+
+def gpt(length: int, width: int) -> ls.Graph:
+    model = importlib.import_module("language.model").gpt(layers=2, width=width, heads=8, length=length, dropout=0.0)
+    loss = ls.loss.softmax_cross_entropy("logits", "label")
+    return ls.train_step(ls.load_onnx(model.SerializeToString(), {"batch": 16}), loss, ls.optim.AdamW(0.01))
+
+
+def resnet() -> ls.Graph:
+    model = importlib.import_module("imagenet.model").resnet(18, classes=100, size=64, width=16)
+    loss = ls.loss.softmax_cross_entropy("logits", "label")
+    return ls.train_step(ls.load_onnx(model.SerializeToString(), {"batch": 32}), loss, ls.optim.SGD(0.1, momentum=0.9))
+
+
+LARGE: dict[str, Callable[[], ls.Graph]] = {
+    "lenet": lambda: ls.train_step(
+        ls.load_onnx(EXAMPLES / "mnist/lenet.onnx", {"batch": 128}),
+        ls.loss.softmax_cross_entropy("logits", "label"),
+        ls.optim.Adam(0.01),
+    ),
+    "gpt": lambda: gpt(length=96, width=128),
+    "resnet": resnet,
+}
+SMALLER = "what holds for smaller dimensions holds for those of the program: "
+
+
+def smaller(assumptions: tuple[str, ...]) -> str:
+    [text] = [each.removeprefix(SMALLER) for each in assumptions if each.startswith(SMALLER)]
+    return text
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_dimensions_of_large_models_become_smaller(name: str) -> None:
+    step = LARGE[name]()
+    for ranks in (2, 4, 8):
+        batch = {"lenet": 128, "gpt": 16, "resnet": 32}[name]
+        assert f"{batch} -> {ranks} (dim 0 of " in smaller(ls.verify(step, ranks))
+    weight = {"lenet": "fc1.weight", "gpt": "blocks.0.mlp.up.weight", "resnet": "fc.weight"}[name]
+    assert smaller(ls.verify(step, 8, mesh={"data": 4, "model": 2}, split={weight: {"model": 0}}))
+
+
+def test_splits_still_hold_for_smaller_dimensions() -> None:
+    split = {"fc1.weight": {"model": 0}, "fc2.weight": {"model": 1}}
+    assert "500 -> " in smaller(ls.verify(LARGE["lenet"](), 4, mesh={"data": 2, "model": 2}, split=split))
+    with pytest.raises(ls.Error, match="axis model: .* cannot share dimension 0 evenly"):
+        ls.verify(LARGE["lenet"](), 3, mesh={"data": 1, "model": 3}, split=split)
+
+
+def test_dimensions_stay_without_shrink() -> None:
+    wide = ls.parse(re.sub(r"\b4,", "8192,", STEP).replace("f32[3", "f32[64").replace(",3]", ",64]"))
+    assert smaller(ls.verify(wide, 2)) == "64 -> 4 (dim 0 of w; dim 1 of x), 8192 -> 2 (dim 0 of x, t)"
+    assert ls.verify(wide, 2, shrink=False) == ("sgd means its decomposition",)
+    with pytest.raises(ls.Error, match="verify: shrink"):
+        ls.verify(wide, 2, shrink="no")
+
+
+def test_mistakes_are_found_with_smaller_dimensions() -> None:
+    wide = re.sub(r"\b4,", "8192,", STEP).replace("f32[3", "f32[64").replace(",3]", ",64]")
+    wrong = ls.parse(wide.replace("matmul %x, %dy", "matmul %x, %d"))
+    with pytest.raises(ls.Error, match=r"by w are not its derivatives\nwith smaller dimensions: 64 -> 4 \(dim 0 of w"):
+        ls.verify(wrong, 2)
+
+
+def test_compilations_verify_large_programs() -> None:
+    step = LARGE["lenet"]()
+
+    def body(world: ls.Communicator) -> None:
+        ls.compile(step, world=world, threads=1, verify=world.rank == 0)
+
+    assert run_in_threads(2, body) == [None, None]
+
+
+def test_the_command_says_what_became_smaller(tmp_path: Path) -> None:
+    model = EXAMPLES / "mnist/lenet.onnx"
+    done = command(model, "--dims", "batch=32", "--ranks", "2")
+    assert done.returncode == 0, done.stderr
+    assert f"assumed: {SMALLER}" in done.stdout and "32 -> 2 (dim 0 of image, target)" in done.stdout
+    whole = command(model, "--dims", "batch=1", "--ranks", "1", "--no-shrink")
+    assert whole.returncode == 0, whole.stderr
+    assert SMALLER not in whole.stdout

@@ -14,13 +14,15 @@ from .strategy import expanded
 _MOST_RANKS = 64  # each is a copy of the program's values
 
 
-def verify(graph: Graph, ranks: int = 2, *, backend: str = "cpu", **options: Any) -> tuple[str, ...]:
+def verify(
+    graph: Graph, ranks: int = 2, *, backend: str = "cpu", shrink: bool = True, **options: Any
+) -> tuple[str, ...]:
     """Compares the program of n ranks with that of one rank in exact arithmetic, and the gradients of a training step
     with the derivatives of its loss. See docs/verify.md.
 
     The ranks need not exist: the program that `compile` would make for all of them runs in this process, as does
-    `graph`. The time is that of a few steps on one core for each rank, so a small batch is best: the program is the
-    same for any batch.
+    `graph`. A program of more than a few million operations is made smaller first: its dimensions become as small as
+    its structure allows, and the result says which.
 
     >>> lockstep.verify(step, 8, shard_optimizer=True)
     ('adam means its decomposition',)
@@ -29,6 +31,8 @@ def verify(graph: Graph, ranks: int = 2, *, backend: str = "cpu", **options: Any
       graph: the one-rank program over the global batch: a training step, an evaluation or a model.
       ranks: the number of ranks, at most 64. The product of the sizes of `mesh`, if that is given.
       backend: "cpu" or "cuda". Passes depend on the ops that it supports. "cuda" needs no GPU here.
+      shrink: False compares the program as it is. This takes a few steps on one core for each rank in exact arithmetic,
+        which is too long for large models.
       options: those of a `Strategy`, such as `mesh`, `split`, `shard_optimizer` and `wire`; or a `strategy`.
 
     Returns:
@@ -48,4 +52,8 @@ def verify(graph: Graph, ranks: int = 2, *, backend: str = "cpu", **options: Any
         raise Error("verify: buckets cannot be a report, because ranks must measure with it")
     compiled = _lockstep._CompileOptions()
     compiled.set(_options.texts_of(given))
-    return tuple(_lockstep._verify(graph, checks.text("verify: backend", backend), ranks, compiled))
+    return tuple(
+        _lockstep._verify(
+            graph, checks.text("verify: backend", backend), ranks, compiled, checks.flag("verify: shrink", shrink)
+        )
+    )

@@ -17,8 +17,9 @@ from .graphs import load_onnx
 from .train_step import train_step
 
 
-def run(file: str, ranks: Sequence[int], strategy: str, dims: Mapping[str, int]) -> str:
+def run(file: str, ranks: Sequence[int], strategy: str, dims: Mapping[str, int], shrink: bool = True) -> str:
     """Returns the report on a file of `Graph.save`, or on a step that trains an ONNX model, for these numbers of ranks.
+    `shrink` is that of `lockstep.verify`.
 
     Raises:
       Error: as `lockstep.verify`, with the number of ranks; or the file cannot be read.
@@ -29,7 +30,7 @@ def run(file: str, ranks: Sequence[int], strategy: str, dims: Mapping[str, int])
     for number in ranks:
         start = time.perf_counter()
         try:
-            assumptions.update(verify(graph, number, **options))
+            assumptions.update(verify(graph, number, shrink=shrink, **options))
         except Error as error:
             raise Error(f"{what}, on {number} rank{'s' * (number != 1)}: {error}") from None
         lines.append(f"{number} rank{'s' * (number != 1)}: equal to one rank ({time.perf_counter() - start:.1f} s)")
