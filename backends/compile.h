@@ -18,8 +18,8 @@ namespace lockstep {
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options);
 
 // Compares the program that Compile makes of `graph` for all ranks of the options' mesh with `graph`, in exact
-// arithmetic (verify/compare_programs.h). Requires a graph without a mesh. Runs no rank, and makes no executable.
-// Returns what the comparison takes for granted; an error is that of Compile with `options.verify`.
+// arithmetic (verify/compare_programs.h), or with `graph` itself if that is placed. Runs no rank, and makes no
+// executable. Returns what the comparison takes for granted; an error is that of Compile with `options.verify`.
 absl::StatusOr<verify::Assumptions> Verify(Graph graph, const Backend& backend, const CompileOptions& options);
 
 }  // namespace lockstep

@@ -26,7 +26,8 @@ def verify(graph: Graph, ranks: int = 2, *, backend: str = "cpu", **options: Any
     ('adam means its decomposition',)
 
     Args:
-      graph: the one-rank program over the global batch: a training step, an evaluation or a model.
+      graph: the one-rank program over the global batch: a training step, an evaluation or a model. Or one that
+        `distribute` has placed already: it is compared with itself as it is, and its gradients are not checked.
       ranks: the number of ranks, at most 64. The product of the sizes of `mesh`, if that is given.
       backend: "cpu" or "cuda". Passes depend on the ops that it supports. "cuda" needs no GPU here.
       options: those of a `Strategy`, such as `mesh`, `split`, `shard_optimizer` and `wire`; or a `strategy`.
