@@ -69,7 +69,7 @@ test-tsan: setup ## Run the runtime's tests under the thread sanitizer
 mutants: setup ## Put mistakes into a source, and count those that the C++ tests find (ARGS="--sample 15 core/ops/rules.cc")
 	@.venv/bin/python test/mutants/mutants.py $(ARGS)
 
-seeded-faults: setup ## Put a table of mistakes into the compiler, and count those that verify=True and the C++ tests find (ARGS="--skip tests")
+seeded-faults: setup ## Put a table of mistakes into the compiler, and count those that lockstep.verify and the C++ tests find (ARGS="--skip tests")
 	@.venv/bin/python test/mutants/seeded.py $(ARGS)
 
 fuzz: setup ## Fuzz the importer and the text parser, a minute each (ARGS="--seconds 3600 onnx"); installs libclang-rt-19-dev

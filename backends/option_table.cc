@@ -307,8 +307,8 @@ True runs the steps of a GPU one by one and waits for each, so that `exe.profile
 launch and the wait. Calls take longer. Steps of a CPU always run like this. Equal on all ranks.)")),
       OfMachine("bool", Bound("verify", &O::verify, R"(
 True compares the program of all ranks with that of one rank in exact arithmetic (docs/verify.md). If they differ, the
-error names the pass that made the difference, the first value that differs and its ranks. Requires a program that is not
-distributed yet. It may be True on one rank alone, as the program is the same on all.)")),
+error names the pass that made the difference, the first value that differs and its ranks. A program that is distributed
+already is compared with itself. It may be True on one rank alone, as the program is the same on all.)")),
   };
 }
 

@@ -1,4 +1,5 @@
-// Compares a program of many ranks with the program of one rank that it was made of, in exact arithmetic.
+// Compares a program of many ranks with the program that it was made of, in exact arithmetic: one of one rank, or one
+// that was placed already.
 
 #pragma once
 
@@ -21,15 +22,15 @@ namespace lockstep::verify {
 // Thread-compatible.
 class Reference {
  public:
-  // Runs `program`, which has no mesh. `seed` chooses inputs and random functions. An error names an op that has no
-  // meaning in exact arithmetic.
+  // Runs `program`: on one rank, or if it is placed or local, on all ranks of its mesh, which get parts of the same
+  // inputs. `seed` chooses inputs and random functions. An error names an op that has no meaning in exact arithmetic.
   static absl::StatusOr<Reference> Of(const Graph& program, uint64_t seed = 1);
 
   // Runs `program`, which was made of the reference by passes: without a mesh, placed or local. Each rank gets its part
   // of the reference's inputs, and zeros for states that only `program` has. Returns an error if a result on some rank
-  // is not that rank's part of the reference's result. It names the first value of `program` that differs from the
-  // value of the same name, the node that computed it, the ranks, and the nodes that compute it from equal values, at
-  // most twelve of each program:
+  // is not that rank's part of the reference's result, or not that of the same rank of a placed reference. It names the
+  // first value of `program` that differs from the value of the same name, the node that computed it, the ranks, and
+  // the nodes that compute it from equal values, at most twelve of each program:
   //
   //   state w on all 4 ranks differs from that of one rank; the first value that does is the result of all_reduce %dw.1
   //   on all 4 ranks
@@ -65,10 +66,9 @@ class Reference {
   Assumptions assumptions_;
 };
 
-// Runs `passes` on `graph`, which has no mesh, as passes::RunPasses does, and compares the result with the graph as it
-// was. If they differ, the passes run once more to find the first after which they do, which the error names. After
-// quantize-wire, CheckResiduals is another comparison.
-// `assumptions` may be null.
+// Runs `passes` on `graph`, of one rank or placed, as passes::RunPasses does, and compares the result with the graph as
+// it was. If they differ, or a pass fails, the passes run once more to find the first after which they differ, which
+// the error names. After quantize-wire, CheckResiduals is another comparison. `assumptions` may be null.
 absl::Status RunPassesChecked(const std::vector<passes::Pass>& passes, Graph& graph, passes::PassDebug debug = {},
                               uint64_t seed = 1, Assumptions* assumptions = nullptr);
 

@@ -242,6 +242,58 @@ graph @f(%x: f32[8] split(0)) -> (y: f32[8]) {
   EXPECT_EQ(reference->Check(*without).message(), "result y is missing");
 }
 
+// Along an axis for which nothing is declared, a result is placed as the passes choose.
+TEST(Reference, AResultIsDeclaredAlongOneAxis) {
+  const auto graph = ParseGraph("graph @f(%x: f32[4,2]) -> (y: f32[4,2] split(0)) {\n  return %x\n}\n");
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  auto reference = Reference::Of(*graph);
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  const auto split = ParseGraph(R"(
+mesh {data=2, model=2}
+graph @f(%x: f32[4,2] split(1, model)) -> (y: f32[4,2] split(0) split(1, model)) {
+  %y = shard %x {axis=data, dim=0} : f32[4,2] split(0) split(1, model)
+  return %y
+}
+)");
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_TRUE(reference->Check(*split).ok()) << reference->Check(*split);
+}
+
+constexpr char kPlaced[] = R"(
+mesh {data=2}
+graph @f(%x: f32[6] partial(sum), %z: f32[6] split(0)) -> (y: f32[6], v: f32[6] split(0)) {
+  %s = all_reduce %x {axis=data, kind=sum} : f32[6]
+  %p = shard %s {axis=data, dim=0} : f32[6] split(0)
+  %v = mul %p, %z : f32[6] split(0)
+  %y = exp %s : f32[6]
+  return %y, %v
+}
+)";
+
+// A program that is placed already is compared with itself; each rank has its own terms of a partial input.
+TEST(RunPassesChecked, AcceptsAPlacedProgram) {
+  const auto graph = ParseGraph(kPlaced);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  passes::PipelineOptions options;
+  options.ranks = graph->mesh();
+  options.supports = [](const Node&) { return true; };
+  Graph copy = graph->Clone();
+  const absl::Status equal = RunPassesChecked(passes::MakePipeline(options), copy);
+  EXPECT_TRUE(equal.ok()) << equal;
+}
+
+TEST(Reference, NamesTheFirstValueOfAPlacedProgramThatDiffers) {
+  auto reference = Reference::Of(*ParseGraph(kPlaced));
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  std::string text = kPlaced;
+  text.replace(text.find("mul"), 3, "add");
+  EXPECT_EQ(reference->Check(*ParseGraph(text)).message(),
+            "result v on all 2 ranks differs from that of @f as it was given; the first value that does is the result "
+            "of add %v on all 2 ranks\n"
+            "  each rank computes\n    %v = add %p, %z : f32[3] split(0)\n"
+            "  @f as it was given computes\n    %v = mul %p, %z : f32[3] split(0)");
+}
+
 // A pass that makes one mistake in what the passes before it made.
 passes::Pass Mistake(const std::string& op, const std::string& attribute, Attribute value) {
   return {"mistake", [=](Graph& graph) -> absl::StatusOr<bool> {
@@ -267,6 +319,16 @@ TEST(RunPassesChecked, NamesThePass) {
             "result of sgd %w1 on all 4 ranks\n"
             "  each rank computes\n    %w1 = sgd %w, %dw.1 {learning_rate=0.3} : f32[6,4]\n"
             "  one rank computes\n    %w1 = sgd %w, %dw {learning_rate=0.1} : f32[6,4]");
+}
+
+// A mistake of one pass often lets a later one fail. An error without any difference before is that of the pass.
+TEST(RunPassesChecked, NamesThePassBeforeTheOneThatFails) {
+  const passes::Pass fails = {"fails",
+                              [](Graph&) -> absl::StatusOr<bool> { return InvalidArgument() << "it cannot go on"; }};
+  Graph wrong = *ParseGraph(kStep), right = wrong.Clone();
+  EXPECT_THAT(std::string(RunPassesChecked({Mistake("sgd", "learning_rate", 0.3), fails}, wrong).message()),
+              testing::StartsWith("pass mistake: state w differs from that of one rank; the first value that does is"));
+  EXPECT_EQ(RunPassesChecked({fails}, right).message(), "pass fails: it cannot go on");
 }
 
 // A step whose gradients travel on the int8 wire, after quantize-wire.

@@ -404,8 +404,8 @@ void PlaceBatchNormTraining(PlacementContext& c) { PlaceSplitSamples(c, {true, f
 
 void PlaceBatchNormGrad(PlacementContext& c) { PlaceSplitSamples(c, {true, false, false, false, true}); }
 
-// The result is a positive multiple of the variance and has its placement, unless that is partial(prod). Only the shape
-// of x is used, which determines the size of a group.
+// The result is a multiple of the variance, so a partial sum stays one. Only the shape of x is used, which determines
+// the size of a group.
 void PlaceUnbiasedVariance(PlacementContext& c) {
   if (ops::PlaceLocal(c)) return;
   const Placement &x = c.operand(0), &variance = c.operand(1);
@@ -419,7 +419,7 @@ void PlaceUnbiasedVariance(PlacementContext& c) {
   if (by_channels) {
     c.Require(0, Placement::Split(1));
     c.Require(1, Placement::Split(0));
-  } else if (variance.is_split() || variance.is_partial(ReduceKind::kProd)) {
+  } else if (!ops::IsLinearPartial(variance, c.dtype(1))) {
     c.Require(1, Placement::Replicated());
   }
   c.Result(c.required()[1]);

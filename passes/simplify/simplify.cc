@@ -55,6 +55,9 @@ absl::StatusOr<const SimplifyRule*> SimplifyNode(Graph& graph, std::list<Node>::
     Builder builder(graph, &*node, node->source());
     absl::StatusOr<Value> value = rule.Apply(*node, builder);
     absl::Status status = Annotate(builder.status(), "rule " + rule.name + " at " + node->Describe());
+    if (status.ok() && *value && value->type() != node->type())
+      return Internal() << "rule " << rule.name << " at " << node->Describe() << " makes " << value->type()
+                        << ", expected " << node->type();
     if (status.ok() && *value) {
       value = PlacedLike(graph, *value, node->placements(), &*node);
       status = value.status();

@@ -6,8 +6,8 @@
     make seeded-faults ARGS="--skip tests"      without the C++ tests
 
 It works as mutants.py does: on a copy of the checkout, with one build of all mistakes, each behind a switch. A mistake
-has two verdicts. The first is that of the programs of seeded_programs.py, which `compile(verify=True)` compares with
-one rank, or which are compared with each other or with NumPy; it says whether the error names the pass that the table
+has two verdicts. The first is that of the programs of seeded_programs.py, which `lockstep.verify` compares with one
+rank, or which are compared with each other or with NumPy; it says whether the error names the pass that the table
 names. The second is that of the C++ tests of the compiler. Programs and tests that do not reach the mistake are not
 run. An interrupted run continues where it was, until a source changes.
 """
@@ -46,9 +46,10 @@ TESTS = [
 EXTENSION = "//python_bindings:_lockstep.so"
 LIMIT = 60.0  # seconds for all programs of a mistake
 LIMIT_OF_TEST = 900.0  # seconds
-# How a program finds a mistake: a comparison in exact arithmetic, a comparison of recipes or with NumPy, another error
-# of the compiler, or an end of the process.
-WAYS = ("difference", "numbers", "refused", "crashed")
+# How a program finds a mistake: a comparison in exact arithmetic, of programs or of gradients with derivatives; a
+# comparison of recipes or with NumPy; another error of the compiler; a wrong program that gets no error; or an end of
+# the process.
+WAYS = ("difference", "derivatives", "numbers", "refused", "accepted", "crashed")
 MISSED = ("survived", "not reached")
 Judge = Callable[[int], tuple[str, str]]  # the verdict on a mistake, by its number
 
@@ -64,12 +65,12 @@ def put_in(faults: list[Fault]) -> dict[str, Schemata]:
     return made
 
 
-def build(faults: list[Fault], made: dict[str, Schemata]) -> None:
+def build(faults: list[Fault], made: dict[str, Schemata], tests: list[str]) -> None:
     """Builds the tests, and the extension module, which it copies into the package. Ends the program if a mistake does
     not compile.
     """
     print(f"mutants: building {len(faults)} mistakes", flush=True)
-    done = checkout.bazel("build", "--noshow_progress", "--keep_going", EXTENSION, *TESTS)
+    done = checkout.bazel("build", "--noshow_progress", "--keep_going", EXTENSION, *tests)
     if done.returncode != 0:
         for file, schemata in made.items():
             for number in wrong_mutants(schemata, file, done.stderr):
@@ -98,7 +99,7 @@ class Program:
 
 
 def measured_programs(count: int, state: str) -> list[Program]:
-    """Returns the programs, those that reach the fewest mistakes first. Ends this one if any fails without a mistake."""
+    """Returns the programs, the quickest first. Ends this one if any fails without a mistake."""
     remembered = WORK / "seeded_programs.json"
     memory = json.loads(remembered.read_text()) if remembered.is_file() else {}
     if memory.get("state") != state:
@@ -114,7 +115,7 @@ def measured_programs(count: int, state: str) -> list[Program]:
         remembered.write_text(json.dumps(memory))
     programs = [Program(name, seconds, set(reached)) for name, seconds, reached in memory["programs"]]
     print(f"mutants: {len(programs)} programs, {sum(each.seconds for each in programs):.0f} s", flush=True)
-    return sorted(programs, key=lambda each: len(each.reached))
+    return sorted(programs, key=lambda each: each.seconds)
 
 
 def measured_tests(labels: list[str], count: int, state: str) -> list[suite.Test]:
@@ -124,11 +125,12 @@ def measured_tests(labels: list[str], count: int, state: str) -> list[suite.Test
 
 def judged_by_programs(programs: list[Program], fault: Fault, number: int, stop: threading.Event) -> tuple[str, str]:
     """Returns the way in which the programs find the mistake, and the seconds, the program and the message. What a
-    comparison in exact arithmetic should find is not compared with NumPy before.
+    comparison in exact arithmetic should find is not compared with NumPy before. Neither are gradients with finite
+    differences before they are compared with derivatives, in training steps.
     """
+    first = ("mlp/", "loss/", "convnet/", "ops/", "placed/", "each/") if fault.blamed else ("mlp/", "loss/", "convnet/")
     reaching = [program.name for program in programs if number in program.reached]
-    if fault.blamed:
-        reaching.sort(key=lambda name: name.startswith("numbers/"))
+    reaching.sort(key=lambda name: 0 if name.startswith(first) else 1 if name.startswith("numbers/") else 2)
     if not reaching:
         return "not reached", ""
     run = run_programs(reaching, {"LOCKSTEP_MUTANT": str(number)}, LIMIT, stop)
@@ -147,13 +149,13 @@ def judged_by_programs(programs: list[Program], fault: Fault, number: int, stop:
 
 
 def names_right_pass(fault: Fault, verdict: tuple[str, str]) -> bool:
-    return verdict[0] == "difference" and f"pass {fault.blamed}: " in verdict[1]
+    return bool(fault.blamed) and f"pass {fault.blamed}: " in verdict[1]
 
 
 def line_of(fault: Fault, verdicts: dict[str, tuple[str, str]]) -> str:
     line = str(fault)
     if "programs" in verdicts:
-        note = " (another pass)" if verdicts["programs"][0] == "difference" else ""
+        note = " (another pass)" if fault.blamed and verdicts["programs"][0] in ("difference", "refused") else ""
         note = "" if names_right_pass(fault, verdicts["programs"]) else note
         line += f"\n    programs: {verdicts['programs'][0]}{note} {verdicts['programs'][1]}"
     if "tests" in verdicts:
@@ -183,26 +185,25 @@ def judge_all(
     only: list[str] | None,
     stop: threading.Event,
 ) -> None:
-    """Adds the verdicts that are missing, or those of the keys in `only`, to the journals. Both judges work at once."""
-
-    def judge_each(name: str) -> None:
-        for number, fault in enumerate(faults):
-            key = fault.mutant.key
-            if (key in journals[name].outcomes) if only is None else (key not in only):
-                continue
-            verdict = judges[name](number)
-            if stop.is_set():
-                return
-            journals[name].add(key, *verdict)
-            print(f"[{number + 1}/{len(faults)}] {name}: {fault}: {' '.join(verdict)}", flush=True)
-
-    with concurrent.futures.ThreadPoolExecutor(len(judges)) as pool:
-        tasks = [pool.submit(judge_each, name) for name in judges]
+    """Adds the verdicts that are missing, or those of the keys in `only`, to the journals: as many at once as there are
+    cores.
+    """
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        tasks = {}
+        for name, judge in judges.items():
+            for number, fault in enumerate(faults):
+                key = fault.mutant.key
+                if (key not in journals[name].outcomes) if only is None else (key in only):
+                    tasks[pool.submit(judge, number)] = name, number, fault
         try:
             for task in concurrent.futures.as_completed(tasks):
-                task.result()
+                name, number, fault = tasks[task]
+                verdict = task.result()
+                journals[name].add(fault.mutant.key, *verdict)
+                print(f"[{number + 1}/{len(faults)}] {name}: {fault}: {' '.join(verdict)}", flush=True)
         finally:
             stop.set()
+            pool.shutdown(cancel_futures=True)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -220,19 +221,18 @@ def main() -> int:
         signal.signal(end, lambda *_: sys.exit("mutants: interrupted; the same command continues from here"))
     state = checkout.copy_checkout()
     faults = read_faults(TABLE.read_text(), lambda file: (checkout.ROOT / file).read_bytes())
-    build(faults, put_in(faults))
+    tests = [] if arguments.skip == "tests" else [label for label in TESTS if re.search(arguments.tests, label)]
+    build(faults, put_in(faults), tests)
     stop = threading.Event()
     numbers = json.dumps([fault.mutant.key for fault in faults])  # measurements say which numbers are reached
     judges: dict[str, Judge] = {}
     if arguments.skip != "programs":
-        texts = PROGRAMS.read_text() + PROGRAMS.with_suffix(".ir").read_text()
+        texts = "".join(path.read_text() for path in sorted(PROGRAMS.parent.glob("seeded_*.[pi][yr]")))
         programs = measured_programs(len(faults), state + numbers + texts)
         judges["programs"] = lambda number: judged_by_programs(programs, faults[number], number, stop)
     if arguments.skip != "tests":
-        tests = measured_tests(
-            [label for label in TESTS if re.search(arguments.tests, label)], len(faults), state + numbers
-        )
-        judges["tests"] = lambda number: suite.judge(tests, number, stop)
+        measured = measured_tests(tests, len(faults), state + numbers)
+        judges["tests"] = lambda number: suite.judge(measured, number, stop)
     journals = {name: Journal(WORK / f"seeded_{name}.jsonl", state, arguments.fresh) for name in ("programs", "tests")}
     judge_all(faults, judges, journals, arguments.only.split(",") if arguments.only else None, stop)
     keys = [fault.mutant.key for fault in faults]

@@ -107,6 +107,30 @@ graph @step(%x: f32[4,3] split(0), %t: f32[4,2] split(0), state %w: f32[3,2]) ->
 """
 
 
+def test_a_program_that_is_distributed_is_compared_with_itself() -> None:
+    placed = ls.distribute(step_of(CASES[1], ls.optim.SGD(0.1)), {"data": 2})
+    assert ls.verify(placed, 2) == (
+        "gradients are not checked in a program that is distributed already",
+        "sgd means its decomposition",
+        "softmax_cross_entropy means its decomposition",
+    )
+
+
+def test_a_variance_that_is_a_maximum() -> None:
+    program = """graph @f(%x: f32[4,8], %v: f32[2,8] split(0)) -> (y: f32[8]) {
+      %m = reduce_max %v {dims=[0]} : f32[8]
+      %y = unbiased_variance %x, %m : f32[8]
+      return %y
+    }"""
+    assert ls.verify(ls.parse(program), 2) == ("unbiased_variance means its decomposition",)
+
+
+def test_results_are_split_along_two_axes() -> None:
+    program = "graph @f(%x: f32[4,8]) -> (y: f32[4,8] split(0)) {\n  %y = exp %x : f32[4,8]\n  return %y\n}"
+    mesh = {"data": 2, "model": 2}
+    assert ls.verify(ls.parse(program), 4, mesh=mesh, split={"x": {"model": 1}}, replicated=True) == ()
+
+
 def test_gradients_are_the_derivatives_of_the_loss() -> None:
     assert ls.verify(ls.parse(STEP), 2) == ("sgd means its decomposition",)
     wrong = ls.parse(STEP.replace("matmul %x, %dy", "matmul %x, %d"))
@@ -134,12 +158,6 @@ def test_compilations_verify() -> None:
 
 
 # --- Errors -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_program_that_is_distributed_cannot_be_verified() -> None:
-    placed = ls.distribute(step_of(CASES[1], ls.optim.SGD(0.1)), {"data": 2})
-    with pytest.raises(ls.Error, match="is distributed already"):
-        ls.verify(placed, 2)
 
 
 @pytest.mark.parametrize(

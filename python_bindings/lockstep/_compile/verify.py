@@ -28,7 +28,8 @@ def verify(
     ('adam means its decomposition',)
 
     Args:
-      graph: the one-rank program over the global batch: a training step, an evaluation or a model.
+      graph: the one-rank program over the global batch: a training step, an evaluation or a model. Or one that
+        `distribute` has placed already: it is compared with itself as it is, and its gradients are not checked.
       ranks: the number of ranks, at most 64. The product of the sizes of `mesh`, if that is given.
       backend: "cpu" or "cuda". Passes depend on the ops that it supports. "cuda" needs no GPU here.
       shrink: False compares the program as it is. This takes a few steps on one core for each rank in exact arithmetic,
