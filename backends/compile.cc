@@ -50,6 +50,18 @@ passes::PipelineOptions PipelineFor(const Graph& graph, Mesh ranks, const Target
   return pipeline;
 }
 
+// Returns an error that names a node whose results depend on the ranks by definition.
+absl::Status CheckCanBeCompared(const Graph& graph) {
+  if (!graph.mesh().empty()) return absl::OkStatus();
+  for (const Node& node : graph.nodes()) {
+    if (!node.op().FindAttribute("statistics") || node.attr<std::string>("statistics") != "rank") continue;
+    return InvalidArgument() << "verify: the batch statistics of " << node.Describe()
+                             << " are those of each rank, so they depend on the number of ranks by definition "
+                                "(batch_statistics=\"rank\")";
+  }
+  return absl::OkStatus();
+}
+
 // Runs the passes on `graph`, and returns the target for which they made a program. `assumptions` is null, or gets what
 // a comparison takes for granted, which is then made.
 absl::StatusOr<Target> RunPipeline(Graph& graph, const Backend& backend, const CompileOptions& options,
@@ -60,11 +72,14 @@ absl::StatusOr<Target> RunPipeline(Graph& graph, const Backend& backend, const C
                    backend.MakeTarget({static_cast<int>(options.threads), options.isa, options.tf32, options.tune}));
   if (ranks.axis_size(kStageAxis).value_or(1) > 1)
     target.place = PlaceOfPart{std::string(kStageAxis), ranks.Coordinate(*options.rank, kStageAxis)};
+  if (assumptions != nullptr && ranks.num_ranks() > 1) RETURN_IF_ERROR(CheckCanBeCompared(graph));
   const std::vector<passes::Pass> pipeline = passes::MakePipeline(PipelineFor(graph, ranks, target, options));
   const absl::Status passed = assumptions != nullptr
                                   ? verify::RunPassesChecked(pipeline, graph, options.debug, /*seed=*/1, assumptions)
                                   : passes::RunPasses(pipeline, graph, options.debug);
   if (absl::IsUnimplemented(passed)) return Annotate(passed, "backend=\"" + std::string(backend.name()) + "\"");
+  if (!passed.ok() && options.virtual_ranks > 0)
+    return Annotate(passed, absl::StrCat("virtual_ranks=", options.virtual_ranks, ", each of which counts as a rank"));
   RETURN_IF_ERROR(passed);
   return target;
 }

@@ -50,9 +50,12 @@ bool ApplyAxiom(const Node& node, Meaning& m) {
       std::find_if(std::begin(kAxioms), std::end(kAxioms), [&](const Axiom& a) { return a.applies(node); });
   if (axiom == std::end(kAxioms)) return false;
   m.result() = m.operand(0);
-  if (axiom->applies == RoundsToWire && m.assumptions().wire_rounds) {
-    for (Exact& number : m.y()) number += RandomFunction("rounding", {number});
-    return true;
+  if (axiom->applies == RoundsToWire) {
+    for (Exact& number : m.y()) {
+      if (number.is_nan()) number = Exact();  // the code of 0 / 0, of a block of zeros
+      else if (m.assumptions().wire_rounds) number += RandomFunction("rounding", {number});
+    }
+    if (m.assumptions().wire_rounds) return true;
   }
   m.Assume(axiom->assumption);
   return true;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_replace.h"
 #include "core/op_def.h"
 #include "core/printer.h"
 #include "gmock/gmock.h"
@@ -331,19 +332,32 @@ TEST(RunPassesChecked, NamesThePassBeforeTheOneThatFails) {
   EXPECT_EQ(RunPassesChecked({fails}, right).message(), "pass fails: it cannot go on");
 }
 
-// A step whose gradients travel on the int8 wire, after quantize-wire.
-Graph OnTheInt8Wire() {
-  Graph graph = *ParseGraph(R"(
+// A step whose gradients travel on the int8 wire, before and after quantize-wire.
+constexpr char kOneGradient[] = R"(
 graph @step(%x: f32[8,6] split(0), %dz: f32[8,4] split(0), state %w: f32[6,4]) -> (%w: f32[6,4]) {
   %grad/w = matmul %x, %dz {transpose_a=true} : f32[6,4]
   %w1 = sgd %w, %grad/w {learning_rate=0.1} : f32[6,4]
   return %w1
 }
-)");
+)";
+
+Graph OnTheInt8Wire(std::string_view step = kOneGradient) {
+  Graph graph = *ParseGraph(step);
   const absl::Status passed = passes::RunPasses(
       {passes::Distribute(Mesh({{"data", 4}})), passes::ChooseWire("int8"), passes::QuantizeWire()}, graph);
   LOCKSTEP_CHECK(passed.ok()) << passed;
   return graph;
+}
+
+TEST(Reference, ABlockOfZerosIsZeroOnTheInt8Wire) {
+  const std::string zero = absl::StrReplaceAll(
+      kOneGradient,
+      {{"  %grad/w = matmul %x, %dz", "  %zero = sub %dz, %dz : f32[8,4]\n  %grad/w = matmul %x, %zero"}});
+  auto reference = Reference::Of(*ParseGraph(zero));
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  const Graph graph = OnTheInt8Wire(zero);
+  EXPECT_TRUE(reference->Check(graph).ok()) << reference->Check(graph);
+  EXPECT_TRUE(reference->CheckResiduals(graph).ok()) << reference->CheckResiduals(graph);
 }
 
 TEST(Reference, TheInt8WireKeepsWhatItDoesNotSend) {

@@ -102,9 +102,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     from lockstep._graph import verify_file
 
     if arguments.after is None:
-        ranks = arguments.ranks or [2, 4]
         shrink = not arguments.no_shrink
-        print(verify_file.run(arguments.file, ranks, arguments.strategy, dict(arguments.dims), shrink))
+        print(verify_file.run(arguments.file, arguments.ranks, arguments.strategy, dict(arguments.dims), shrink))
     elif arguments.ranks or arguments.strategy or arguments.dims or arguments.no_shrink:
         raise Error("two files are programs of XLA, which --ranks, --strategy, --dims and --no-shrink do not change")
     else:
@@ -253,7 +252,13 @@ def _parser() -> argparse.ArgumentParser:
         "HLO text of a program before XLA's pass spmd-partitioning",
     )
     verify.add_argument("after", nargs="?", help="the HLO text of the program after that pass")
-    verify.add_argument("--ranks", type=_numbers, default=[], metavar="2,4", help="numbers of ranks (default: 2 and 4)")
+    verify.add_argument(
+        "--ranks",
+        type=_numbers,
+        default=[],
+        metavar="2,4",
+        help="numbers of ranks (default: those of the strategy's mesh, or 2 and 4)",
+    )
     verify.add_argument("--strategy", default="", metavar="TEXT", help="options of compile, as wire=bf16,factors=true")
     verify.add_argument(
         "--dims", type=_extents, default=[], metavar="batch=8,…", help="the extents of an ONNX model's dimensions"

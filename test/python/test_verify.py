@@ -175,6 +175,35 @@ def test_wrong_arguments(ranks: int, options: dict[str, Any], message: str) -> N
         ls.verify(step_of(CASES[1], ls.optim.SGD(0.1)), ranks, **options)
 
 
+def test_ranks_are_those_of_the_mesh() -> None:
+    step = step_of(CASES[1], ls.optim.SGD(0.1))
+    ls.verify(step, mesh={"data": 4, "model": 2}, split=MLP_SPLIT)
+    with pytest.raises(ls.Error, match="verify: ranks is 128, expected at most 64"):
+        ls.verify(step, mesh={"data": 128})
+
+
+def test_batch_statistics_of_ranks_cannot_be_compared() -> None:
+    convnet = next(case for case in CASES if case.name == "convnet_bn")
+    step = step_of(convnet, ls.optim.SGD(0.1), batch_statistics="rank")
+    ls.verify(step, 1)
+    with pytest.raises(
+        ls.Error, match="batch statistics of batch_norm_training .* depend on the number of ranks by definition"
+    ):
+        ls.verify(step, 2)
+
+
+def test_an_error_counts_virtual_ranks() -> None:
+    step = step_of(CASES[1], ls.optim.SGD(0.1))
+    with pytest.raises(ls.Error, match="virtual_ranks=16, each of which counts as a rank: .*not a multiple of 16"):
+        ls.verify(step, 2, virtual_ranks=16)
+
+
+def test_a_gradient_of_zeros_on_the_int8_wire() -> None:
+    """A bias before batch normalisation has the gradient zero."""
+    convnet = next(case for case in CASES if case.name == "convnet_bn")
+    ls.verify(step_of(convnet, ls.optim.SGD(0.1)), 2, wire="int8")
+
+
 def test_options_of_a_machine_are_none_of_verify() -> None:
     with pytest.raises(TypeError, match="threads"):
         ls.verify(step_of(CASES[1], ls.optim.SGD(0.1)), 2, threads=2)
@@ -207,6 +236,12 @@ def test_the_command_reads_graphs(tmp_path: Path) -> None:
     wrong = command(tmp_path / "step.graph", "--ranks", "3")
     assert wrong.returncode == 1
     assert wrong.stderr.startswith(f"lockstep verify: {tmp_path}/step.graph: @mlp, on 3 ranks: pass distribute: ")
+    meshed = command(tmp_path / "step.graph", "--strategy", "mesh={data=8}")
+    assert "8 ranks: equal to one rank" in meshed.stdout and "2 ranks" not in meshed.stdout, meshed.stderr
+    none = command(CASES[1].model, "--ranks", "0")
+    assert none.stderr == "lockstep verify: --ranks is 0, expected at least 1\n"
+    unnamed = command(CASES[1].model)
+    assert "as in dims={" in unnamed.stderr and unnamed.stderr.endswith("(dims are --dims batch=8,…)\n")
     dims = command(tmp_path / "step.graph", "--dims", "batch=4")
     assert dims.returncode == 1 and "whose dimensions are fixed" in dims.stderr
 

@@ -280,7 +280,9 @@ def test_the_command() -> None:
         f"assumed: {ASSUMED}",
     ]
     refused = command(file(pair, "before"), file(pair, "after"), "--ranks", "2")
-    assert refused.returncode == 1 and "which --ranks, --strategy, --dims and --no-shrink do not change" in refused.stderr
+    assert (
+        refused.returncode == 1 and "which --ranks, --strategy, --dims and --no-shrink do not change" in refused.stderr
+    )
     wrong = HLO / "jax-0.12.0.1/dynamic_update_slice_2"
     differs = command(file(wrong, "before"), file(wrong, "after"))
     assert differs.returncode == 1 and differs.stderr.startswith("lockstep verify: result 0, f32[2,4], of ")

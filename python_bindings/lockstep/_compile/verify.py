@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from .. import _lockstep
@@ -15,7 +17,7 @@ _MOST_RANKS = 64  # each is a copy of the program's values
 
 
 def verify(
-    graph: Graph, ranks: int = 2, *, backend: str = "cpu", shrink: bool = True, **options: Any
+    graph: Graph, ranks: int | None = None, *, backend: str = "cpu", shrink: bool = True, **options: Any
 ) -> tuple[str, ...]:
     """Compares the program of n ranks with that of one rank in exact arithmetic, and the gradients of a training step
     with the derivatives of its loss. See docs/verify.md.
@@ -30,8 +32,8 @@ def verify(
     Args:
       graph: the one-rank program over the global batch: a training step, an evaluation or a model. Or one that
         `distribute` has placed already: it is compared with itself as it is, and its gradients are not checked.
-      ranks: the number of ranks, at most 64. The product of the sizes of `mesh`, if that is given.
-      backend: "cpu" or "cuda". Passes depend on the ops that it supports. "cuda" needs no GPU here.
+      ranks: the number of ranks, at most 64. The default is the product of the sizes of `mesh`, or 2 without it.
+      backend: "cpu" or "cuda". Passes depend on the ops that it supports. "cuda" needs a GPU and its driver.
       shrink: False compares the program as it is. This takes a few steps on one core for each rank in exact arithmetic,
         which is too long for large models.
       options: those of a `Strategy`, such as `mesh`, `split`, `shard_optimizer` and `wire`; or a `strategy`.
@@ -42,13 +44,13 @@ def verify(
     Raises:
       Error: a result of some rank differs from that of one rank. Names the pass of the compiler that made the
         difference, the first value that differs, the op, and the ranks. Or the gradients of some states are not the
-        derivatives of the loss. Or an option or the graph is one that `compile` refuses.
+        derivatives of the loss. Or an option or the graph is one that `compile` refuses, or a step has batch statistics
+        of each rank, which depend on the number of ranks by definition.
     """
     names.check_options("verify", options, _options.OF_STRATEGY)
     checks.graph("the graph", graph)
-    if checks.integer("verify: ranks", ranks, 1) > _MOST_RANKS:
-        raise Error(f"verify: ranks is {ranks}, expected at most {_MOST_RANKS}")
     given = _options.with_mesh_of_plan(expanded(options))
+    ranks = _ranks(ranks, given.get("mesh"))
     if isinstance(given.get("buckets"), _options.Report):
         raise Error("verify: buckets cannot be a report, because ranks must measure with it")
     compiled = _lockstep._CompileOptions()
@@ -58,3 +60,11 @@ def verify(
             graph, checks.text("verify: backend", backend), ranks, compiled, checks.flag("verify: shrink", shrink)
         )
     )
+
+
+def _ranks(given: int | None, mesh: Mapping[str, int] | None) -> int:
+    if given is None:
+        given = math.prod(checks.extents("mesh", mesh).values()) if mesh else 2
+    if checks.integer("verify: ranks", given, 1) > _MOST_RANKS:
+        raise Error(f"verify: ranks is {given}, expected at most {_MOST_RANKS}")
+    return given

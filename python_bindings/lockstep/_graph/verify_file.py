@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .. import loss, optim
+from .._base import checks
 from .._base.errors import Error
 from .._compile.strategy import Strategy
 from .._compile.verify import verify
@@ -19,15 +21,19 @@ from .train_step import train_step
 
 def run(file: str, ranks: Sequence[int], strategy: str, dims: Mapping[str, int], shrink: bool = True) -> str:
     """Returns the report on a file of `Graph.save`, or on a step that trains an ONNX model, for these numbers of ranks.
-    `shrink` is that of `lockstep.verify`.
+    Without any, they are those of the mesh, or 2 and 4. `shrink` is that of `lockstep.verify`.
 
     Raises:
       Error: as `lockstep.verify`, with the number of ranks; or the file cannot be read.
     """
-    graph, what = _program(file, dims)
     options = Strategy.parse(strategy).options
+    mesh = options.get("mesh")
+    numbers = ranks or ([math.prod(mesh.values())] if mesh else [2, 4])
+    for number in numbers:
+        checks.integer("--ranks", number, 1)
+    graph, what = _program(file, dims)
     lines, assumptions = [what], set[str]()
-    for number in ranks:
+    for number in numbers:
         start = time.perf_counter()
         try:
             assumptions.update(verify(graph, number, shrink=shrink, **options))
@@ -57,7 +63,10 @@ def _program(file: str, dims: Mapping[str, int]) -> tuple[Graph, str]:
         if dims:
             raise Error(f"--dims is for ONNX models, and {file} is a graph, whose dimensions are fixed")
         return graph, f"{file}: @{graph.name}"
-    model = load_onnx(file, dims)
+    try:
+        model = load_onnx(file, dims)
+    except Error as error:
+        raise Error(f"{error} (dims are --dims batch=8,…)" if "dims" in str(error) else str(error)) from None
     floats = [result.name for result in model.results if result.dtype in ("bf16", "f16", "f32", "f64")]
     if not model.states or not floats:
         return model, f"{file}: the model"
