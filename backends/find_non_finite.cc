@@ -2,15 +2,18 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "backends/state_values.h"
 #include "backends/value_trace.h"
+#include "core/placement.h"
 #include "core/printer.h"
 #include "core/unroll_loops.h"
 #include "passes/training/loss_scaling.h"
+#include "passes/training/uneven.h"
 #include "runtime/execution/agreement.h"
 
 namespace lockstep {
@@ -46,9 +49,11 @@ void PutCounts(std::string& text, const ElementCounts& counts) { Put(text, std::
 
 std::string ToBytes(const NonFinite& found) {
   std::string text;
-  for (const std::string* field : {&found.op, &found.value, &found.layer, &found.becomes_nan, &found.fused})
+  for (const std::string* field : {&found.op, &found.value, &found.layer, &found.iteration, &found.becomes_nan,
+                                   &found.fused, &found.infinite_since})
     PutText(text, *field);
   PutCounts(text, found.counts);
+  Put(text, std::span(std::as_const(found.first)));
   for (const NonFinite::Operand& operand : found.operands) {
     PutText(text, operand.name);
     PutCounts(text, operand.counts);
@@ -58,10 +63,12 @@ std::string ToBytes(const NonFinite& found) {
 
 NonFinite FromBytes(std::string_view text, size_t rank) {
   NonFinite found;
-  for (std::string* field : {&found.op, &found.value, &found.layer, &found.becomes_nan, &found.fused})
+  for (std::string* field : {&found.op, &found.value, &found.layer, &found.iteration, &found.becomes_nan, &found.fused,
+                             &found.infinite_since})
     *field = TakeText(text);
   found.rank = static_cast<int64_t>(rank);
   found.counts = Take<ElementCounts>(text)[0];
+  found.first = Take<int64_t>(text);
   while (!text.empty()) {
     std::string name = TakeText(text);
     found.operands.push_back({std::move(name), Take<ElementCounts>(text)[0]});
@@ -151,10 +158,24 @@ class Search {
   std::optional<Cause> OfScaledGradients() const {
     std::optional<Cause> first;
     for (size_t step = 0; step < executable_.steps.size(); ++step) {
-      if (executable_.steps[step]->info().source != passes::kLossScalingSource) continue;
+      if (SplitIterations(executable_.steps[step]->info().source).first != passes::kLossScalingSource) continue;
       for (const auto& causes : causes_) TakeFirst(first, causes[step]);
     }
     return first;
+  }
+
+  // Returns where the infinities that a step reads were given, if no op made the first of them.
+  std::optional<Cause> GivenInfinityOf(const Cause& cause) const {
+    size_t step = cause.step;
+    std::optional<size_t> rank = RankWith(cause.rank, step, kInfinity);
+    while (rank) {
+      const auto& operands = wrong_[*rank][step];
+      const auto infinite = std::find_if(operands.begin(), operands.end(), std::mem_fn(kInfinity));
+      if (infinite->from < 0) return Cause{step, *rank, true, {}};
+      step = static_cast<size_t>(infinite->from);
+      rank = RankWith(*rank, step, kInfinity);
+    }
+    return std::nullopt;
   }
 
  private:
@@ -267,6 +288,33 @@ std::string FusedOps(const Executable& executable, const std::string& value) {
   return ops.size() <= kShown ? text : text + " and " + std::to_string(ops.size() - kShown) + " more";
 }
 
+// Returns the number of entries along dimension 0 of an input that are not padding at the end: the input `rows` is then
+// 0. Others may have padding only if ranks share them by rows.
+int64_t EntriesOf(const Graph& graph, std::span<const NamedInput> inputs, const NamedInput& input) {
+  const auto rows =
+      std::find_if(inputs.begin(), inputs.end(), [](const NamedInput& each) { return each.name == passes::kRows; });
+  const Input* const info = graph.FindInput(input.name);
+  const int64_t entries = input.tensor.type.shape[0];
+  if (rows == inputs.end() || info == nullptr || !info->value.placement(kDataAxis).is_split(0)) return entries;
+  const std::span there(static_cast<const float*>(rows->tensor.data), At(rows->tensor.type.num_elements()));
+  const auto last = std::find_if(there.rbegin(), there.rend(), [](float row) { return row != 0; });
+  return entries / std::max<int64_t>(std::ssize(there), 1) * (there.rend() - last);
+}
+
+// Counts the elements of an input that this rank was given, of which the trace has perhaps only a part, without the
+// rows that pad it. These count if only they are not finite.
+void CountGiven(const Graph& graph, std::span<const NamedInput> inputs, NonFinite& found) {
+  const auto input =
+      std::find_if(inputs.begin(), inputs.end(), [&](const NamedInput& each) { return each.name == found.value; });
+  if (found.op != "input" || input == inputs.end() || input->tensor.type.shape.rank() == 0) return;
+  const TensorType& type = input->tensor.type;
+  const auto* const data = static_cast<const std::byte*>(input->tensor.data);
+  const TensorType there = {type.dtype, type.shape.WithDim(0, EntriesOf(graph, inputs, *input))};
+  found.counts = CountElements(type.dtype, data, there.num_bytes());
+  if (found.counts.is_finite()) found.counts = CountElements(type.dtype, data, type.num_bytes());
+  found.first = IndexOf(found.counts.first, type.shape);
+}
+
 struct Traced {
   std::optional<NonFinite> found;
   Ends ends;
@@ -293,11 +341,21 @@ absl::StatusOr<Traced> Trace(LoadedProgram& loaded, const Graph& graph, const Lo
   if (!cause && names == nullptr) cause = search.OfScaledGradients();
   if (!cause) return traced;
   NonFinite found = cause->is_given ? trace.DescribeGiven(cause->step) : trace.Describe(cause->step);
+  CountGiven(loaded.graph, inputs, found);
   if (cause->nan_step) found.becomes_nan = trace.NameOf(*cause->nan_step);
   if (!cause->is_given) found.fused = FusedOps(executor.executable(), found.value);
+  const Cause since = search.GivenInfinityOf(*cause).value_or(*cause);
+  if (!cause->is_given && since.is_given) {
+    NonFinite given = trace.DescribeGiven(since.step, /*is_infinite=*/true);
+    CountGiven(loaded.graph, inputs, given);
+    found.infinite_since = given.op + " %" + given.value + " on rank " + std::to_string(since.rank) + ": " +
+                           given.counts.ToString(given.first);
+  }
   // Only that rank knows its values.
   ASSIGN_OR_RETURN(const std::vector<std::string> all, communicator.AllGatherBytes(ToBytes(found), "find_nan"));
   traced.found = FromBytes(all[cause->rank], cause->rank);
+  traced.found->infinite_since = FromBytes(all[since.rank], since.rank).infinite_since;
+  traced.found->has_no_effect = traced.ends.empty();
   return traced;
 }
 
@@ -305,19 +363,25 @@ absl::StatusOr<Traced> Trace(LoadedProgram& loaded, const Graph& graph, const Lo
 
 std::string NonFinite::ToString(int64_t step) const {
   std::string text = "step " + std::to_string(step) + ", rank " + std::to_string(rank) + ": ";
-  const std::string made = " %" + value + ": " + counts.ToString();
+  const std::string made = " %" + value + ": " + counts.ToString(first);
   if (op == "input" || op == "state" || op == "constant") return text + op + made;
   text += fused.empty() ? op : "the kernel of " + fused;
-  text += " makes" + made + (layer.empty() ? "" : ", at " + layer);
+  text += " makes" + made + (layer.empty() ? "" : ", at " + layer) + (iteration.empty() ? "" : ", " + iteration);
   for (const Operand& operand : operands) text += "\n  from %" + operand.name + ": " + operand.counts.ToString();
+  if (!infinite_since.empty()) text += "\n  infinite since " + infinite_since;
   if (!becomes_nan.empty()) text += "\n  which becomes NaN in " + becomes_nan;
+  if (has_no_effect) text += "\n  which reaches no result and no state: the loss scale skips this step";
   return text + (only_optimized ? "\n  only in the optimized program: with optimize=False it is finite" : "");
 }
 
 absl::StatusOr<std::optional<NonFinite>> FindNonFinite(LoadedProgram& loaded, std::span<const NamedInput> inputs,
-                                                       Communicator& communicator, const std::set<std::string>* names) {
+                                                       Communicator& communicator, const std::set<std::string>* names,
+                                                       const absl::Status& prepared) {
   RETURN_IF_ERROR(CheckIsPossible(loaded));  // asynchronous workers would wait for nobody
-  RETURN_IF_ERROR(AgreeOnSuccess(communicator, "find_nan", loaded.executor->CheckUsable()));
+  absl::Status usable = prepared;
+  if (usable.ok()) usable = loaded.executor->CheckUsable();
+  if (usable.ok()) usable = loaded.executor->CheckInputs(inputs);
+  RETURN_IF_ERROR(AgreeOnSuccess(communicator, "find_nan", usable));
   const LoadOptions options = ForOneRun(loaded.options);
   ASSIGN_OR_RETURN(Traced plain, Trace(loaded, WithoutLoops(loaded.graph), WithoutOptimization(options), inputs,
                                        communicator, names, {}));

@@ -28,12 +28,19 @@ struct NonFinite {
   std::string op;     // "log"; "input" or "state" if the value came from there
   std::string value;  // the name of the value, without the '%'
   std::string layer;  // the source of the op in the model, such as "onnx:/fc1/Gemm"; may be empty
+  // In a loop, such as that over micro-batches: which iteration, from 0, as "iteration 1 of 2". Else empty.
+  std::string iteration;
   int64_t rank = 0;
-  ElementCounts counts;           // of the value on that rank
+  ElementCounts counts;        // of the value on that rank; of an input, without the rows that pad it
+  std::vector<int64_t> first;  // the index of its first NaN, or else infinity, on that rank; empty: unknown or a scalar
   std::vector<Operand> operands;  // on that rank; none of an input or a state
   // The op whose result is NaN, if the op above made only infinities, as "sub %7, at onnx:/norm". Empty if it is the op
   // above, or if nothing is NaN.
   std::string becomes_nan;
+  // The input, state or constant that gave the op infinite operands, if no op made these, as "input %x on rank 1: 1
+  // infinite of 24".
+  std::string infinite_since;
+  bool has_no_effect = false;  // all results and next states of the step are finite: a loss scale skips it
   // Set if the value is finite with optimize=False: only the program that was compiled has it.
   bool only_optimized = false;
   std::string fused;  // then, of a kernel of several ops: these, as "mul at /square, add at /sum"
@@ -61,10 +68,14 @@ struct NonFinite {
 // If nothing is found, the program is compiled as `loaded` was, and runs once, too: a kernel may have made a value that
 // the ops one by one do not make.
 //
+// `prepared`: the error of preparing the inputs on this rank, if any.
+//
 // Errors: FailedPrecondition for parameter servers, which would update weights, and for stages, whose ranks run
-// different programs. Otherwise errors of CompileAndLoad and Executor::Run.
+// different programs. If `prepared` is an error on some rank or its inputs do not fit, all ranks return an error, and
+// the communicator remains usable. Otherwise errors of CompileAndLoad and Executor::Run.
 absl::StatusOr<std::optional<NonFinite>> FindNonFinite(LoadedProgram& loaded, std::span<const NamedInput> inputs,
                                                        Communicator& communicator,
-                                                       const std::set<std::string>* names = nullptr);
+                                                       const std::set<std::string>* names = nullptr,
+                                                       const absl::Status& prepared = absl::OkStatus());
 
 }  // namespace lockstep

@@ -28,10 +28,10 @@ class NumericsCheck {
   // infinity, all ranks get their states back, look for the op (backends/find_non_finite.h) and return
   // FailedPrecondition with it. The communicator remains usable. Collective. `step` is the number in the message.
   //
-  // A step that a loss scale skips is not an error if its states are finite. Neither is a state that was infinite
-  // before the step, nor a value that has infinities, but no NaN, if no op or kernel made one from finite operands: the
-  // step is run again, and from then on infinities of this value are taken as intended. A call without rows is not
-  // looked at.
+  // A step that a loss scale skips is not an error if its states are finite and its loss is not NaN. Neither is a state
+  // that was infinite before the step, nor a value that has infinities, but no NaN, if no op or kernel made one from
+  // finite operands: the step is run again, and from then on infinities of this value are taken as intended. A call
+  // without rows is not looked at.
   //
   // Before each step the states that it updates are copied, and after it they are read; ranks exchange a small message.
   absl::Status Run(int64_t step, std::span<const NamedInput> inputs, std::span<const NamedResult> results,
@@ -41,8 +41,9 @@ class NumericsCheck {
   // Returns the names of the values on this rank that are not finite, in order, one in a line.
   absl::StatusOr<std::string> WrongValues(std::span<const NamedResult> results);
   absl::StatusOr<bool> IsSkipped();
-  // Adds the name of a value if it is wrong. `before`: its value before the step; null if it had none.
-  void Look(const std::string& name, const TensorType& type, const void* data, const Tensor* before,
+  // Adds the name of a value if it is wrong. `before`: its value before the step; null if it had none. With
+  // `is_skipped`, it may have infinities.
+  void Look(const std::string& name, const TensorType& type, const void* data, const Tensor* before, bool is_skipped,
             std::string& wrong) const;
 
   LoadedProgram& loaded_;

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "core/op_def.h"
+#include "core/unroll_loops.h"
 
 namespace lockstep {
 namespace {
@@ -24,6 +25,12 @@ bool IsElementwise(const StepInfo& step) {
 }
 
 bool IsOdd(const NonFinite::Operand& operand) { return !operand.counts.is_finite(); }
+
+// Returns the index of the first element that is not finite. Not of one number, nor of another layout than row-major.
+std::vector<int64_t> IndexOfFirst(const ElementCounts& counts, const StepOperand& operand) {
+  const bool is_dense = operand.layout.empty() && operand.shape.num_elements() == counts.elements;
+  return is_dense ? IndexOf(counts.first, operand.shape) : std::vector<int64_t>();
+}
 
 }  // namespace
 
@@ -108,25 +115,30 @@ NonFinite ValueTrace::Describe(size_t number) const {
   const auto odd = std::find_if(values.results.begin(), values.results.end(), IsOdd);
   NonFinite found;
   found.op = OpOf(step);
-  found.layer = step.source;
-  if (odd != values.results.end()) std::tie(found.value, found.counts) = std::pair(odd->name, odd->counts);
+  std::tie(found.layer, found.iteration) = SplitIterations(step.source);
+  if (odd != values.results.end()) {
+    std::tie(found.value, found.counts) = std::pair(odd->name, odd->counts);
+    found.first = IndexOfFirst(odd->counts, step.writes[static_cast<size_t>(odd - values.results.begin())]);
+  }
   found.operands = values.operands;
   return found;
 }
 
-NonFinite ValueTrace::DescribeGiven(size_t number) const {
+NonFinite ValueTrace::DescribeGiven(size_t number, bool is_infinite) const {
   NonFinite found;
   for (const WrongOperand& wrong : wrong_) {
-    const bool is_intended = !wrong.has_nan && wrong.from != kFromState;
-    if (wrong.step != static_cast<int32_t>(number) || wrong.from >= 0 || is_intended) continue;
+    const bool is_wrong = is_infinite ? wrong.has_infinity : wrong.has_nan || wrong.from == kFromState;
+    if (wrong.step != static_cast<int32_t>(number) || wrong.from >= 0 || !is_wrong) continue;
     const auto position = static_cast<size_t>(wrong.operand);
     const NonFinite::Operand& operand = values_[number].operands[position];
-    const Buffer& buffer = executable_.buffers[static_cast<size_t>(ReadsOf(number)[position].slice.buffer)];
+    const StepOperand& read = ReadsOf(number)[position];
+    const Buffer& buffer = executable_.buffers[static_cast<size_t>(read.slice.buffer)];
     const bool is_constant = wrong.from == kFromProgram;
     found.op = buffer.kind == BufferKind::kState ? "state" : is_constant ? "constant" : "input";
     found.value = buffer.name.empty() ? operand.name : buffer.name;
     found.counts = operand.counts;
-    if (wrong.has_nan) break;
+    found.first = IndexOfFirst(operand.counts, read);
+    if (wrong.has_nan || is_infinite) break;
   }
   return found;
 }

@@ -61,8 +61,9 @@ class ValueTrace final : public StepObserver {
 
   // Returns the step with its operands and its first result that is not finite.
   NonFinite Describe(size_t number) const;
-  // Returns the first input, state or constant among the operands of the step that is not finite.
-  NonFinite DescribeGiven(size_t number) const;
+  // Returns the first input, state or constant among the operands of the step that is not as it should be; with
+  // `is_infinite`, the first that has an infinity.
+  NonFinite DescribeGiven(size_t number, bool is_infinite = false) const;
   // Returns "sub %7, at onnx:/norm".
   std::string NameOf(size_t number) const;
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/shape.h"
 #include "core/tensor.h"
 
 namespace lockstep {
@@ -31,9 +32,12 @@ void Count(const std::byte* data, ElementCounts& counts) {
     T element;
     std::memcpy(&element, data + static_cast<size_t>(i) * sizeof(T), sizeof(T));
     const auto value = static_cast<double>(element);
-    if (std::isnan(value)) ++counts.nans;
-    else if (std::isinf(value)) ++counts.infinities;
-    else {
+    if (std::isnan(value)) {
+      if (counts.nans++ == 0) counts.first = i;
+    } else if (std::isinf(value)) {
+      if (counts.first < 0) counts.first = i;
+      ++counts.infinities;
+    } else {
       least = std::min(least, value);
       most = std::max(most, value);
     }
@@ -93,7 +97,7 @@ bool AllFinite(DType dtype, const std::byte* data, size_t bytes) {
   return !WithExponent(dtype, [&](auto exponent) { return HasExponent(data, bytes, exponent); });
 }
 
-std::string ElementCounts::ToString() const {
+std::string ElementCounts::ToString(const std::vector<int64_t>& index) const {
   const std::string of = " of " + std::to_string(elements);
   const std::string range = Rounded(least) + " to " + Rounded(most);
   if (is_finite()) return range;
@@ -101,7 +105,8 @@ std::string ElementCounts::ToString() const {
   if (nans > 0) text += std::to_string(nans) + " NaN";
   if (infinities > 0) text += (text.empty() ? "" : " and ") + std::to_string(infinities) + " infinite";
   const bool has_others = elements > nans + infinities;
-  return text + of + (has_others ? ", the others " + range : "");
+  const std::string where = index.empty() ? "" : ", first at " + ListToString(index);
+  return text + of + where + (has_others ? ", the others " + range : "");
 }
 
 }  // namespace lockstep

@@ -26,7 +26,9 @@ TEST_P(Finite, CountsNaNsAndInfinities) {
   EXPECT_EQ(counts.infinities, 2);
   EXPECT_EQ(counts.least, -2);
   EXPECT_EQ(counts.most, 1);
+  EXPECT_EQ(counts.first, 1);
   EXPECT_EQ(counts.ToString(), "2 NaN and 2 infinite of 6, the others -2.0 to 1.0");
+  EXPECT_EQ(counts.ToString({0, 1}), "2 NaN and 2 infinite of 6, first at [0, 1], the others -2.0 to 1.0");
 }
 
 TEST_P(Finite, ElementsAreTold) {

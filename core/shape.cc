@@ -39,6 +39,15 @@ std::vector<int64_t> Shape::Strides() const {
   return strides;
 }
 
+std::vector<int64_t> IndexOf(int64_t position, const Shape& shape) {
+  std::vector<int64_t> index;
+  for (const int64_t stride : position < 0 ? std::vector<int64_t>() : shape.Strides()) {
+    index.push_back(position / stride);
+    position %= stride;
+  }
+  return index;
+}
+
 std::string Shape::ToString() const {
   std::string text = "[";
   for (size_t i = 0; i < dims_.size(); ++i) text += (i ? "," : "") + std::to_string(dims_[i]);

@@ -64,6 +64,10 @@ bool IsAddressable(const TensorType& type);
 std::ostream& operator<<(std::ostream& out, const Shape& shape);
 std::ostream& operator<<(std::ostream& out, const TensorType& type);
 
+// Returns the index of the element at a position in row-major order; nothing for a scalar, or if `position` is
+// negative.
+std::vector<int64_t> IndexOf(int64_t position, const Shape& shape);
+
 // "[1, 2, 3]"
 std::string ListToString(const std::vector<int64_t>& list);
 

@@ -1,6 +1,7 @@
 #include "core/unroll_loops.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,8 @@
 
 namespace lockstep {
 namespace {
+
+constexpr std::string_view kIteration = ", iteration ";
 
 class Unrolling {
  public:
@@ -44,9 +47,20 @@ class Unrolling {
       if (k < form_.carried) map[input] = values_[k];
       else map[input] = form_.is_scanned(k) ? PartOf(node_.operand(k), input.shape(), at) : node_.operand(k);
     }
-    for (const Node& node : form_.body->nodes()) b_.Copy(node, map);
+    for (const Node& node : form_.body->nodes()) Copy(node, i, map);
     for (size_t k = 0; k < form_.num_results() && b_.status().ok(); ++k)
       Take(k, map.at(form_.body->results()[k].value), i);
+  }
+
+  void Copy(const Node& node, int64_t i, ValueMap& map) {
+    if (!b_.status().ok()) return;
+    NodeSpec spec = CopyOf(node, map);
+    const std::string outer = node_.source().substr(SplitIterations(node_.source()).first.size());
+    spec.source += outer + std::string(kIteration) + std::to_string(i) + " of " + std::to_string(form_.length);
+    const absl::StatusOr<Node*> copy = graph_.Insert(std::move(spec), &node_);
+    b_.Fail(copy.status());
+    for (size_t k = 0; copy.ok() && k < node.num_results(); ++k)
+      map[const_cast<Node&>(node).result(k)] = (*copy)->result(k);
   }
 
   void Take(size_t k, Value value, int64_t i) {
@@ -78,6 +92,12 @@ Node* FirstLoop(Graph& graph, int64_t most_nodes) {
 }
 
 }  // namespace
+
+std::pair<std::string, std::string> SplitIterations(const std::string& source) {
+  const size_t at = source.find(kIteration);
+  if (at == std::string::npos) return {source, ""};
+  return {source.substr(0, at), source.substr(at + 2)};
+}
 
 absl::Status UnrollLoops(Graph& graph, int64_t most_nodes) {
   while (Node* loop = FirstLoop(graph, most_nodes)) RETURN_IF_ERROR(Unrolling(graph, *loop).Run());

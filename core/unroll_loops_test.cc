@@ -2,6 +2,9 @@
 
 #include "core/unroll_loops.h"
 
+#include <string>
+#include <utility>
+
 #include "core/interpreter.h"
 #include "core/printer.h"
 #include "gtest/gtest.h"
@@ -34,17 +37,26 @@ TEST_P(Unrolled, MeansTheSame) {
   const auto expected = InterpretOneRank(*graph, inputs);
   ASSERT_TRUE(UnrollLoops(*graph, 100).ok());
   size_t cells = 0;
+  std::string iterations;
   for (const Node& node : graph->nodes()) {
     EXPECT_FALSE(node.Is("scan"));
-    cells += node.source() == "cell" ? 1 : 0;
+    cells += SplitIterations(node.source()).first == "cell" ? 1 : 0;
+    iterations += node.Is("exp") ? node.source() + "; " : "";
   }
   EXPECT_EQ(cells, 6u);
+  EXPECT_EQ(iterations, "out, iteration 0 of 3; out, iteration 1 of 3; out, iteration 2 of 3; ");
   const auto found = InterpretOneRank(*graph, inputs);
   ASSERT_TRUE(expected.ok() && found.ok()) << expected.status() << found.status();
   EXPECT_EQ(*found, *expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(, Unrolled, testing::Values("false", "true"));
+
+TEST(UnrolledLoops, IterationsAreSplitFromASource) {
+  EXPECT_EQ(SplitIterations("/log, iteration 1 of 2, iteration 0 of 8"),
+            std::pair(std::string("/log"), std::string("iteration 1 of 2, iteration 0 of 8")));
+  EXPECT_EQ(SplitIterations("/log, /exp"), std::pair(std::string("/log, /exp"), std::string()));
+}
 
 TEST(UnrolledLoops, ALargeLoopStays) {
   std::string text = kLoop;

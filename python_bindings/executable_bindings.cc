@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -143,6 +144,11 @@ Arguments ArgumentsOf(LoadedExecutable& self, const nb::args& args, const nb::kw
   return arguments;
 }
 
+std::string NameAndText(const nb::python_error& error) {
+  return nb::cast<std::string>(nb::str(error.type().attr("__name__"))) + ": " +
+         nb::cast<std::string>(nb::str(error.value()));
+}
+
 // Prepares a call on this rank. An error aborts the peers at once, because they wait for this rank.
 Arguments Prepare(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
   const auto tell = [&](const std::string& what) {
@@ -153,8 +159,7 @@ Arguments Prepare(LoadedExecutable& self, const nb::args& args, const nb::kwargs
     FollowSchedules(self);
     return ArgumentsOf(self, args, kwargs);
   } catch (nb::python_error& error) {
-    tell(nb::cast<std::string>(nb::str(error.type().attr("__name__"))) + ": " +
-         nb::cast<std::string>(nb::str(error.value())));
+    tell(NameAndText(error));
     throw;
   } catch (const std::exception& error) {
     tell(error.what());
@@ -251,6 +256,10 @@ nb::dict Describe(const NonFinite& found, int64_t step) {
   dict["layer"] = ToValidText(found.layer);
   dict["rank"] = found.rank;
   dict["value"] = Describe(found.value, found.counts);
+  dict["first"] = nb::tuple(nb::cast(found.first));
+  dict["iteration"] = ToValidText(found.iteration);
+  dict["infinite_since"] = ToValidText(found.infinite_since);
+  dict["has_no_effect"] = found.has_no_effect;
   nb::list operands;
   for (const NonFinite::Operand& operand : found.operands) operands.append(Describe(operand.name, operand.counts));
   dict["operands"] = operands;
@@ -260,15 +269,29 @@ nb::dict Describe(const NonFinite& found, int64_t step) {
   return dict;
 }
 
+// Inputs that do not fit on some rank are an error on all, and nothing else: the training can go on.
 nb::object FindNaN(LoadedExecutable& self, const nb::args& args, const nb::kwargs& kwargs) {
-  const Arguments arguments = Prepare(self, args, kwargs);
+  Arguments arguments;
+  std::exception_ptr error;
+  absl::Status prepared;
+  try {
+    FollowSchedules(self);
+    arguments = ArgumentsOf(self, args, kwargs);
+  } catch (nb::python_error& thrown) {
+    error = std::current_exception();
+    prepared = InvalidArgument() << NameAndText(thrown);
+  } catch (const std::exception& thrown) {
+    error = std::current_exception();
+    prepared = InvalidArgument() << thrown.what();
+  }
   absl::StatusOr<std::optional<NonFinite>> found;
   {
     ReleasedGil released;
     const ExclusiveUse use(self.communicator->in_use());
     if (!use.ok()) ThrowIfError(use.Error("find_nan: the communicator"));
-    found = FindNonFinite(self, arguments.inputs, *self.communicator);
+    found = FindNonFinite(self, arguments.inputs, *self.communicator, nullptr, prepared);
   }
+  if (error != nullptr) std::rethrow_exception(error);
   ThrowIfError(found.status());
   if (!*found) return nb::none();
   return Describe(**found, self.step);

@@ -62,7 +62,7 @@ TEST(NonFinite, TheCauseIsNamedAndNotAnInfinityThatHasNoEffect) {
     EXPECT_TRUE(found.has_value());
     if (!found) return absl::OkStatus();
     EXPECT_EQ(found->ToString(3),
-              "step 3, rank 1: log makes %l: 1 NaN of 6, the others 0.0 to 0.0, at /log\n  from %x: "
+              "step 3, rank 1: log makes %l: 1 NaN of 6, first at [1, 2], the others 0.0 to 0.0, at /log\n  from %x: "
               "-1.0 to 1.0");
     EXPECT_FALSE(found->only_optimized);
     return absl::OkStatus();
@@ -91,7 +91,7 @@ TEST(NonFinite, AnInfiniteWeightIsNamed) {
     ASSIGN_OR_RETURN(const auto found, FindNonFinite(loaded, InputsOf(Rows(1)), world));
     EXPECT_TRUE(found.has_value());
     if (!found) return absl::OkStatus();
-    EXPECT_EQ(found->ToString(0), "step 0, rank 0: state %w: 1 infinite of 3, the others 0.0 to 0.0");
+    EXPECT_EQ(found->ToString(0), "step 0, rank 0: state %w: 1 infinite of 3, first at [1], the others 0.0 to 0.0");
     return absl::OkStatus();
   });
 }

@@ -9,7 +9,8 @@ std::vector<StepOperand> Operands(const std::vector<int>& ids, const Program& pr
   std::vector<StepOperand> operands;
   for (int id : ids) {
     const Storage& storage = program.storage(id);
-    operands.push_back({storage.name, storage.layout, plan.slices[static_cast<size_t>(id)], storage.dtype});
+    const BufferSlice& slice = plan.slices[static_cast<size_t>(id)];
+    operands.push_back({storage.name, storage.layout, slice, storage.dtype, storage.shape});
   }
   return operands;
 }

@@ -24,6 +24,7 @@ struct Storage {
   std::string name;    // of the value, without the '%'
   std::string layout;  // empty: dense row-major
   DType dtype = DType::kF32;
+  Shape shape = {};  // of the value
   uint64_t bytes = 0;
   int index = -1;  // among the program's inputs, states, settings or constants
   // The storage whose bytes this one shares: for a reshape, or for the result of an in-place collective. A state that

@@ -34,6 +34,7 @@ Storage StorageFor(Value value) {
   Storage storage;
   storage.name = value.name();
   storage.dtype = value.dtype();
+  storage.shape = value.shape();
   storage.bytes = value.type().num_bytes();
   return storage;
 }

@@ -43,6 +43,7 @@ struct StepOperand {
   std::string layout;  // empty: dense row-major
   BufferSlice slice;
   DType dtype = DType::kF32;  // of its elements
+  Shape shape = {};           // on this rank; [] of memory that is no value of the program
 };
 
 // A connection from one rank along an axis of the mesh to another, if ranks run different parts of a program

@@ -160,6 +160,12 @@ void Executor::Spoil(const absl::Status& cause) {
   unassigned_ = updated_states_;
 }
 
+absl::Status Executor::CheckInputs(std::span<const NamedInput> inputs) {
+  const ExclusiveCall exclusive(*this);
+  RETURN_IF_ERROR(exclusive.status());
+  return FindInputs(inputs);
+}
+
 absl::Status Executor::CheckSpoilt() const {
   if (unassigned_.empty()) return absl::OkStatus();
   constexpr size_t kShown = 5;

@@ -154,6 +154,9 @@ class Executor {
   // Returns true if the run was started and no call has waited for its end. Any thread.
   bool IsUnderWay(int64_t call) const { return call > done_ && call <= calls_; }
 
+  // Returns OK, or the error that Run would return because inputs do not fit. Nothing else happens.
+  absl::Status CheckInputs(std::span<const NamedInput> inputs);
+
   // Returns OK, or the error of an earlier call that Run would return. Call it before saving states to a file. Like all
   // following functions except the counters, it waits for runs.
   absl::Status CheckUsable();

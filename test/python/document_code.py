@@ -271,7 +271,7 @@ if world.rank == 0:
     ),
     "docs/numerics.md": Page(
         ranks=2,
-        before={"find_nan": f"{MLP}exe = ls.compile(step, world=world)\ninputs = batch(2)\n"},
+        before={"check_numerics": MLP, "find_nan": 'exe.save("before")\ninputs = batch(2)\n'},
         check="assert found is None\n",
     ),
     "docs/verify.md": Page(ranks=2, before={"verify=": MLP}, check="assert exe(**batch(2))['loss'] > 0\n"),

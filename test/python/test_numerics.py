@@ -80,7 +80,8 @@ def test_the_op_the_layer_and_the_rank_are_named(n: int, optimize: bool) -> None
         assert (found.value.nans, found.value.infinities, found.value.elements) == (3, 0, 36 // n)
         assert len(found.operands) == 1 and found.operands[0].nans == 0 and found.operands[0].least < 0
         text = str(found)
-        assert f"step 1, rank {n - 1}: log makes %b: 3 NaN of {36 // n}" in text and "net:/log" in text
+        assert f"step 1, rank {n - 1}: log makes %b: 3 NaN of {36 // n}, first at [{ROWS // n - 1}, 0]" in text
+        assert found.first == (ROWS // n - 1, 0) and "at net:/log" in text
         assert "%a: -" in text
         assert np.isfinite(loss)
 
@@ -94,7 +95,7 @@ def test_an_input_is_named_if_the_nan_came_from_there(optimize: bool) -> None:
     for found in run_in_threads(2, body):
         assert (found.op, found.value.name, found.rank) == ("input", "x", 1), found
         assert (found.value.nans, found.value.elements) == (4, 24)
-        assert str(found) == "step 0, rank 1: input %x: 4 NaN of 24, the others 0.5 to 0.5"
+        assert str(found) == "step 0, rank 1: input %x: 4 NaN of 24, first at [5, 0], the others 0.5 to 0.5"
 
 
 @fused
@@ -192,6 +193,7 @@ def test_a_mask_is_intended_but_a_row_of_masks_is_not() -> None:
     found = ls.find_nan(exe, x=x, keep=keep)
     assert found is not None
     assert (found.layer, found.value.nans, found.operands[0].infinities) == ("/softmax", 3, 3), found
+    assert found.infinite_since.startswith("constant %") and found.first == (1, 0), found
 
 
 def test_a_mask_computed_from_constants_is_intended() -> None:
@@ -314,6 +316,8 @@ def test_the_gradient_that_a_loss_scale_found_is_named() -> None:
     found = ls.find_nan(exe, **inputs)
     assert found is not None and found.value.infinities > 0 and "gradient of" in found.layer, found
     assert all(each.infinities == each.nans == 0 for each in found.operands)
+    assert found.has_no_effect
+    assert str(found).endswith("which reaches no result and no state: the loss scale skips this step")
     before = exe.state["w"].tobytes()
     exe(**inputs)
     assert exe.state["w"].tobytes() == before and float(exe.state["loss_scale/scale"]) == 32768
@@ -335,6 +339,39 @@ def test_uneven_batches() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2])
+def test_rows_that_pad_an_input_are_not_counted(n: int) -> None:
+    """One row of 4 numbers, with one NaN, of as many as `share`, to which copies of the row are added."""
+
+    def body(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(training(uneven=True), world=world, threads=1))
+        x = np.full((1, 4), 0.5, np.float32)
+        x[0, 2] = np.nan if world.rank == n - 1 else 0.5
+        return ls.find_nan(exe, x=x, target=np.zeros((1, 2), np.float32))
+
+    for found in run_in_threads(n, body):
+        text = f"step 0, rank {n - 1}: input %x: 1 NaN of 4, first at [0, 2], the others 0.5 to 0.5"
+        assert str(found) == text and found.value.elements == 4
+
+
+@fused
+def test_an_infinite_input_that_makes_a_nan_is_named_beside_the_op(optimize: bool) -> None:
+    """Infinite inputs may be intended, but the difference of infinities in the product is NaN."""
+
+    def body(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(training(NET.replace("log", "abs")), world=world, threads=1, optimize=optimize))
+        exe.state["v"] = np.float32([[1, -1], [-1, 1], [1, 1]])
+        inputs = batch(world)
+        if world.rank == 1:
+            inputs["x"][5, 0] = np.inf
+        return ls.find_nan(exe, **inputs)
+
+    for found in run_in_threads(2, body):
+        since = "input %x on rank 1: 1 infinite of 24, first at [5, 0], the others 0.5 to 0.5"
+        assert (found.op, found.rank, found.infinite_since) == ("matmul", 1, since), found
+        assert f"\n  infinite since {since}" in str(found)
+
+
+@pytest.mark.parametrize("n", [1, 2])
 def test_a_micro_batch(n: int) -> None:
     def body(world: ls.Communicator) -> Any:
         exe = with_states(ls.compile(training(accumulate=2), world=world, threads=1))
@@ -343,6 +380,7 @@ def test_a_micro_batch(n: int) -> None:
     for none, found in run_in_threads(n, body):
         assert none is None
         assert (found.op, found.layer, found.rank) == ("log", "net:/log", n - 1), found
+        assert found.iteration == "iteration 1 of 2" and ", at net:/log, iteration 1 of 2\n" in str(found)
 
 
 def test_shards_of_the_optimizer_and_a_sum_over_ranks_that_overflows() -> None:
@@ -369,6 +407,32 @@ def test_an_error_leaves_the_states() -> None:
     assert np.isfinite(exe(**batch(ls.Communicator.single()))["loss"])
 
 
+@pytest.mark.parametrize("wrong", [(0, 1), (1,)], ids=["all ranks", "one rank"])
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ({"target": None}, "input target is missing"),
+        ({"y": np.zeros((6, 2), np.float32)}, "there is no input y"),
+        ({"target": np.zeros((6, 3), np.float32)}, "input target: expected"),
+        ({"target": "text"}, "input target"),
+    ],
+    ids=["missing", "unknown", "shape", "no array"],
+)
+def test_inputs_that_do_not_fit_are_harmless(wrong: tuple[int, ...], mistake: dict[str, Any], message: str) -> None:
+    def body(world: ls.Communicator) -> Any:
+        exe = with_states(ls.compile(training(), world=world, threads=1))
+        inputs = batch(world) | (mistake if world.rank in wrong else {})
+        with pytest.raises((ls.Error, TypeError)) as error:
+            ls.find_nan(exe, **{name: value for name, value in inputs.items() if value is not None})
+        assert ls.find_nan(exe, **batch(world, 0)) is not None
+        assert np.isfinite(exe(**batch(world))["loss"])
+        return str(error.value)
+
+    errors = run_in_threads(2, body)
+    assert all(message in error for error in errors), errors
+    assert ("rank 1" in errors[0]) == (0 not in wrong), errors
+
+
 def test_stages_are_an_error() -> None:
     def body(world: ls.Communicator) -> Any:
         model = ls.load_onnx(HERE.parent / "models/mlp.onnx", dims={"batch": 6})
@@ -393,7 +457,8 @@ def test_a_loss_that_is_nan_says_so_once(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.WARNING, "lockstep"):
         assert run_in_threads(2, body) == [None, None]
     told = [record.getMessage() for record in caplog.records if "loss" in record.getMessage()]
-    assert len(told) == 1 and "the loss of step 1 is nan" in told[0] and "find_nan" in told[0]
+    assert len(told) == 1 and "the loss of step 1 is nan" in told[0]
+    assert told[0].index("check_numerics=True") < told[0].index("find_nan")
 
 
 def test_a_started_call_says_so_when_it_is_read(caplog: pytest.LogCaptureFixture) -> None:
@@ -560,7 +625,9 @@ def test_a_state_that_is_infinite_before_and_after_is_no_error() -> None:
         exe(x=x)
     assert np.isinf(exe.state["m"]).sum() == 11
     x[4] = 100
-    with pytest.raises(ls.Error, match="exp makes %y: 1 infinite of 12, the others 0.0 to 2.71828, at net:/exp"):
+    with pytest.raises(
+        ls.Error, match=r"exp makes %y: 1 infinite of 12, first at \[4\], the others 0.0 to 2.71828, at net:/exp"
+    ):
         exe(x=x)
     assert exe.state["m"][4] == -np.inf
     found = ls.find_nan(exe, x=np.where(x == 100, np.nan, x))
@@ -587,14 +654,18 @@ def test_the_element_tells_which_operand_is_the_cause(op: str) -> None:
     assert found is not None and (found.op, found.layer) == (op, "/cause"), found
 
 
-def test_a_nan_that_reaches_only_a_state_is_an_error() -> None:
-    """The gradient of sqrt at 0 is infinite; the loss is finite."""
+def test_a_nan_that_reaches_only_a_state_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    """The gradient of sqrt at 0 is infinite; the loss is finite. Without check_numerics, nothing tells of it."""
     exe = with_states(ls.compile(training(NET.replace("log", "sqrt")), threads=1, check_numerics=True))
     before = states(exe)
     inputs = {"x": np.zeros((ROWS, 4), np.float32), "target": np.ones((ROWS, 2), np.float32)}
     with pytest.raises(ls.Error, match="check_numerics: step 0, rank 0: .*gradient of net:/sqrt"):
         exe(**inputs)
     assert states(exe) == before
+    exe = with_states(ls.compile(training(NET.replace("log", "sqrt")), threads=1))
+    with caplog.at_level(logging.WARNING, "lockstep"):
+        assert np.isfinite(exe(**inputs)["loss"]) and np.isnan(exe.state["w"]).any()
+    assert not caplog.records
 
 
 def test_steps_that_a_loss_scale_skips_are_no_errors() -> None:
@@ -610,6 +681,23 @@ def test_steps_that_a_loss_scale_skips_are_no_errors() -> None:
         scales.append(float(exe.state["loss_scale/scale"]))
         updated += exe.state["w"].tobytes() != before
     assert scales[0] < 65536 and updated > 0, (scales, updated)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_loss_that_is_nan_is_an_error_although_a_loss_scale_skips_the_step(n: int) -> None:
+    """No scale makes the logarithm of a negative number finite."""
+
+    def body(world: ls.Communicator) -> str:
+        exe = with_states(ls.compile(training(precision="f16"), world=world, threads=1, check_numerics=True))
+        before = states(exe)
+        with pytest.raises(ls.Error) as error:
+            exe(**batch(world, ROWS - 1))
+        assert states(exe) == before
+        assert np.isfinite(exe(**batch(world))["loss"])
+        return str(error.value)
+
+    for error in run_in_threads(n, body):
+        assert f"check_numerics: step 0, rank {n - 1}: log makes %" in error and "at net:/log" in error, error
 
 
 def test_running_statistics_of_a_step_that_a_loss_scale_skips() -> None:

@@ -129,8 +129,8 @@ def compile(graph: Graph, backend: str = 'cpu', world: Communicator | None = Non
       check_numerics: True makes a step an error on all ranks if a result or the next value of a state has a NaN, or
         an infinity that an op made from finite numbers. The error names this op with its layer, rank and step
         (docs/numerics.md), and the states are those before the step. Each step then copies the states that it
-        updates, and reads them and its results. A step that a loss scale skips is no error. Excludes parameter
-        servers and an axis "stage".
+        updates, and reads them and its results. A step that a loss scale skips is no error, unless its loss is NaN.
+        Excludes parameter servers and an axis "stage".
       verify_hardware: Every `verify_hardware` steps, the next rank computes each rank's part of the step again, with
         a program and memory of its own. If a bit differs, it is an error on all ranks that names the host that
         computed wrongly, and the states are those before the step (docs/numerics.md). With 512, it takes about 0.3 %
