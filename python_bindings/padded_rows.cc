@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "core/finite.h"
 #include "core/placement.h"
 #include "core/status.h"
 #include "passes/training/uneven.h"
@@ -30,14 +31,16 @@ absl::Status NotTheSame(const std::string& first, double of_first, const std::st
   return error << ", expected a whole number, the same for all inputs";
 }
 
-// Keeps the first row of a batch, which is `of_a_row` entries of dimension 0, unless there is one already.
+// Keeps the first row of a batch, which is `of_a_row` entries of dimension 0, unless there is one already or it has
+// NaN.
 void Keep(const ConstTensorRef& batch, int64_t of_a_row, Tensor& row) {
   std::vector<int64_t> extents = batch.type.shape.dims();
   extents[0] = of_a_row;
   const TensorType type{batch.type.dtype, Shape(std::move(extents))};
-  if (row.type() == type) return;
+  const size_t size = type.num_bytes();
+  if (row.type() == type || CountElements(type.dtype, static_cast<const std::byte*>(batch.data), size).nans > 0) return;
   row = Tensor(type);
-  if (type.num_bytes() > 0) std::memcpy(row.mutable_bytes(), batch.data, type.num_bytes());
+  if (size > 0) std::memcpy(row.mutable_bytes(), batch.data, size);
 }
 
 // Fills the batch with copies of the row from the byte `begin` on.

@@ -14,7 +14,7 @@
 
 namespace lockstep::python {
 
-// The first row that this rank had of each batch, by input name.
+// The first row without NaN of those that began a batch of this rank, by input name.
 using FirstRows = std::map<std::string, Tensor>;
 
 // Returns the inputs that ranks along the axis "data" share by rows. Requires the graph before any pass, because a
@@ -26,9 +26,9 @@ std::set<std::string> BatchesOf(const Graph& graph);
 // Returns an error if batches have different numbers of rows, or if no input of the program is known to be a batch. The
 // executor detects other errors in inputs.
 //
-// Padding consists of copies of the first row that the rank had in this or an earlier call, or of zeros if it never had
-// one. Padding does not count if its results are finite. A row of the batch has finite results if the model has, but
-// zeros may not: their logarithm is infinite.
+// Padding consists of copies of the row of this input that the rank keeps: the first row of this or an earlier call, as
+// long as it has no NaN; or of zeros if there is none. Padding does not count if its results are finite. A row of the
+// batch has finite results if the model has, but zeros may not: their logarithm is infinite.
 absl::Status PadRows(const Executable& program, const std::set<std::string>& batches, FirstRows& first_rows,
                      std::vector<NamedInput>& inputs, std::vector<Tensor>& padded);
 

@@ -322,6 +322,26 @@ def test_what_pads_are_rows_that_a_rank_had() -> None:
         assert_same(([], found), ([], expected))
 
 
+def test_a_row_with_nan_never_pads() -> None:
+    """A batch that check_numerics refused leaves no NaN in the padding of later batches."""
+    random = np.random.Generator(np.random.PCG64(9))
+    x, label = random.uniform(0.5, 2, (8, 4)).astype(np.float32), random.integers(0, 5, 8)
+    step = lambda batch, uneven: ls.train_step(
+        ls.parse(LOGARITHMS.format(batch=batch)), ls.loss.softmax_cross_entropy(), ls.optim.SGD(0.1), uneven=uneven
+    )
+    exe, plain = ls.compile(step(8, True), threads=1, check_numerics=True), ls.compile(step(3, False), threads=1)
+    for each in (exe, plain):
+        each.state["w"] = np.ones((4, 5), np.float32)
+    bad = x.copy()
+    bad[0, 1] = np.nan
+    with pytest.raises(ls.Error, match="NaN"):
+        exe(x=bad, label=label)
+    exe(x=x, label=label)
+    exe.state["w"] = np.ones((4, 5), np.float32)
+    loss = exe(x=x[:3], label=label[:3])["loss"]
+    assert_same(([plain(x=x[:3], label=label[:3])["loss"]], dict(plain.state)), ([loss], dict(exe.state)))
+
+
 # --- Losses ----------------------------------------------------------------------------------------------------------
 
 WORDS = """

@@ -122,7 +122,7 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: ls.split(0, "model") & wrong, []),
     (lambda wrong: ls.replicated() & wrong, []),
     (lambda wrong: ls.verify(wrong), []),
-    (lambda wrong: ls.verify(mlp(), wrong), []),
+    (lambda wrong: ls.verify(mlp(), wrong), [None]),
     (lambda wrong: ls.verify(mlp(), 1, backend=wrong), []),
     (lambda wrong: ls.verify_hlo(wrong, "after.txt"), []),
     (lambda wrong: ls.plan(wrong, {"model": 2}), []),
