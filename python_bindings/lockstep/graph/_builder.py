@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from .._base.errors import Error
 from .._lockstep import Graph
 from ._values import Value, as_array, constant, dtype_named, extents, insert
 
-Initializer = Callable[[tuple[int, ...], np.random.Generator], np.ndarray]  # of shape and numbers
+Initializer: TypeAlias = "Callable[[tuple[int, ...], np.random.Generator], np.ndarray]"  # of shape and numbers
 
 
 class Node:
