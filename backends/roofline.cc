@@ -32,7 +32,7 @@ std::string LayerOf(std::string_view source, int depth) {
   if (source.starts_with('%')) return "gradients";  // of a node without a source
   if (source.starts_with("optimizer")) return "optimizer";
   const bool is_of_torch = Skip("torch:", source);
-  if (!is_of_torch) Skip("onnx:", source);
+  if (!is_of_torch && !Skip("onnx:", source)) Skip("python:", source);
   Skip("/", source);
   if (const size_t of_operator = source.rfind('/'); of_operator != std::string_view::npos)
     source = source.substr(0, of_operator);

@@ -66,7 +66,8 @@ TEST(RooflineOf, SumsAreByKindAndByLayer) {
     %3 = matmul %2, %b : f32[8,8] @"onnx:/head/out/MatMul"
     %4 = matmul %3, %b : f32[8,8] @"onnx:MatMul_7"
     %5 = tanh %4 : f32[8,8] @"optimizer of head"
-    %y = matmul %5, %b : f32[8,8]
+    %6 = matmul %5, %b : f32[8,8] @"gradient of python:conv1/model.py:17"
+    %y = matmul %6, %b : f32[8,8]
     return %y
   })",
                                             "h200");
@@ -77,15 +78,15 @@ TEST(RooflineOf, SumsAreByKindAndByLayer) {
   };
   const Roofline roofline = RooflineOf(executable, kRound);
   EXPECT_THAT(sums(roofline.kinds),
-              testing::ElementsAre(testing::Pair("cublaslt.matmul", 5), testing::Pair("ptx.tanh", 1)));
+              testing::ElementsAre(testing::Pair("cublaslt.matmul", 6), testing::Pair("ptx.tanh", 1)));
   EXPECT_THAT(sums(roofline.layers),
               testing::UnorderedElementsAre(testing::Pair("blocks.3", 2), testing::Pair("head/out", 1),
                                             testing::Pair("MatMul_7", 1), testing::Pair("optimizer", 1),
-                                            testing::Pair("other", 1)));
+                                            testing::Pair("conv1", 1), testing::Pair("other", 1)));
   EXPECT_THAT(sums(RooflineOf(executable, kRound, /*depth=*/1).layers), testing::Contains(testing::Pair("blocks", 2)));
-  EXPECT_EQ(roofline.all.steps, 6);
-  // Six steps, each bound by its bytes: three matrices, and two of the tanh.
-  EXPECT_DOUBLE_EQ(roofline.all.bytes, 5 * 3 * 256 + 2 * 256);
+  EXPECT_EQ(roofline.all.steps, 7);
+  // Seven steps, each bound by its bytes: three matrices, and two of the tanh.
+  EXPECT_DOUBLE_EQ(roofline.all.bytes, 6 * 3 * 256 + 2 * 256);
   const std::string text = roofline.ToString(/*with_steps=*/true);
   EXPECT_THAT(text, HasSubstr("(a test)"));
   EXPECT_THAT(text, HasSubstr("at onnx:/head/out/MatMul"));

@@ -15,28 +15,35 @@ DEVIATION = 0.02  # of initial weights, as in GPT-2
 
 
 def linear(x: Value, name: str, outputs: int, deviation: float = DEVIATION) -> Value:
-    weight = x.graph.state(f"{name}.weight", (outputs, x.shape[-1]), init=ls.graph.init.normal(deviation))
-    return nn.linear(x, weight, x.graph.state(f"{name}.bias", (outputs,)))
+    with x.graph.scope(name):
+        weight = x.graph.state("weight", (outputs, x.shape[-1]), init=ls.graph.init.normal(deviation))
+        return nn.linear(x, weight, x.graph.state("bias", (outputs,)))
 
 
 def layer_norm(x: Value, name: str) -> Value:
-    weight = x.graph.state(f"{name}.weight", (x.shape[-1],), init=1.0)
-    return nn.layer_norm(x, weight, x.graph.state(f"{name}.bias", (x.shape[-1],)))
+    with x.graph.scope(name):
+        weight = x.graph.state("weight", (x.shape[-1],), init=1.0)
+        return nn.layer_norm(x, weight, x.graph.state("bias", (x.shape[-1],)))
 
 
-def attention(x: Value, name: str, heads: int, deviation: float) -> Value:
+def attention(x: Value, heads: int, deviation: float) -> Value:
     batch, length, width = x.shape
-    qkv = linear(x, f"{name}.qkv", 3 * width).reshape(batch, length, 3, heads, width // heads)
-    q, k, v = qkv.transpose(2, 0, 3, 1, 4)
-    y = nn.attention(q, k, v, causal=True)
-    return linear(y.transpose(0, 2, 1, 3).reshape(batch, length, width), f"{name}.out", width, deviation)
+    with x.graph.scope("attention"):
+        qkv = linear(x, "qkv", 3 * width).reshape(batch, length, 3, heads, width // heads)
+        q, k, v = qkv.transpose(2, 0, 3, 1, 4)
+        y = nn.attention(q, k, v, causal=True)
+        return linear(y.transpose(0, 2, 1, 3).reshape(batch, length, width), "out", width, deviation)
 
 
-def block(x: Value, name: str, heads: int, dropout: float, deviation: float) -> Value:
-    y = attention(layer_norm(x, f"{name}.norm1"), f"{name}.attention", heads, deviation)
-    x = x + nn.dropout(y, dropout)
-    y = nn.gelu(linear(layer_norm(x, f"{name}.norm2"), f"{name}.mlp.up", 4 * x.shape[-1]), approximate=True)
-    return x + nn.dropout(linear(y, f"{name}.mlp.down", x.shape[-1], deviation), dropout)
+def mlp(x: Value, deviation: float) -> Value:
+    with x.graph.scope("mlp"):
+        hidden = nn.gelu(linear(x, "up", 4 * x.shape[-1]), approximate=True)
+        return linear(hidden, "down", x.shape[-1], deviation)
+
+
+def block(x: Value, heads: int, dropout: float, deviation: float) -> Value:
+    x = x + nn.dropout(attention(layer_norm(x, "norm1"), heads, deviation), dropout)
+    return x + nn.dropout(mlp(layer_norm(x, "norm2"), deviation), dropout)
 
 
 def gpt(
@@ -55,7 +62,8 @@ def gpt(
     positions = g.state("positions.weight", (length, width), init=ls.graph.init.normal(DEVIATION))
     x = nn.dropout(nn.embedding(tokens, embedding) + positions, dropout)
     for i in range(layers):
-        x = block(x, f"blocks.{i}", heads, dropout, DEVIATION / math.sqrt(2 * layers))
+        with g.scope(f"blocks/{i}"):
+            x = block(x, heads, dropout, DEVIATION / math.sqrt(2 * layers))
     logits = layer_norm(x, "norm") @ embedding.T
     g.result("logits", logits.transpose(0, 2, 1))
     return g.finish()

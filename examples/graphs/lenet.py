@@ -13,14 +13,16 @@ from lockstep.graph import Value, nn
 
 def conv(x: Value, name: str, channels: int, kernel: int) -> Value:
     g, init = x.graph, ls.graph.init.kaiming_uniform(math.sqrt(5))
-    weight = g.state(f"{name}.weight", (channels, x.shape[1], kernel, kernel), init=init)
-    return nn.conv(x, weight, g.state(f"{name}.bias", (channels,)))
+    with g.scope(name):
+        weight = g.state("weight", (channels, x.shape[1], kernel, kernel), init=init)
+        return nn.conv(x, weight, g.state("bias", (channels,)))
 
 
 def linear(x: Value, name: str, outputs: int) -> Value:
     g, init = x.graph, ls.graph.init.kaiming_uniform(math.sqrt(5))
-    weight = g.state(f"{name}.weight", (outputs, x.shape[1]), init=init)
-    return nn.linear(x, weight, g.state(f"{name}.bias", (outputs,)))
+    with g.scope(name):
+        weight = g.state("weight", (outputs, x.shape[1]), init=init)
+        return nn.linear(x, weight, g.state("bias", (outputs,)))
 
 
 def lenet(batch: int, seed: int = 0) -> ls.Graph:

@@ -322,8 +322,9 @@ class Graph:
         """
         A line for each input, state, setting and result of the graph, with counts, and a table of its layers.
 
-        A layer is the nodes whose sources have the same module of the model: /block/conv of /block/conv/Conv; in
-        files of PyTorch's exporter, encoder.0.linear1 of torch:encoder.0.linear1/node_MatMul_91, or relu_3() of a
+        A layer is the nodes whose sources have the same module of the model: block/conv of onnx:/block/conv/Conv,
+        and of python:block/conv/model.py:12, of a scope of lockstep.graph; without a scope, model.py:12. In files
+        of PyTorch's exporter, encoder.0.linear1 of torch:encoder.0.linear1/node_MatMul_91, or relu_3() of a
         function outside the model's modules. For each layer, the table shows the type of the last result, the
         parameters that it uses first, the operations in the forward computation and for gradients, and the bytes
         of all results of its nodes, which are not the memory that a compiled program needs. An addition, a

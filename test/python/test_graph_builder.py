@@ -7,6 +7,7 @@ import inspect
 import math
 import operator
 import pickle
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -469,6 +470,78 @@ def test_later_errors_name_the_line() -> None:
     g.result("logits", logits)
     with raises(f"at python:test_graph_builder.py:{here}"):
         ls.train_step(g.finish(), ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(0.1))
+
+
+def dense(x: Value, name: str, outputs: int) -> Value:
+    with x.graph.scope(name):
+        return x @ x.graph.state("weight", (x.shape[-1], outputs), init=1.0) + 1
+
+
+def scoped() -> Builder:
+    """An MLP in scopes, with a product that is in none."""
+    g = Builder("scoped")
+    x = g.input("x", "f32", (8, 6), split=0)
+    for i in range(2):
+        with g.scope(f"blocks/{i}"):
+            x = dense(ls.graph.tanh(dense(x, "up", 5)), "down", 6)
+    g.result("logits", x @ x.T)
+    return g
+
+
+def test_a_scope_is_a_layer() -> None:
+    inner = [f"blocks/{i}{part}" for i in range(2) for part in ("/up", "", "/down")]
+    g = scoped()
+    file = r"test_graph_builder\.py:\d+"
+    sources = [re.sub(file, "line", node.source) for node in g.nodes()]
+    assert list(dict.fromkeys(sources)) == [*(f"python:{name}/line" for name in inner), "python:line"]
+    model = g.finish()
+    assert [each.name for each in model.states] == [
+        f"{name.replace('/', '.')}.weight" for name in inner if name[-1] in "pn"
+    ]
+    names = [line.split()[0] for line in model.summary().partition("layers (")[2].splitlines()[2:-1]]
+    assert names[:-1] == inner and re.fullmatch(file, names[-1])
+    parts = [line.split()[0] for line in model.summary(depth=1).partition("layers (")[2].splitlines()[2:-1]]
+    assert parts[0] == "blocks" and len(parts) == 2
+    step = ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), ls.optim.SGD(0.1))
+    rows = {line.split()[0]: line.split() for line in step.summary().splitlines() if line.startswith("  blocks/")}
+    assert list(rows) == inner
+    product = 2 * 8 * 6 * 5
+    assert rows["blocks/1/up"][1:5] == ["f32[8,5]", "30", str(product + 8 * 5), str(2 * product)]
+
+
+def test_names_in_a_scope() -> None:
+    g = Builder("names")
+    with g.scope("bn"), pytest.raises(KeyError), g.scope("inner"):
+        raise KeyError  # the scope ends all the same
+    with g.scope("bn"):
+        x = g.input("x", "f32", (3,))
+        mean = g.state("mean", (3,), init=ls.graph.init.normal())
+        other = Builder("other").input("x", "f32", (2,))
+        assert "bn" not in ls.graph.exp(other).graph.nodes()[0].source  # a scope is one builder's
+        g.next_state("mean", mean + x * g.setting("rate", 0.5).to("f32"))
+        g.result("mean", mean)
+        with raises(f"at python:bn/test_graph_builder.py:{line() + 1}; operands: %x: f32[3]"):
+            ls.graph.softmax(x, dim=4)
+        with raises("an input of graph @names has no name"):
+            g.state("")
+    outside = g.state("mean", init=np.ones(3, np.float32))
+    assert outside.name == "mean" and mean.name == "bn.mean"
+    graph = g.finish()
+    assert [each.name for each in graph.inputs if each not in graph.states] == ["x"]
+    plain = Builder("plain")
+    plain.state("bn.mean", (3,), init=ls.graph.init.normal())
+    np.testing.assert_array_equal(graph.initial_value("bn.mean"), plain.finish().initial_value("bn.mean"))
+    exe = ls.compile(graph)
+    exe(x=np.float32([2, 4, 6]))
+    np.testing.assert_allclose(exe.state["bn.mean"], graph.initial_value("bn.mean") + [1, 2, 3], rtol=1e-6)
+    with raises("scope: the graph @names is finished"), g.scope("late"):
+        pass
+
+
+@pytest.mark.parametrize("name", ["", "/fc", "fc/", "a//b"])
+def test_the_name_of_a_scope(name: str) -> None:
+    with raises(f"scope: the name is {name!r}, expected one or several"), Builder("g").scope(name):
+        pass
 
 
 def both() -> tuple[Value, Value]:

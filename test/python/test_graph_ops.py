@@ -7,6 +7,8 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -217,3 +219,18 @@ def test_signatures_and_documentation() -> None:
         doc = "".join(function.__doc__.split())
         assert "".join(definition["doc"].split()) in doc
         assert all("".join(f"({key}){text}".split()) in doc for key, text in definition["constraints"]), name
+
+
+def test_functions_are_made_at_their_first_use() -> None:
+    lines = [
+        "import pickle, sys, lockstep",
+        "from lockstep.graph import _ops",
+        "print('relu' in vars(lockstep.graph), 'relu' in vars(_ops), 'relu' in dir(lockstep.graph))",
+        "print('numpy.random' in sys.modules)",
+        "relu = lockstep.graph.relu",
+        "print(relu is lockstep.graph.relu, pickle.loads(pickle.dumps(relu)) is relu, 'exp' in vars(_ops))",
+        "from lockstep.graph import *",
+        "print(exp is lockstep.graph.exp, hasattr(_ops, 'zebra'))",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [*("False", "False", "True"), "False", *("True", "True", "False"), "True", "False"]

@@ -161,6 +161,7 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: value().graph.value(wrong), []),
     (lambda wrong: value().graph.nodes(wrong), [None, "text"]),
     (lambda wrong: value().graph.before(wrong).__enter__(), []),
+    (lambda wrong: value().graph.scope(wrong).__enter__(), ["text"]),
     (lambda wrong: (x := value()).graph.replace(x, wrong), []),
     (lambda wrong: (x := value()).graph.result(wrong, x), ["text"]),
     (lambda wrong: (x := value()).graph.next_state(wrong, x), []),

@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
 from typing import Any
 
 # Options of PyTorch, Keras and MXNet, in the form of `plain`, with the names that they may have here.
@@ -86,15 +87,20 @@ def nearest(name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> st
     return parts[0] if len(parts) == 1 else None
 
 
-def guard(module: dict[str, Any], elsewhere: Mapping[str, str] | None = None) -> None:
+def guard(module: dict[str, Any], elsewhere: Mapping[str, str] | None = None, later: ModuleType | None = None) -> None:
     """Completes a module, given as its globals(), whose public names are its `__all__`.
 
     An unknown name in the module, or an unknown option of one of its functions, classes or methods, is then an error
     that suggests a name. dir() lists the public names only.
+
+    Args:
+      later: a module whose public names this one has too, each from its first use on.
     """
     path, names = module["__name__"], module["__all__"]
 
     def missing(name: str) -> Any:
+        if later is not None and name in later.__all__:
+            return module.setdefault(name, _guarded(getattr(later, name), name, path))
         if name.startswith("_"):  # Python itself asks for such names
             raise AttributeError(f"module {path!r} has no attribute {name!r}")
         if module.get("__path__") and importlib.util.find_spec(f"{path}.{name}"):
@@ -104,15 +110,22 @@ def guard(module: dict[str, Any], elsewhere: Mapping[str, str] | None = None) ->
     module["__getattr__"] = missing
     module["__dir__"] = lambda: sorted(names)
     for name in names:
-        value = module[name]
-        if inspect.isfunction(value):
-            module[name] = _with_hints(value, name)
-            module[name].__module__ = path  # pickle finds the wrapper here, not the wrapped function
-        elif inspect.isclass(value) and value.__module__.startswith("lockstep."):
-            for method, function in list(vars(value).items()):
-                if inspect.isfunction(function) and (method == "__init__" or not method.startswith("_")):
-                    called = name if method == "__init__" else f"{name}.{method}"
-                    setattr(value, method, _with_hints(function, called))
+        if later is None or name not in later.__all__:
+            module[name] = _guarded(module[name], name, path)
+
+
+def _guarded(value: Any, name: str, path: str) -> Any:
+    """Returns the function with hints, or the class with hints in its methods. Other values stay as they are."""
+    if inspect.isfunction(value):
+        guarded = _with_hints(value, name)
+        guarded.__module__ = path  # pickle finds the wrapper here, not the wrapped function
+        return guarded
+    if inspect.isclass(value) and value.__module__.startswith("lockstep."):
+        for method, function in list(vars(value).items()):
+            if inspect.isfunction(function) and (method == "__init__" or not method.startswith("_")):
+                called = name if method == "__init__" else f"{name}.{method}"
+                setattr(value, method, _with_hints(function, called))
+    return value
 
 
 def check_options(called: str, given: Iterable[str], options: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 OPTIMIZER = "optimizer"
 _MOST_DRAWN = 100  # layers of a graph that a notebook shows as a drawing
-_PREFIXES = ("onnx:", "torch:", "/")
+_PREFIXES = ("onnx:", "torch:", "python:", "/")
 _STEP = re.compile(r"^\s*\[ *\d+\] (\w+)[. ]", re.MULTILINE)
 
 

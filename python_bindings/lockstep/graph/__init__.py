@@ -13,11 +13,15 @@ gradients as values. An error is raised by the line that is wrong. Each node has
 later messages name. docs/graphs_in_python.md describes the rules.
 """
 
+from typing import TYPE_CHECKING
+
 from .._base import copies, names
 from . import _ops, init, nn
 from ._builder import Builder, Node
-from ._ops import *
 from ._values import Value
+
+if TYPE_CHECKING:
+    from ._ops import *
 
 __all__ = ["Builder", "Node", "Value", "init", "nn"]
 __all__ += _ops.__all__
@@ -25,4 +29,4 @@ __all__ += _ops.__all__
 copies.refuse(Builder, "lockstep.graph.Builder", "finish() returns a lockstep.Graph, which can be copied and saved")
 copies.refuse(Node, "lockstep.graph.Node", "it belongs to one graph")
 copies.refuse(Value, "lockstep.graph.Value", "it belongs to one graph")
-names.guard(globals(), {"where": "select", "maximum": "max", "minimum": "min", "logicalnot": "not_"})
+names.guard(globals(), {"where": "select", "maximum": "max", "minimum": "min", "logicalnot": "not_"}, later=_ops)

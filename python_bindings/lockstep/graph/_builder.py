@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from .._base.errors import Error
 from .._lockstep import Graph
 from ._values import Value, as_array, constant, dtype_named, extents, insert
 
-Initializer = Callable[[tuple[int, ...], np.random.Generator], np.ndarray]  # of shape and numbers
+Initializer: TypeAlias = "Callable[[tuple[int, ...], np.random.Generator], np.ndarray]"  # of shape and numbers
 
 
 class Node:
@@ -24,7 +24,7 @@ class Node:
 
     op: str
     results: tuple[Value, ...]
-    source: str  # the origin in the model, such as "onnx:/fc1/MatMul" or "python:model.py:12"; may be empty
+    source: str  # the origin in the model, such as "onnx:/fc1/MatMul" or "python:fc1/model.py:12"; may be empty
 
     def __init__(self, op: str, results: tuple[Value, ...], attributes: dict[str, Any], source: str) -> None:
         self.op, self.results, self.source, self._attributes = op, results, source, attributes
@@ -78,6 +78,7 @@ class Builder:
         self._native = _lockstep._GraphBuilder(self.name, list(axes.items()))
         self._schedules: dict[str, Any] = {}
         self._place: int | None = None  # the value before whose node ops are inserted
+        self._scope = ""  # "blocks/0/"
 
     @classmethod
     def of(cls, graph: Graph) -> Builder:
@@ -95,7 +96,7 @@ class Builder:
         """
         builder = cls.__new__(cls)
         builder._native = _lockstep._GraphBuilder(checks.graph("the graph", graph))
-        builder.name, builder._seed, builder._place = graph.name, 0, None
+        builder.name, builder._seed, builder._place, builder._scope = graph.name, 0, None, ""
         builder._schedules = getattr(graph, "_schedules", {})
         return builder
 
@@ -133,6 +134,7 @@ class Builder:
         """Adds a state, which lives as long as the executable: a weight, or a statistic.
 
         Args:
+          name: in a scope, below that: `weight` in the scope `conv1` is the state `conv1.weight`.
           shape, dtype: by default those of the array `init`; otherwise a scalar and f32.
           init: the initial value: an array, a number for all elements, or a function of the shape and a
             numpy.random.Generator, such as those of `lockstep.graph.init`. None: zeros.
@@ -141,7 +143,7 @@ class Builder:
             as of batch_norm_inference, are found by their op, which needs the state itself: leave True.
         """
         self._check_open("state")
-        name, trained = checks.text("the name of a state", name), checks.flag("trained", trained)
+        name, trained = self._state_name(name), checks.flag("trained", trained)
         array = None if init is None or callable(init) else as_array(f"the initial value of state {name}", init)
         own = array is not None and (array.ndim > 0 or isinstance(init, np.ndarray))
         if array is not None and own:
@@ -176,8 +178,8 @@ class Builder:
         self._native.result(name, self._own(f"result {name}", value))
 
     def next_state(self, name: str, value: Value) -> None:
-        """The state has this value, of its type, after a call."""
-        self._native.next_state(checks.text("the name of a state", name), self._own(f"next_state {name}", value))
+        """The state has this value, of its type, after a call. In a scope, the name is below that, as for `state`."""
+        self._native.next_state(self._state_name(name), self._own(f"next_state {name}", value))
 
     def value(self, name: str) -> Value:
         """The value of that name in the text of the graph: an input, a state, or a result of a node."""
@@ -193,6 +195,27 @@ class Builder:
             for each, results, attributes, source in self._native.nodes()
             if wanted in (None, each)
         ]
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """What is added in the `with` block belongs to the layer of that name, below the layers of outer blocks.
+
+        Summaries and reports have a row for each layer, as for those of an imported model, and the names of states begin
+        with it. Inputs, settings and results keep their names.
+
+        Example:
+          >>> with g.scope("blocks"), g.scope("0"):
+          ...     weight = g.state("weight", (4, 4))  # blocks.0.weight
+          ...     y = x @ weight  # of the layer blocks/0
+        """
+        self._check_open("scope")
+        if "" in checks.text("the name of a scope", name).split("/"):
+            raise Error(f"scope: the name is {name!r}, expected one or several, such as 'blocks/0'")
+        outer, self._scope = self._scope, f"{self._scope}{name}/"
+        try:
+            yield
+        finally:
+            self._scope = outer
 
     @contextmanager
     def before(self, node: Node) -> Iterator[None]:
@@ -224,6 +247,10 @@ class Builder:
         if self._schedules:
             graph._schedules = self._schedules
         return graph
+
+    def _state_name(self, name: str) -> str:
+        own = checks.text("the name of a state", name)
+        return own and self._scope.replace("/", ".") + own
 
     def _own(self, what: str, value: Any) -> int:
         self._check_open(what)

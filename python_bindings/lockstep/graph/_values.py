@@ -47,12 +47,12 @@ def extents(what: str, value: Any, low: int | None = None) -> list[int]:
     return [checks.integer(f"{what}: an extent", each, low) for each in value]
 
 
-def source() -> str:
-    """The line outside of this package that is running, such as "python:model.py:12"."""
+def source(graph: Builder) -> str:
+    """The line outside of this package that is running, after the graph's scope: "python:conv1/model.py:12"."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
-    return f"python:{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return f"python:{graph._scope}{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 class Value:
@@ -346,7 +346,7 @@ def insert(
     places = {name: len(values) + i for i, name in enumerate(refs or {})}
     values += extra
     try:
-        indices = graph._native.op(op, [value._index for value in values], attributes, places, source())
+        indices = graph._native.op(op, [value._index for value in values], attributes, places, source(graph))
     except Error as error:
         advice = ""
         if "the mesh {} has no axis" in str(error):
@@ -403,7 +403,7 @@ def as_array(what: str, value: Any, expected: str = "a number or an array") -> n
 
 def constant(graph: Builder, array: np.ndarray, dtype: str | None = None) -> Value:
     """A constant in the dtype, which must represent the numbers exactly if it is not a float."""
-    return Value(graph, graph._native.constant(array, dtype or "", source()))
+    return Value(graph, graph._native.constant(array, dtype or "", source(graph)))
 
 
 def _common_shape(op: str, values: Sequence[Value], without: int = 0) -> tuple[int, ...]:
@@ -411,7 +411,8 @@ def _common_shape(op: str, values: Sequence[Value], without: int = 0) -> tuple[i
     try:
         return np.broadcast_shapes(*(value.shape[: value.ndim - without] for value in values))
     except ValueError:
-        raise Error(f"{op}: the shapes cannot be broadcast to one, at {source()}{_with_types(values)}") from None
+        place = source(values[0].graph)
+        raise Error(f"{op}: the shapes cannot be broadcast to one, at {place}{_with_types(values)}") from None
 
 
 def _broadcast(op: str, x: Value, shape: tuple[int, ...]) -> Value:
