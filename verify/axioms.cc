@@ -5,9 +5,17 @@
 namespace lockstep::verify {
 namespace {
 
+// The constant 0, perhaps broadcast.
+bool IsZero(Value value) {
+  while (value.node->Is("broadcast")) value = value.node->operand(0);
+  if (!value.node->Is("constant")) return false;
+  const Tensor& tensor = value.node->attr<Tensor>("value");
+  return tensor.shape().num_elements() > 0 && tensor.AllElementsEqual() && tensor.At(0) == 0;
+}
+
 // max(E[x^2] - E[x]^2, 0) is E[x^2] - E[x]^2: a variance (passes/optimize/one_pass_statistics.h).
 bool IsClampOfVariance(const Node& node) {
-  if (!node.Is("max") || !node.operand(0).node->Is("sub")) return false;
+  if (!node.Is("max") || !node.operand(0).node->Is("sub") || !IsZero(node.operand(1))) return false;
   const Node& square = *node.operand(0).node->operand(1).node;
   return square.Is("mul") && square.operand(0) == square.operand(1);
 }

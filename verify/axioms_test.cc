@@ -67,8 +67,10 @@ TEST(Axioms, AreReliedOnAndReported) {
 // A pattern that differs a little is no law.
 TEST(Axioms, HoldForTheirPatternsAlone) {
   const auto is_its_operand = [](const std::string& nodes) {
-    const auto graph =
-        ParseGraph("graph @f(%s: f32[], %m: f32[], %zero: f32[]) -> (y: f32[]) {\n" + nodes + "  return %y\n}\n");
+    const std::string constants =
+        "  %zero = constant {value=dense<f32[]: 0>} : f32[]\n  %one = constant {value=dense<f32[]: 1>} : f32[]\n";
+    const auto graph = ParseGraph("graph @f(%s: f32[], %m: f32[], %other: f32[]) -> (y: f32[]) {\n" + constants +
+                                  nodes + "  return %y\n}\n");
     LOCKSTEP_CHECK(graph.ok()) << graph.status();
     return IsItsOperand(*graph->results()[0].value.node);
   };
@@ -78,6 +80,8 @@ TEST(Axioms, HoldForTheirPatternsAlone) {
   EXPECT_TRUE(is_its_operand(square + difference + clamp));
   EXPECT_FALSE(is_its_operand(other + difference + clamp));
   EXPECT_FALSE(is_its_operand(square + sum + clamp));
+  EXPECT_FALSE(is_its_operand(square + difference + "  %y = max %v, %one : f32[]\n"));
+  EXPECT_FALSE(is_its_operand(square + difference + "  %y = max %v, %other : f32[]\n"));
   EXPECT_FALSE(is_its_operand(square + difference + "  %y = min %v, %zero : f32[]\n"));
 }
 

@@ -71,26 +71,18 @@ absl::StatusOr<Results> RunOnEachRank(const Graph& graph, const Node& node, cons
   return results;
 }
 
-// The values that follow from constants alone. A compiler computes them, in floats.
-class Constants {
- public:
-  // If the node's results follow from constants alone, adds them and returns them; otherwise returns null.
-  const std::vector<Tensor>* Add(const Node& node) {
-    if (node.Is("constant")) return &(tensors_[&node] = {node.attr<Tensor>("value")});
-    if (node.operands().empty() || node.op().ranks_eval() || !node.op().eval() || node.Is("fusion")) return nullptr;
-    std::vector<const Tensor*> operands;
-    for (Value operand : node.operands()) {
-      const auto found = tensors_.find(operand.node);
-      if (found == tensors_.end()) return nullptr;
-      operands.push_back(&found->second[static_cast<size_t>(operand.index)]);
-    }
-    absl::StatusOr<std::vector<Tensor>> results = EvaluateNode(node, operands);
-    return results.ok() ? &(tensors_[&node] = *std::move(results)) : nullptr;
+// The node's results if they follow from constants alone, which a compiler computes in floats; else nothing.
+std::vector<Tensor> ResultsOfConstants(const Node& node, const std::vector<const ExactTensor*>& operands) {
+  if (node.Is("constant")) return {node.attr<Tensor>("value")};
+  if (operands.empty() || node.op().ranks_eval() || !node.op().eval() || node.Is("fusion")) return {};
+  std::vector<const Tensor*> constants;
+  for (const ExactTensor* operand : operands) {
+    if (operand->constant() == nullptr) return {};
+    constants.push_back(operand->constant());
   }
-
- private:
-  std::unordered_map<const Node*, std::vector<Tensor>> tensors_;
-};
+  absl::StatusOr<std::vector<Tensor>> results = EvaluateNode(node, constants);
+  return results.ok() ? *std::move(results) : std::vector<Tensor>();
+}
 
 }  // namespace
 
@@ -98,15 +90,7 @@ absl::StatusOr<ExactValues> RunExactly(const Graph& graph, const std::vector<Ran
                                        Assumptions& assumptions) {
   ExactValues values;
   for (size_t i = 0; i < graph.inputs().size(); ++i) values[graph.inputs()[i].value] = inputs[i];
-  Constants constants;
   for (const Node& node : graph.nodes()) {
-    if (const std::vector<Tensor>* const results = constants.Add(node)) {
-      for (size_t i = 0; i < results->size(); ++i) {
-        values[const_cast<Node&>(node).result(i)] =
-            RankTensors(static_cast<size_t>(graph.num_ranks()), ExactTensor::Of((*results)[i]));
-      }
-      continue;
-    }
     if (const Value origin = StandsFor(node)) {
       values[const_cast<Node&>(node).result()] = values.at(origin);
       continue;
@@ -115,6 +99,12 @@ absl::StatusOr<ExactValues> RunExactly(const Graph& graph, const std::vector<Ran
     for (Value operand : node.operands()) {
       const RankTensors& tensors = values.at(operand);
       for (size_t rank = 0; rank < operands.size(); ++rank) operands[rank].push_back(&tensors[rank]);
+    }
+    if (std::vector<Tensor> constants = ResultsOfConstants(node, operands[0]); !constants.empty()) {
+      for (size_t i = 0; i < constants.size(); ++i)
+        values[const_cast<Node&>(node).result(i)] =
+            RankTensors(operands.size(), ExactTensor::OfConstant(std::move(constants[i])));
+      continue;
     }
     auto found = node.op().ranks_eval() ? RunCollective(node, graph.type_mesh(), operands, assumptions)
                                         : RunOnEachRank(graph, node, operands, assumptions);

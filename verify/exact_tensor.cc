@@ -17,6 +17,7 @@ ExactTensor::ExactTensor(TensorType type) : type_(std::move(type)) {
 }
 
 std::vector<Exact>& ExactTensor::numbers() {
+  ForgetConstant();
   if (numbers_ == nullptr) numbers_ = std::make_shared<std::vector<Exact>>();
   if (numbers_.use_count() > 1) numbers_ = std::make_shared<std::vector<Exact>>(*numbers_);
   return *numbers_;
@@ -28,7 +29,7 @@ const std::vector<Exact>& ExactTensor::numbers() const {
 }
 
 bool ExactTensor::SharesElements(const ExactTensor& other) const {
-  if (type_ != other.type_) return false;
+  if (type_ != other.type_ || (constant_ == nullptr) != (other.constant_ == nullptr)) return false;
   return is_exact() ? numbers_ == other.numbers_ : integers_.bytes() == other.integers_.bytes();
 }
 
@@ -45,6 +46,12 @@ ExactTensor ExactTensor::Of(const Tensor& tensor) {
     const bool is_again = i > 0 && std::bit_cast<uint64_t>(values[i]) == std::bit_cast<uint64_t>(values[i - 1]);
     numbers[i] = is_again ? numbers[i - 1] : Exact::Of(values[i], tensor.dtype());
   }
+  return exact;
+}
+
+ExactTensor ExactTensor::OfConstant(Tensor tensor) {
+  ExactTensor exact = Of(tensor);
+  exact.constant_ = std::make_shared<const Tensor>(std::move(tensor));
   return exact;
 }
 

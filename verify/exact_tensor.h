@@ -21,6 +21,8 @@ class ExactTensor {
   explicit ExactTensor(TensorType type);
   // Each element of `tensor` as it is: see Exact::Of.
   static ExactTensor Of(const Tensor& tensor);
+  // The same, of a value that follows from the constants of a program alone.
+  static ExactTensor OfConstant(Tensor tensor);
 
   const TensorType& type() const { return type_; }
   const Shape& shape() const { return type_.shape; }
@@ -33,8 +35,16 @@ class ExactTensor {
   std::vector<Exact>& numbers();
   const std::vector<Exact>& numbers() const;
   // The elements of another dtype.
-  Tensor& integers() { return integers_; }
+  Tensor& integers() {
+    ForgetConstant();
+    return integers_;
+  }
   const Tensor& integers() const { return integers_; }
+
+  // The elements as a compiler computes them, in floats, if the value follows from constants alone and was not changed;
+  // else null.
+  const Tensor* constant() const { return constant_.get(); }
+  void ForgetConstant() { constant_ = nullptr; }
 
   // Slice `position` of a stack of tensors of `type` along a new dimension 0, and its replacement by `part`.
   ExactTensor Part(const TensorType& type, int64_t position) const;
@@ -51,6 +61,7 @@ class ExactTensor {
   TensorType type_;
   std::shared_ptr<std::vector<Exact>> numbers_;  // shared, so that what many ranks have is computed once; may be null
   Tensor integers_;
+  std::shared_ptr<const Tensor> constant_;
 };
 
 // Applies a movement of elements that is defined for tensors to exact ones. Each element of an operand becomes a name,

@@ -113,6 +113,7 @@ absl::Status RunScan(Meaning& m) {
   const ScanForm form(m.attributes());
   std::vector<ExactTensor> inputs;
   for (size_t i = 0; i < form.num_inputs(); ++i) inputs.push_back(m.operand(i));
+  for (size_t k = 0; k < form.carried; ++k) inputs[k].ForgetConstant();  // a compiler does not run iterations
   for (int64_t i = 0; i < form.length; ++i) {
     const int64_t at = form.position(i);
     for (size_t k = form.carried; k < form.first_constant(); ++k)
@@ -124,7 +125,10 @@ absl::Status RunScan(Meaning& m) {
       if (!results[k].is_exact())
         RETURN_IF_ERROR(CombineIntegers(ReduceKind::kSum, results[k].integers(), m.result(k).integers()));
     }
-    for (size_t k = 0; k < form.carried; ++k) inputs[k] = std::move(results[k]);
+    for (size_t k = 0; k < form.carried; ++k) {
+      inputs[k] = std::move(results[k]);
+      inputs[k].ForgetConstant();
+    }
   }
   for (size_t k = 0; k < form.carried; ++k) m.result(k) = inputs[k];
   return absl::OkStatus();

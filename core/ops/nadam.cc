@@ -17,7 +17,7 @@ std::vector<Term> Nadam(ops::Update& u) {
   const Term w = decoupled ? (1 - rate * decay) * u.w() : u.w();
   const Term d = decoupled ? u.g() : u.DecayedGradient();
   const auto momentum = [&](const Term& step) {
-    return beta1 * (1 - 0.5 * u.Power(0.96, step * u.option("momentum_decay")));
+    return beta1 * (1 - 0.5 * u.Power(0.96, step, u.option("momentum_decay")));
   };
   const Term mu = momentum(u.step()), next_mu = momentum(u.step() + 1);
   const Term missing = (1 - mu) + u.state(2) * mu;              // 1 - mu_1 * … * mu_t

@@ -39,8 +39,8 @@ class Update : public NodeContext {
   Term BiasCorrection(const Term& beta) const { return OneMinusPower(beta, step(), computed_); }
   // beta^step / (1 - beta^step). Requires an op that counts steps.
   Term PowerOverRest(double beta) const { return ops::PowerOverRest(beta, step(), computed_); }
-  // x^y of scalars, in the precision of the computation.
-  Term Power(const Term& x, const Term& y) const { return ops::Power(x, y, computed_); }
+  // x^(y * share) of scalars, in the precision of the computation.
+  Term Power(const Term& x, const Term& y, const Term& share = 1) const { return ops::Power(x, y, share, computed_); }
   // `term` as the next value of operand i, converted to its type.
   Value Next(size_t i, const Term& term) const;
 

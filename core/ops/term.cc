@@ -113,22 +113,23 @@ Term IfGreater(const Term& x, const Term& y, const Term& yes, const Term& no) {
 
 // log(x^y) * share. Requires that x and y are not both known. For an x that is not known, and may be close to 1, log(x)
 // is computed as log1p(x - 1), because the difference is exact in f64.
-Term Term::LogOfPower(const Term& x, const Term& y, double share) {
+Term Term::LogOfPower(const Term& x, const Term& y, const Term& share) {
   return y * (share * (x.is_number() ? Term(std::log(x.number_)) : (x - 1).UnaryInF32("log1p")));
 }
 
 Term Term::UnaryInF32(std::string_view op) const { return Converted(DType::kF32).Unary(op).Converted(DType::kF64); }
 
-Term Power(const Term& x, const Term& y, DType dtype) {
-  if (x.is_number() && y.is_number()) return std::pow(x.number_, y.number_);
-  if (dtype == DType::kF64) return Term::Binary("pow", x, y);
-  const Term log = Term::LogOfPower(x, y, 1);
+Term Power(const Term& x, const Term& y, const Term& share, DType dtype) {
+  const Term exponent = y * share;
+  if (x.is_number() && exponent.is_number()) return std::pow(x.number_, exponent.number_);
+  if (dtype == DType::kF64) return Term::Binary("pow", x, exponent);
+  const Term log = Term::LogOfPower(x, y, share);
   return log.is_number() ? Term(std::exp(log.number_)) : log.UnaryInF32("exp");
 }
 
 // In f32 computed as 1 - exp(p) = 2t / (t - 1) with t = tanh(p / 2), which is accurate for small p.
 Term OneMinusPower(const Term& x, const Term& y, DType dtype) {
-  if (dtype == DType::kF64) return 1 - Power(x, y, dtype);
+  if (dtype == DType::kF64) return 1 - Power(x, y, 1, dtype);
   if (x.is_number() && y.is_number()) return -std::expm1(y.number_ * std::log(x.number_));
   const Term half = Term::LogOfPower(x, y, 0.5);
   if (half.is_number()) return -std::expm1(2 * half.number_);

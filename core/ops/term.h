@@ -40,9 +40,10 @@ class Term {
   // x > y ? yes : no, elementwise.
   friend Term IfGreater(const Term& x, const Term& y, const Term& yes, const Term& no);
 
-  // x^y and 1 - x^y of scalars, for x above 0. The second avoids the loss of precision of 1 - 0.999 in f32. They are
-  // computed in `dtype`, f64 or f32; the result is f64.
-  friend Term Power(const Term& x, const Term& y, DType dtype);
+  // x^(y * share) and 1 - x^y of scalars, for x above 0. The second avoids the loss of precision of 1 - 0.999 in f32.
+  // They are computed in `dtype`, f64 or f32; the result is f64. In f32, `share` multiplies log(x), so that all numbers
+  // that are known are one.
+  friend Term Power(const Term& x, const Term& y, const Term& share, DType dtype);
   friend Term OneMinusPower(const Term& x, const Term& y, DType dtype);
 
   // Combinations of the elements of a tensor. Norm is the 2-norm, a scalar; it squares in f64, in which the square of
@@ -67,14 +68,14 @@ class Term {
   Term Unary(std::string_view op) const { return Term(*b_, b_->Unary(op, value_)); }
   Term UnaryInF32(std::string_view op) const;  // requires a scalar
   Term Converted(DType dtype) const { return Term(*b_, b_->Convert(value_, dtype)); }
-  static Term LogOfPower(const Term& x, const Term& y, double share);
+  static Term LogOfPower(const Term& x, const Term& y, const Term& share);
 
   Builder* b_ = nullptr;
   Value value_;
   double number_ = 0;
 };
 
-Term Power(const Term& x, const Term& y, DType dtype);
+Term Power(const Term& x, const Term& y, const Term& share, DType dtype);
 // beta^step / (1 - beta^step) for a known beta, without loss of precision where the power is close to 1. `dtype` is as
 // in OneMinusPower.
 Term PowerOverRest(double beta, const Term& step, DType dtype);

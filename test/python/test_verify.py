@@ -125,6 +125,22 @@ def test_a_variance_that_is_a_maximum() -> None:
     assert ls.verify(ls.parse(program), 2) == ("unbiased_variance means its decomposition",)
 
 
+# The pass recognize-attention multiplies both factors in floats.
+def test_queries_and_keys_that_are_scaled_by_powers_of_two() -> None:
+    program = """graph @f(%q: f32[4,6,8] split(0), %k: f32[4,6,8] split(0), %v: f32[4,6,8] split(0)) -> (y: f32[4,6,8]) {
+      %c = constant {value=dense<f32[]: 0.5>} : f32[]
+      %b = broadcast %c {dims=[], shape=[4, 6, 8]} : f32[4,6,8]
+      %qs = mul %q, %b : f32[4,6,8]
+      %ks = mul %k, %b : f32[4,6,8]
+      %s = matmul %qs, %ks {transpose_b=true} : f32[4,6,6]
+      %p = softmax %s {dim=2} : f32[4,6,6]
+      %y = matmul %p, %v : f32[4,6,8]
+      return %y
+    }"""
+    assumed = ("attention means its decomposition", "softmax means its decomposition")
+    assert ls.verify(ls.parse(program), 2) == assumed
+
+
 def test_results_are_split_along_two_axes() -> None:
     program = "graph @f(%x: f32[4,8]) -> (y: f32[4,8] split(0)) {\n  %y = exp %x : f32[4,8]\n  return %y\n}"
     mesh = {"data": 2, "model": 2}
