@@ -535,7 +535,7 @@ def test_a_wrong_step_is_an_error_and_is_undone(n: int, optimize: bool) -> None:
         ({}, {"precision": "bf16"}),
         ({}, {"clip": ls.clip.global_norm(1.0), "average": lambda step: 0.9}),
     ],
-    ids=str,
+    ids=lambda options: ",".join(options) or "no option",
 )
 def test_a_wrong_step_is_undone_in_other_programs(options: dict[str, Any], of_step: dict[str, Any]) -> None:
     count = 24
