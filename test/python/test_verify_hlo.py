@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import lockstep as ls
+from lockstep import _lockstep
 from lockstep._hlo import exact, shardings, text
 from lockstep._hlo.ops import RANDOM_FUNCTIONS
 from lockstep._hlo.program import Program
@@ -259,6 +260,23 @@ def test_other_functions_follow_from_their_operands(tmp_path: Path) -> None:
         rows += [row[1:]]
     numbers = np.concatenate(rows)
     assert exact.equal(numbers[:, None], numbers).sum() == len(numbers)
+
+
+def test_arrays_of_exact_numbers_have_the_size_that_is_needed() -> None:
+    bytes_of = lambda count: np.zeros(count * exact.EXACT.itemsize, np.uint8)
+    for call in (
+        lambda: _lockstep._exact_multiply(bytes_of(6), np.zeros(6, np.uint8), 1, 2, 3, 2, bytes_of(4)),
+        lambda: _lockstep._exact_multiply(bytes_of(6), bytes_of(6), 1, 2, 3, 2, bytes_of(3)),
+        lambda: _lockstep._exact_elementwise("add", [bytes_of(2), bytes_of(1)], bytes_of(2)),
+        lambda: _lockstep._exact_compare(bytes_of(2), bytes_of(1), np.zeros(2, np.int8)),
+        lambda: _lockstep._exact_to_integers(bytes_of(1), 0, np.zeros(2, np.int64)),
+        lambda: _lockstep._exact_of_integers(np.zeros(2, np.int64), bytes_of(1)),
+        lambda: _lockstep._exact_of_floats(np.zeros(2), "f32", bytes_of(1)),
+    ):
+        with pytest.raises(ls.Error, match=r"an array of exact numbers has \d+ bytes, not \d times \d+"):
+            call()
+    with pytest.raises(ls.Error, match="add has 1 operands, not 2"):
+        _lockstep._exact_elementwise("add", [bytes_of(2)], bytes_of(2))
 
 
 NESTED_LOOPS = """HloModule m
