@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "core/op_def.h"
+#include "core/status.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
 #include "verify/meaning.h"
@@ -35,25 +36,29 @@ using WritableNumbers = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cp
 // NumPy copies elements, and its zeros are bytes of zeros.
 static_assert(std::is_trivially_copyable_v<Exact>);
 
-std::span<const Exact> ElementsOf(const ExactArray& array) {
-  return {reinterpret_cast<const Exact*>(array.data()), array.size() / sizeof(Exact)};
-}
-std::span<Exact> ElementsOf(const WritableExactArray& array) {
-  return {reinterpret_cast<Exact*>(array.data()), array.size() / sizeof(Exact)};
+// The `count` numbers of an array.
+template <typename Array, typename Element = std::conditional_t<std::is_same_v<Array, ExactArray>, const Exact, Exact>>
+std::span<Element> ElementsOf(const Array& array, size_t count) {
+  if (array.size() != count * sizeof(Exact)) {
+    ThrowIfError(InvalidArgument() << "an array of exact numbers has " << array.size() << " bytes, not " << count
+                                   << " times " << sizeof(Exact));
+  }
+  return {reinterpret_cast<Element*>(array.data()), count};
 }
 
 void FromFloats(const Numbers<double>& values, const std::string& dtype, const WritableExactArray& result) {
-  std::transform(values.data(), values.data() + values.size(), ElementsOf(result).begin(),
+  std::transform(values.data(), values.data() + values.size(), ElementsOf(result, values.size()).begin(),
                  [&](double value) { return Exact::Of(value, *DTypeFromName(dtype)); });
 }
 
 void FromIntegers(const Numbers<int64_t>& values, const WritableExactArray& result) {
-  std::transform(values.data(), values.data() + values.size(), ElementsOf(result).begin(),
+  std::transform(values.data(), values.data() + values.size(), ElementsOf(result, values.size()).begin(),
                  [](int64_t value) { return Exact::Of(value); });
 }
 
 void Draw(uint64_t seed, const WritableExactArray& result) {
-  for (Exact& number : ElementsOf(result)) number = Exact::Random(seed = verify::MixedBits(seed));
+  for (Exact& number : ElementsOf(result, result.size() / sizeof(Exact)))
+    number = Exact::Random(seed = verify::MixedBits(seed));
 }
 
 void RandomElementwise(const std::string& op, const std::vector<verify::ExactTensor>& operands,
@@ -72,17 +77,20 @@ void RandomElementwise(const std::string& op, const std::vector<verify::ExactTen
 
 // The elementwise op by its row of verify/meaning.h, or else a random function of this name.
 void Elementwise(const std::string& op, const std::vector<ExactArray>& operands, const WritableExactArray& result) {
-  const std::span<Exact> out = ElementsOf(result);
+  const std::span<Exact> out = ElementsOf(result, result.size() / sizeof(Exact));
   const TensorType type{DType::kF64, Shape({static_cast<int64_t>(out.size())})};
   std::vector<verify::ExactTensor> tensors(operands.size(), verify::ExactTensor(type));
   std::vector<const verify::ExactTensor*> pointers;
   for (size_t i = 0; i < operands.size(); ++i) {
-    std::ranges::copy(ElementsOf(operands[i]), tensors[i].numbers().begin());
+    std::ranges::copy(ElementsOf(operands[i], out.size()), tensors[i].numbers().begin());
     pointers.push_back(&tensors[i]);
   }
   verify::ExactTensor found(type);
   static const auto meanings = verify::ElementwiseMeanings();
   if (const auto row = meanings.find(op); row != meanings.end()) {
+    if (const size_t count = GetOp(op).operand_names().size(); operands.size() != count) {
+      ThrowIfError(InvalidArgument() << op << " has " << operands.size() << " operands, not " << count);
+    }
     const AttributeMap none;
     verify::Assumptions assumptions;
     verify::Meaning meaning(GetOp(op), none, pointers, std::span(&found, 1), assumptions);
@@ -99,18 +107,19 @@ int8_t Order(const Exact& x, const Exact& y) {
 }
 
 void Compare(const ExactArray& x, const ExactArray& y, const WritableNumbers<int8_t>& result) {
-  std::ranges::transform(ElementsOf(x), ElementsOf(y), result.data(), Order);
+  std::ranges::transform(ElementsOf(x, result.size()), ElementsOf(y, result.size()), result.data(), Order);
 }
 
 void ToIntegers(const ExactArray& x, int64_t unknown, const WritableNumbers<int64_t>& result) {
-  std::ranges::transform(ElementsOf(x), result.data(),
+  std::ranges::transform(ElementsOf(x, result.size()), result.data(),
                          [&](const Exact& number) { return number.small_integer().value_or(unknown); });
 }
 
 void Multiply(const ExactArray& a, const ExactArray& b, size_t batch, size_t rows, size_t inner, size_t columns,
               const WritableExactArray& result) {
-  const Exact *x = ElementsOf(a).data(), *y = ElementsOf(b).data();
-  Exact* z = ElementsOf(result).data();
+  const Exact* x = ElementsOf(a, batch * rows * inner).data();
+  const Exact* y = ElementsOf(b, batch * inner * columns).data();
+  Exact* z = ElementsOf(result, batch * rows * columns).data();
   for (size_t i = 0; i < batch * rows; ++i) {
     const Exact *row = x + i * inner, *matrix = y + i / rows * inner * columns;
     for (size_t j = 0; j < columns; ++j) {

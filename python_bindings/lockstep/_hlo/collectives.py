@@ -12,9 +12,14 @@ from .ops import Region, fold
 from .text import Instruction
 
 
+def _is_among_replicas(i: Instruction) -> bool:
+    """True for a collective among replicas, of which there is one; false for one among partitions."""
+    return "channel_id" not in i.attributes
+
+
 def groups(i: Instruction, devices: int) -> list[list[int]]:
     """The groups of devices, each in its order."""
-    if "channel_id" not in i.attributes:  # it is among replicas, of which there is one
+    if _is_among_replicas(i):
         return [[device] for device in range(devices)]
     text = i.attributes.get("replica_groups", "{}")
     if text.startswith("mesh["):
@@ -83,11 +88,14 @@ def _broadcast(i: Instruction, region: Region, x: list[tuple[np.ndarray, ...]]) 
 
 
 def _permute(i: Instruction, region: Region, x: list[tuple[np.ndarray, ...]]) -> list[object]:
-    pairs = re.findall(r"\{(\d+),\s*(\d+)\}", i.attributes["source_target_pairs"])
+    texts = re.findall(r"\{(\d+),\s*(\d+)\}", i.attributes["source_target_pairs"])
+    pairs = [(int(source), int(target)) for source, target in texts]
+    if _is_among_replicas(i):
+        pairs = [(device, device) for device in range(len(x)) if (0, 0) in pairs]
     nothing = [np.zeros_like(each) for each in x[0]]
     results = [_as_result(i, nothing)] * len(x)
     for source, target in pairs:
-        results[int(target)] = _as_result(i, x[int(source)])
+        results[target] = _as_result(i, x[source])
     return results
 
 

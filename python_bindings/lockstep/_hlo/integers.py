@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from .text import Computation, Instruction, Module
 
 _LEAST = 8  # more integers than that of an input that no gather or scatter uses
+_FAR = 1000
 
 
 def limits(module: Module) -> list[int]:
@@ -14,9 +16,24 @@ def limits(module: Module) -> list[int]:
     made of it, have an element there."""
     found: dict[int, int] = {}
     _trace(module, module.entry, [{k} for k in range(len(module.entry.parameters))], found)
-    iotas = [i.array.dims[i.numbers("iota_dimension")[0]]
-             for each in module.computations.values() for i in each.instructions if i.opcode == "iota"]  # fmt: skip
-    return [found.get(k, max([_LEAST, *iotas])) for k in range(len(module.entry.parameters))]
+    most = max([_LEAST, *(_iota_extent(i) for i in _all(module) if i.opcode == "iota")])
+    return [found.get(k, most) for k in range(len(module.entry.parameters))]
+
+
+def far_limit(module: Module) -> int:
+    """A number above all integers, up to `_FAR`, with which a program may compare inputs: extents and constants."""
+    texts = [each for i in _all(module) if i.opcode == "constant" for each in re.findall(r"-?\b\d+\b", i.argument)]
+    extents = [extent for i in _all(module) for each in i.arrays for extent in each.dims]
+    return 1 + max(each for each in [_LEAST, *map(abs, map(int, texts)), *extents] if each <= _FAR)
+
+
+def _all(module: Module) -> list[Instruction]:
+    return [i for computation in module.computations.values() for i in computation.instructions]
+
+
+def _iota_extent(i: Instruction) -> int:
+    with i.naming():
+        return i.array.dims[i.numbers("iota_dimension")[0]]
 
 
 def _extent(computation: Computation, i: Instruction) -> int:
@@ -31,17 +48,27 @@ def _trace(module: Module, computation: Computation, arguments: Sequence[set[int
     parameters of which integers of this computation's parameter k are made."""
     made_of: dict[str, set[int]] = {}
     for i in computation.instructions:
-        operands = [made_of[each] for each in i.operands]
-        made_of[i.name] = set().union(*operands)
-        if i.opcode == "parameter":
-            made_of[i.name] = arguments[int(i.argument)]
-        elif i.opcode == "call":
-            made_of[i.name] = _trace(module, module.computations[i.callee("to_apply")], operands, found)
-        elif i.opcode == "while":
-            made_of[i.name] = _trace(module, module.computations[i.callee("body")], operands, found)
-        elif i.opcode == "gather" or (i.opcode == "scatter" and len(operands) == 3):
-            for k in operands[1]:
-                found[k] = min(found.get(k, 1 << 30), _extent(computation, i))
-        if not any(each.dtype[0] in "su" for each in i.arrays):
-            made_of[i.name] = set()
+        with i.naming():
+            made_of[i.name] = _source(module, computation, i, [made_of[each] for each in i.operands], arguments, found)
     return made_of[computation.root]
+
+
+def _source(
+    module: Module,
+    computation: Computation,
+    i: Instruction,
+    operands: Sequence[set[int]],
+    arguments: Sequence[set[int]],
+    found: dict[int, int],
+) -> set[int]:
+    made_of = set[int]().union(*operands)
+    if i.opcode == "parameter":
+        made_of = arguments[int(i.argument)]
+    elif i.opcode == "call":
+        made_of = _trace(module, module.computations[i.callee("to_apply")], operands, found)
+    elif i.opcode == "while":
+        made_of = _trace(module, module.computations[i.callee("body")], operands, found)
+    elif i.opcode == "gather" or (i.opcode == "scatter" and len(operands) == 3):
+        for k in operands[1]:
+            found[k] = min(found.get(k, 1 << 30), _extent(computation, i))
+    return made_of if any(each.dtype[0] in "su" for each in i.arrays) else set()

@@ -28,8 +28,10 @@ def _op(*names: str) -> Callable:
 
 
 def _truncated(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    quotient = np.abs(x) // np.maximum(np.abs(y), 1)
-    return np.where(y == 0, -1, np.where((x < 0) != (y < 0), -quotient, quotient)).astype(x.dtype)
+    divisor = np.where(y == 0, 1, y).astype(y.dtype)
+    quotient = x // divisor
+    quotient += (quotient * divisor != x) & ((x < 0) != (y < 0))
+    return np.where(y == 0, np.array(-1).astype(x.dtype), quotient)
 
 
 def _remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -71,9 +73,17 @@ RANDOM_FUNCTIONS = (
 )  # fmt: skip
 
 
+_OF_TWO = (
+    "add", "subtract", "multiply", "divide", "remainder", "maximum", "minimum", "power", "and", "or", "xor", "shift-left",
+    "shift-right-arithmetic", "shift-right-logical", "atan2",
+)  # fmt: skip
+
+
 @_op(*_INTEGERS, *_NUMBERS, *RANDOM_FUNCTIONS)
 def _elementwise(i: Instruction, region: Region, *x: np.ndarray) -> np.ndarray:
-    if x[0].dtype == EXACT:
+    if len(x) != (2 if i.opcode in _OF_TWO else 1):
+        raise i.error(f"has {len(x)} operand{'s' * (len(x) != 1)}")
+    if any(each.dtype == EXACT for each in x):
         return exact.apply(_NUMBERS.get(i.opcode, i.opcode), *x)
     with np.errstate(over="ignore"):
         return _INTEGERS[i.opcode](*x).astype(x[0].dtype)
@@ -96,7 +106,7 @@ def _is_finite(i: Instruction, region: Region, x: np.ndarray) -> np.ndarray:
 
 
 def _order(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return exact.order(x, y) if x.dtype == EXACT else np.where(x == y, 0, np.where(x < y, -1, 1))
+    return exact.order(x, y) if EXACT in (x.dtype, y.dtype) else np.where(x == y, 0, np.where(x < y, -1, 1))
 
 
 @_op("compare")
@@ -115,7 +125,7 @@ def _select(i: Instruction, region: Region, where: np.ndarray, x: np.ndarray, y:
 
 @_op("clamp")
 def _clamp(i: Instruction, region: Region, low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
-    if x.dtype == EXACT:
+    if EXACT in (low.dtype, x.dtype, high.dtype):
         return exact.apply("min", exact.apply("max", x, low), high)
     return np.minimum(np.maximum(x, low), high)
 
@@ -129,10 +139,8 @@ def _convert(i: Instruction, region: Region, x: np.ndarray) -> np.ndarray:
         integers = exact.to_integers(x)
         if integers is None:
             raise i.error("converts floats that are no integers")
-        return integers.astype(wanted)
-    if wanted == EXACT:
-        return x if x.dtype == EXACT else exact.of_integers(x)
-    return x.astype(wanted)
+        return np.clip(integers, np.iinfo(wanted).min, min(np.iinfo(wanted).max, 2**63 - 1)).astype(wanted)
+    return exact.converted(x, wanted)
 
 
 @_op("bitcast-convert")
@@ -228,6 +236,8 @@ def _dynamic_slice(i: Instruction, region: Region, x: np.ndarray, *starts: np.nd
 def _dynamic_update_slice(
     i: Instruction, region: Region, x: np.ndarray, update: np.ndarray, *starts: np.ndarray
 ) -> np.ndarray:
+    if update.dtype != x.dtype:
+        raise TypeError(f"the update has {update.dtype}")
     result = x.copy()
     result[_part(i, x.shape, update.shape, starts)] = update
     return result
@@ -251,9 +261,7 @@ def _gather(i: Instruction, region: Region, x: np.ndarray, indices: np.ndarray) 
 
 @_op("dot")
 def _dot(i: Instruction, region: Region, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    wanted = exact.DTYPES[i.array.dtype]
-    if wanted != EXACT:
-        a, b = a.astype(wanted), b.astype(wanted)
+    a, b = (exact.converted(each, exact.DTYPES[i.array.dtype]) for each in (a, b))
     batch_a, sum_a, batch_b, sum_b = (
         i.numbers(f"{side}_{kind}_dims") for side in ("lhs", "rhs") for kind in ("batch", "contracting")
     )
@@ -267,6 +275,7 @@ def _dot(i: Instruction, region: Region, a: np.ndarray, b: np.ndarray) -> np.nda
 
 @_op("convolution")
 def _convolution(i: Instruction, region: Region, x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    x, kernel = (exact.converted(each, exact.DTYPES[i.array.dtype]) for each in (x, kernel))
     return windows.convolve(i, x, kernel, exact.multiply, np.zeros((), x.dtype))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -17,19 +17,38 @@ from .text import Array, Computation, Instruction, Module, Type
 Value = object
 Values = list[Value]
 
-_MOST_TURNS = 10000  # of a loop
+_MOST_TURNS = 10000  # of all loops in a run
 
 
 def _is_shared(values: Values) -> bool:
     return all(each is values[0] for each in values)
 
 
-def _dims(value: Value) -> object:
-    return value.shape if isinstance(value, np.ndarray) else tuple(_dims(each) for each in value)  # type: ignore
+def _arrays(value: Value) -> list[np.ndarray]:
+    """The array, or those in a tuple."""
+    return [x for each in value for x in _arrays(each)] if isinstance(value, tuple) else [value]  # type: ignore
 
 
-def _shape(type: Type) -> object:
-    return type.dims if isinstance(type, Array) else tuple(_shape(each) for each in type)
+def _types(type: Type) -> list[Array]:
+    return [type] if isinstance(type, Array) else [x for each in type for x in _types(each)]
+
+
+def _check(i: Instruction, values: Values, has_shape: bool) -> None:
+    """Raises Error unless the value on each device has the instruction's dtypes and, if `has_shape`, its shapes."""
+    wanted = _types(i.type)
+    dtypes, shapes = [DTYPES[each.dtype] for each in wanted], [each.dims for each in wanted]
+    for value in values[:1] if _is_shared(values) else values:
+        found = _arrays(value)
+        if has_shape and [each.shape for each in found] != shapes:
+            raise i.error(
+                f"has the shape {_listed(shapes)}, but its operands give {_listed(each.shape for each in found)}"
+            )
+        if [each.dtype for each in found] != dtypes:
+            raise i.error(f"is {_listed(wanted)}, but its operands give other dtypes")
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
 
 
 class Program:
@@ -38,6 +57,7 @@ class Program:
     def __init__(self, module: Module) -> None:
         self.module = module
         self.values: dict[str, Values] = {}
+        self._turns = 0  # of all loops
 
     def run(self, arguments: Sequence[Values], devices: int) -> Values:
         """The value of the root on each device. arguments[k][device] is that of parameter k.
@@ -45,19 +65,19 @@ class Program:
         Raises:
           Error: an instruction is not supported, or wrong. The message names the file, the line and the instruction.
         """
+        self._turns = 0
         self.values = self._values(self.module.entry, arguments, devices)
         return self.values[self.module.entry.root]
 
     def _values(self, computation: Computation, arguments: Sequence[Values], devices: int) -> dict[str, Values]:
         values: dict[str, Values] = {}
         for i in computation.instructions:
-            if i.opcode == "parameter":
-                values[i.name] = arguments[int(i.argument)]
-                continue
-            values[i.name] = self._evaluate(computation, i, [values[each] for each in i.operands], devices)
-            found, wanted = _dims(values[i.name][0]), _shape(i.type)
-            if computation is self.module.entry and found != wanted:
-                raise i.error(f"has the shape {wanted}, but its operands give {found}")
+            with i.naming():
+                if i.opcode == "parameter":
+                    values[i.name] = arguments[int(i.argument)]
+                else:
+                    values[i.name] = self._evaluate(computation, i, [values[each] for each in i.operands], devices)
+                _check(i, values[i.name], has_shape=computation is self.module.entry)
         return values
 
     def _call(self, name: str, arguments: Sequence[Values], devices: int) -> Values:
@@ -74,24 +94,17 @@ class Program:
         return apply
 
     def _evaluate(self, computation: Computation, i: Instruction, operands: list[Values], devices: int) -> Values:
-        try:
-            if i.opcode in COLLECTIVES:
-                return COLLECTIVES[i.opcode](i, self._region, list(zip(*operands, strict=True)))
-            if i.opcode in _LOCK_STEP:
-                return _LOCK_STEP[i.opcode](self, i, operands, devices)
-            if i.opcode == "bitcast":
-                return self._each_device(lambda x: _bitcast(computation, i, x), operands, devices)
-            if i.opcode == "custom-call":
-                return self._custom_call(computation, i, operands, devices)
-            if i.opcode not in OPS:
-                raise i.error("is not supported")
-            for each in i.arrays:
-                DTYPES[each.dtype]
-            return self._each_device(lambda *x: OPS[i.opcode](i, self._region, *x), operands, devices)
-        except KeyError as error:
-            raise i.error(f"has no {error}, or an unknown one") from None
-        except (ValueError, IndexError, AssertionError, TypeError) as error:
-            raise i.error(f"cannot be evaluated: {error}") from error
+        if i.opcode in COLLECTIVES:
+            return COLLECTIVES[i.opcode](i, self._region, list(zip(*operands, strict=True)))
+        if i.opcode in _LOCK_STEP:
+            return _LOCK_STEP[i.opcode](self, i, operands, devices)
+        if i.opcode == "bitcast":
+            return self._each_device(lambda x: _bitcast(computation, i, x), operands, devices)
+        if i.opcode == "custom-call":
+            return self._custom_call(computation, i, operands, devices)
+        if i.opcode not in OPS:
+            raise i.error("is not supported")
+        return self._each_device(lambda *x: OPS[i.opcode](i, self._region, *x), operands, devices)
 
     @staticmethod
     def _each_device(function: Callable[..., Value], operands: list[Values], devices: int) -> Values:
@@ -108,16 +121,17 @@ class Program:
 
     def _while(self, i: Instruction, operands: list[Values], devices: int) -> Values:
         state = operands[0]
-        for _ in range(_MOST_TURNS):
-            if not self._same_choice(i, self._call(i.callee("condition"), [state], devices)):
-                return state
+        while self._same_choice(i, self._call(i.callee("condition"), [state], devices)):
+            self._turns += 1
+            if self._turns > _MOST_TURNS:
+                raise i.error(f"has not ended after {_MOST_TURNS} turns of all loops")
             state = self._call(i.callee("body"), [state], devices)
-        raise i.error(f"has not ended after {_MOST_TURNS} turns")
+        return state
 
     def _conditional(self, i: Instruction, operands: list[Values], devices: int) -> Values:
         choice = self._same_choice(i, operands[0])
         if "branch_computations" in i.attributes:
-            names = [each.strip("{} %") for each in i.attributes["branch_computations"].split(",")]
+            names = i.callees("branch_computations")
             choice = choice if 0 <= choice < len(names) else len(names) - 1
         else:
             names = [i.callee("true_computation"), i.callee("false_computation")]
@@ -137,11 +151,12 @@ class Program:
             return operands[0]
         if target == "SPMDFullToShardShape":
             dims, local = computation.by_name[i.operands[0]].array.dims, i.array.dims
-            sharding = self._sharding(i, computation.by_name[i.operands[0]].attributes.get("sharding"), dims, local)
+            text = computation.by_name[i.operands[0]].attributes.get("sharding")
+            sharding = self._sharding(i, text, dims, local, devices)
             return [each[sharding.slices(device, dims)] for device, each in enumerate(operands[0])]  # type: ignore
         if target == "SPMDShardToFullShape":
             dims, local = i.array.dims, computation.by_name[i.operands[0]].array.dims
-            sharding = self._sharding(i, i.attributes.get("sharding"), dims, local)
+            sharding = self._sharding(i, i.attributes.get("sharding"), dims, local, devices)
             if not sharding:
                 return operands[0]
             whole = np.empty(dims, operands[0][0].dtype)  # type: ignore[attr-defined]
@@ -152,10 +167,10 @@ class Program:
 
     @staticmethod
     def _sharding(
-        i: Instruction, text: str | None, dims: tuple[int, ...], local: tuple[int, ...]
+        i: Instruction, text: str | None, dims: tuple[int, ...], local: tuple[int, ...], devices: int
     ) -> shardings.Sharding:
         """The sharding between the types outside and inside of a manual computation."""
-        sharding = shardings.parse(text if dims != local else None, len(dims))
+        sharding = shardings.parse(text if dims != local else None, len(dims), devices)
         if sharding.local(dims) != local:
             raise i.error(f"between {dims} and {local} by {text} is not supported")
         return sharding

@@ -71,25 +71,34 @@ def arrange(mesh: str, axes: list[str]) -> np.ndarray:
 
 
 def _grid(text: str) -> np.ndarray:
-    """The devices in the text of a sharding: along each dimension those with different parts, then those with the same."""
+    """The devices in the text of a sharding: along each dimension those with different parts, and along the last one
+    those with the same."""
     if match := re.match(r"\{(mesh\[.*?\].*?),\s*\[(.*?)\](?:, .*)?\}$", text):
         return arrange(match[1], [each.strip("{}") for each in split(match[2])])
     if match := re.match(r"\{devices=\[([\d,]+)\]([^ }]*)", text):
-        return iota(match[2]).reshape([int(each) for each in match[1].split(",")])
+        dims = [int(each) for each in match[1].split(",")]
+        tiles = re.search(r"last_tile_dims=\{(.*?)\}", text)
+        same = len(split(tiles[1])) if tiles else int("last_tile_dim_replicate" in text)
+        return iota(match[2]).reshape([*dims[: len(dims) - same], int(np.prod(dims[len(dims) - same :]))])
     raise ValueError(f"unknown sharding {text}")
 
 
-def parse(text: str | None, rank: int) -> Sharding:
-    """The sharding in the text of an attribute, of an array of this rank; ValueError if it is none."""
+def parse(text: str | None, rank: int, count: int) -> Sharding:
+    """The sharding in the text of an attribute, of an array of this rank on devices of this count; ValueError if it is
+    none."""
     text = re.sub(r",?\s*metadata=\{.*?\}", "", text or "{replicated}").strip()
     if re.match(r"\{(mesh\[[^\]]*\],\s*)?(replicated|maximal|manual|unreduced|unknown)\b", text):
         return Sharding((1,) * rank, {})
     devices = _grid(text)
+    if devices.ndim != rank + 1:
+        raise ValueError(f"{text} is for an array of rank {devices.ndim - 1}, not {rank}")
+    if sorted(devices.reshape(-1)) != list(range(count)):
+        raise ValueError(f"{text} is not for the devices 0 to {count - 1}")
     return Sharding(devices.shape[:rank], {int(devices[at]): at[:rank] for at in np.ndindex(*devices.shape)})
 
 
-def parse_all(text: str | None, ranks: list[int]) -> list[Sharding]:
+def parse_all(text: str | None, ranks: list[int], count: int) -> list[Sharding]:
     """The shardings of the parts of a tuple, or of one array."""
     inner = (text or "").strip()[1:-1]
     texts = split(inner) if inner.startswith("{") else [text] * len(ranks)
-    return [parse(each, rank) for each, rank in zip(texts, ranks, strict=True)]
+    return [parse(each, rank, count) for each, rank in zip(texts, ranks, strict=True)]

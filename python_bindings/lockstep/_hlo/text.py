@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -66,6 +68,20 @@ class Instruction:
             raise self.error(f"has no {attribute}")
         return _name(self.attributes[attribute])
 
+    def callees(self, attribute: str) -> list[str]:
+        """The computations that an attribute names, such as `{%a, %b}`; none if the instruction does not have it."""
+        return [_name(each) for each in self.attributes.get(attribute, "").strip("{}").split(",") if each.strip()]
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Makes errors of Python in a block, which evaluates the instruction, an Error that names it."""
+        try:
+            yield
+        except KeyError as error:
+            raise self.error(f"has no {error}, or an unknown one") from None
+        except (ValueError, IndexError, AssertionError, TypeError) as error:
+            raise self.error(f"cannot be evaluated: {error}") from error
+
     def error(self, message: str) -> Error:
         return Error(f"{self.file}:{self.line}: {self.opcode} %{self.name} {message}")
 
@@ -96,17 +112,25 @@ class Module:
     computations: dict[str, Computation]
 
 
+_MARKS = re.compile(r'"(?:\\.|[^"\\])*"|[()\[\]{},]')
+
+
+def _marks(text: str, start: int = 0) -> Iterator[tuple[str, int, int]]:
+    """The brackets and commas that are in no string: each with its position, and with the depth of brackets after it."""
+    depth = 0
+    for found in _MARKS.finditer(text, start):
+        if not found[0].startswith('"'):
+            depth += (found[0] in "([{") - (found[0] in ")]}")
+            yield found[0], found.start(), depth
+
+
 def split(text: str) -> list[str]:
     """The parts of a text between the commas that are in no bracket and no string."""
-    parts, depth, start, quoted = [], 0, 0, False
-    for at, letter in enumerate(text):
-        if letter == '"' and text[at - 1 : at] != "\\":
-            quoted = not quoted
-        elif not quoted:
-            depth += (letter in "([{") - (letter in ")]}")
-            if letter == "," and depth == 0:
-                parts.append(text[start:at].strip())
-                start = at + 1
+    parts, start = [], 0
+    for mark, at, depth in _marks(text):
+        if mark == "," and depth == 0:
+            parts.append(text[start:at].strip())
+            start = at + 1
     last = text[start:].strip()
     return [*parts, last] if last else parts
 
@@ -117,13 +141,9 @@ def _name(text: str) -> str:
 
 def _closing(text: str, opening: int) -> int:
     """The position of the bracket that closes the one at `opening`."""
-    depth, quoted = 0, False
-    for at in range(opening, len(text)):
-        quoted ^= text[at] == '"'
-        if not quoted:
-            depth += (text[at] in "([{") - (text[at] in ")]}")
-            if depth == 0:
-                return at
+    for _, at, depth in _marks(text, opening):
+        if depth == 0:
+            return at
     raise ValueError
 
 
@@ -180,13 +200,32 @@ def _add(computation: Computation, i: Instruction) -> None:
     computation.instructions.append(i)
 
 
-def _check(file: str, computation: Computation, computations: dict[str, Computation]) -> None:
+_CALLEES = (
+    "to_apply", "calls", "condition", "body", "select", "scatter", "branch_computations", "true_computation",
+    "false_computation",
+)  # fmt: skip
+
+
+def _check(file: str, computation: Computation, known: set[str]) -> None:
+    """Raises Error unless the computation has a root and numbered parameters, and calls only those known."""
     if not computation.root:
         raise Error(f"{file}: the computation %{computation.name} has no ROOT")
+    parameters = [i for i in computation.instructions if i.opcode == "parameter"]
+    for i in parameters:
+        if i.argument not in map(str, range(len(parameters))) or [j.argument for j in parameters].count(i.argument) > 1:
+            raise i.error(f"has a wrong number: {len(parameters)} parameters count from 0")
     for i in computation.instructions:
-        for attribute in ("to_apply", "calls", "condition", "body", "select", "scatter"):
-            if attribute in i.attributes and i.callee(attribute) not in computations:
-                raise i.error(f"calls %{i.callee(attribute)}, which is not defined")
+        for attribute in _CALLEES:
+            for callee in i.callees(attribute):
+                if callee not in known:
+                    raise i.error(f"calls %{callee}, which is not defined before it")
+
+
+def _count(file: str, header: dict[str, str], key: str) -> int:
+    text = header.get(key, "1")
+    if not re.fullmatch(r"[1-9]\d*", text):
+        raise Error(f"{file}: {key} is {text}, which is no positive integer")
+    return int(text)
 
 
 def read(file: str) -> Module:
@@ -222,7 +261,9 @@ def read(file: str) -> Module:
                 current.root = instruction.name
     if entry is None or not entry.root:
         raise Error(f"{file} is not the text of an HLO module: it has no ENTRY computation with a ROOT")
+    known = set[str]()
     for computation in computations.values():
-        _check(file, computation, computations)
-    counts = [int(header.get(key, "1")) for key in ("num_partitions", "replica_count")]
+        _check(file, computation, known)
+        known.add(computation.name)
+    counts = [_count(file, header, key) for key in ("num_partitions", "replica_count")]
     return Module(file, counts[0], counts[1], entry, computations)
