@@ -21,8 +21,9 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
 // Compares the program that Compile makes of `graph` for all ranks of the options' mesh with `graph`, in exact
 // arithmetic (verify/compare_programs.h), or with `graph` itself if that is placed. Runs no rank, and makes no
 // executable. With `shrink`, a program without a mesh of more than some million operations is made smaller first
-// (verify/shrink.h), and its buckets become as much smaller as its states. Returns what the comparison takes for
-// granted. An error names the pass and the value, and the dimensions that became smaller.
+// (verify/shrink.h), and its buckets become as much smaller as its states, unless there are servers or measured links.
+// Returns what the comparison takes for granted. An error names the pass and the value, and the dimensions that became
+// smaller.
 absl::StatusOr<verify::Assumptions> Verify(const Graph& graph, const Backend& backend, const CompileOptions& options,
                                            bool shrink = true);
 

@@ -7,6 +7,8 @@
 #include <set>
 #include <sstream>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/printer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -109,6 +111,111 @@ TEST(Compile, AnExecutableSaysWhichBackendMadeIt) {
   ASSERT_TRUE(executable.ok()) << executable.status();
   EXPECT_EQ(executable->backend, "empty");
   EXPECT_THAT(executable->ToString(), HasSubstr("executable @nothing backend=empty ranks=1 "));
+}
+
+// --- Smaller dimensions ---
+
+// What a comparison of `text`, made smaller if `shrink`, with these options takes for granted, or its error: in lines.
+std::string Verified(const std::string& text, const std::string& strategy, bool shrink = true) {
+  CompileOptions options;
+  static_cast<Strategy&>(options) = *Strategy::Parse(strategy);
+  const absl::StatusOr<Graph> graph = ParseGraph(text);
+  if (!graph.ok()) return std::string(graph.status().message());
+  const absl::StatusOr<verify::Assumptions> assumed = Verify(*graph, EmptyBackend(), options, shrink);
+  return assumed.ok() ? absl::StrJoin(*assumed, "\n") : std::string(assumed.status().message());
+}
+
+constexpr char kSmaller[] = "what holds for smaller dimensions holds for those of the program: ";
+
+// A weight whose rows are those of a concat, and are split over three ranks.
+TEST(Verify, SizesThatFollowCanBeSplitAsBefore) {
+  const std::string strategy = "mesh={data=1,model=3},split={w={model=0}}";
+  const std::string thirds = R"(
+graph @f(%a: f32[8192,100] split(0), %b: f32[8192,100] split(0), %c: f32[8192,400] split(0), state %w: f32[600,64])
+    -> (y: f32[8192,64] split(0), %w: f32[600,64]) {
+  %x = concat %a, %b, %c {dim=1} : f32[8192,600]
+  %y = matmul %x, %w : f32[8192,64]
+  return %y, %w
+}
+)";
+  EXPECT_THAT(Verified(thirds, strategy), testing::StartsWith(kSmaller));
+  const std::string uneven = R"(
+graph @f(%a: f32[8192,100] split(0), %c: f32[8192,400] split(0), state %w: f32[500,64])
+    -> (y: f32[8192,64] split(0), %w: f32[500,64]) {
+  %x = concat %a, %c {dim=1} : f32[8192,500]
+  %y = matmul %x, %w : f32[8192,64]
+  return %y, %w
+}
+)";
+  for (bool shrink : {true, false}) {
+    EXPECT_THAT(Verified(uneven, strategy, shrink), HasSubstr("cannot share dimension 0 evenly"));
+  }
+}
+
+// A program that takes row `n` - 1 of 4096, with `n` in a constant.
+std::string RowBefore(const std::string& n) {
+  return R"(
+graph @f(%x: f32[80,4096,8] split(0)) -> (y: f32[80,1,8] split(0)) {
+  %n = constant {value=dense<i64[1]: )" +
+         n + R"(>} : i64[1]
+  %one = constant {value=dense<i64[1]: 1>} : i64[1]
+  %row = sub %n, %one : i64[1]
+  %square = mul %x, %x : f32[80,4096,8]
+  %y = gather %square, %row {dim=1} : f32[80,1,8]
+  return %y
+}
+)";
+}
+
+TEST(Verify, SizesOfWhichAPositionIsComputedStay) {
+  EXPECT_EQ(Verified(RowBefore("4096"), "mesh={data=2}"),
+            std::string(kSmaller) + "8 -> 4 (dim 2 of x), 80 -> 2 (dim 0 of x)");
+}
+
+// A backend that records the buckets of the programs for which it has kernels.
+class BucketBackend : public EmptyBackend {
+ public:
+  absl::StatusOr<Target> MakeTarget(const TargetOptions& options) const override {
+    ASSIGN_OR_RETURN(Target target, EmptyBackend::MakeTarget(options));
+    target.supports = [this](const Node& node) {
+      if (node.op().FindAttribute("bucket") && node.attr<int64_t>("bucket") >= 0)
+        buckets_.insert(node.attr<int64_t>("bucket"));
+      return true;
+    };
+    return target;
+  }
+  const std::set<int64_t>& buckets() const { return buckets_; }
+
+ private:
+  mutable std::set<int64_t> buckets_;
+};
+
+TEST(Verify, ASmallerProgramHasAsManyBuckets) {
+  std::string inputs = "%dz: f32[1024,512] split(0)", results, nodes, values;
+  for (const char* const i : {"0", "1", "2", "3", "4", "5", "6", "7"}) {
+    absl::StrAppend(&inputs, ", %x", i, ": f32[1024,512] split(0), state %w", i, ": f32[512,512]");
+    absl::StrAppend(&results, results.empty() ? "" : ", ", "%w", i, ": f32[512,512]");
+    absl::StrAppend(&nodes, "  %dw", i, " = matmul %x", i, ", %dz {transpose_a=true} : f32[512,512]\n");
+    absl::StrAppend(&nodes, "  %v", i, " = sgd %w", i, ", %dw", i, " {learning_rate=0.1} : f32[512,512]\n");
+    absl::StrAppend(&values, values.empty() ? "" : ", ", "%v", i);
+  }
+  const absl::StatusOr<Graph> step =
+      ParseGraph("graph @step(" + inputs + ") -> (" + results + ") {\n" + nodes + "  return " + values + "\n}\n");
+  ASSERT_TRUE(step.ok()) << step.status();
+  CompileOptions options;
+  options.mesh = Mesh({{"data", 2}});
+  options.bucket_bytes = 2 << 20;
+  const BucketBackend whole, smaller;
+  EXPECT_THAT(Compile(step->Clone(), whole, options).status().message(), HasSubstr("there is no kernel"));
+  const absl::StatusOr<verify::Assumptions> assumed = Verify(*step, smaller, options);
+  ASSERT_TRUE(assumed.ok()) << assumed.status();
+  EXPECT_THAT(absl::StrJoin(*assumed, "\n"), HasSubstr(kSmaller));
+  EXPECT_EQ(smaller.buckets(), whole.buckets());
+  EXPECT_GE(whole.buckets().size(), 4u);
+}
+
+TEST(Verify, AProgramIsComparedAsItIsIfASmallerOneCannotRun) {
+  EXPECT_EQ(Verified(RowBefore("4000"), "mesh={data=2}"), "");
 }
 
 // Returns the message when a graph with these inputs is compiled for two ranks.

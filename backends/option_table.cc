@@ -308,7 +308,8 @@ launch and the wait. Calls take longer. Steps of a CPU always run like this. Equ
       OfMachine("bool", Bound("verify", &O::verify, R"(
 True compares the program of all ranks with that of one rank in exact arithmetic (docs/verify.md). If they differ, the
 error names the pass that made the difference, the first value that differs and its ranks. A program that is distributed
-already is compared with itself. It may be True on one rank alone, as the program is the same on all.)")),
+already is compared with itself. A large program is made smaller first, which is then compared in its place. It may be
+True on one rank alone, as the program is the same on all.)")),
   };
 }
 

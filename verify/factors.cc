@@ -1,6 +1,7 @@
 #include "verify/factors.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -10,9 +11,10 @@
 namespace lockstep::verify {
 namespace {
 
-// The `number`-th smallest size of at least 2 that shares with `ranks` what `size` does; `size` if there is none below.
-int64_t SmallSize(int64_t size, int64_t ranks, int64_t number) {
-  for (int64_t small = 2; small < size; ++small) {
+// The `number`-th smallest size of at least `least` that shares with `ranks` what `size` does; `size` if there is none
+// below.
+int64_t SmallSize(int64_t size, int64_t ranks, int64_t number, int64_t least = 2) {
+  for (int64_t small = least; small < size; ++small) {
     if (std::gcd(small, ranks) == std::gcd(size, ranks) && number-- == 0) return small;
   }
   return size;
@@ -31,6 +33,7 @@ Extent Factors::New(int64_t size) {
 Extent Factors::Fixed(int64_t size) {
   const Extent extent = New(size);
   Fix(extent);
+  for (int ratio : extent) factors_[static_cast<size_t>(ratio)].is_ratio = true;
   return extent;
 }
 
@@ -161,6 +164,11 @@ Extent Factors::Free(const Extent& extent) const {
   return free;
 }
 
+void Factors::Restore(Extent factors) {
+  restored_ = std::move(factors);
+  ForgetSizes();
+}
+
 void Factors::ForgetSizes() {
   for (Factor& factor : factors_) factor.found.reset();
 }
@@ -182,16 +190,30 @@ std::vector<int> Factors::FreeSources(int root) const {
 }
 
 void Factors::ChooseSizes(int64_t ranks, const std::vector<Extent>& first) {
+  ChooseFreeSizes(ranks, first);
+  for (size_t i = 0; i < factors_.size();) {
+    if (Keeps(i, ranks) || GrowSources(i, ranks)) {
+      ++i;
+    } else {
+      Fix({static_cast<int>(i)});
+      ForgetSizes();
+      i = 0;  // sources of earlier ones may have changed
+    }
+  }
+}
+
+void Factors::ChooseFreeSizes(int64_t ranks, const std::vector<Extent>& first) {
   ForgetSizes();
   std::set<std::pair<int, int64_t>> order;  // of old sizes: those of `first`, then increasing
   for (const Extent& extent : first) {
     for (int root : Free(extent)) order.insert({0, factors_[static_cast<size_t>(root)].size});
   }
+  std::set<int64_t> taken;
   for (size_t i = 0; i < factors_.size(); ++i) {
     if (IsFree(static_cast<int>(i))) order.insert({1, factors_[i].size});
+    if (factors_[i].is_fixed && !factors_[i].is_ratio) taken.insert(factors_[i].size);
   }
   std::map<int64_t, int64_t> chosen;  // by old size
-  std::set<int64_t> taken;
   for (const auto& [is_other, size] : order) {
     if (chosen.contains(size)) continue;
     int64_t number = 0;
@@ -202,21 +224,44 @@ void Factors::ChooseSizes(int64_t ranks, const std::vector<Extent>& first) {
   for (size_t i = 0; i < factors_.size(); ++i) {
     if (IsFree(static_cast<int>(i))) factors_[i].chosen = chosen.at(factors_[i].size);
   }
-  for (size_t i = 0; i < factors_.size(); ++i) {
-    const Factor& factor = factors_[i];
-    if (!factor.follows || factor.parent >= 0) continue;
-    const std::vector<int> sources = FreeSources(static_cast<int>(i));
-    for (int64_t number = 0; NewSizeOf(static_cast<int>(i)) < 2; ++number) {
-      bool has_grown = false;
-      for (int source : sources) {
-        Factor& each = factors_[static_cast<size_t>(source)];
-        const int64_t size = std::max(each.chosen, SmallSize(each.size, ranks, number));
-        has_grown |= std::exchange(each.chosen, size) != size || size < each.size;
-      }
-      ForgetSizes();
-      if (!has_grown) break;
+}
+
+bool Factors::Keeps(size_t i, int64_t ranks) const {
+  const Factor& factor = factors_[i];
+  if (!factor.follows || factor.parent >= 0) return true;
+  const int64_t size = NewSizeOf(static_cast<int>(i));
+  return size >= 2 && std::gcd(size, ranks) == std::gcd(factor.size, ranks);
+}
+
+bool Factors::GrowSources(size_t last, int64_t ranks) {
+  std::vector<int> sources = FreeSources(static_cast<int>(last));
+  std::sort(sources.rbegin(), sources.rend());  // earlier sizes rarely follow from later sources
+  constexpr int kFew = 16, kAll = std::numeric_limits<int>::max();
+  return std::any_of(sources.begin(), sources.end(), [&](int source) { return Grow({source}, last, ranks, kFew); }) ||
+         Grow(sources, last, ranks, kAll);
+}
+
+bool Factors::Grow(const std::vector<int>& sources, size_t last, int64_t ranks, int most_steps) {
+  constexpr int kSmallSteps = 64;  // then sizes are doubled
+  std::vector<int64_t> before;
+  for (int source : sources) before.push_back(factors_[static_cast<size_t>(source)].chosen);
+  bool has_grown = true;
+  for (int step = 0; step < most_steps && has_grown; ++step) {
+    has_grown = false;
+    for (int source : sources) {
+      Factor& each = factors_[static_cast<size_t>(source)];
+      const int64_t least = step < kSmallSteps ? each.chosen + 1 : each.chosen * 2;
+      const int64_t size = SmallSize(each.size, ranks, 0, least);
+      has_grown |= std::exchange(each.chosen, size) != size;
     }
+    ForgetSizes();
+    bool keeps = true;
+    for (size_t i = 0; i <= last && keeps; ++i) keeps = Keeps(i, ranks);
+    if (keeps) return true;
   }
+  for (size_t i = 0; i < sources.size(); ++i) factors_[static_cast<size_t>(sources[i])].chosen = before[i];
+  ForgetSizes();
+  return false;
 }
 
 }  // namespace lockstep::verify

@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -13,43 +12,13 @@
 #include "core/ops/scan.h"
 #include "passes/optimize/dce.h"
 #include "verify/factors.h"
+#include "verify/size_sets.h"
 
 namespace lockstep::verify {
 namespace {
 
 using Extents = std::vector<Extent>;
 using Types = std::vector<TensorType>;
-
-// A size that a node has: a dimension of an operand, or a number in an attribute.
-struct Slot {
-  std::optional<size_t> operand;  // none: of the attribute
-  std::string attribute;
-  size_t at = 0;  // the dimension, or the entry of a list
-  int64_t size = 0;
-  Extent extent;
-  bool is_of_result = false;  // an entry of an attribute that is the dimension `at` of the result
-  bool is_number = false;     // an attribute that is no list
-};
-using Slots = std::vector<Slot>;
-
-// The types of the node's results if these slots have these sizes.
-absl::StatusOr<Types> InferWith(const Node& node, const Slots& slots, const std::vector<int64_t>& sizes) {
-  Types operands;
-  for (Value operand : node.operands()) operands.push_back(operand.type());
-  AttributeMap attributes = node.attributes();
-  for (size_t i = 0; i < slots.size(); ++i) {
-    const Slot& slot = slots[i];
-    if (slot.operand) {
-      Shape& shape = operands[*slot.operand].shape;
-      shape = shape.WithDim(static_cast<int64_t>(slot.at), sizes[i]);
-    } else if (auto* const list = std::get_if<std::vector<int64_t>>(&attributes.at(slot.attribute))) {
-      (*list)[slot.at] = sizes[i];
-    } else {
-      attributes.at(slot.attribute) = sizes[i];
-    }
-  }
-  return node.op().InferTypes(operands, attributes);
-}
 
 bool HasRegion(const Node& node) {
   return std::any_of(node.attributes().begin(), node.attributes().end(),
@@ -106,8 +75,8 @@ class Sizes {
   AttributeMap NewAttributes(const Node& node) const;
   // True if the new sizes of the node's operands, results and attributes fit each other.
   bool Fits(const Node& node) const;
-  // Fixes extents of a node that does not fit: as few as make it fit.
-  void Restrict(const Node& node);
+  // Fixes extents of a node that does not fit: as few as make it fit. Returns false if all are fixed already.
+  bool Restrict(const Node& node);
 
  private:
   void Add(const Graph& graph);
@@ -118,9 +87,11 @@ class Sizes {
   void AddConcat(const Node& node);
   void AddScan(const Node& node);
   void AddByInference(const Node& node);
-  void AddInferred(const Node& node, std::vector<Slots> sets, const Slots& stuck);
-  Slots OperandSlots(const Node& node) const;
-  Slots AttributeSlots(const Node& node) const;
+  // Adds dimension `d` of result `i`. `doubled` has the types of the results if a set doubles.
+  void AddInferred(const Node& node, size_t i, size_t d, const SizeSets& found, const std::vector<Types>& doubled);
+  void FixWindows(const Node& node, const Slots& sources);
+  void FollowByInference(const Node& node, size_t i, size_t d, const Slots& sources);
+  const Extent& ExtentOf(const Node& node, const Slot& slot) const;
   Extents OfOperandsAndResults(const Node& node) const;
   void New(Value value) {
     for (int64_t size : value.shape().dims()) extents_[value].push_back(factors_.New(size));
@@ -128,6 +99,11 @@ class Sizes {
   }
   void UnifyAll(const Extents& a, const Extents& b) {
     for (size_t i = 0; i < a.size(); ++i) factors_.Unify(a[i], b[i]);
+  }
+  void UnifyMultiple(const Extent& whole, int64_t times, const Extent& part) {
+    Extent product = factors_.Fixed(times);
+    product.insert(product.end(), part.begin(), part.end());
+    factors_.Unify(whole, product);
   }
   void FixAll(const Extents& extents) {
     for (const Extent& extent : extents) factors_.Fix(extent);
@@ -205,9 +181,7 @@ void Sizes::AddParts(const Node& node) {
     if (along.is_all()) {
       factors_.Unify(whole, part);
     } else if (is_dense && along.is_share()) {
-      Extent shares = factors_.Fixed(along.whole / along.part);
-      shares.insert(shares.end(), part.begin(), part.end());
-      factors_.Unify(whole, shares);
+      UnifyMultiple(whole, along.whole / along.part, part);
     } else if (!is_dense || along.part != 1) {
       factors_.Fix(whole);
       factors_.Fix(part);
@@ -229,9 +203,7 @@ void Sizes::AddConcat(const Node& node) {
   const int64_t first = size(parts[0]);
   if (std::all_of(parts.begin(), parts.end(), [&](const Extent& part) { return size(part) == first; })) {
     for (const Extent& part : parts) factors_.Unify(parts[0], part);
-    Extent shares = factors_.Fixed(static_cast<int64_t>(parts.size()));
-    shares.insert(shares.end(), parts[0].begin(), parts[0].end());
-    return factors_.Unify(whole, shares);
+    return UnifyMultiple(whole, static_cast<int64_t>(parts.size()), parts[0]);
   }
   const auto sum = [this, parts] {
     return std::accumulate(parts.begin(), parts.end(), int64_t{0},
@@ -258,181 +230,74 @@ void Sizes::AddScan(const Node& node) {
   }
 }
 
-// --- By inference ----------------------------------------------------------------------------------------------------
-
-Slots Sizes::OperandSlots(const Node& node) const {
-  Slots slots;
-  for (size_t i = 0; i < node.operands().size(); ++i) {
-    const Extents& extents = Of(node.operand(i));
-    for (size_t d = 0; d < extents.size(); ++d) {
-      const int64_t size = node.operand(i).shape().dims()[d];
-      if (size > 1) slots.push_back({i, "", d, size, extents[d]});
-    }
-  }
-  return slots;
-}
-
-Slots Sizes::AttributeSlots(const Node& node) const {
-  Slots slots;
-  for (const OpDef::AttributeDef& def : node.op().attribute_defs()) {
-    const Attribute& value = node.attributes().at(def.name);
-    const auto* const list = std::get_if<std::vector<int64_t>>(&value);
-    const auto* const number = std::get_if<int64_t>(&value);
-    const std::vector<int64_t> sizes = list ? *list : number ? std::vector{*number} : std::vector<int64_t>{};
-    for (size_t at = 0; at < sizes.size(); ++at) {
-      if (sizes[at] < 2) continue;
-      const Extent extent = def.is_per_dim ? Of(const_cast<Node&>(node).result())[at] : Extent();
-      slots.push_back({{}, def.name, at, sizes[at], extent, def.is_per_dim, number != nullptr});
-    }
-  }
-  return slots;
-}
-
-// The sets of slots, beginning with `slot`, that may have to change together: in order of preference.
-// Slots of different sizes do so if a number in an attribute is their ratio, such as the groups of a convolution.
-std::vector<Slots> SetsWith(const Slot& slot, const Slots& operands, const Slots& attributes) {
-  std::vector<Slots> sets = {{slot}};
-  Slots same_dim = {slot}, all = {slot};
-  std::vector<Slots> pairs, pairs_of_attributes, proportional;
-  for (const Slot& other : operands) {
-    if (other.operand == slot.operand && other.at == slot.at) continue;
-    if (other.size == slot.size) {
-      pairs.push_back({slot, other});
-      all.push_back(other);
-      if (other.at == slot.at) same_dim.push_back(other);
-    } else if (std::any_of(attributes.begin(), attributes.end(), [&](const Slot& ratio) {
-                 return ratio.is_number && other.size == slot.size * ratio.size;
-               })) {
-      proportional.push_back({slot, other});
-    }
-  }
-  sets.push_back(same_dim);
-  sets.insert(sets.end(), pairs.begin(), pairs.end());
-  sets.push_back(all);
-  for (const Slot& other : attributes) {
-    if (other.size != slot.size) continue;
-    sets.push_back({slot, other});
-    all.push_back(other);
-  }
-  sets.push_back(all);
-  sets.insert(sets.end(), proportional.begin(), proportional.end());
-  return sets;
-}
-
-// The types of the results if all slots have twice their sizes.
-absl::StatusOr<Types> InferDoubled(const Node& node, const Slots& slots) {
-  std::vector<int64_t> sizes;
-  for (const Slot& slot : slots) sizes.push_back(slot.size * 2);
-  return InferWith(node, slots, sizes);
-}
-
-// Removes slots from a set that can change together where it still can without them: the same dimension of all operands
-// of as many dimensions at once. So a batch that is as large as the channels is no part of their set.
-Slots WithoutOthers(const Node& node, Slots set) {
-  const auto group = [&](const Slot& slot) {
-    return std::pair(slot.operand ? node.operand(*slot.operand).shape().rank() : -1, slot.at);
-  };
-  std::set<std::pair<int64_t, size_t>> groups;
-  for (const Slot& slot : set) groups.insert(group(slot));
-  groups.erase(group(set[0]));
-  for (const auto& each : groups) {
-    Slots fewer = set;
-    std::erase_if(fewer, [&](const Slot& slot) { return group(slot) == each; });
-    if (InferDoubled(node, fewer).ok()) set = std::move(fewer);
-  }
-  return set;
-}
-
-bool Contains(const Slots& slots, const Slot& slot) {
-  return std::any_of(slots.begin(), slots.end(), [&](const Slot& each) {
-    return each.operand == slot.operand && each.attribute == slot.attribute && each.at == slot.at;
-  });
-}
-
 void Sizes::AddByInference(const Node& node) {
-  const Slots operands = OperandSlots(node), attributes = AttributeSlots(node);
-  std::vector<Slots> sets;
-  Slots stuck;
-  for (const Slot& slot : operands) {
-    if (std::any_of(sets.begin(), sets.end(), [&](const Slots& set) { return Contains(set, slot); })) continue;
-    const std::vector<Slots> candidates = SetsWith(slot, operands, attributes);
-    const auto found = std::find_if(candidates.begin(), candidates.end(),
-                                    [&](const Slots& set) { return InferDoubled(node, set).ok(); });
-    if (found != candidates.end()) sets.push_back(WithoutOthers(node, *found));
-    else stuck.push_back(slot);
-  }
-  for (const Slot& slot : attributes) {
-    if (slot.is_of_result) continue;
-    if (std::any_of(sets.begin(), sets.end(), [&](const Slots& set) { return Contains(set, slot); })) continue;
-    const absl::StatusOr<Types> types = InferDoubled(node, {slot});
-    if (!types.ok()) continue;
-    for (size_t i = 0; i < types->size(); ++i) {
-      for (int64_t d = 0; d < node.type(i).shape.rank(); ++d) {
-        // Other numbers, such as a stride, do not become twice a dimension that was as large.
-        if (node.type(i).shape[d] == slot.size && (*types)[i].shape[d] == 2 * slot.size) sets.push_back({slot});
+  const SizeSets found = SizeSetsOf(node);
+  std::vector<Types> doubled;
+  for (const Slots& set : found.sets) {
+    for (const Slot& slot : set) {
+      if (!slot.operand) {
+        attributes_[{&node, slot.attribute}][slot.at] =
+            slot.is_of_result ? Of(const_cast<Node&>(node).result())[slot.at] : factors_.New(slot.size);
       }
+      UnifyMultiple(ExtentOf(node, slot), slot.size / set[0].size, ExtentOf(node, set[0]));
+    }
+    doubled.push_back(*InferDoubled(node, set));
+  }
+  for (size_t i = 0; i < node.num_results(); ++i) {
+    for (size_t d = 0; d < node.type(i).shape.dims().size(); ++d) {
+      if (node.type(i).shape.dims()[d] > 1) AddInferred(node, i, d, found, doubled);
     }
   }
-  AddInferred(node, std::move(sets), stuck);
 }
 
-// `sets` can change independently of each other, and `stuck` only in a way that is not known.
-void Sizes::AddInferred(const Node& node, std::vector<Slots> sets, const Slots& stuck) {
-  for (Slots& set : sets) {
-    for (Slot& slot : set) {
-      if (!slot.operand && !slot.is_of_result) slot.extent = factors_.New(slot.size);
-      if (!slot.operand) attributes_[{&node, slot.attribute}][slot.at] = slot.extent;
-      Extent ratio = factors_.Fixed(slot.size / set[0].size);
-      ratio.insert(ratio.end(), set[0].extent.begin(), set[0].extent.end());
-      factors_.Unify(slot.extent, ratio);
-    }
+const Extent& Sizes::ExtentOf(const Node& node, const Slot& slot) const {
+  if (slot.operand) return Of(node.operand(*slot.operand))[slot.at];
+  return attributes_.at({&node, slot.attribute}).at(slot.at);
+}
+
+void Sizes::AddInferred(const Node& node, size_t i, size_t d, const SizeSets& found,
+                        const std::vector<Types>& doubled) {
+  const int64_t size = node.type(i).shape.dims()[d];
+  const Extent extent = Of(const_cast<Node&>(node).result(i))[d];
+  std::vector<size_t> changing;  // the sets with which the dimension changes
+  Slots sources;
+  for (size_t s = 0; s < found.sets.size(); ++s) {
+    if (doubled[s][i].shape.dims()[d] == size) continue;
+    changing.push_back(s);
+    sources.insert(sources.end(), found.sets[s].begin(), found.sets[s].end());
   }
-  std::vector<Types> doubled;
-  for (const Slots& set : sets) doubled.push_back(*InferDoubled(node, set));
-  for (size_t i = 0; i < node.num_results(); ++i) {
-    const Extents& extents = Of(const_cast<Node&>(node).result(i));
-    for (size_t d = 0; d < extents.size(); ++d) {
-      const int64_t size = node.type(i).shape.dims()[d];
-      if (size < 2) continue;
-      Slots sources;
-      bool is_product = true;
-      size_t last = 0, count = 0;
-      for (size_t s = 0; s < sets.size(); ++s) {
-        const int64_t changed = doubled[s][i].shape.dims()[d];
-        if (changed == size) continue;
-        is_product = is_product && changed == 2 * size && size % sets[s][0].size == 0;
-        sources.insert(sources.end(), sets[s].begin(), sets[s].end());
-        last = s;
-        ++count;
-      }
-      if (count == 1 && is_product) {
-        Extent product = factors_.Fixed(size / sets[last][0].size);
-        product.insert(product.end(), sets[last][0].extent.begin(), sets[last][0].extent.end());
-        factors_.Unify(extents[d], product);
-        continue;
-      }
-      // Of a window and what it slides over, the window stays.
-      int64_t largest = 0;
-      for (const Slot& source : sources) largest = std::max(largest, source.size);
-      for (const Slot& source : sources) {
-        if (source.size < largest) factors_.Fix(source.extent);
-      }
-      const bool is_of_attribute = std::any_of(node.op().attribute_defs().begin(), node.op().attribute_defs().end(),
-                                               [](const auto& def) { return def.is_per_dim; });
-      if (is_of_attribute && i == 0) continue;
-      if (count == 0) sources = stuck;
-      Extents source_extents;
-      for (const Slot& source : sources) source_extents.push_back(source.extent);
-      if (sources.empty()) factors_.Fix(extents[d]);
-      else
-        factors_.Follow(extents[d], source_extents, [this, &node, sources, i, d] {
-          std::vector<int64_t> sizes;
-          for (const Slot& source : sources) sizes.push_back(factors_.NewSize(source.extent));
-          const absl::StatusOr<Types> types = InferWith(node, sources, sizes);
-          return types.ok() ? (*types)[i].shape.dims()[d] : 0;
-        });
-    }
+  if (changing.size() == 1) {
+    const Slot& first = sources[0];
+    if (doubled[changing[0]][i].shape.dims()[d] == 2 * size && size % first.size == 0)
+      return UnifyMultiple(extent, size / first.size, ExtentOf(node, first));
   }
+  FixWindows(node, sources);
+  const bool is_of_attribute = std::any_of(node.op().attribute_defs().begin(), node.op().attribute_defs().end(),
+                                           [](const auto& def) { return def.is_per_dim; });
+  if (is_of_attribute && i == 0) return;
+  if (changing.empty()) sources = found.stuck;
+  if (sources.empty()) factors_.Fix(extent);
+  else FollowByInference(node, i, d, sources);
+}
+
+// Of a window and what it slides over, the window stays.
+void Sizes::FixWindows(const Node& node, const Slots& sources) {
+  int64_t largest = 0;
+  for (const Slot& source : sources) largest = std::max(largest, source.size);
+  for (const Slot& source : sources) {
+    if (source.size < largest) factors_.Fix(ExtentOf(node, source));
+  }
+}
+
+void Sizes::FollowByInference(const Node& node, size_t i, size_t d, const Slots& sources) {
+  Extents extents;
+  for (const Slot& source : sources) extents.push_back(ExtentOf(node, source));
+  factors_.Follow(Of(const_cast<Node&>(node).result(i))[d], extents, [this, &node, sources, extents, i, d] {
+    std::vector<int64_t> sizes;
+    for (const Extent& extent : extents) sizes.push_back(factors_.NewSize(extent));
+    const absl::StatusOr<Types> types = InferWith(node, sources, sizes);
+    return types.ok() ? (*types)[i].shape.dims()[d] : 0;
+  });
 }
 
 // --- New sizes -------------------------------------------------------------------------------------------------------
@@ -507,19 +372,31 @@ bool Sizes::Fits(const Node& node) const {
   return found.ok() && *found == expected;
 }
 
-void Sizes::Restrict(const Node& node) {
+bool Sizes::Restrict(const Node& node) {
   Extents all = OfOperandsAndResults(node);
+  for (const OpDef::AttributeDef& def : node.op().attribute_defs()) {
+    const auto changed = attributes_.find({&node, def.name});
+    if (changed == attributes_.end()) continue;
+    for (const auto& [at, extent] : changed->second) all.push_back(extent);
+  }
   std::set<int> factors;
   for (const Extent& extent : all) {
     for (int factor : factors_.Free(extent)) factors.insert(factor);
   }
+  if (factors.empty()) return false;
   Extent kept(factors.begin(), factors.end());
   factors_.Restore(kept);
   if (!Fits(node)) {
     factors_.Restore({});
-    return FixAll(all);
+    FixAll(all);
+    return true;
   }
-  std::sort(kept.begin(), kept.end(), [&](int a, int b) { return factors_.OldSize({a}) > factors_.OldSize({b}); });
+  // Sizes that follow are the first that need not be kept, as they are right where their sources are.
+  const auto order = [&](int factor) {
+    return factors_.IsFollower(factor) ? std::pair<int, int64_t>(0, -factor)
+                                       : std::pair<int, int64_t>(1, -factors_.OldSize({factor}));
+  };
+  std::sort(kept.begin(), kept.end(), [&](int a, int b) { return order(a) < order(b); });
   for (int factor : Extent(kept)) {
     std::erase(kept, factor);
     factors_.Restore(kept);
@@ -527,6 +404,7 @@ void Sizes::Restrict(const Node& node) {
   }
   factors_.Restore({});
   factors_.Fix(kept);
+  return true;
 }
 
 // --- The new program -------------------------------------------------------------------------------------------------
@@ -598,9 +476,7 @@ Shrunk ShrinkDimensions(const Graph& given, int64_t ranks, bool keeps_written) {
     has_changed = false;
     sizes.factors().ChooseSizes(ranks, batches);
     for (const Node* node : sizes.nodes()) {
-      if (sizes.Fits(*node)) continue;
-      sizes.Restrict(*node);
-      has_changed = true;
+      if (!sizes.Fits(*node) && sizes.Restrict(*node)) has_changed = true;  // at most once for each factor
     }
   }
   absl::StatusOr<Graph> shrunk = WithNewSizes(program, sizes);

@@ -1,5 +1,10 @@
 #include "verify/shrink.h"
 
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <vector>
+
 #include "core/printer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -96,6 +101,79 @@ graph @f(%x: f32[6,3,8,8], %w: f32[2,3,5,5]) -> (y: f32[6,8]) {
 )");
 }
 
+constexpr char kGrouped[] = R"(
+graph @f(%x: f32[64,12,10,10], %w: f32[16,6,3,3]) -> (y: f32[64,16,8,8]) {
+  %y = convolution %x, %w {stride=[1, 1], padding_low=[0, 0], padding_high=[0, 0], dilation=[1, 1], groups=2} : f32[64,16,8,8]
+  return %y
+}
+)";
+
+TEST(ShrinkDimensions, ChannelsStayTwiceThoseOfOneOfTwoGroups) {
+  ExpectShrunk(kGrouped, 2, R"(
+graph @f(%x: f32[8,4,4,4], %w: f32[6,2,3,3]) -> (y: f32[8,6,2,2]) {
+  %y = convolution %x, %w {stride=[1, 1], padding_low=[0, 0], padding_high=[0, 0], dilation=[1, 1], groups=2} : f32[8,6,2,2]
+  return %y
+}
+)");
+}
+
+// For one rank, the 16 filters would become 5, which are not two groups.
+TEST(ShrinkDimensions, OnlySizesThatDoNotFitStay) {
+  ExpectShrunk(kGrouped, 1, R"(
+graph @f(%x: f32[5,4,4,4], %w: f32[16,2,3,3]) -> (y: f32[5,16,2,2]) {
+  %y = convolution %x, %w {stride=[1, 1], padding_low=[0, 0], padding_high=[0, 0], dilation=[1, 1], groups=2} : f32[5,16,2,2]
+  return %y
+}
+)");
+}
+
+TEST(ShrinkDimensions, SumsOfPartsCanBeSplitAsBefore) {
+  ExpectShrunk(R"(
+graph @f(%x: f32[8,100], %y: f32[8,400]) -> (z: f32[8,500]) {
+  %z = concat %x, %y {dim=1} : f32[8,500]
+  return %z
+}
+)",
+               3, R"(
+graph @f(%x: f32[2,4], %y: f32[2,7]) -> (z: f32[2,11]) {
+  %z = concat %x, %y {dim=1} : f32[2,11]
+  return %z
+}
+)");
+}
+
+TEST(ShrinkDimensions, SizesThatAreWrittenInConstantsMayStay) {
+  const Graph program = Parsed(R"(
+graph @f(%x: f32[256,64], %i: i64[8]) -> (y: i64[8], z: f32[256,64]) {
+  %c = constant {value=dense<i64[]: 256>} : i64[]
+  %b = broadcast %c {dims=[], shape=[8]} : i64[8]
+  %y = add %i, %b : i64[8]
+  %z = exp %x : f32[256,64]
+  return %y, %z
+}
+)");
+  EXPECT_THAT(ShrinkDimensions(program, 2).changes,
+              ElementsAre("8 -> 2 (dim 0 of i)", "64 -> 4 (dim 1 of x)", "256 -> 6 (dim 0 of x)"));
+  EXPECT_THAT(ShrinkDimensions(program, 2, /*keeps_written=*/true).changes,
+              ElementsAre("8 -> 2 (dim 0 of i)", "64 -> 4 (dim 1 of x)"));
+}
+
+TEST(ShrinkDimensions, NodesWithoutUseVanish) {
+  ExpectShrunk(R"(
+graph @f(%x: f32[64]) -> (y: f32[64]) {
+  %unused = exp %x : f32[64]
+  %y = neg %x : f32[64]
+  return %y
+}
+)",
+               2, R"(
+graph @f(%x: f32[2]) -> (y: f32[2]) {
+  %y = neg %x : f32[2]
+  return %y
+}
+)");
+}
+
 TEST(ShrinkDimensions, BodiesOfLoopsShrinkToo) {
   ExpectShrunk(R"(
 graph @f(%h: f32[64,24], %x: f32[10,64,24]) -> (h: f32[64,24]) {
@@ -181,6 +259,73 @@ TEST(Factors, ASizeThatFollowsHasNoneOfItsOwn) {
   factors.Fix(half);
   factors.ChooseSizes(3, {});
   EXPECT_EQ(factors.NewSize(height), 100);
+}
+
+TEST(Factors, SizesThatFollowCanBeSplitAsBefore) {
+  for (int64_t ranks : {2, 3, 4, 6, 8}) {
+    for (int64_t m : {30, 64, 100, 101}) {
+      for (int64_t n : {48, 50, 77, 400}) {
+        Factors factors;
+        const Extent a = factors.New(m), b = factors.New(n), c = factors.New(n), sum = factors.New(m + n),
+                     sum_of_all = factors.New(m + n + n);
+        const auto add = [&](const Extent& x, const Extent& y) { return factors.NewSize(x) + factors.NewSize(y); };
+        factors.Follow(sum, {a, b}, [&] { return add(a, b); });
+        factors.Follow(sum_of_all, {sum, c}, [&] { return add(sum, c); });
+        factors.ChooseSizes(ranks, {});
+        for (const Extent& each : {a, b, c, sum, sum_of_all}) {
+          EXPECT_EQ(std::gcd(factors.NewSize(each), ranks), std::gcd(factors.OldSize(each), ranks));
+        }
+        EXPECT_EQ(factors.NewSize(sum), add(a, b));
+        EXPECT_EQ(factors.NewSize(sum_of_all), add(sum, c));
+        EXPECT_LT(factors.NewSize(sum_of_all), 60) << m << " + 2 * " << n << " on " << ranks;
+      }
+    }
+  }
+}
+
+TEST(Factors, LargeSizesAreFoundInFewSteps) {
+  Factors factors;
+  const Extent whole = factors.New(1'000'000), places = factors.New(51);
+  int64_t steps = 0;
+  factors.Follow(places, {whole}, [&] {
+    ++steps;
+    return std::max<int64_t>(factors.NewSize(whole) - 999'949, 0);
+  });
+  factors.ChooseSizes(2, {});
+  EXPECT_EQ(factors.NewSize(places), 51);
+  EXPECT_LT(steps, 200);
+}
+
+TEST(Factors, ASizeThatFollowsIsThatOfARestoredSource) {
+  Factors factors;
+  const Extent height = factors.New(100), half = factors.New(50);
+  factors.Follow(half, {height}, [&] { return factors.NewSize(height) / 2; });
+  factors.ChooseSizes(1, {});
+  EXPECT_EQ(factors.NewSize(half), 2);
+  factors.Restore(height);
+  EXPECT_EQ(factors.NewSize(half), 50);
+  factors.Restore({});
+  EXPECT_EQ(factors.NewSize(half), 2);
+}
+
+TEST(Factors, SizesDifferFromThoseThatStay) {
+  Factors factors;
+  factors.Fixed(3);  // a ratio is no size
+  const Extent stays = factors.New(2), first = factors.New(100), second = factors.New(200);
+  factors.Fix(stays);
+  factors.ChooseSizes(1, {});
+  EXPECT_EQ(factors.NewSize(first), 3);
+  EXPECT_EQ(factors.NewSize(second), 4);
+}
+
+TEST(Factors, SizesDifferWhileThereAreSmallOnes) {
+  Factors factors;
+  std::vector<Extent> extents;
+  for (int64_t size = 1000; size < 1014; ++size) extents.push_back(factors.New(size));
+  factors.ChooseSizes(1, {});
+  std::set<int64_t> sizes;
+  for (const Extent& extent : extents) sizes.insert(factors.NewSize(extent));
+  EXPECT_THAT(sizes, ElementsAre(2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13));
 }
 
 TEST(Factors, SizesThatDoNotDivideEachOtherStay) {

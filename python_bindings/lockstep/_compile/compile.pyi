@@ -159,8 +159,8 @@ def compile(graph: Graph, backend: str = 'cpu', world: Communicator | None = Non
         ranks.
       verify: True compares the program of all ranks with that of one rank in exact arithmetic (docs/verify.md). If
         they differ, the error names the pass that made the difference, the first value that differs and its ranks. A
-        program that is distributed already is compared with itself. It may be True on one rank alone, as the program
-        is the same on all.
+        program that is distributed already is compared with itself. A large program is made smaller first, which is
+        then compared in its place. It may be True on one rank alone, as the program is the same on all.
 
     Returns:
       An executable. Call it with the inputs by name, or `start` a call and use its results later.
