@@ -288,14 +288,15 @@ std::string FusedOps(const Executable& executable, const std::string& value) {
   return ops.size() <= kShown ? text : text + " and " + std::to_string(ops.size() - kShown) + " more";
 }
 
-// Returns the number of entries along dimension 0 of an input that are not padding at the end: the input `rows` is then
-// 0. Others may have padding only if ranks share them by rows.
+// Returns the number of entries along dimension 0 of an input that are not padding at the end: the input `rows` of an
+// uneven step is then 0. Others may have padding only if ranks share them by rows.
 int64_t EntriesOf(const Graph& graph, std::span<const NamedInput> inputs, const NamedInput& input) {
   const auto rows =
       std::find_if(inputs.begin(), inputs.end(), [](const NamedInput& each) { return each.name == passes::kRows; });
   const Input* const info = graph.FindInput(input.name);
   const int64_t entries = input.tensor.type.shape[0];
-  if (rows == inputs.end() || info == nullptr || !info->value.placement(kDataAxis).is_split(0)) return entries;
+  const bool may_pad = rows != inputs.end() && passes::IsUneven(graph);
+  if (!may_pad || info == nullptr || !info->value.placement(kDataAxis).is_split(0)) return entries;
   const std::span there(static_cast<const float*>(rows->tensor.data), At(rows->tensor.type.num_elements()));
   const auto last = std::find_if(there.rbegin(), there.rend(), [](float row) { return row != 0; });
   return entries / std::max<int64_t>(std::ssize(there), 1) * (there.rend() - last);
@@ -338,7 +339,7 @@ absl::StatusOr<Traced> Trace(LoadedProgram& loaded, const Graph& graph, const Lo
   }
   const Search search(facts, executor.executable());
   std::optional<Cause> cause = search.OfEnds(names, intended);
-  if (!cause && names == nullptr) cause = search.OfScaledGradients();
+  if (!cause && names == nullptr && passes::IsLossScaled(loaded.graph)) cause = search.OfScaledGradients();
   if (!cause) return traced;
   NonFinite found = cause->is_given ? trace.DescribeGiven(cause->step) : trace.Describe(cause->step);
   CountGiven(loaded.graph, inputs, found);

@@ -18,14 +18,14 @@
 
 namespace lockstep {
 
-// An op that made a NaN or an infinity, or an input or a state that had one.
+// An op that made a NaN or an infinity, or an input, a state or a constant that had one.
 struct NonFinite {
   struct Operand {
     std::string name;
     ElementCounts counts;
   };
 
-  std::string op;     // "log"; "input" or "state" if the value came from there
+  std::string op;     // "log"; "input", "state" or "constant" if the value came from there
   std::string value;  // the name of the value, without the '%'
   std::string layer;  // the source of the op in the model, such as "onnx:/fc1/Gemm"; may be empty
   // In a loop, such as that over micro-batches: which iteration, from 0, as "iteration 1 of 2". Else empty.
@@ -33,7 +33,7 @@ struct NonFinite {
   int64_t rank = 0;
   ElementCounts counts;        // of the value on that rank; of an input, without the rows that pad it
   std::vector<int64_t> first;  // the index of its first NaN, or else infinity, on that rank; empty: unknown or a scalar
-  std::vector<Operand> operands;  // on that rank; none of an input or a state
+  std::vector<Operand> operands;  // on that rank; none of an input, a state or a constant
   // The op whose result is NaN, if the op above made only infinities, as "sub %7, at onnx:/norm". Empty if it is the op
   // above, or if nothing is NaN.
   std::string becomes_nan;

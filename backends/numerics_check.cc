@@ -1,29 +1,37 @@
 #include "backends/numerics_check.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "backends/find_non_finite.h"
 #include "core/finite.h"
 #include "passes/training/loss_scaling.h"
+#include "passes/training/uneven.h"
 
 namespace lockstep {
 namespace {
 
+// Returns whether an uneven step had no rows.
 bool HasNoRows(std::span<const NamedResult> results) {
   return std::any_of(results.begin(), results.end(), [](const NamedResult& result) {
-    if (result.name != "rows" || result.tensor.type.num_elements() != 1) return false;
-    return DispatchDType(result.tensor.type.dtype, [&](auto tag) {
-      return static_cast<double>(*static_cast<const typename decltype(tag)::type*>(result.tensor.data)) == 0;
-    });
+    return result.name == passes::kRows && *static_cast<const float*>(result.tensor.data) == 0;
   });
 }
 
-// Adds the lines of all ranks to a set.
+// Adds a name, which may have any characters, to a rank's names.
+void AddName(std::string& names, std::string_view name) {
+  names += std::to_string(name.size()) + " ";
+  names += name;
+}
+
 std::set<std::string> NamesOfAll(const std::vector<std::string>& all) {
   std::set<std::string> names;
-  for (const std::string& lines : all) {
-    for (size_t begin = 0; begin < lines.size(); begin = lines.find('\n', begin) + 1)
-      names.insert(lines.substr(begin, lines.find('\n', begin) - begin));
+  for (std::string_view of_rank : all) {
+    while (!of_rank.empty()) {
+      const size_t size = std::stoul(std::string(of_rank)), begin = of_rank.find(' ') + 1;
+      names.emplace(of_rank.substr(begin, size));
+      of_rank.remove_prefix(begin + size);
+    }
   }
   return names;
 }
@@ -37,12 +45,12 @@ void NumericsCheck::Look(const std::string& name, const TensorType& type, const 
   const bool was_finite = before == nullptr || AllFinite(before->dtype(), before->bytes(), before->num_bytes());
   const bool may_be_infinite = is_skipped || !was_finite || intended_.contains(name);
   if (may_be_infinite && CountElements(type.dtype, bytes, type.num_bytes()).nans == 0) return;
-  wrong += name + "\n";
+  AddName(wrong, name);
 }
 
 absl::StatusOr<std::string> NumericsCheck::WrongValues(std::span<const NamedResult> results) {
   std::string wrong;
-  if (HasNoRows(results)) return wrong;
+  if (passes::IsUneven(loaded_.graph) && HasNoRows(results)) return wrong;
   ASSIGN_OR_RETURN(const bool is_skipped, IsSkipped());
   for (const NamedResult& result : results) {
     if (is_skipped && result.name != "loss") continue;
@@ -63,7 +71,7 @@ absl::StatusOr<std::string> NumericsCheck::WrongValues(std::span<const NamedResu
 absl::StatusOr<bool> NumericsCheck::IsSkipped() {
   const auto scale =
       std::find_if(before_.begin(), before_.end(), [](const auto& each) { return each.first == passes::kLossScale; });
-  if (scale == before_.end()) return false;
+  if (scale == before_.end() || !passes::IsLossScaled(loaded_.graph)) return false;
   Tensor after(scale->second.type());
   RETURN_IF_ERROR(loaded_.executor->ReadState(scale->first, {after.type(), after.mutable_bytes()}));
   const double before = scale->second.At(0);

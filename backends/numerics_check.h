@@ -30,15 +30,15 @@ class NumericsCheck {
   //
   // A step that a loss scale skips is not an error if its states are finite and its loss is not NaN. Neither is a state
   // that was infinite before the step, nor a value that has infinities, but no NaN, if no op or kernel made one from
-  // finite operands: the step is run again, and from then on infinities of this value are taken as intended. A call
-  // without rows is not looked at.
+  // finite operands: the step is run again, and from then on infinities of this value are taken as intended. A call of
+  // an uneven step (passes/training/uneven.h) without rows is not looked at.
   //
   // Before each step the states that it updates are copied, and after it they are read; ranks exchange a small message.
   absl::Status Run(int64_t step, std::span<const NamedInput> inputs, std::span<const NamedResult> results,
                    const std::function<absl::Status()>& run);
 
  private:
-  // Returns the names of the values on this rank that are not finite, in order, one in a line.
+  // Returns the names of the values on this rank that are not finite, in order, each behind its length.
   absl::StatusOr<std::string> WrongValues(std::span<const NamedResult> results);
   absl::StatusOr<bool> IsSkipped();
   // Adds the name of a value if it is wrong. `before`: its value before the step; null if it had none. With

@@ -21,6 +21,7 @@
 #include "backends/compile_and_load.h"
 #include "backends/option_table.h"
 #include "core/op_def.h"
+#include "passes/training/uneven.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
 #include "python_bindings/loaded_executable.h"
@@ -80,6 +81,7 @@ std::unique_ptr<LoadedExecutable> CompileModel(const Model& model, const std::st
   loaded->communicator = nb::cast<Communicator*>(world);
   loaded->world = std::move(world);
   loaded->origin = model.origin;
+  loaded->is_uneven = passes::IsUneven(model.graph);
   loaded->batches = BatchesOf(model.graph);
   options.dump = std::move(dump);
   ReleasedGil released;

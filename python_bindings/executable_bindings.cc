@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "backends/find_non_finite.h"
+#include "passes/training/uneven.h"
 #include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/bound_arrays.h"
@@ -87,7 +88,7 @@ void WarnOfLoss(LoadedExecutable& self, Outputs& outputs, int64_t step) {
   const std::vector<ValueInfo>& infos = self.executor->executable().results;
   if (self.warned_of_loss || self.communicator->rank() != 0 || self.executor->updated_states().empty()) return;
   const double loss = ScalarOf(infos, outputs, "loss");
-  if (std::isfinite(loss) || ScalarOf(infos, outputs, "rows") == 0) return;
+  if (std::isfinite(loss) || (self.is_uneven && ScalarOf(infos, outputs, passes::kRows) == 0)) return;
   self.warned_of_loss = true;
   nb::module_::import_("lockstep._compile.numerics").attr("warn_of_loss")(self.executor->executable().name, step, loss);
 }
@@ -139,7 +140,7 @@ Arguments ArgumentsOf(LoadedExecutable& self, const nb::args& args, const nb::kw
   }
   for (size_t i = 0; i < names.size(); ++i) inputs.push_back({names[i], BorrowArray(arrays[i], "input " + names[i])});
   CheckLabels(self, inputs);
-  ThrowIfError(PadRows(self.executor->executable(), self.batches, self.first_rows, inputs, padded));
+  if (self.is_uneven) ThrowIfError(PadRows(self.executor->executable(), self.batches, self.first_rows, inputs, padded));
   CheckBoundResults(self, inputs);
   return arguments;
 }
@@ -370,7 +371,8 @@ void BindExecutableCalls(ExecutableClass& executable) {
       .def("_find_nan", &FindNaN, nb::sig("def _find_nan(self, **inputs: typing.Any) -> dict[str, typing.Any] | None"))
       .def(
           "_world", [](const LoadedExecutable& self) { return self.world; },
-          nb::sig("def _world(self) -> Communicator"));
+          nb::sig("def _world(self) -> Communicator"))
+      .def_prop_ro("_is_uneven", [](const LoadedExecutable& self) { return self.is_uneven; });
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "passes/training/autodiff.h"
 #include "passes/training/evaluation.h"
 #include "passes/training/train_step.h"
+#include "passes/training/uneven.h"
 #include "python_bindings/arrays.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
@@ -256,6 +257,7 @@ void BindGraphFacts(GraphClass& graph) {
       .def_prop_ro(
           "notes", [](const Model& self) { return self.notes; }, "Sentences about what the import changed.")
       .def_prop_ro("_metadata", [](const Model& self) { return self.metadata; })
+      .def_prop_ro("_is_uneven", [](const Model& self) { return passes::IsUneven(self.graph); })
       .def_prop_ro("_supposed_parameters", [](const Model& self) { return self.unmarked_parameters; })
       .def("_facts", &Summary)
       .def("_nodes", &DescribeNodes, nb::sig("def _nodes(self) -> list[dict[str, typing.Any]]"))

@@ -39,6 +39,7 @@ struct LoadedExecutable : LoadedProgram {
       bound_results;                        // by name; kept alive while they are bound
   int64_t step = 0;                         // the number of the next call
   bool warned_of_loss = false;              // that it is not finite
+  bool is_uneven = false;                   // its batches need not be full
   std::set<std::string> batches;            // the inputs that may have fewer rows than the rank's share
   FirstRows first_rows;                     // what pads batches that are not full
   std::unique_ptr<NumericsCheck> numerics;  // null without check_numerics

@@ -21,8 +21,8 @@ using FirstRows = std::map<std::string, Tensor>;
 // program for one rank along that axis no longer has this information.
 std::set<std::string> BatchesOf(const Graph& graph);
 
-// If the program has the input `rows` and `inputs` lacks it, adds it, and pads the `batches` that have fewer rows than
-// the rank's share. `padded` owns the memory that the new inputs borrow. Without any batch there are no rows.
+// Requires an uneven program. If `inputs` lacks its input `rows`, adds that, and pads the `batches` that have fewer
+// rows than the rank's share. `padded` owns the memory that the new inputs borrow. Without any batch there are no rows.
 // Returns an error if batches have different numbers of rows, or if no input of the program is known to be a batch. The
 // executor detects other errors in inputs.
 //

@@ -102,6 +102,9 @@ PlacementMap PlacementOfInput(const Graph& graph, const Call& call, const Tensor
 // Returns the input of this name; adds it unless the model has it.
 absl::StatusOr<Value> AddLossInput(Graph& graph, const Call& call, std::string_view what, const std::string& name,
                                    const TensorType& type) {
+  if (call.rows && name == kRows)
+    return InvalidArgument() << call.name() << ": " << what << " is named %" << name << ", as the input of an uneven "
+                             << "step that tells which rows pad: give it another name, or set uneven=False";
   const Input* const input = graph.FindInput(name);
   if (!input) {
     const absl::StatusOr<Value> added = graph.AddInput(name, type, false, PlacementOfInput(graph, call, type));

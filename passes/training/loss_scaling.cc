@@ -11,6 +11,8 @@
 namespace lockstep::passes {
 namespace {
 
+constexpr char kGrowth[] = "loss_scale/growth";
+
 // Returns a bool that is true if all elements are finite. Ranks with parts of x take the maximum of 0 or 1, not of x,
 // since not every library's maximum propagates NaN.
 Value AreFinite(Builder& b, Value x) {
@@ -27,6 +29,11 @@ Value AreFinite(Builder& b, Value x) {
 
 }  // namespace
 
+bool IsLossScaled(const Graph& step) {
+  const Input* const growth = step.FindInput(kGrowth);
+  return growth != nullptr && growth->setting.has_value() && step.FindInput(kLossScale) != nullptr;
+}
+
 absl::StatusOr<LossScaling> LossScaling::Add(Graph& graph) {
   LossScaling scaling(graph);
   for (const Result& result : graph.results()) {
@@ -35,7 +42,7 @@ absl::StatusOr<LossScaling> LossScaling::Add(Graph& graph) {
   const Shape scalar;
   ASSIGN_OR_RETURN(scaling.scale_, graph.AddInput(std::string(kLossScale), {DType::kF32, scalar}, /*is_state=*/true));
   ASSIGN_OR_RETURN(scaling.good_steps_, graph.AddInput("loss_scale/good_steps", {DType::kI64, scalar}, true));
-  ASSIGN_OR_RETURN(scaling.growth_, graph.AddSetting("loss_scale/growth", {2, AtLeast(1)}));
+  ASSIGN_OR_RETURN(scaling.growth_, graph.AddSetting(kGrowth, {2, AtLeast(1)}));
   ASSIGN_OR_RETURN(scaling.backoff_, graph.AddSetting("loss_scale/backoff", {0.5, Above(0, 1)}));
   ASSIGN_OR_RETURN(scaling.interval_, graph.AddSetting("loss_scale/interval", {2000, AtLeast(1)}));
   RETURN_IF_ERROR(scaling.MakeFactor());

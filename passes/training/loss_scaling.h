@@ -24,6 +24,9 @@ inline constexpr double kLeastLossScale = 0x1p-126;
 // The source of the ops that it adds, among which are the gradients divided by the factor.
 inline constexpr std::string_view kLossScalingSource = "loss scaling";
 
+// Returns whether the step has a factor that LossScaling added, not merely a state of that name.
+bool IsLossScaled(const Graph& step);
+
 class LossScaling {
  public:
   // Adds the states loss_scale/scale and loss_scale/good_steps, i64[], the number of steps since the factor last

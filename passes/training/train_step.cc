@@ -187,7 +187,7 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   RETURN_IF_ERROR(SeparateRows().run(graph).status());
   Value rows;
   if (spec.uneven) {
-    ASSIGN_OR_RETURN(rows, AddRows(graph));
+    ASSIGN_OR_RETURN(rows, FindOrAddRows(graph));
   }
   RETURN_IF_ERROR(LowerModel(graph, spec.precision));
   ASSIGN_OR_RETURN(const Value loss, AddLosses(graph, spec.losses, rows));

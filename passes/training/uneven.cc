@@ -40,6 +40,10 @@ absl::StatusOr<int64_t> RowsOfBatches(const Graph& model) {
   return batches[0]->value.shape()[0];
 }
 
+bool IsRows(const Input& input) {
+  return input.is_data() && input.value.dtype() == DType::kF32 && input.value.shape().rank() == 1;
+}
+
 // Returns an error if an op mixes rows. Distributes the model over ranks with one row each, which then must not
 // communicate. With fewer ranks, a rank could mix its own rows unnoticed.
 absl::Status CheckRowsAreApart(const Graph& model, int64_t rows) {
@@ -61,8 +65,19 @@ absl::Status CheckRowsAreApart(const Graph& model, int64_t rows) {
 
 }  // namespace
 
+bool IsUneven(const Graph& graph) {
+  const Input* const rows = graph.FindInput(kRows);
+  const Result* const count = graph.FindResult(kRows);
+  return rows != nullptr && IsRows(*rows) && count != nullptr &&
+         count->value.type() == TensorType{DType::kF32, Shape()};
+}
+
 absl::StatusOr<Value> AddRows(Graph& model) {
-  if (const Input* const input = model.FindInput(kRows)) return input->value;
+  if (const Input* const own = model.FindInput(kRows)) {
+    return InvalidArgument() << "uneven: graph @" << model.name() << " has an input %" << kRows << " "
+                             << own->value.type() << " of its own, and the step gets one of this name, which tells "
+                             << "which rows pad: give it another name, or set uneven=False";
+  }
   ASSIGN_OR_RETURN(const int64_t rows, RowsOfBatches(model));
   for (Node& node : model.nodes()) {
     for (size_t i = 0; i < node.num_results(); ++i) {
@@ -73,6 +88,11 @@ absl::StatusOr<Value> AddRows(Graph& model) {
   RETURN_IF_ERROR(CheckRowsAreApart(model, rows));
   return model.AddInput(std::string(kRows), {DType::kF32, Shape({rows})}, /*is_state=*/false,
                         {{std::string(kDataAxis), Placement::Split(0)}});
+}
+
+absl::StatusOr<Value> FindOrAddRows(Graph& model) {
+  const Input* const rows = model.FindInput(kRows);
+  return rows != nullptr && IsRows(*rows) ? rows->value : AddRows(model);
 }
 
 absl::StatusOr<Value> RowsOf(Builder& b, Value rows, int64_t extent) {

@@ -24,10 +24,17 @@ namespace lockstep::passes {
 // The name of the input, f32[batch], and of the result, f32[].
 inline constexpr std::string_view kRows = "rows";
 
-// Adds the input to a model in inference mode and returns it; if the model has it already, returns that one. Separates
-// rows that layers have merged behind another dimension (passes/optimize/separate_rows.h). Returns an error if no input
-// is a batch, if batches have different numbers of rows, or if an op mixes rows.
+// Returns whether batches of this step or evaluation need not be full: it has that input and that result. An input of
+// any model may be called `rows`, and so may a result.
+bool IsUneven(const Graph& graph);
+
+// Adds the input to a model in inference mode and returns it. Separates rows that layers have merged behind another
+// dimension (passes/optimize/separate_rows.h). Returns an error if the model has an input of this name, if no input is
+// a batch, if batches have different numbers of rows, or if an op mixes rows.
 absl::StatusOr<Value> AddRows(Graph& model);
+
+// Returns the input that AddRows has added, or else adds it.
+absl::StatusOr<Value> FindOrAddRows(Graph& model);
 
 // Returns `rows`, [batch], repeated for a dimension 0 with `extent` entries: in a batch of sentences, each word has the
 // entry of its sentence. Returns an error if `extent` is not a multiple of the batch.

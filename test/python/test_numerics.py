@@ -40,6 +40,16 @@ def training(text: str = NET, optimizer: Any = None, **options: Any) -> ls.Graph
     return ls.train_step(ls.parse(text), LOSS, optimizer or ls.optim.SGD(0.1), **options)
 
 
+def wrong_with_a_result(name: str) -> ls.Graph:
+    """A graph whose loss and state become NaN for x below 1, and whose result `name` is 0."""
+    g = ls.graph.Builder("own")
+    x, w = g.input("x", "f32", (4,), split=0), g.state("w", (), init=1.0)
+    g.result("loss", ls.graph.log(x - 1).sum())
+    g.result(name, (x < 0).to("f32").sum())
+    g.next_state("w", w * ls.graph.log(x - 1).sum())
+    return g.finish()
+
+
 def with_states(exe: ls.Executable) -> ls.Executable:
     for name in ("w", "v"):
         exe.state[name] = np.ones(exe.state[name].shape, np.float32)
@@ -353,6 +363,19 @@ def test_rows_that_pad_an_input_are_not_counted(n: int) -> None:
         assert str(found) == text and found.value.elements == 4
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [np.array([1, 1, 0, 0], np.float32), np.zeros(4096, bool), np.zeros((), np.int64)],
+    ids=["f32", "bool", "i64"],
+)
+def test_an_input_called_rows_tells_nothing_of_padding(rows: np.ndarray) -> None:
+    g = ls.graph.Builder("own")
+    g.result("y", g.input("x", "f32", (4,), split=0))
+    g.input("rows", rows.dtype, rows.shape, split=0 if rows.shape == (4,) else None)
+    found = ls.find_nan(ls.compile(g.finish()), x=np.array([1, np.nan, 1, 1], np.float32), rows=rows)
+    assert str(found) == "step 0, rank 0: input %x: 1 NaN of 4, first at [1], the others 1.0 to 1.0"
+
+
 @fused
 def test_an_infinite_input_that_makes_a_nan_is_named_beside_the_op(optimize: bool) -> None:
     """Infinite inputs may be intended, but the difference of infinities in the product is NaN."""
@@ -477,6 +500,12 @@ def test_an_evaluation_and_a_call_without_rows_do_not(caplog: pytest.LogCaptureF
         exe = with_states(ls.compile(training(uneven=True), threads=1))
         assert list(exe.joined([])) == []
     assert not caplog.records
+
+
+def test_a_result_called_rows_that_is_zero_does_not_hide_the_loss(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "lockstep"):
+        ls.compile(wrong_with_a_result("rows"))(x=np.full(4, 0.5, np.float32))
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == ["@own: the loss of step 0 is nan"]
 
 
 # --- Over MPI
@@ -794,6 +823,41 @@ def test_an_intended_infinity_is_no_fault_of_the_hardware() -> None:
 def test_a_call_without_rows_is_no_error() -> None:
     exe = with_states(ls.compile(training(uneven=True), threads=1, check_numerics=True))
     assert list(exe.joined([])) == []
+
+
+def test_a_result_called_rows_does_not_turn_the_check_off() -> None:
+    exe = ls.compile(wrong_with_a_result("rows"), check_numerics=True)
+    with pytest.raises(ls.Error, match=r"check_numerics: step 0, rank 0: log makes .*: 4 NaN of 4"):
+        exe(x=np.full(4, 0.5, np.float32))
+    assert exe.state["w"] == 1
+
+
+@pytest.mark.parametrize("shape", [(), (0,)], ids=str)
+def test_a_state_called_as_the_loss_scale_skips_no_step(shape: tuple[int, ...]) -> None:
+    """It falls, as a loss scale does in a step that is skipped, or has no element."""
+    g = ls.graph.Builder("own")
+    x, scale = g.input("x", "f32", (4,)), g.state("loss_scale/scale", shape, init=8.0)
+    g.result("y", ls.graph.log(x - 1))
+    g.next_state("loss_scale/scale", scale * 0.5)
+    exe = ls.compile(g.finish(), check_numerics=True)
+    with pytest.raises(ls.Error, match=r"check_numerics: step 0, rank 0: log makes .*: 4 NaN of 4"):
+        exe(x=np.full(4, 0.5, np.float32))
+    exe(x=np.full(4, 1.5, np.float32))
+    assert np.all(np.asarray(exe.state["loss_scale/scale"]) == 4)
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "\n", "2 3", "ä"], ids=ascii)
+def test_names_of_results_may_have_any_characters(name: str) -> None:
+    g = ls.graph.Builder("own")
+    g.result(name, ls.graph.log(g.input("x", "f32", (4,), split=0) - 1))
+    graph = g.finish()
+
+    def body(world: ls.Communicator) -> None:
+        exe = ls.compile(graph, world=world, threads=1, check_numerics=True)
+        exe(x=np.full(2, 0.5 if world.rank == 1 else 1.5, np.float32))
+
+    for message in errors_of(2, body):
+        assert "check_numerics: step 0, rank 1: log makes " in message and "2 NaN of 2" in message
 
 
 def test_stages_and_servers_exclude_check_numerics() -> None:

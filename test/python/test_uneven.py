@@ -455,6 +455,82 @@ def test_inputs_with_different_rows_are_an_error() -> None:
         exe(x=samples[:9], label=labels[:9])
 
 
+# A model of numbers, with an input that weighs them.
+WEIGHED = """
+graph @weighed(%x: f32[8] split(0), %rows: f32[8] split(0), state %w: f32[]) -> (y: f32[8]) {
+  %wide = broadcast %w {dims=[], shape=[8]} : f32[8]
+  %z = mul %x, %wide : f32[8]
+  %y = mul %z, %rows : f32[8]
+  return %y
+}
+"""
+OF_NUMBERS = ls.loss.l1("y", "target")
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [(WEIGHED, r"f32\[8\]"), (WEIGHED.replace("%rows: f32[8] split(0), state %w", "state %rows").replace("%w ", "%rows ").replace("%z, %rows", "%z, %x"), r"f32\[\]")],
+    ids=["input", "state"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda model: ls.train_step(model, OF_NUMBERS, ls.optim.SGD(0.1), uneven=True),
+        lambda model: ls.evaluation(model, OF_NUMBERS),
+        lambda model: ls.Trainer(model, OF_NUMBERS, ls.optim.SGD(0.1)),
+    ],
+    ids=["train_step", "evaluation", "Trainer"],
+)
+def test_a_model_with_an_input_of_its_own_called_rows_is_an_error(model: str, found: str, made: Any) -> None:
+    with pytest.raises(
+        ls.Error, match=rf"uneven: graph @weighed has an input %rows {found} of its own, .*uneven=False"
+    ):
+        made(ls.parse(model))
+
+
+def test_a_target_called_rows_is_an_error() -> None:
+    model = ls.parse(WEIGHED.replace("%rows: f32[8] split(0), ", "").replace("%z, %rows", "%z, %x"))
+    loss = ls.loss.l1("y", "rows")
+    with pytest.raises(
+        ls.Error, match=r"loss l1: target is named %rows, .*: give it another name, or set uneven=False"
+    ):
+        ls.train_step(model, loss, ls.optim.SGD(0.1), uneven=True)
+    assert "rows" in [each.name for each in ls.train_step(model, loss, ls.optim.SGD(0.1)).inputs]
+
+
+def test_full_batches_go_with_an_input_of_the_models_own_called_rows() -> None:
+    """It is an input like others: neither optional, nor the mark of a step that is uneven."""
+    random, model = np.random.Generator(np.random.PCG64(6)), ls.parse(WEIGHED)
+    x, rows, target = random.uniform(0.5, 2, (3, 8)).astype(np.float32)
+    step = ls.compile(ls.train_step(model, OF_NUMBERS, ls.optim.SGD(0.0)), threads=1)
+    step.state["w"] = np.float32(2)
+    expected = pytest.approx(np.abs(2 * x * rows - target).mean(), rel=1e-5)
+    assert step(x=x, rows=rows, target=target)["loss"] == expected
+    with pytest.raises(ls.Error, match="input rows is missing"):
+        step(x=x, target=target)
+    with pytest.raises(ls.Error, match=r"joined: .*uneven=True"):
+        step.joined([])
+    evaluation = ls.compile(ls.evaluation(model, OF_NUMBERS, uneven=False), threads=1)
+    evaluation.state["w"] = np.float32(2)
+    for batch in ((x, rows, target), {"x": x, "rows": rows, "target": target}):
+        assert evaluation.evaluate([batch]) == {"loss": expected}
+    with pytest.raises(ls.Error, match="a batch has 4 arrays, expected x, rows, target"):
+        evaluation.evaluate([(x, rows, target, rows)])
+    with pytest.raises(ls.Error, match="Trainer: @weighed has an input %rows, .*: give it another name"):
+        ls.Trainer(model, OF_NUMBERS, ls.optim.SGD(0.0), uneven=False)
+
+
+@pytest.mark.parametrize("rows", [np.zeros(3, bool), np.zeros((), np.float32)], ids=["bools", "scalar"])
+def test_an_input_called_rows_of_another_type_that_is_missing(rows: np.ndarray) -> None:
+    g = ls.graph.Builder("own")
+    g.result("y", g.input("x", "f32", (4,), split=0))
+    g.result("rows", g.input("rows", rows.dtype, rows.shape))
+    exe = ls.compile(g.finish(), threads=1)
+    with pytest.raises(ls.Error, match="input rows is missing"):
+        exe(x=np.ones(4, np.float32))
+    assert exe(x=np.ones(4, np.float32), rows=rows)["rows"].shape == rows.shape
+
+
 def test_joined_needs_a_step_that_is_uneven() -> None:
     exe = ls.compile(step_of(CASES[1], 8), threads=1)
     with pytest.raises(ls.Error, match=r"joined: .*uneven=True"):

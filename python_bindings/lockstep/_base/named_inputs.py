@@ -9,7 +9,8 @@ from .errors import Error
 
 
 def by_name(caller: str, names: Sequence[str], batch: Any) -> dict[str, Any]:
-    """Returns the arrays of a batch by name. A tuple may have one array more: the weights of the rows.
+    """Returns the arrays of a batch by name. A tuple may have one array more, the weights of the rows, unless the
+    program has an input `rows` of its own.
 
     Raises:
         Error: an array is missing, or there is an unknown name or one array too many.
@@ -24,6 +25,7 @@ def by_name(caller: str, names: Sequence[str], batch: Any) -> dict[str, Any]:
         return dict(batch)
     if not isinstance(batch, (tuple, list)):
         raise Error(f"{caller}: a batch is a {type(batch).__name__}, expected arrays by name, or a tuple of {shown}")
-    if len(batch) not in (len(names), len(names) + 1):
+    known = names if "rows" in names else [*names, "rows"]
+    if not len(names) <= len(batch) <= len(known):
         raise Error(f"{caller}: a batch has {len(batch)} arrays, expected {shown}, and rows where it is padded")
-    return dict(zip([*names, "rows"], batch, strict=False))
+    return dict(zip(known, batch, strict=False))

@@ -51,7 +51,7 @@ def _inputs(executable: Executable, batch: Any) -> Mapping[str, Any]:
 
 
 def check(executable: Executable) -> None:
-    if not any(each.name == "rows" for each in executable.graph.inputs):
+    if not executable._is_uneven:
         raise Error(
             "joined: this executable requires full batches; train_step(..., uneven=True) makes a step that does not"
         )

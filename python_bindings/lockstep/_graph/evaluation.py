@@ -138,7 +138,7 @@ def _by_name(executable: Executable, totals: Totals, batches: Iterable[Any]) -> 
             raise Error(f"evaluate: batches is {batches!r}, expected batches, such as those of lockstep.data.batches")
         for batch in batches:
             named = by_name("evaluate", totals.inputs, batch)
-            if "rows" in named and not totals.uneven:
+            if "rows" in named and not totals.uneven and "rows" not in totals.inputs:
                 raise Error(
                     "evaluate: a batch has weights of rows, and may be padded, but the program, with uneven=False, takes only full "
                     'batches; lockstep.data.batches(last="drop") makes these'
@@ -160,8 +160,8 @@ class Totals:
           Error: the graph is not an evaluation.
         """
         names = [each.name for each in graph.inputs]
-        self.inputs = [name for name in names if name != "rows"]
-        self.uneven = "rows" in names
+        self.uneven = graph._is_uneven
+        self.inputs = [name for name in names if name != "rows" or not self.uneven]
         results = [each.name for each in graph.results]  # in this order
         if "loss/0/sum" not in results:
             raise Error(f"evaluate: @{graph.name} is not an evaluation; lockstep.evaluation(model, loss) makes one")

@@ -86,7 +86,7 @@ def train_step(
       uneven: batches need not be full. A rank may call the step with fewer rows than its share, or with none, and the step is that
         of one rank with all rows that there were; `Executable.joined` does so until all ranks have run out. The step gets the
         input `rows`, f32[batch], 1 for a row that is there and 0 for one that pads, which calls make by themselves, and the result `rows`, f32[],
-        how many there were on all ranks. If there were none, no state changes, and the loss is not a number. Statistics of
+        how many there were on all ranks; a model with an input `rows` of its own is an error. If there were none, no state changes, and the loss is not a number. Statistics of
         batch normalisation are of the rows that are there, on all ranks; with `accumulate`, of all micro-batches. What pads draws numbers, too, so that draws depend on how rows
         are shared. An op that mixes rows, other than batch normalisation, is an error, and so is a loss that the model computes itself.
 

@@ -69,7 +69,7 @@ class Evaluation:
     @property
     def takes_part_of_a_batch(self) -> bool:
         """True if batches may have fewer rows than the workers' shares."""
-        return any(each.name == "rows" for each in self._graph().inputs)
+        return self._graph()._is_uneven
 
     def run(
         self,

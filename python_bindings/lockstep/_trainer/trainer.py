@@ -103,6 +103,8 @@ class Trainer:
             raise Error("Trainer: dims is only for a file; the model is a graph, whose extents are known")
         _checked("Trainer: loss", loss)
         step = train_step(model, loss, optimizer_of(optimizer, optimizer_params), uneven=self._uneven, **of_step)
+        if not self._uneven and any(each.name == "rows" for each in step.inputs):
+            raise Error(f"Trainer: @{step.name} has an input %rows, the name of weights of rows: give it another name")
         self._exe = compile(step, world=self._world, **of_compile)
         self._name, self._is_averaged = model.name, options.get("average") is not None
         dimensions = {each.name: len(each.shape) for each in step.inputs if each.name != "rows"}
