@@ -17,6 +17,7 @@
 #include <unordered_set>
 
 #include "core/builder.h"
+#include "core/placement_rules.h"
 #include "core/verifier.h"
 #include "passes/optimize/dce.h"
 #include "passes/training/autodiff.h"
@@ -162,7 +163,15 @@ class GraphBuilder {
   }
 
   void AddResult(const std::string& name, size_t value) {
-    ThrowIfError(open().AddResult(name, At(value), PlacementsOfResult(value)));
+    const PlacementMap placements = PlacementsOfResult(value);
+    for (const auto& [axis, placement] : placements) {
+      if (!placement.is_partial() && !placement.is_local()) continue;
+      const std::string missing = MissingCollective(placement, Placement::Replicated());
+      ThrowIfError(InvalidArgument() << "result " << name << " is " << placement << " along axis " << axis
+                                     << ", made by " << At(value).node->Describe() << ": ranks would return different "
+                                     << "values" << (missing.empty() ? "" : "; ") << missing);
+    }
+    ThrowIfError(open().AddResult(name, At(value), placements));
   }
 
   void AddNextState(const std::string& name, size_t value) {

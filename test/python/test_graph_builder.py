@@ -319,6 +319,32 @@ def test_collectives_are_ops_of_a_graph_with_a_mesh() -> None:
     np.testing.assert_allclose(results, [(rows * rows).sum()] * 2, rtol=1e-6)
 
 
+def test_a_result_must_not_be_partial() -> None:
+    """Ranks would return different sums, 6 and 24 instead of 30. A result may be split."""
+    g = Builder("sums", mesh={"data": 2})
+    x = g.input("x", "f32", (4, 3), split=0)
+    total = (x * x).sum()
+    made = f"reduce_sum %1 (at python:test_graph_builder.py:{line() - 1})"
+    for text in (f"result total is partial(sum) along axis data, made by {made}", "; an all_reduce is missing"):
+        with raises(text):
+            g.result("total", total)
+    g.result("rows", x * 2)
+    g.result("total", ls.graph.all_reduce(total, axis="data", kind="sum"))
+    graph = g.finish()
+
+    def body(world: ls.Communicator) -> float:
+        return float(ls.compile(graph, world=world)(x=np.full((2, 3), world.rank + 1, np.float32))["total"])
+
+    assert run_in_threads(2, body) == [30, 30]
+
+
+def test_a_result_must_not_be_local() -> None:
+    text = "mesh {data=2}\ngraph @own(state %r: f32[4] local) -> (%r: f32[4] local) {\n  return %r\n}\n"
+    g = Builder.of(ls.parse(text))
+    with raises("result mine is local along axis data, made by "):
+        g.result("mine", g.value("r"))
+
+
 # --- Changes of a graph ----------------------------------------------------------------------------------------------
 
 

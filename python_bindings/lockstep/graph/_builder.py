@@ -172,7 +172,7 @@ class Builder:
         )
 
     def result(self, name: str, value: Value) -> None:
-        """Names a value that a call returns."""
+        """Names a value that a call returns. In a graph with a mesh it may be split, but not partial or local."""
         if not checks.text("the name of a result", name):
             raise Error(f"a result of graph @{self.name} has no name")
         self._native.result(name, self._own(f"result {name}", value))
