@@ -13,6 +13,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
+#include <limits>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -46,13 +47,25 @@ TensorType TypeOf(const std::string& dtype, const Dims& shape, const std::string
   return type;
 }
 
+// Returns the numbers as long doubles, which represent those of all dtypes exactly.
+std::vector<long double> ExactNumbers(const Tensor& tensor) {
+  static_assert(std::numeric_limits<long double>::digits >= 64);
+  std::vector<long double> numbers;
+  DispatchDType(tensor.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
+    for (const T& each : tensor.data<T>()) numbers.push_back(static_cast<std::conditional_t<kIsHalf, float, T>>(each));
+  });
+  return numbers;
+}
+
 // Returns the numbers in the dtype, or in their own if it is empty. Floats are rounded. A number that another dtype
 // cannot represent is an error.
 Tensor TensorOf(nb::handle array, const std::string& dtype, const std::string& what) {
   Tensor tensor = CopyArray(CastToArray(array, what), what);
   const DType wanted = dtype.empty() ? tensor.dtype() : DTypeNamed(dtype, what);
   Tensor converted = tensor.Converted(wanted);
-  if (!IsFloat(wanted) && converted.Converted(tensor.dtype()) != tensor)
+  if (!IsFloat(wanted) && wanted != tensor.dtype() && ExactNumbers(converted) != ExactNumbers(tensor))
     ThrowIfError(InvalidArgument() << what << " has a number that " << wanted << " cannot represent");
   return converted;
 }

@@ -298,11 +298,20 @@ def test_dtypes_of_constants_states_and_inputs() -> None:
         g.input("m", "i32", (2,)) + 0.5
     with raises("a number that u8 cannot represent"):
         g.constant(-1, "u8")
+    for dtype, number in {"u64": -1, "i64": 2**63}.items():
+        with raises(f"a number that {dtype} cannot represent"):
+            operator.gt(g.constant(0, dtype), number)
+    for dtype, number in {"i64": 2.0**63, "u64": 2.0**64, "i32": 2.0**31, "bool": 2, "u16": math.nan}.items():
+        with raises(f"a number that {dtype} cannot represent"):
+            g.constant(number, dtype)
+    g.result("largest", g.constant(2.0**64 - 2**11, "u64") + 2**11 - 1)
+    g.result("least", g.constant(-(2.0**63), "i64") + -0.0)
     g.result("low", low.to("f32"))
     g.result("mean", low.mean().to("f32"))
     (results,) = ls.interpret(
         g.finish(), [{"x": np.float32([1, 2]), "n": np.int32([0, 0]), "m": np.int32([0, 0]), "u": np.uint8(0)}]
     )
+    assert results["largest"] == 2**64 - 1 and results["least"] == -(2**63)
     assert results["low"].tolist() == [1.1015625, 2.09375] and abs(results["mean"] - 1.6) < 0.01
 
 
