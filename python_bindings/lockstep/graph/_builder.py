@@ -139,8 +139,8 @@ class Builder:
           init: the initial value: an array, a number for all elements, or a function of the shape and a
             numpy.random.Generator, such as those of `lockstep.graph.init`. None: zeros.
           trained: False: `lockstep.train_step` does not train it, as no gradient flows to the returned value. States
-            of other dtypes than floats, and those with a next value, are not trained anyway. Running statistics, such
-            as of batch_norm_inference, are found by their op, which needs the state itself: leave True.
+            of other dtypes than floats, those with a next value, and the running statistics of nn.batch_norm are not
+            trained anyway.
         """
         self._check_open("state")
         name, trained = self._state_name(name), checks.flag("trained", trained)
