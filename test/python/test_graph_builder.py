@@ -149,6 +149,97 @@ def test_attention_embeddings_and_cross_entropy_are_those_of_pytorch() -> None:
         np.testing.assert_allclose(results[f"y{i}"], each.numpy(), rtol=1e-4, atol=1e-5)
 
 
+def results_of(g: Builder, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+    (results,) = ls.interpret(g.finish(), [inputs])
+    return results
+
+
+def test_options_of_layers_are_those_of_pytorch() -> None:
+    q, k, v, mask = (
+        random(2, 4, 6, 8),
+        random(2, 4, 6, 8, seed=1),
+        random(2, 4, 6, 8, seed=2),
+        random(2, 4, 6, 6, seed=3),
+    )
+    x, w = random(2, 4, 9, 9), random(6, 2, 3, 3, seed=1)
+    b = random(6, seed=2)
+    F = torch.nn.functional
+    wanted = {
+        "mask": F.scaled_dot_product_attention(*map(torch.tensor, (q, k, v, mask))),
+        "conv": F.conv2d(*map(torch.tensor, (x, w, b)), groups=2, dilation=(1, 2)),
+        "pool": F.max_pool2d(torch.tensor(x), 3, stride=1, dilation=2),
+        "gelu": F.gelu(torch.tensor(x), approximate="tanh"),
+        "linear": F.linear(
+            torch.tensor(b[None]), torch.tensor(w.reshape(18, 6)), torch.tensor(w[:, 0, 0, 0].repeat(3))
+        ),
+    }
+    g = Builder("options")
+    made = {
+        "mask": nn.attention(*(g.constant(each) for each in (q, k, v, mask))),
+        "conv": nn.conv(g.constant(x), w, b, groups=2, dilation=[1, 2]),  # arrays are parameters too
+        "pool": nn.max_pool(g.constant(x), 3, stride=1, dilation=2),
+        "gelu": nn.gelu(g.constant(x), approximate="tanh"),
+        "linear": nn.linear(g.constant(b[None]), w.reshape(18, 6), w[:, 0, 0, 0].repeat(3).astype(np.float64)),
+    }
+    for name, each in made.items():
+        g.result(name, each)
+    results = results_of(g)
+    for name, each in wanted.items():
+        np.testing.assert_allclose(results[name], each.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("f16", 2e-3), ("bf16", 2e-2)])
+def test_16_bits_are_averaged_and_normalized_in_f32(dtype: str, tolerance: float) -> None:
+    """Their sums and squares are above the largest number of f16, 65504."""
+    x, w, b = np.float32([[-1000, 0, 500, 1000], [1, 2, 3, 4]]), random(4), random(4, seed=1)
+    g = Builder("low")
+    g.result("mean", g.constant(np.full(4096, 100), dtype).mean().to("f32"))
+    g.result("y", nn.layer_norm(g.constant(x, dtype), w, b).to("f32"))
+    results = results_of(g)
+    assert results["mean"] == 100
+    expected = torch.nn.functional.layer_norm(torch.tensor(x), (4,), torch.tensor(w), torch.tensor(b))
+    np.testing.assert_allclose(results["y"], expected.numpy(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_batch_norm_moves_its_statistics_as_pytorch(trained: bool) -> None:
+    """Also if these are not trained, as buffers of PyTorch are not."""
+    x = 3 + 2 * random(8, 3, 4)
+    g = Builder("normalized")
+    with g.scope("bn"):
+        mean = g.state("mean", (3,), trained=trained)
+        variance = g.state("variance", (3,), init=1, trained=trained)
+        weight, bias = g.state("weight", init=np.float32([1, 2, 3])), g.state("bias", (3,))
+        g.result("y", nn.batch_norm(g.input("x", "f32", x.shape, split=0), mean, variance, weight, bias))
+    model = g.finish()
+    arrays = [model.initial_value(f"bn.{name}") for name in ("mean", "variance", "weight", "bias")]
+    statistics = [torch.tensor(each) for each in arrays]
+    before = torch.nn.functional.batch_norm(torch.tensor(x), *statistics)
+    np.testing.assert_allclose(ls.compile(model)(x=x)["y"], before.numpy(), rtol=1e-5, atol=1e-5)
+    step = ls.train_step(model, ls.loss.mean_squared_error("y", "target"), ls.optim.SGD(0.0))
+    assert step.trained == ["bn.weight", "bn.bias"]
+    exe, target = ls.compile(step), random(8, 3, 4, seed=1)
+    loss = exe(x=x, target=target)["loss"]
+    y = torch.nn.functional.batch_norm(torch.tensor(x), *statistics, training=True)  # which moves them
+    np.testing.assert_allclose(loss, torch.nn.functional.mse_loss(y, torch.tensor(target)).item(), rtol=1e-5)
+    for name, each in zip(("mean", "variance"), statistics, strict=False):
+        np.testing.assert_allclose(exe.state[f"bn.{name}"], each.numpy(), rtol=1e-5)
+    fixed = Builder("fixed")
+    fixed.result("y", nn.batch_norm(fixed.input("x", "f32", x.shape), *arrays[:2]))
+    plain = torch.nn.functional.batch_norm(torch.tensor(x), *map(torch.tensor, arrays[:2]))
+    np.testing.assert_allclose(results_of(fixed, x=x)["y"], plain.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_dropout_draws_in_each_training_step() -> None:
+    g = Builder("dropped")
+    g.result("y", nn.dropout(g.input("x", "f32", (64, 64), split=0) * g.state("w", (64,), init=1.0), 0.25))
+    step = ls.train_step(g.finish(), ls.loss.mean_squared_error("y", "target"), ls.optim.SGD(0.0))
+    exe, ones = ls.compile(step), np.ones((64, 64), np.float32)
+    kept = [float(exe(x=ones, target=0 * ones)["loss"]) * 4096 * 0.75**2 for _ in range(2)]  # the number of elements
+    np.testing.assert_allclose(kept, np.round(kept), atol=0.1)
+    assert kept[0] != kept[1] and all(2950 < each < 3190 for each in kept)  # four deviations from 3072
+
+
 def test_gradients_of_gradients_and_values_whose_nodes_are_replaced() -> None:
     """The gradient's rule of attention replaces its node; the values of it, and of later gradients, stay usable."""
     x = random(1, 1, 3, 2)
@@ -251,7 +342,7 @@ def test_initial_values_depend_on_the_seed_the_name_and_the_shape_alone() -> Non
     ("init", "deviation", "mean", "bound"),
     [
         (ls.graph.init.constant(3), 0, 3, 3),
-        (ls.graph.init.normal(0.5, 2), 0.5, 2, None),
+        (ls.graph.init.normal(2, 0.5), 0.5, 2, None),  # as torch.nn.init.normal_: the mean comes first
         (ls.graph.init.uniform(-1, 3), 4 / math.sqrt(12), 1, 3),
         # PyTorch's bounds: sqrt(3) gain / sqrt(fan), and the deviation sqrt(2 / (fan in + fan out)).
         (ls.graph.init.kaiming_uniform(), math.sqrt(2 / 900), 0, math.sqrt(6 / 900)),

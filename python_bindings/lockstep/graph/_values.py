@@ -254,9 +254,12 @@ class Value:
 
     def mean(self, dims: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
         """The mean over dims, or over all dimensions. 16-bit floats are added in f32."""
-        wide = self.to("f32") if self.dtype in ("f16", "bf16") else self
         count = math.prod(self.shape[dim] for dim in self._dims(dims))
-        return (wide.sum(dims, keepdims) / max(count, 1)).to(self.dtype)
+        return (self._wide().sum(dims, keepdims) / max(count, 1)).to(self.dtype)
+
+    def _wide(self) -> Value:
+        """This value, in f32 if it is of 16-bit floats."""
+        return self.to("f32") if self.dtype in ("f16", "bf16") else self
 
     def _dims(self, dims: int | Sequence[int] | None) -> list[int]:
         if dims is None:
