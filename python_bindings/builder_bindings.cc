@@ -162,13 +162,17 @@ class GraphBuilder {
     return AddAll(results);
   }
 
-  // Returns nothing for a value on which the loss does not depend.
+  // Inserts the nodes where those of ops are. Returns nothing for a value on which the loss does not depend.
   std::vector<std::optional<size_t>> Gradients(size_t loss, const std::vector<size_t>& wrt) {
     Graph& graph = open();
     const Value of = At(loss);
     const std::vector<std::string> names = Names();
-    const auto gradients = passes::AddGradients(graph, of, Values(wrt));
+    // The first of the new nodes. Nodes before it may be replaced.
+    Value one;
+    if (before() && of.shape().rank() == 0) one = Builder(graph).SplatLike(1, of);
+    const auto gradients = passes::AddGradients(graph, of, Values(wrt), one);
     FindAgain(names);
+    if (one) MoveToPlace(one.node);
     std::vector<std::optional<size_t>> indices;
     for (const Value& value : ValueOrThrow(gradients))
       indices.push_back(value ? std::optional(Add(value)) : std::nullopt);
@@ -307,6 +311,13 @@ class GraphBuilder {
   }
 
   Node* before() { return before_ ? At(*before_).node : nullptr; }
+
+  // Moves the nodes from `first` to the last one before the node before which nodes are inserted.
+  void MoveToPlace(Node* first) {
+    std::vector<Node*> nodes;
+    for (auto it = graph_.nodes().rbegin(); nodes.empty() || nodes.back() != first; ++it) nodes.push_back(&*it);
+    for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) graph_.MoveBefore(*it, before());
+  }
 
   PlacementMap PlacementsOfResult(size_t value) { return graph_.is_placed() ? At(value).placements() : PlacementMap(); }
 

@@ -546,7 +546,37 @@ def test_a_change_that_is_wrong() -> None:
     with raises("graph @network has no value %nothing"):
         g.value("nothing")
     g.replace(relu.results[0], ls.graph.exp(relu.operands[0]))  # inserted at the end, after its use
-    with raises("before it is defined"):
+    with raises("before it is defined; an op is inserted at the end: write it in `with g.before(node)`"):
+        g.finish()
+
+
+def test_gradients_are_inserted_before_a_node() -> None:
+    """Their rules replace attention meanwhile."""
+    x = random(1, 1, 3, 2)
+    g = Builder("early")
+    v = g.input("x", "f32", x.shape)
+    y = nn.attention(v, v, v)
+    squares, late = (y * y).sum(), ls.graph.neg(v)
+    g.result("y", ls.graph.exp(late))
+    with g.before(g.nodes("exp")[0]):
+        (slope,) = ls.gradients(squares, [v])
+        g.replace(late, slope * 2)
+    g.remove_unused()
+    assert g.nodes()[-1].op == "exp"
+    tensor = torch.tensor(x, requires_grad=True)
+    (torch.nn.functional.scaled_dot_product_attention(tensor, tensor, tensor) ** 2).sum().backward()
+    np.testing.assert_allclose(results_of(g, x=x)["y"], np.exp(2 * tensor.grad.numpy()), rtol=1e-4)
+
+
+def test_the_gradient_of_a_loss_that_is_computed_later() -> None:
+    g = Builder("early")
+    x = g.input("x", "f32", (3,))
+    first = ls.graph.tanh(x)
+    loss = (first * first).sum()
+    with g.before(g.nodes("tanh")[0]):
+        (slope,) = ls.gradients(loss, [x])
+    g.result("slope", slope)
+    with raises("before it is defined; an op is inserted at the end"):
         g.finish()
 
 

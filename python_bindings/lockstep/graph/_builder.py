@@ -243,7 +243,13 @@ class Builder:
     def finish(self) -> Graph:
         """Verifies the graph and returns it. The builder and its values cannot be used any more."""
         self._check_open("finish")
-        graph = self._native.finish()
+        try:
+            graph = self._native.finish()
+        except Error as error:
+            if "before it is defined" not in str(error):
+                raise
+            advice = "an op is inserted at the end: write it in `with g.before(node)`, and after what it uses"
+            raise Error(f"{error}; {advice}") from None
         if self._schedules:
             graph._schedules = self._schedules
         return graph
