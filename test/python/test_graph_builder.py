@@ -64,7 +64,8 @@ SAME: list[Callable[..., Any]] = [
     lambda a: a.T, lambda s: s.transpose(2, 0, 1), lambda s: s.reshape(-1, 4), lambda s: s.reshape(2, 12), lambda a: a.flatten(),
     lambda a: a.sum(), lambda n: n.max(1), lambda a: a.min(0), lambda s: s.sum((0, 2)), lambda s: s.mean(-1), lambda a: a.mean(),
     lambda s: s.mean((1,), keepdims=True), lambda s: s.max(None, keepdims=True), lambda a: len(a) * a,
-    lambda a: sum(a), lambda a: a + [*a][1],
+    lambda a: sum(a), lambda a: a + [*a][1], lambda s: s.reshape((2, 12)), lambda s: s.transpose((1, 0, 2)),
+    lambda s: s.transpose(), lambda n: n < 2**63 - 1,
 ]  # fmt: skip
 
 
@@ -75,6 +76,31 @@ def test_operators_methods_and_indices_are_those_of_numpy(i: int) -> None:
     assert result.shape == expected.shape
     assert result.dtype == (np.float32 if expected.dtype == np.float64 else expected.dtype)
     np.testing.assert_allclose(result, expected, rtol=2e-5, atol=1e-6)
+
+
+EXCEPTIONS: list[tuple[Callable[..., Any], type[Exception], str]] = [
+    (lambda n: n / 2, ls.Error, "/ divides floats"),
+    (lambda n: n.mean(), ls.Error, "/ divides floats"),
+    (lambda q: q.sum(), ls.Error, "reduce_sum (C2)"),
+    (lambda a: a[np.array([True, False, True])], ls.Error, "gather (C"),
+    (lambda n, a: a[n % 3, 0], ls.Error, "expected integers, slices, None or ..."),
+    (lambda a: operator.setitem(a * 1, 0, 1), TypeError, "does not support item assignment"),
+    (lambda n, a: a + n, ls.Error, "add (C"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("i", range(len(EXCEPTIONS)))
+def test_what_numpy_allows(i: int) -> None:
+    function, kind, text = EXCEPTIONS[i]
+    function(*(ARRAYS[name] for name in inspect.signature(function).parameters))  # of NumPy
+    with pytest.raises(kind, match=re.escape(text)):
+        computed(function)
+
+
+def test_numbers_that_are_not_those_of_numpy() -> None:
+    assert computed(lambda n: n[:, 3] ** -1).tolist() == [0, 1, 0]  # of -3, 1 and 5
+    assert computed(lambda n: n.to("i32").sum(0)).dtype == np.int32
+    assert computed(lambda a: a[:0].mean()) == 0 and computed(lambda a: a[:0].max()) == -np.inf
 
 
 # --- Gradients and layers --------------------------------------------------------------------------------------------
@@ -406,6 +432,26 @@ def test_dtypes_of_constants_states_and_inputs() -> None:
     assert results["low"].tolist() == [1.1015625, 2.09375] and abs(results["mean"] - 1.6) < 0.01
 
 
+def test_arrays_of_bfloat16() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.array([1.5, -2, 0.1], ml_dtypes.bfloat16)
+    g = Builder("half")
+    w = g.state("w", init=array)
+    drawn = g.state("drawn", (3,), "bf16", init=lambda shape, numbers: array)
+    g.result("y", (w + array + drawn + g.constant(array)).to("f32"))
+    graph = g.finish()
+    assert [str(each.dtype) for each in graph.states] == ["bf16", "bf16"]
+    np.testing.assert_allclose(ls.compile(graph)()["y"], array.astype(np.float32) * 4, rtol=1e-2)
+
+
+def test_the_seed_of_a_graph_that_is_continued() -> None:
+    drawn = []
+    for g in (Builder("g", 7), Builder.of(Builder("g").finish(), seed=7), Builder.of(Builder("g").finish())):
+        g.state("w", (3,), init=ls.graph.init.normal())
+        drawn.append(g.finish().initial_value("w").tolist())
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
 def test_collectives_are_ops_of_a_graph_with_a_mesh() -> None:
     """Each of two ranks has half of the rows; the sum of squares over all is the same on both."""
     g = Builder("sums", mesh={"data": 2})
@@ -612,6 +658,9 @@ def test_an_error_names_the_op_the_rule_the_operands_and_the_line() -> None:
     assert str(caught.value).startswith("matmul (C4): ")
     assert str(caught.value).endswith(f", at python:test_graph_builder.py:{here}; operands: %x: f32[4,3], %w: f32[4,3]")
     assert caught.traceback[0].lineno == here - 1  # the traceback begins at the line that is wrong
+    with pytest.raises(ls.Error) as caught:
+        g.input("x", "f32", (2,))
+    assert caught.traceback[0].lineno == line() - 2 and "test_graph_builder.py" not in str(caught.value)
     assert (x + w).shape == (4, 3)  # the builder stays usable
     step = g.state("steps", (3,))
     y = ls.graph.floor(x * step)
@@ -735,7 +784,20 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: both()[0] + random(2, 4), "add: the shapes cannot be broadcast to one, at python:test_graph_builder.py:"),
     (lambda: operator.add(*of_two_dtypes()), "; operands: %x: f32[2], %n: i32[2]"),
     (lambda: both()[0] + "text", "add: an operand is 'text', expected a lockstep.graph.Value, a number or an array"),
-    (lambda: ls.graph.select(both()[0] > 0, 1.0, 0.0), "select: 1.0 would be a bool, as <lockstep.graph.Value %2: bool[2,3] of @one>"),
+    (lambda: ls.graph.select(both()[0] > 0, 1.0, 0.0), "select: 1.0 would be a bool, as <lockstep.graph.Value %2: bool[2,3] of @one> is: make a number a value: g.constant(1.0, 'f32')"),
+    (lambda: (both()[0] > 0) * 2, "bool[2,3] of @one> is: convert that by .to()"),
+    (lambda: Builder("g").state("w", (3, 4), init=ls.graph.init.kaiming_uniform), "the initial value of state w is the function kaiming_uniform: call it"),
+    (lambda: ls.graph.init.normal(0.0, -0.02), "normal: std is -0.02, expected at least 0"),
+    (lambda: ls.graph.init.uniform(1, 0), "uniform: low is 1.0 and high is 0.0"),
+    (lambda: nn.dropout(both()[0], 1.5), "dropout: p is 1.5, expected 0 to 1"),
+    (lambda: nn.dropout(both()[0], math.nan), "dropout: p is nan, expected 0 to 1"),
+    (lambda: nn.linear(both()[0], np.ones((1, 3)), np.ones(7)), "linear: bias is <lockstep.graph.Value %2: f32[7] of @one>, expected the shape [1]"),
+    (lambda: nn.layer_norm(both()[0], np.ones((5, 2, 3))), "layer_norm: weight is"),
+    (lambda: nn.layer_norm(both()[0], bias=np.ones(2)), "f32[2] of @one>, expected the shape [3]"),
+    (lambda: nn.batch_norm(both()[0], np.zeros(3), np.ones(2)), "batch_norm: variance is"),
+    (lambda: nn.conv(both()[0].reshape(1, 2, 3), np.ones((4, 2, 1)), np.ones(2)), "conv: bias is"),
+    (lambda: nn.attention(both()[0].sum(), both()[0], both()[0]), "attention: q is <lockstep.graph.Value %0: f32[] of @one>, expected [..., heads, queries, size]"),
+    (lambda: nn.gelu(both()[0], "erf"), "gelu: approximate is 'erf', expected True or False"),
     (lambda: both()[0] + 1j, "add: an operand is 1j, expected a lockstep.graph.Value"),
     (lambda: both()[0].graph.constant(None), "constant: the value is None, expected a number or an array"),
     (lambda: Builder("g").state("w", init=np.array("a")), "the initial value of state w is array('a'"),
@@ -752,7 +814,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: both()[0][..., both()[0]], "expected integers, slices, None or ..."),
     (lambda: both()[0].sum(2), "dimension 2 of <lockstep.graph.Value %x: f32[2,3] of @one> does not exist"),
     (lambda: both()[0].reshape(4, -1), "reshape (C2)"),
-    (lambda: both()[0].broadcast_to((3, 3)), "broadcast_to: <lockstep.graph.Value %x: f32[2,3] of @one> cannot be broadcast to [3, 3]"),
+    (lambda: both()[0].broadcast_to((3, 3)), "broadcast_to: <lockstep.graph.Value %x: f32[2,3] of @one> cannot be broadcast to [3, 3], at python:test_graph_builder.py:"),
     (lambda: both()[0].to("float128x"), "to: the dtype is 'float128x', expected one of f64, f32"),
     (lambda: ls.graph.relu(2.0), "relu: no operand is a lockstep.graph.Value"),
     (lambda: ls.graph.matmul(both()[0], both()[0], transpose_b="yes"), "matmul: transpose_b is 'yes', expected True or False"),
@@ -790,6 +852,16 @@ def test_errors_of_python_itself() -> None:
         len(x.sum())
     with pytest.raises(TypeError, match=r"convolution\(\) has no option 'strides'; is stride meant\?"):
         ls.graph.convolution(x, x, strides=[1])
+    with pytest.raises(TypeError, match=r"Value\.sum\(\) has no option 'axis'; is dims meant\?"):
+        x.sum(axis=1)
+    with pytest.raises(TypeError, match=r"softmax\(\) has no option 'axis'; is dim meant\?"):
+        ls.graph.softmax(x, axis=1)
+    with pytest.raises(TypeError, match=r"max_pool\(\) has no option 'kernel_size'; is window meant\?"):
+        nn.max_pool(x, kernel_size=2)
+    for name, here in {"view": "reshape", "permute": "transpose", "size": "shape", "unsqueeze": "reshape"}.items():
+        with pytest.raises(AttributeError, match=f"a lockstep.graph.Value has no '{name}'; is {here} meant"):
+            getattr(x, name)
+    assert not hasattr(x, "__dlpack__")
     with pytest.raises(TypeError, match=r"matmul\(x: .*missing a required argument: 'y'"):
         ls.graph.matmul(x)
     for what in (x, x.graph):

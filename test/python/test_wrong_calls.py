@@ -158,6 +158,7 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: ls.graph.Builder("g").constant(5, wrong), [None]),
     (lambda wrong: ls.graph.Builder("g").result("x", wrong), []),
     (lambda wrong: ls.graph.Builder.of(wrong), []),
+    (lambda wrong: ls.graph.Builder.of(ls.graph.Builder("g").finish(), wrong), [5]),
     (lambda wrong: value().graph.value(wrong), []),
     (lambda wrong: value().graph.nodes(wrong), [None, "text"]),
     (lambda wrong: value().graph.before(wrong).__enter__(), []),

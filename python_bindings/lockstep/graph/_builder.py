@@ -72,19 +72,24 @@ class Builder:
     """
 
     def __init__(self, name: str = "main", seed: int = 0, mesh: Mapping[str, int] | None = None) -> None:
-        self.name = checks.text("the name of the graph", name)
-        self._seed = checks.integer("seed", seed, low=0)
         axes = checks.extents("mesh", {} if mesh is None else mesh)
-        self._native = _lockstep._GraphBuilder(self.name, list(axes.items()))
-        self._schedules: dict[str, Any] = {}
+        native = _lockstep._GraphBuilder(checks.text("the name of the graph", name), list(axes.items()))
+        self._start(native, name, seed, {})
+
+    def _start(self, native: _lockstep._GraphBuilder, name: str, seed: int, schedules: dict[str, Any]) -> None:
+        self._native, self.name, self._schedules = native, name, schedules
+        self._seed = checks.integer("seed", seed, low=0)
         self._place: int | None = None  # the value before whose node ops are inserted
         self._scope = ""  # "blocks/0/"
 
     @classmethod
-    def of(cls, graph: Graph) -> Builder:
+    def of(cls, graph: Graph, seed: int = 0) -> Builder:
         """Returns a builder of a copy of `graph`, to read and change it: a model, a training step, or the program that
         `lockstep.distribute` returns, with its collectives. `finish` returns the changed graph, with the values of its
         states.
+
+        Args:
+          seed: of the initial values of states that are added.
 
         Example:
           >>> g = lockstep.graph.Builder.of(model)
@@ -95,9 +100,8 @@ class Builder:
           >>> model = g.finish()
         """
         builder = cls.__new__(cls)
-        builder._native = _lockstep._GraphBuilder(checks.graph("the graph", graph))
-        builder.name, builder._seed, builder._place, builder._scope = graph.name, 0, None, ""
-        builder._schedules = getattr(graph, "_schedules", {})
+        native = _lockstep._GraphBuilder(checks.graph("the graph", graph))
+        builder._start(native, graph.name, seed, getattr(graph, "_schedules", {}))
         return builder
 
     def __repr__(self) -> str:
@@ -112,8 +116,9 @@ class Builder:
         """Adds an input, which each call passes.
 
         Args:
-          split: the dimension that the ranks share, usually 0, the batch. With other axes than `data`, the dimension
-            by axis: {"model": 1}. None: all ranks have the whole.
+          shape: of the whole batch, of which each rank passes its part.
+          split: the dimension that the ranks divide among them, usually 0, the batch. With other axes than `data`, the
+            dimension by axis: {"model": 1}. None: all ranks have the whole.
         """
         self._check_open("input")
         name = checks.text("the name of an input", name)
@@ -151,6 +156,8 @@ class Builder:
         dims = extents(f"the shape of state {name}", () if shape is None else shape, low=0)
         wanted = dtype_named(f"state {name}", "f32" if dtype is None else dtype)
         if callable(init):
+            if getattr(init, "__module__", "") == f"{__package__}.init" and "." not in init.__qualname__:
+                raise Error(f"the initial value of state {name} is the function {init.__name__}: call it")
             array = as_array(f"the initial value of state {name}", init(tuple(dims), self._random(name)))
         elif array is not None and not own:
             array = np.broadcast_to(array, dims)
