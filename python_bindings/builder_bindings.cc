@@ -13,10 +13,12 @@
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
+#include <limits>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "core/builder.h"
+#include "core/placement_rules.h"
 #include "core/verifier.h"
 #include "passes/optimize/dce.h"
 #include "passes/training/autodiff.h"
@@ -45,13 +47,25 @@ TensorType TypeOf(const std::string& dtype, const Dims& shape, const std::string
   return type;
 }
 
+// Returns the numbers as long doubles, which represent those of all dtypes exactly.
+std::vector<long double> ExactNumbers(const Tensor& tensor) {
+  static_assert(std::numeric_limits<long double>::digits >= 64);
+  std::vector<long double> numbers;
+  DispatchDType(tensor.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
+    for (const T& each : tensor.data<T>()) numbers.push_back(static_cast<std::conditional_t<kIsHalf, float, T>>(each));
+  });
+  return numbers;
+}
+
 // Returns the numbers in the dtype, or in their own if it is empty. Floats are rounded. A number that another dtype
 // cannot represent is an error.
 Tensor TensorOf(nb::handle array, const std::string& dtype, const std::string& what) {
   Tensor tensor = CopyArray(CastToArray(array, what), what);
   const DType wanted = dtype.empty() ? tensor.dtype() : DTypeNamed(dtype, what);
   Tensor converted = tensor.Converted(wanted);
-  if (!IsFloat(wanted) && converted.Converted(tensor.dtype()) != tensor)
+  if (!IsFloat(wanted) && wanted != tensor.dtype() && ExactNumbers(converted) != ExactNumbers(tensor))
     ThrowIfError(InvalidArgument() << what << " has a number that " << wanted << " cannot represent");
   return converted;
 }
@@ -148,13 +162,17 @@ class GraphBuilder {
     return AddAll(results);
   }
 
-  // Returns nothing for a value on which the loss does not depend.
+  // Inserts the nodes where those of ops are. Returns nothing for a value on which the loss does not depend.
   std::vector<std::optional<size_t>> Gradients(size_t loss, const std::vector<size_t>& wrt) {
     Graph& graph = open();
     const Value of = At(loss);
     const std::vector<std::string> names = Names();
-    const auto gradients = passes::AddGradients(graph, of, Values(wrt));
+    // The first of the new nodes. Nodes before it may be replaced.
+    Value one;
+    if (before() && of.shape().rank() == 0) one = Builder(graph).SplatLike(1, of);
+    const auto gradients = passes::AddGradients(graph, of, Values(wrt), one);
     FindAgain(names);
+    if (one) MoveToPlace(one.node);
     std::vector<std::optional<size_t>> indices;
     for (const Value& value : ValueOrThrow(gradients))
       indices.push_back(value ? std::optional(Add(value)) : std::nullopt);
@@ -162,7 +180,15 @@ class GraphBuilder {
   }
 
   void AddResult(const std::string& name, size_t value) {
-    ThrowIfError(open().AddResult(name, At(value), PlacementsOfResult(value)));
+    const PlacementMap placements = PlacementsOfResult(value);
+    for (const auto& [axis, placement] : placements) {
+      if (!placement.is_partial() && !placement.is_local()) continue;
+      const std::string missing = MissingCollective(placement, Placement::Replicated());
+      ThrowIfError(InvalidArgument() << "result " << name << " is " << placement << " along axis " << axis
+                                     << ", made by " << At(value).node->Describe() << ": ranks would return different "
+                                     << "values" << (missing.empty() ? "" : "; ") << missing);
+    }
+    ThrowIfError(open().AddResult(name, At(value), placements));
   }
 
   void AddNextState(const std::string& name, size_t value) {
@@ -285,6 +311,13 @@ class GraphBuilder {
   }
 
   Node* before() { return before_ ? At(*before_).node : nullptr; }
+
+  // Moves the nodes from `first` to the last one before the node before which nodes are inserted.
+  void MoveToPlace(Node* first) {
+    std::vector<Node*> nodes;
+    for (auto it = graph_.nodes().rbegin(); nodes.empty() || nodes.back() != first; ++it) nodes.push_back(&*it);
+    for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) graph_.MoveBefore(*it, before());
+  }
 
   PlacementMap PlacementsOfResult(size_t value) { return graph_.is_placed() ? At(value).placements() : PlacementMap(); }
 

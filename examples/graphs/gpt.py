@@ -16,7 +16,7 @@ DEVIATION = 0.02  # of initial weights, as in GPT-2
 
 def linear(x: Value, name: str, outputs: int, deviation: float = DEVIATION) -> Value:
     with x.graph.scope(name):
-        weight = x.graph.state("weight", (outputs, x.shape[-1]), init=ls.graph.init.normal(deviation))
+        weight = x.graph.state("weight", (outputs, x.shape[-1]), init=ls.graph.init.normal(std=deviation))
         return nn.linear(x, weight, x.graph.state("bias", (outputs,)))
 
 
@@ -58,8 +58,8 @@ def gpt(
     """Returns a model from bytes `tokens` i64[batch, length] to `logits` f32[batch, 256, length] of the next byte."""
     g = ls.graph.Builder("gpt", seed)
     tokens = g.input("tokens", "i64", (batch, length), split=0)
-    embedding = g.state("embedding.weight", (VOCABULARY, width), init=ls.graph.init.normal(DEVIATION))
-    positions = g.state("positions.weight", (length, width), init=ls.graph.init.normal(DEVIATION))
+    embedding = g.state("embedding.weight", (VOCABULARY, width), init=ls.graph.init.normal(std=DEVIATION))
+    positions = g.state("positions.weight", (length, width), init=ls.graph.init.normal(std=DEVIATION))
     x = nn.dropout(nn.embedding(tokens, embedding) + positions, dropout)
     for i in range(layers):
         with g.scope(f"blocks/{i}"):

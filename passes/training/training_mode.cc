@@ -15,10 +15,11 @@
 namespace lockstep::passes {
 namespace {
 
-bool IsState(const Graph& graph, Value value) {
-  if (!value.node->is_input()) return false;
-  const Input* input = graph.FindInput(value.name());
-  return input != nullptr && input->is_state;
+// Returns the state that the value is, perhaps behind stop_gradient; null if it is another value.
+Value StateOf(const Graph& graph, Value value) {
+  while (value.node->Is("stop_gradient")) value = value.node->operand(0);
+  const Input* input = value.node->is_input() ? graph.FindInput(value.name()) : nullptr;
+  return input != nullptr && input->is_state ? value : Value();
 }
 
 // A running statistic, and its value after the nodes so far.
@@ -93,8 +94,8 @@ absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options,
   ASSIGN_OR_RETURN(const Normalized normalized,
                    rows ? NormalizeByRows(b, node, rows) : NormalizeByAll(b, node, options.statistics));
   const double momentum = options.momentum.value_or(node.attr<double>("momentum"));
-  Update(statistics, b, node.operand(3), normalized.mean, momentum, node.Describe());
-  Update(statistics, b, node.operand(4), normalized.variance, momentum, node.Describe());
+  Update(statistics, b, StateOf(graph, node.operand(3)), normalized.mean, momentum, node.Describe());
+  Update(statistics, b, StateOf(graph, node.operand(4)), normalized.variance, momentum, node.Describe());
   RETURN_IF_ERROR(b.status());
   const std::string name = node.result_name();
   graph.ReplaceUses(node.result(), normalized.y);
@@ -106,7 +107,7 @@ absl::Status Train(Graph& graph, Node& node, const TrainingModeOptions& options,
 absl::StatusOr<bool> NormalizeByTheBatch(Graph& graph, const TrainingModeOptions& options, Value rows) {
   std::vector<Node*> nodes;
   for (Node& node : graph.nodes()) {
-    if (node.Is("batch_norm_inference") && IsState(graph, node.operand(3)) && IsState(graph, node.operand(4)))
+    if (node.Is("batch_norm_inference") && StateOf(graph, node.operand(3)) && StateOf(graph, node.operand(4)))
       nodes.push_back(&node);
   }
   std::vector<Statistic> statistics;

@@ -17,9 +17,9 @@
 //   }
 // As in PyTorch, the running variance follows the unbiased variance of the samples that are normalised together: the
 // global batch, a rank's share of it, or a micro-batch. A statistic that several nodes share, such as of a module that
-// is called twice, is moved by each of them, in their order. A batch_norm_inference whose mean or variance is no state
-// stays. If batches may be uneven, statistics are of the rows that do not pad (uneven.h), and primitive ops, which take
-// two passes over the rows for the variance, replace the node.
+// is called twice, is moved by each of them, in their order. A batch_norm_inference whose mean or variance is no state,
+// perhaps behind stop_gradient, stays. If batches may be uneven, statistics are of the rows that do not pad (uneven.h),
+// and primitive ops, which take two passes over the rows for the variance, replace the node.
 //
 // Dropout: each `dropout`, which is the identity, becomes a random draw of its own, new in each run. The seed and the
 // step of the draws become states (core/random.h).

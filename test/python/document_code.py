@@ -179,13 +179,24 @@ assert changed == {"fc2.weight", "fc2.bias", "fc3.weight", "fc3.bias"} and check
     ),
     "docs/graphs_in_python.md": Page(
         before={
+            "penalty": """
+exe_of_loop = ls.compile(g.finish())
+h, inputs = np.zeros(8), np.arange(40, dtype=np.float32).reshape(5, 8) / 40
+for each in inputs:
+    h = np.tanh(each + h @ exe_of_loop.state["weight"])
+np.testing.assert_allclose(exe_of_loop(rows=inputs)["last"], h, rtol=1e-5)
+other = ls.graph.Builder("normalized")
+other.result("y", batch_norm(other.input("x", "f32", (8, 3), split=0), "bn"))
+normalized = ls.train_step(other.finish(), ls.loss.mean_squared_error("y", "target"), ls.optim.SGD(0.1))
+assert normalized.trained == ["bn.weight", "bn.bias"]
+""",
             "placed": """
 rows = np.arange(12, dtype=np.float32).reshape(4, 3)
 totals = ls.interpret(g.finish(), [{"x": rows[:2]}, {"x": rows[2:]}])
 assert [float(each["total"]) for each in totals] == [506, 506]
 exe(x=np.float32([2, 4]))
 assert exe.state["average"].tolist() == [1, 2] and gradient.shape == (3,) and step.trained[0] == "fc1.weight"
-"""
+""",
         },
         check="assert str(changed).count(': bf16') == 4 and str(placed).count(': bf16') == 0\n",
     ),

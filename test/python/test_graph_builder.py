@@ -64,7 +64,8 @@ SAME: list[Callable[..., Any]] = [
     lambda a: a.T, lambda s: s.transpose(2, 0, 1), lambda s: s.reshape(-1, 4), lambda s: s.reshape(2, 12), lambda a: a.flatten(),
     lambda a: a.sum(), lambda n: n.max(1), lambda a: a.min(0), lambda s: s.sum((0, 2)), lambda s: s.mean(-1), lambda a: a.mean(),
     lambda s: s.mean((1,), keepdims=True), lambda s: s.max(None, keepdims=True), lambda a: len(a) * a,
-    lambda a: sum(a), lambda a: a + [*a][1],
+    lambda a: sum(a), lambda a: a + [*a][1], lambda s: s.reshape((2, 12)), lambda s: s.transpose((1, 0, 2)),
+    lambda s: s.transpose(), lambda n: n < 2**63 - 1,
 ]  # fmt: skip
 
 
@@ -75,6 +76,31 @@ def test_operators_methods_and_indices_are_those_of_numpy(i: int) -> None:
     assert result.shape == expected.shape
     assert result.dtype == (np.float32 if expected.dtype == np.float64 else expected.dtype)
     np.testing.assert_allclose(result, expected, rtol=2e-5, atol=1e-6)
+
+
+EXCEPTIONS: list[tuple[Callable[..., Any], type[Exception], str]] = [
+    (lambda n: n / 2, ls.Error, "/ divides floats"),
+    (lambda n: n.mean(), ls.Error, "/ divides floats"),
+    (lambda q: q.sum(), ls.Error, "reduce_sum (C2)"),
+    (lambda a: a[np.array([True, False, True])], ls.Error, "gather (C"),
+    (lambda n, a: a[n % 3, 0], ls.Error, "expected integers, slices, None or ..."),
+    (lambda a: operator.setitem(a * 1, 0, 1), TypeError, "does not support item assignment"),
+    (lambda n, a: a + n, ls.Error, "add (C"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("i", range(len(EXCEPTIONS)))
+def test_what_numpy_allows(i: int) -> None:
+    function, kind, text = EXCEPTIONS[i]
+    function(*(ARRAYS[name] for name in inspect.signature(function).parameters))  # of NumPy
+    with pytest.raises(kind, match=re.escape(text)):
+        computed(function)
+
+
+def test_numbers_that_are_not_those_of_numpy() -> None:
+    assert computed(lambda n: n[:, 3] ** -1).tolist() == [0, 1, 0]  # of -3, 1 and 5
+    assert computed(lambda n: n.to("i32").sum(0)).dtype == np.int32
+    assert computed(lambda a: a[:0].mean()) == 0 and computed(lambda a: a[:0].max()) == -np.inf
 
 
 # --- Gradients and layers --------------------------------------------------------------------------------------------
@@ -147,6 +173,97 @@ def test_attention_embeddings_and_cross_entropy_are_those_of_pytorch() -> None:
     (results,) = ls.interpret(g.finish(), [{}])
     for i, each in enumerate(wanted):
         np.testing.assert_allclose(results[f"y{i}"], each.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def results_of(g: Builder, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+    (results,) = ls.interpret(g.finish(), [inputs])
+    return results
+
+
+def test_options_of_layers_are_those_of_pytorch() -> None:
+    q, k, v, mask = (
+        random(2, 4, 6, 8),
+        random(2, 4, 6, 8, seed=1),
+        random(2, 4, 6, 8, seed=2),
+        random(2, 4, 6, 6, seed=3),
+    )
+    x, w = random(2, 4, 9, 9), random(6, 2, 3, 3, seed=1)
+    b = random(6, seed=2)
+    F = torch.nn.functional
+    wanted = {
+        "mask": F.scaled_dot_product_attention(*map(torch.tensor, (q, k, v, mask))),
+        "conv": F.conv2d(*map(torch.tensor, (x, w, b)), groups=2, dilation=(1, 2)),
+        "pool": F.max_pool2d(torch.tensor(x), 3, stride=1, dilation=2),
+        "gelu": F.gelu(torch.tensor(x), approximate="tanh"),
+        "linear": F.linear(
+            torch.tensor(b[None]), torch.tensor(w.reshape(18, 6)), torch.tensor(w[:, 0, 0, 0].repeat(3))
+        ),
+    }
+    g = Builder("options")
+    made = {
+        "mask": nn.attention(*(g.constant(each) for each in (q, k, v, mask))),
+        "conv": nn.conv(g.constant(x), w, b, groups=2, dilation=[1, 2]),  # arrays are parameters too
+        "pool": nn.max_pool(g.constant(x), 3, stride=1, dilation=2),
+        "gelu": nn.gelu(g.constant(x), approximate="tanh"),
+        "linear": nn.linear(g.constant(b[None]), w.reshape(18, 6), w[:, 0, 0, 0].repeat(3).astype(np.float64)),
+    }
+    for name, each in made.items():
+        g.result(name, each)
+    results = results_of(g)
+    for name, each in wanted.items():
+        np.testing.assert_allclose(results[name], each.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("f16", 2e-3), ("bf16", 2e-2)])
+def test_16_bits_are_averaged_and_normalized_in_f32(dtype: str, tolerance: float) -> None:
+    """Their sums and squares are above the largest number of f16, 65504."""
+    x, w, b = np.float32([[-1000, 0, 500, 1000], [1, 2, 3, 4]]), random(4), random(4, seed=1)
+    g = Builder("low")
+    g.result("mean", g.constant(np.full(4096, 100), dtype).mean().to("f32"))
+    g.result("y", nn.layer_norm(g.constant(x, dtype), w, b).to("f32"))
+    results = results_of(g)
+    assert results["mean"] == 100
+    expected = torch.nn.functional.layer_norm(torch.tensor(x), (4,), torch.tensor(w), torch.tensor(b))
+    np.testing.assert_allclose(results["y"], expected.numpy(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_batch_norm_moves_its_statistics_as_pytorch(trained: bool) -> None:
+    """Also if these are not trained, as buffers of PyTorch are not."""
+    x = 3 + 2 * random(8, 3, 4)
+    g = Builder("normalized")
+    with g.scope("bn"):
+        mean = g.state("mean", (3,), trained=trained)
+        variance = g.state("variance", (3,), init=1, trained=trained)
+        weight, bias = g.state("weight", init=np.float32([1, 2, 3])), g.state("bias", (3,))
+        g.result("y", nn.batch_norm(g.input("x", "f32", x.shape, split=0), mean, variance, weight, bias))
+    model = g.finish()
+    arrays = [model.initial_value(f"bn.{name}") for name in ("mean", "variance", "weight", "bias")]
+    statistics = [torch.tensor(each) for each in arrays]
+    before = torch.nn.functional.batch_norm(torch.tensor(x), *statistics)
+    np.testing.assert_allclose(ls.compile(model)(x=x)["y"], before.numpy(), rtol=1e-5, atol=1e-5)
+    step = ls.train_step(model, ls.loss.mean_squared_error("y", "target"), ls.optim.SGD(0.0))
+    assert step.trained == ["bn.weight", "bn.bias"]
+    exe, target = ls.compile(step), random(8, 3, 4, seed=1)
+    loss = exe(x=x, target=target)["loss"]
+    y = torch.nn.functional.batch_norm(torch.tensor(x), *statistics, training=True)  # which moves them
+    np.testing.assert_allclose(loss, torch.nn.functional.mse_loss(y, torch.tensor(target)).item(), rtol=1e-5)
+    for name, each in zip(("mean", "variance"), statistics, strict=False):
+        np.testing.assert_allclose(exe.state[f"bn.{name}"], each.numpy(), rtol=1e-5)
+    fixed = Builder("fixed")
+    fixed.result("y", nn.batch_norm(fixed.input("x", "f32", x.shape), *arrays[:2]))
+    plain = torch.nn.functional.batch_norm(torch.tensor(x), *map(torch.tensor, arrays[:2]))
+    np.testing.assert_allclose(results_of(fixed, x=x)["y"], plain.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_dropout_draws_in_each_training_step() -> None:
+    g = Builder("dropped")
+    g.result("y", nn.dropout(g.input("x", "f32", (64, 64), split=0) * g.state("w", (64,), init=1.0), 0.25))
+    step = ls.train_step(g.finish(), ls.loss.mean_squared_error("y", "target"), ls.optim.SGD(0.0))
+    exe, ones = ls.compile(step), np.ones((64, 64), np.float32)
+    kept = [float(exe(x=ones, target=0 * ones)["loss"]) * 4096 * 0.75**2 for _ in range(2)]  # the number of elements
+    np.testing.assert_allclose(kept, np.round(kept), atol=0.1)
+    assert kept[0] != kept[1] and all(2950 < each < 3190 for each in kept)  # four deviations from 3072
 
 
 def test_gradients_of_gradients_and_values_whose_nodes_are_replaced() -> None:
@@ -251,7 +368,7 @@ def test_initial_values_depend_on_the_seed_the_name_and_the_shape_alone() -> Non
     ("init", "deviation", "mean", "bound"),
     [
         (ls.graph.init.constant(3), 0, 3, 3),
-        (ls.graph.init.normal(0.5, 2), 0.5, 2, None),
+        (ls.graph.init.normal(2, 0.5), 0.5, 2, None),  # as torch.nn.init.normal_: the mean comes first
         (ls.graph.init.uniform(-1, 3), 4 / math.sqrt(12), 1, 3),
         # PyTorch's bounds: sqrt(3) gain / sqrt(fan), and the deviation sqrt(2 / (fan in + fan out)).
         (ls.graph.init.kaiming_uniform(), math.sqrt(2 / 900), 0, math.sqrt(6 / 900)),
@@ -298,12 +415,41 @@ def test_dtypes_of_constants_states_and_inputs() -> None:
         g.input("m", "i32", (2,)) + 0.5
     with raises("a number that u8 cannot represent"):
         g.constant(-1, "u8")
+    for dtype, number in {"u64": -1, "i64": 2**63}.items():
+        with raises(f"a number that {dtype} cannot represent"):
+            operator.gt(g.constant(0, dtype), number)
+    for dtype, number in {"i64": 2.0**63, "u64": 2.0**64, "i32": 2.0**31, "bool": 2, "u16": math.nan}.items():
+        with raises(f"a number that {dtype} cannot represent"):
+            g.constant(number, dtype)
+    g.result("largest", g.constant(2.0**64 - 2**11, "u64") + 2**11 - 1)
+    g.result("least", g.constant(-(2.0**63), "i64") + -0.0)
     g.result("low", low.to("f32"))
     g.result("mean", low.mean().to("f32"))
     (results,) = ls.interpret(
         g.finish(), [{"x": np.float32([1, 2]), "n": np.int32([0, 0]), "m": np.int32([0, 0]), "u": np.uint8(0)}]
     )
+    assert results["largest"] == 2**64 - 1 and results["least"] == -(2**63)
     assert results["low"].tolist() == [1.1015625, 2.09375] and abs(results["mean"] - 1.6) < 0.01
+
+
+def test_arrays_of_bfloat16() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.array([1.5, -2, 0.1], ml_dtypes.bfloat16)
+    g = Builder("half")
+    w = g.state("w", init=array)
+    drawn = g.state("drawn", (3,), "bf16", init=lambda shape, numbers: array)
+    g.result("y", (w + array + drawn + g.constant(array)).to("f32"))
+    graph = g.finish()
+    assert [str(each.dtype) for each in graph.states] == ["bf16", "bf16"]
+    np.testing.assert_allclose(ls.compile(graph)()["y"], array.astype(np.float32) * 4, rtol=1e-2)
+
+
+def test_the_seed_of_a_graph_that_is_continued() -> None:
+    drawn = []
+    for g in (Builder("g", 7), Builder.of(Builder("g").finish(), seed=7), Builder.of(Builder("g").finish())):
+        g.state("w", (3,), init=ls.graph.init.normal())
+        drawn.append(g.finish().initial_value("w").tolist())
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_collectives_are_ops_of_a_graph_with_a_mesh() -> None:
@@ -317,6 +463,32 @@ def test_collectives_are_ops_of_a_graph_with_a_mesh() -> None:
     rows = random(4, 3)
     results = run_in_threads(2, lambda world: ls.compile(graph, world=world)(**part_of({"x": rows}, world))["total"])
     np.testing.assert_allclose(results, [(rows * rows).sum()] * 2, rtol=1e-6)
+
+
+def test_a_result_must_not_be_partial() -> None:
+    """Ranks would return different sums, 6 and 24 instead of 30. A result may be split."""
+    g = Builder("sums", mesh={"data": 2})
+    x = g.input("x", "f32", (4, 3), split=0)
+    total = (x * x).sum()
+    made = f"reduce_sum %1 (at python:test_graph_builder.py:{line() - 1})"
+    for text in (f"result total is partial(sum) along axis data, made by {made}", "; an all_reduce is missing"):
+        with raises(text):
+            g.result("total", total)
+    g.result("rows", x * 2)
+    g.result("total", ls.graph.all_reduce(total, axis="data", kind="sum"))
+    graph = g.finish()
+
+    def body(world: ls.Communicator) -> float:
+        return float(ls.compile(graph, world=world)(x=np.full((2, 3), world.rank + 1, np.float32))["total"])
+
+    assert run_in_threads(2, body) == [30, 30]
+
+
+def test_a_result_must_not_be_local() -> None:
+    text = "mesh {data=2}\ngraph @own(state %r: f32[4] local) -> (%r: f32[4] local) {\n  return %r\n}\n"
+    g = Builder.of(ls.parse(text))
+    with raises("result mine is local along axis data, made by "):
+        g.result("mine", g.value("r"))
 
 
 # --- Changes of a graph ----------------------------------------------------------------------------------------------
@@ -420,7 +592,37 @@ def test_a_change_that_is_wrong() -> None:
     with raises("graph @network has no value %nothing"):
         g.value("nothing")
     g.replace(relu.results[0], ls.graph.exp(relu.operands[0]))  # inserted at the end, after its use
-    with raises("before it is defined"):
+    with raises("before it is defined; an op is inserted at the end: write it in `with g.before(node)`"):
+        g.finish()
+
+
+def test_gradients_are_inserted_before_a_node() -> None:
+    """Their rules replace attention meanwhile."""
+    x = random(1, 1, 3, 2)
+    g = Builder("early")
+    v = g.input("x", "f32", x.shape)
+    y = nn.attention(v, v, v)
+    squares, late = (y * y).sum(), ls.graph.neg(v)
+    g.result("y", ls.graph.exp(late))
+    with g.before(g.nodes("exp")[0]):
+        (slope,) = ls.gradients(squares, [v])
+        g.replace(late, slope * 2)
+    g.remove_unused()
+    assert g.nodes()[-1].op == "exp"
+    tensor = torch.tensor(x, requires_grad=True)
+    (torch.nn.functional.scaled_dot_product_attention(tensor, tensor, tensor) ** 2).sum().backward()
+    np.testing.assert_allclose(results_of(g, x=x)["y"], np.exp(2 * tensor.grad.numpy()), rtol=1e-4)
+
+
+def test_the_gradient_of_a_loss_that_is_computed_later() -> None:
+    g = Builder("early")
+    x = g.input("x", "f32", (3,))
+    first = ls.graph.tanh(x)
+    loss = (first * first).sum()
+    with g.before(g.nodes("tanh")[0]):
+        (slope,) = ls.gradients(loss, [x])
+    g.result("slope", slope)
+    with raises("before it is defined; an op is inserted at the end"):
         g.finish()
 
 
@@ -456,6 +658,9 @@ def test_an_error_names_the_op_the_rule_the_operands_and_the_line() -> None:
     assert str(caught.value).startswith("matmul (C4): ")
     assert str(caught.value).endswith(f", at python:test_graph_builder.py:{here}; operands: %x: f32[4,3], %w: f32[4,3]")
     assert caught.traceback[0].lineno == here - 1  # the traceback begins at the line that is wrong
+    with pytest.raises(ls.Error) as caught:
+        g.input("x", "f32", (2,))
+    assert caught.traceback[0].lineno == line() - 2 and "test_graph_builder.py" not in str(caught.value)
     assert (x + w).shape == (4, 3)  # the builder stays usable
     step = g.state("steps", (3,))
     y = ls.graph.floor(x * step)
@@ -579,7 +784,20 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: both()[0] + random(2, 4), "add: the shapes cannot be broadcast to one, at python:test_graph_builder.py:"),
     (lambda: operator.add(*of_two_dtypes()), "; operands: %x: f32[2], %n: i32[2]"),
     (lambda: both()[0] + "text", "add: an operand is 'text', expected a lockstep.graph.Value, a number or an array"),
-    (lambda: ls.graph.select(both()[0] > 0, 1.0, 0.0), "select: 1.0 would be a bool, as <lockstep.graph.Value %2: bool[2,3] of @one>"),
+    (lambda: ls.graph.select(both()[0] > 0, 1.0, 0.0), "select: 1.0 would be a bool, as <lockstep.graph.Value %2: bool[2,3] of @one> is: make a number a value: g.constant(1.0, 'f32')"),
+    (lambda: (both()[0] > 0) * 2, "bool[2,3] of @one> is: convert that by .to()"),
+    (lambda: Builder("g").state("w", (3, 4), init=ls.graph.init.kaiming_uniform), "the initial value of state w is the function kaiming_uniform: call it"),
+    (lambda: ls.graph.init.normal(0.0, -0.02), "normal: std is -0.02, expected at least 0"),
+    (lambda: ls.graph.init.uniform(1, 0), "uniform: low is 1.0 and high is 0.0"),
+    (lambda: nn.dropout(both()[0], 1.5), "dropout: p is 1.5, expected 0 to 1"),
+    (lambda: nn.dropout(both()[0], math.nan), "dropout: p is nan, expected 0 to 1"),
+    (lambda: nn.linear(both()[0], np.ones((1, 3)), np.ones(7)), "linear: bias is <lockstep.graph.Value %2: f32[7] of @one>, expected the shape [1]"),
+    (lambda: nn.layer_norm(both()[0], np.ones((5, 2, 3))), "layer_norm: weight is"),
+    (lambda: nn.layer_norm(both()[0], bias=np.ones(2)), "f32[2] of @one>, expected the shape [3]"),
+    (lambda: nn.batch_norm(both()[0], np.zeros(3), np.ones(2)), "batch_norm: variance is"),
+    (lambda: nn.conv(both()[0].reshape(1, 2, 3), np.ones((4, 2, 1)), np.ones(2)), "conv: bias is"),
+    (lambda: nn.attention(both()[0].sum(), both()[0], both()[0]), "attention: q is <lockstep.graph.Value %0: f32[] of @one>, expected [..., heads, queries, size]"),
+    (lambda: nn.gelu(both()[0], "erf"), "gelu: approximate is 'erf', expected True or False"),
     (lambda: both()[0] + 1j, "add: an operand is 1j, expected a lockstep.graph.Value"),
     (lambda: both()[0].graph.constant(None), "constant: the value is None, expected a number or an array"),
     (lambda: Builder("g").state("w", init=np.array("a")), "the initial value of state w is array('a'"),
@@ -596,7 +814,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: both()[0][..., both()[0]], "expected integers, slices, None or ..."),
     (lambda: both()[0].sum(2), "dimension 2 of <lockstep.graph.Value %x: f32[2,3] of @one> does not exist"),
     (lambda: both()[0].reshape(4, -1), "reshape (C2)"),
-    (lambda: both()[0].broadcast_to((3, 3)), "broadcast_to: <lockstep.graph.Value %x: f32[2,3] of @one> cannot be broadcast to [3, 3]"),
+    (lambda: both()[0].broadcast_to((3, 3)), "broadcast_to: <lockstep.graph.Value %x: f32[2,3] of @one> cannot be broadcast to [3, 3], at python:test_graph_builder.py:"),
     (lambda: both()[0].to("float128x"), "to: the dtype is 'float128x', expected one of f64, f32"),
     (lambda: ls.graph.relu(2.0), "relu: no operand is a lockstep.graph.Value"),
     (lambda: ls.graph.matmul(both()[0], both()[0], transpose_b="yes"), "matmul: transpose_b is 'yes', expected True or False"),
@@ -634,6 +852,16 @@ def test_errors_of_python_itself() -> None:
         len(x.sum())
     with pytest.raises(TypeError, match=r"convolution\(\) has no option 'strides'; is stride meant\?"):
         ls.graph.convolution(x, x, strides=[1])
+    with pytest.raises(TypeError, match=r"Value\.sum\(\) has no option 'axis'; is dims meant\?"):
+        x.sum(axis=1)
+    with pytest.raises(TypeError, match=r"softmax\(\) has no option 'axis'; is dim meant\?"):
+        ls.graph.softmax(x, axis=1)
+    with pytest.raises(TypeError, match=r"max_pool\(\) has no option 'kernel_size'; is window meant\?"):
+        nn.max_pool(x, kernel_size=2)
+    for name, here in {"view": "reshape", "permute": "transpose", "size": "shape", "unsqueeze": "reshape"}.items():
+        with pytest.raises(AttributeError, match=f"a lockstep.graph.Value has no '{name}'; is {here} meant"):
+            getattr(x, name)
+    assert not hasattr(x, "__dlpack__")
     with pytest.raises(TypeError, match=r"matmul\(x: .*missing a required argument: 'y'"):
         ls.graph.matmul(x)
     for what in (x, x.graph):

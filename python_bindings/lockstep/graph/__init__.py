@@ -8,9 +8,9 @@
     model = g.finish()                                            # a lockstep.Graph, as load_onnx returns
 
 There is a function for each op of docs/ops.md, which takes values and returns values; a value knows its graph. `nn` has
-layers with the arguments of PyTorch, and `init` the initial values. `lockstep.gradients(loss, [w1, w2])` returns
-gradients as values. An error is raised by the line that is wrong. Each node has that line as its source, which
-later messages name. docs/graphs_in_python.md describes the rules.
+layers like PyTorch's, and `init` the initial values. `lockstep.gradients(loss, [w1, w2])` returns gradients as values.
+An error is raised by the line that is wrong. Each node has that line as its source, which later messages name.
+docs/graphs_in_python.md describes the rules.
 """
 
 from typing import TYPE_CHECKING

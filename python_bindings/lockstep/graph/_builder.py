@@ -72,19 +72,24 @@ class Builder:
     """
 
     def __init__(self, name: str = "main", seed: int = 0, mesh: Mapping[str, int] | None = None) -> None:
-        self.name = checks.text("the name of the graph", name)
-        self._seed = checks.integer("seed", seed, low=0)
         axes = checks.extents("mesh", {} if mesh is None else mesh)
-        self._native = _lockstep._GraphBuilder(self.name, list(axes.items()))
-        self._schedules: dict[str, Any] = {}
+        native = _lockstep._GraphBuilder(checks.text("the name of the graph", name), list(axes.items()))
+        self._start(native, name, seed, {})
+
+    def _start(self, native: _lockstep._GraphBuilder, name: str, seed: int, schedules: dict[str, Any]) -> None:
+        self._native, self.name, self._schedules = native, name, schedules
+        self._seed = checks.integer("seed", seed, low=0)
         self._place: int | None = None  # the value before whose node ops are inserted
         self._scope = ""  # "blocks/0/"
 
     @classmethod
-    def of(cls, graph: Graph) -> Builder:
+    def of(cls, graph: Graph, seed: int = 0) -> Builder:
         """Returns a builder of a copy of `graph`, to read and change it: a model, a training step, or the program that
         `lockstep.distribute` returns, with its collectives. `finish` returns the changed graph, with the values of its
         states.
+
+        Args:
+          seed: of the initial values of states that are added.
 
         Example:
           >>> g = lockstep.graph.Builder.of(model)
@@ -95,9 +100,8 @@ class Builder:
           >>> model = g.finish()
         """
         builder = cls.__new__(cls)
-        builder._native = _lockstep._GraphBuilder(checks.graph("the graph", graph))
-        builder.name, builder._seed, builder._place, builder._scope = graph.name, 0, None, ""
-        builder._schedules = getattr(graph, "_schedules", {})
+        native = _lockstep._GraphBuilder(checks.graph("the graph", graph))
+        builder._start(native, graph.name, seed, getattr(graph, "_schedules", {}))
         return builder
 
     def __repr__(self) -> str:
@@ -112,8 +116,9 @@ class Builder:
         """Adds an input, which each call passes.
 
         Args:
-          split: the dimension that the ranks share, usually 0, the batch. With other axes than `data`, the dimension
-            by axis: {"model": 1}. None: all ranks have the whole.
+          shape: of the whole batch, of which each rank passes its part.
+          split: the dimension that the ranks divide among them, usually 0, the batch. With other axes than `data`, the
+            dimension by axis: {"model": 1}. None: all ranks have the whole.
         """
         self._check_open("input")
         name = checks.text("the name of an input", name)
@@ -139,8 +144,8 @@ class Builder:
           init: the initial value: an array, a number for all elements, or a function of the shape and a
             numpy.random.Generator, such as those of `lockstep.graph.init`. None: zeros.
           trained: False: `lockstep.train_step` does not train it, as no gradient flows to the returned value. States
-            of other dtypes than floats, and those with a next value, are not trained anyway. Running statistics, such
-            as of batch_norm_inference, are found by their op, which needs the state itself: leave True.
+            of other dtypes than floats, those with a next value, and the running statistics of nn.batch_norm are not
+            trained anyway.
         """
         self._check_open("state")
         name, trained = self._state_name(name), checks.flag("trained", trained)
@@ -151,6 +156,8 @@ class Builder:
         dims = extents(f"the shape of state {name}", () if shape is None else shape, low=0)
         wanted = dtype_named(f"state {name}", "f32" if dtype is None else dtype)
         if callable(init):
+            if getattr(init, "__module__", "") == f"{__package__}.init" and "." not in init.__qualname__:
+                raise Error(f"the initial value of state {name} is the function {init.__name__}: call it")
             array = as_array(f"the initial value of state {name}", init(tuple(dims), self._random(name)))
         elif array is not None and not own:
             array = np.broadcast_to(array, dims)
@@ -172,7 +179,7 @@ class Builder:
         )
 
     def result(self, name: str, value: Value) -> None:
-        """Names a value that a call returns."""
+        """Names a value that a call returns. In a graph with a mesh it may be split, but not partial or local."""
         if not checks.text("the name of a result", name):
             raise Error(f"a result of graph @{self.name} has no name")
         self._native.result(name, self._own(f"result {name}", value))
@@ -243,7 +250,13 @@ class Builder:
     def finish(self) -> Graph:
         """Verifies the graph and returns it. The builder and its values cannot be used any more."""
         self._check_open("finish")
-        graph = self._native.finish()
+        try:
+            graph = self._native.finish()
+        except Error as error:
+            if "before it is defined" not in str(error):
+                raise
+            advice = "an op is inserted at the end: write it in `with g.before(node)`, and after what it uses"
+            raise Error(f"{error}; {advice}") from None
         if self._schedules:
             graph._schedules = self._schedules
         return graph

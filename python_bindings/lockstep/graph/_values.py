@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from .._base import checks
+from .._base import checks, names
 from .._base.errors import Error
 
 if TYPE_CHECKING:
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 DTYPES = ("f64", "f32", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool")
 _FLOATS = frozenset(("f64", "f32", "f16", "bf16"))
+_FLOAT_KINDS = "fV"  # of NumPy's dtypes; V is that of bfloat16
+# The methods of PyTorch and NumPy that have other names here.
+_ELSEWHERE = {
+    "view": "reshape", "permute": "transpose", "size": "shape", "unsqueeze": "reshape", "squeeze": "reshape",
+    "astype": "to", "expand": "broadcast_to", "dim": "ndim", "t": "T",
+}  # fmt: skip
 # Folders whose lines are no source of a node: the line of their caller is.
 _PACKAGE = tuple(str(Path(__file__).parents[1] / folder) for folder in ("graph", "_graph", "_base"))
 
@@ -60,7 +66,7 @@ class Value:
 
     `+ - * / % ** @ & | ^ ~`, comparisons and indexing mean what they mean in NumPy. Numbers and arrays are constants
     in the dtype of the other operand, and shapes are broadcast. Two values of different dtypes are an error: `to`
-    converts.
+    converts. docs/graphs_in_python.md has the exceptions.
 
     Example:
       >>> hidden = lockstep.graph.relu(x @ w.T + b)
@@ -80,6 +86,13 @@ class Value:
         self.graph, self._index = graph, index
         self.name, self.dtype, shape, self.placements = graph._native.describe(index)
         self.shape = tuple(shape)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            known = [each for each in dir(type(self)) if not each.startswith("_")]
+            hint = "" if name.startswith("_") else names.suggest(name, known, _ELSEWHERE).rstrip(".")
+            raise AttributeError(f"a lockstep.graph.Value has no {name!r}{hint}")
 
     def __repr__(self) -> str:
         return f"<lockstep.graph.Value %{self.name}: {self._type()} of @{self.graph.name}>"
@@ -205,15 +218,16 @@ class Value:
     @property
     def T(self) -> Value:
         """This value with its dimensions in the opposite order."""
-        return self.transpose(*reversed(range(self.ndim)))
+        return self.transpose()
 
-    def transpose(self, *permutation: int) -> Value:
-        """Result dimension i is dimension permutation[i] of this value."""
-        return insert("transpose", [self], permutation=[self._dim(dim) for dim in permutation])[0]
+    def transpose(self, *permutation: int | Sequence[int]) -> Value:
+        """Result dimension i is dimension permutation[i] of this value. Without a permutation, this is T."""
+        dims = extents("transpose", _one_or_several(permutation)) if permutation else reversed(range(self.ndim))
+        return insert("transpose", [self], permutation=[self._dim(dim) for dim in dims])[0]
 
-    def reshape(self, *shape: int) -> Value:
+    def reshape(self, *shape: int | Sequence[int]) -> Value:
         """The same elements in row-major order under another shape. One extent may be -1: the one that fits."""
-        wanted = extents("reshape", shape)
+        wanted = extents("reshape", _one_or_several(shape))
         if wanted.count(-1) == 1:
             rest = -math.prod(wanted)
             wanted[wanted.index(-1)] = math.prod(self.shape) // rest if rest > 0 else 0
@@ -254,9 +268,12 @@ class Value:
 
     def mean(self, dims: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
         """The mean over dims, or over all dimensions. 16-bit floats are added in f32."""
-        wide = self.to("f32") if self.dtype in ("f16", "bf16") else self
         count = math.prod(self.shape[dim] for dim in self._dims(dims))
-        return (wide.sum(dims, keepdims) / max(count, 1)).to(self.dtype)
+        return (self._wide().sum(dims, keepdims) / max(count, 1)).to(self.dtype)
+
+    def _wide(self) -> Value:
+        """This value, in f32 if it is of 16-bit floats."""
+        return self.to("f32") if self.dtype in ("f16", "bf16") else self
 
     def _dims(self, dims: int | Sequence[int] | None) -> list[int]:
         if dims is None:
@@ -384,19 +401,25 @@ def _lifted(graph: Builder, op: str, operands: Sequence[Any], broadcast: bool) -
             return operand
         array = as_array(f"{op}: an operand", operand, "a lockstep.graph.Value, a number or an array")
         if broadcast and values[-1].dtype == "bool" and array.dtype.kind != "b":
-            raise Error(f"{op}: {checks.shown(operand)} would be a bool, as {values[-1]!r} is: convert that by .to()")
+            advice = "make a number a value: g.constant(1.0, 'f32')" if op == "select" else "convert that by .to()"
+            raise Error(f"{op}: {checks.shown(operand)} would be a bool, as {values[-1]!r} is: {advice}")
         if broadcast:
             return constant(graph, array, values[-1].dtype)
-        return constant(graph, array, floats[0] if floats and array.dtype.kind == "f" else None)
+        return constant(graph, array, floats[0] if floats and array.dtype.kind in _FLOAT_KINDS else None)
 
     return [lifted(each) for each in operands]
+
+
+def _one_or_several(given: tuple[Any, ...]) -> Any:
+    """The numbers of reshape(2, 3), or of reshape((2, 3))."""
+    return given[0] if len(given) == 1 and isinstance(given[0], (list, tuple)) else given
 
 
 def as_array(what: str, value: Any, expected: str = "a number or an array") -> np.ndarray:
     """A number or an array as a NumPy array of a dtype that graphs have."""
     is_array = hasattr(value, "__array__") and not isinstance(value, type)
     array = np.asarray(value) if is_array or isinstance(value, numbers.Real) else None
-    if array is None or array.dtype.kind not in "fiub":
+    if array is None or not (array.dtype.kind in "fiub" or array.dtype.name == "bfloat16"):
         raise Error(f"{what} is {checks.shown(value)}, expected {expected}")
     return array
 
@@ -421,7 +444,7 @@ def _broadcast(op: str, x: Value, shape: tuple[int, ...]) -> Value:
     more = len(shape) - x.ndim
     kept = [dim for dim in range(x.ndim) if more >= 0 and x.shape[dim] == shape[more + dim]]
     if more < 0 or any(x.shape[dim] != 1 for dim in range(x.ndim) if dim not in kept):
-        raise Error(f"{op}: {x!r} cannot be broadcast to {list(shape)}")
+        raise Error(f"{op}: {x!r} cannot be broadcast to {list(shape)}, at {source(x.graph)}")
     plain = x.reshape(*(x.shape[dim] for dim in kept))
     return insert("broadcast", [plain], shape=list(shape), dims=[more + dim for dim in kept])[0]
 

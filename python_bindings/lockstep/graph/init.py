@@ -22,15 +22,19 @@ def constant(value: float) -> Initializer:
     return lambda shape, random: np.full(shape, number)
 
 
-def normal(std: float = 1.0, mean: float = 0.0) -> Initializer:
+def normal(mean: float = 0.0, std: float = 1.0) -> Initializer:
     """Draws from a normal distribution."""
-    deviation, centre = checks.number("normal: std", std), checks.number("normal: mean", mean)
+    centre, deviation = checks.number("normal: mean", mean), checks.number("normal: std", std)
+    if not deviation >= 0:
+        raise Error(f"normal: std is {deviation}, expected at least 0")
     return lambda shape, random: centre + deviation * random.standard_normal(shape)
 
 
 def uniform(low: float = 0.0, high: float = 1.0) -> Initializer:
     """Draws uniformly from [low, high)."""
     least, most = checks.number("uniform: low", low), checks.number("uniform: high", high)
+    if not least <= most:
+        raise Error(f"uniform: low is {least} and high is {most}, expected low to be at most high")
     return lambda shape, random: random.uniform(least, most, shape)
 
 
