@@ -8,7 +8,6 @@ import math
 import operator
 import pickle
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,10 @@ import pytest
 
 import lockstep as ls
 from cases import ROOT
+from example_parts import part
 from lockstep.graph import Builder, Value, nn
 from ranks import run_in_threads
 from test_errors import raises
-
-for folder in ("graphs", "language"):
-    sys.path.append(str(ROOT / "examples" / folder))
 
 torch = pytest.importorskip("torch")
 
@@ -306,17 +303,12 @@ def models(name: str) -> tuple[ls.Graph, ls.Graph, dict[str, np.ndarray]]:
     """The example in Python, the same model from its ONNX file, and a batch."""
     numbers = np.random.Generator(np.random.PCG64(0))
     if name == "lenet":
-        import lenet
-
         batch = {"image": random(8, 1, 28, 28), "label": numbers.integers(0, 10, 8)}
-        return lenet.lenet(8), ls.load_onnx(ROOT / "examples/mnist/lenet.onnx", dims={"batch": 8}), batch
-    import gpt
-    import model
-
+        return part("graphs/lenet").lenet(8), ls.load_onnx(ROOT / "examples/mnist/lenet.onnx", dims={"batch": 8}), batch
     tokens = numbers.integers(0, 256, (4, 17))
     options = {"layers": 2, "width": 32, "heads": 4, "length": 16}
-    imported = ls.load_onnx(model.gpt(**options), dims={"batch": 4})
-    return gpt.gpt(4, **options), imported, {"tokens": tokens[:, :-1], "label": tokens[:, 1:]}
+    imported = ls.load_onnx(part("language/model").gpt(**options), dims={"batch": 4})
+    return part("graphs/gpt").gpt(4, **options), imported, {"tokens": tokens[:, :-1], "label": tokens[:, 1:]}
 
 
 @pytest.mark.parametrize("name", ["lenet", "gpt"])
