@@ -96,8 +96,7 @@ double BytesOfStates(const Graph& graph) {
 std::string Shrink(Graph& graph, CompileOptions& options, bool keeps_written) {
   constexpr double kLongRun = 1 << 22;
   if (!graph.mesh().empty() || verify::CostOfRun(graph) <= kLongRun) return "";
-  int64_t ranks = std::max<int64_t>(options.virtual_ranks, 1);
-  for (const MeshAxis& axis : options.mesh.axes()) ranks *= axis.size;
+  const int64_t ranks = std::max<int64_t>(options.virtual_ranks, 1) * options.mesh.num_ranks();
   verify::Shrunk shrunk = verify::ShrinkDimensions(graph, ranks, keeps_written);
   if (shrunk.changes.empty()) return "";
   if (!options.servers && !options.measured) {

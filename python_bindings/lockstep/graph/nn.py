@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -71,31 +72,26 @@ def max_pool(
     x: Value, window: Spatial, stride: Spatial | None = None, padding: Spatial = 0, dilation: Spatial = 1
 ) -> Value:
     """The largest element of x [N, C, spatial...] in each window. The stride is by default the window."""
-    places = _places("max_pool", x)
-    pad = _each("max_pool: padding", padding, places)
-    return insert(
-        "max_pool",
-        [x],
-        window=_each("max_pool: window", window, places),
-        stride=_each("max_pool: stride", window if stride is None else stride, places),
-        padding_low=pad,
-        padding_high=pad,
-        dilation=_each("max_pool: dilation", dilation, places),
-    )[0]
+    dilations = _each("max_pool: dilation", dilation, _places("max_pool", x))
+    return _pool("max_pool", x, window, stride, padding, dilation=dilations)
 
 
 def avg_pool(x: Value, window: Spatial, stride: Spatial | None = None, padding: Spatial = 0) -> Value:
     """The mean of x [N, C, spatial...] in each window, with the padding. The stride is by default the window."""
-    places = _places("avg_pool", x)
-    pad = _each("avg_pool: padding", padding, places)
+    return _pool("avg_pool", x, window, stride, padding, include_padding=True)
+
+
+def _pool(op: str, x: Value, window: Spatial, stride: Spatial | None, padding: Spatial, **attributes: Any) -> Value:
+    places = _places(op, x)
+    pad = _each(f"{op}: padding", padding, places)
     return insert(
-        "avg_pool",
+        op,
         [x],
-        window=_each("avg_pool: window", window, places),
-        stride=_each("avg_pool: stride", window if stride is None else stride, places),
+        window=_each(f"{op}: window", window, places),
+        stride=_each(f"{op}: stride", window if stride is None else stride, places),
         padding_low=pad,
         padding_high=pad,
-        include_padding=True,
+        **attributes,
     )[0]
 
 
