@@ -29,6 +29,18 @@ absl::Status InferParts(InferContext& c) {
   return c.SetResult(c.dtype(0), Shape(shape));
 }
 
+absl::Status InferOwnPart(InferContext& c) {
+  if (c.shape(0).rank() == 0) return c.Error("C2") << "x is " << c.operand(0) << ", which has no dimensions";
+  int64_t ranks = 1;
+  if (!c.mesh().empty()) {
+    ASSIGN_OR_RETURN(const int64_t size, ops::CheckAxis(c));
+    if (!c.is_local()) ranks = size;
+  }
+  const Ints& dims = c.shape(0).dims();
+  if (dims[0] != ranks) return c.Error("C2") << dims[0] << " parts, expected " << ranks;
+  return c.SetResult(c.dtype(0), Shape(Ints(dims.begin() + 1, dims.end())));
+}
+
 // --- Reference meaning -----------------------------------------------------------------------------------------------
 
 absl::Status EvalCollectiveBroadcast(RanksEvalContext& c) {
@@ -160,6 +172,14 @@ void PlaceParts(PlacementContext& c) {
   c.Result(Placement::Split(0));
 }
 
+void PlaceOwnPart(PlacementContext& c) {
+  if (!ops::IsOwnAxis(c)) {
+    return ops::PlaceDataMovement(c, [](int64_t dim) { return dim - 1; }, [](int64_t dim) { return dim + 1; });
+  }
+  c.Require(0, Placement::Split(0));
+  c.Result(Placement::Local());
+}
+
 }  // namespace
 
 //===-- collective_broadcast --------------------------------------------------------------------------------------===//
@@ -269,6 +289,31 @@ const OpDef& PartsOp() {
           .Precision(PrecisionRule::kFollows)
           .NoGradient("it is used only after differentiation")
           .Place(PlaceParts);
+  return def;
+}
+
+//===-- own_part --------------------------------------------------------------------------------------------------===//
+const OpDef& OwnPartOp() {
+  static const OpDef def =
+      OpDef("own_part")
+          .Doc(
+              "This rank's part of x, which has one for each rank of a mesh axis along its first dimension, without "
+              "that dimension. The inverse of parts: the result differs between ranks. No communication.")
+          .Operand("x")
+          .Attr<std::string>("axis", "of the mesh")
+          .Trait(kMovement)
+          .Trait(kKeepsOrder)
+          .Constraint("C1", ops::kAxisConstraint)
+          .Constraint("C2", "the first extent of x is the size of axis; in a local graph it is 1")
+          .Infer(InferOwnPart)
+          .Eval([](EvalContext& c) {
+            // The one rank of a program without a mesh is the first.
+            c.result() = c.operand(0).Reshaped(c.result().shape());
+            return absl::OkStatus();
+          })
+          .Precision(PrecisionRule::kFollows)
+          .NoGradient("it is used only after differentiation")
+          .Place(PlaceOwnPart);
   return def;
 }
 

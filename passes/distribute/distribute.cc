@@ -252,14 +252,14 @@ absl::Status AxisPlacer::AddResult(const Result& result) {
 }
 
 // Decomposes fusions, so that collectives can come between their ops. Loops stay, and are placed with their bodies.
-// Updates of parameter servers stay too, as ranks do not run them.
+// Updates of parameter servers stay too, as ranks do not run them, and exchanges, whose bodies are placed already.
 absl::Status OpenRegions(Graph& graph) {
   RETURN_IF_ERROR(InBodies(graph, [](Graph& body) -> absl::StatusOr<bool> {
                     RETURN_IF_ERROR(OpenRegions(body));
                     return true;
                   }).status());
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
-    if (it->op().has_trait(kLoop) || it->op().has_trait(kOfServers)) {
+    if (it->op().has_trait(kLoop) || it->op().has_trait(kOfServers) || it->Is("exchange")) {
       ++it;
       continue;
     }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/builder.h"
 #include "core/op_def.h"
 #include "core/random.h"
 #include "core/verifier.h"
@@ -130,6 +131,30 @@ absl::Status AddOptimizers(Graph& graph, const std::vector<Value>& states, const
   return absl::OkStatus();
 }
 
+// Puts the exchanges of gradients behind them.
+absl::Status AddExchanges(Graph& graph, const std::vector<Value>& states, const std::vector<ExchangeSpec>& exchanges,
+                          std::vector<Value>& gradients) {
+  std::vector<bool> is_done(states.size(), false);
+  for (const ExchangeSpec& exchange : exchanges) {
+    bool matches = false;
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (is_done[i] || !Matches(exchange.states, states[i].name())) continue;
+      is_done[i] = matches = true;
+      if (exchange.by.empty()) continue;
+      Builder b(graph, nullptr, gradients[i].node->source());
+      gradients[i] = b.Op("exchange", {gradients[i]},
+                          {{"by", exchange.by}, {"state", states[i].name()}, {"wire", exchange.wire}});
+      RETURN_IF_ERROR(b.status());
+      graph.SetName(gradients[i], "grad/" + states[i].name());
+    }
+    if (!matches) {
+      return NotFound() << "exchange: no trained state that no earlier entry matches is named '" << exchange.states
+                        << "' or matches it; the trained states are " << NamesOf(states);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status LowerModel(Graph& graph, DType precision) {
   if (precision == DType::kF32) return absl::OkStatus();
   if (precision == DType::kBF16 || precision == DType::kF16) return LowerPrecision(graph, precision);
@@ -219,6 +244,7 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
     RETURN_IF_ERROR(scaling->Unscale(trained.gradients));
     NameGradients(graph, trained);
   }
+  RETURN_IF_ERROR(AddExchanges(graph, trained.states, spec.exchanges, trained.gradients));
   ASSIGN_OR_RETURN(trained.gradients, ClipGradients(graph, std::move(trained.gradients), spec.clipping));
   RETURN_IF_ERROR(spec.updates ? AddOptimizers(graph, trained.states, trained.gradients, spec)
                                : ShowGradients(graph, trained));

@@ -16,7 +16,7 @@ unknown keyword or a missing argument, raises a `TypeError`, as any Python funct
 The names, by what they are for:
 
     Graphs         Graph, ValueInfo, graph, load_onnx, from_torch, parse, load_graph, interpret, gradients, evaluation
-    Training       train_step, loss, optim, schedule, clip, average, Trainer, metrics
+    Training       train_step, loss, optim, exchange, schedule, clip, average, Trainer, metrics
     Distribution   Communicator, Strategy, Placement, split, replicated, Plan, plan, distribute, verify, verify_hlo, kv
     Execution      compile, Executable, find_nan
     Data           data
@@ -41,6 +41,7 @@ from ._compile.placements import Placement, replicated, split
 from ._compile.plan import Plan, plan
 from ._compile.strategy import Strategy
 from ._compile.verify import verify
+from ._exchange.namespace import exchange
 from ._graph.evaluation import evaluation
 from ._graph.graph_file import load_graph
 from ._graph.graphs import distribute, gradients, interpret, load_onnx, parse, save_onnx
@@ -54,7 +55,7 @@ from ._version import VERSION as __version__
 
 __all__ = [
     "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Placement", "Plan", "Strategy", "Trainer", "ValueInfo",
-    "__version__", "average", "clip", "compile", "data", "distribute", "evaluation", "find_nan", "from_torch", "gradients", "graph", "interpret", "kv", "load_graph", "load_onnx", "load_weights",
+    "__version__", "average", "clip", "compile", "data", "distribute", "evaluation", "exchange", "find_nan", "from_torch", "gradients", "graph", "interpret", "kv", "load_graph", "load_onnx", "load_weights",
     "loss", "metrics", "optim", "parse", "plan", "replicated", "save_onnx", "save_weights", "schedule", "split", "to_torch",
     "train_step", "verify", "verify_hlo",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from .._base import checks, job, names
 from .._base.errors import Error
 from .._base.log import warn_once
 from .._lockstep import Communicator, Executable, Graph
+from .._exchange.bodies import with_bodies
 from . import buckets as _buckets
 from . import options as _options
 from .mistakes import warn_of_draws
@@ -59,6 +60,7 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
         if alone and graph.trained and not given.get("replicated", False):
             job.check_is_one("compile", "world=ls.Communicator.from_environment()")
         compiled = _resolved(graph, checks.text("backend", backend), world, given)
+        program, exchanged = with_bodies(graph, dict(compiled.mesh))
         dump = os.environ.get("LOCKSTEP_DUMP", "")
         dump = checks.path(dump) if dump else ""
         report = given.get("buckets")
@@ -71,7 +73,9 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
     _lockstep._agree_on_arguments(world, "")
     if times is not None:
         compiled.measured(_buckets.measured(world, compiled.mesh, report.program, times))
-    executable = _lockstep._compile(graph, backend, world, compiled, dump)
+    executable = _lockstep._compile(program, backend, world, compiled, dump)
+    for name in exchanged.keys() & set(executable._state_names()):
+        executable._assign_state(name, exchanged[name])
     for dtype in _lockstep._slow_dtypes(graph, backend, given.get("isa", "")):
         warn_once(f"{dtype}: products are computed in f32 if this processor or its library is not faster in {dtype}")
     if world.rank == 0:

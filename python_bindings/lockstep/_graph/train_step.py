@@ -11,6 +11,8 @@ from .. import _lockstep, optim
 from .._base import checks
 from .._base.errors import Error, listed
 from .._base.log import warn_once
+from .._exchange.define import Definition, Exchange
+from .._exchange.define import checked as exchanges
 from .._compile.mistakes import check_second_names, warn_of_dropout, wrong_labels
 from .._lockstep import Graph
 from ..clip import Clip
@@ -34,6 +36,7 @@ def train_step(
     dropout: str = "on",
     seed: int = 0,
     uneven: bool = False,
+    exchange: Exchange | Definition[...] | Mapping[str, Exchange | Definition[...]] | None = None,
 ) -> Graph:
     """Makes the training step of a model: loss, gradients, and the optimizer's update of each trained state.
 
@@ -89,6 +92,9 @@ def train_step(
         how many there were on all ranks; a model with an input `rows` of its own is an error. If there were none, no state changes, and the loss is not a number. Statistics of
         batch normalisation are of the rows that are there, on all ranks; with `accumulate`, of all micro-batches. What pads draws numbers, too, so that draws depend on how rows
         are shared. An op that mixes rows, other than batch normalisation, is an error, and so is a loss that the model computes itself.
+      exchange: how the ranks bring the gradients of some states together, by name or pattern, of which the first that
+        matches counts: one of `lockstep.exchange`, such as `{"*.weight": lockstep.exchange.power_sgd(rank=4)}`. The others, and all
+        if it is None, are summed by an all_reduce (docs/exchanges.md).
 
     Returns:
       A graph with the result `loss`, a scalar of the prediction's dtype.
@@ -128,6 +134,7 @@ def train_step(
         checks.integer("seed", seed),
         precision,
         checks.flag("uneven", uneven),
+        [] if exchange is None else exchanges(exchange),
     )
     _say_what_is_supposed(step, trained)
     _say_what_looks_alike(model, given)

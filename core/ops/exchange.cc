@@ -1,0 +1,104 @@
+// The op that marks where the ranks exchange a gradient, by an algorithm that users choose. Its meaning is a sum over
+// ranks. The algorithm, `body`, is a placed graph that the pass lower-exchanges puts in its place; it may lose digits,
+// and keep states.
+
+#include "core/builder.h"
+#include "core/ops/op_list.h"
+#include "core/ops/rules.h"
+
+namespace lockstep {
+namespace {
+
+// The body of an exchange is the program of all ranks of its axis.
+absl::Status CheckBody(const InferContext& c, const Graph& body) {
+  const std::string& axis = c.attr<std::string>("axis");
+  if (body.is_local() || body.mesh().axes().size() != 1 || !body.mesh().has_axis(axis))
+    return c.Error("C2") << "the body has the mesh " << body.mesh().ToString();
+  size_t gradients = 0;
+  for (const Input& input : body.inputs()) {
+    if (input.setting) return c.Error("C3") << "the body has the setting %" << input.name();
+    if (input.is_state) continue;
+    ++gradients;
+    if (input.value.type() != c.operand(0) || !input.value.placement(axis).is_partial(ReduceKind::kSum))
+      return c.Error("C3") << "input %" << input.name() << " of the body is " << input.value.type() << " "
+                           << input.value.placement(axis) << ", x is " << c.operand(0);
+  }
+  if (gradients != 1) return c.Error("C3") << "the body has " << gradients << " inputs";
+  size_t results = 0;
+  for (const Result& result : body.results()) {
+    if (result.is_state) continue;
+    ++results;
+    if (result.value.type() != c.operand(0) || !result.value.placement(axis).is_replicated())
+      return c.Error("C4") << "result " << result.name << " of the body is " << result.value.type() << " "
+                           << result.value.placement(axis) << ", x is " << c.operand(0);
+  }
+  if (results != 1) return c.Error("C4") << "the body has " << results << " results";
+  return absl::OkStatus();
+}
+
+absl::Status InferExchange(InferContext& c) {
+  const std::string& axis = c.attr<std::string>("axis");
+  if (!c.mesh().empty() && !c.mesh().has_axis(axis))
+    return c.Error("C1") << "there is no axis '" << axis << "' in the mesh " << c.mesh().ToString();
+  if (const Region& body = c.attr<Region>("body"); !body.empty()) RETURN_IF_ERROR(CheckBody(c, body.graph()));
+  if (!IsFloat(c.dtype(0))) return c.Error("C5") << "x is " << c.operand(0) << ", expected floats";
+  return c.SetResult(c.operand(0));
+}
+
+// The sum of all_reduce, in the same order.
+absl::Status EvalExchange(RanksEvalContext& c) {
+  std::vector<std::vector<const Tensor*>> operands(c.num_ranks());
+  std::vector<std::vector<Tensor>> results(c.num_ranks());
+  for (size_t rank = 0; rank < c.num_ranks(); ++rank) {
+    operands[rank].push_back(&c.operand(rank, 0));
+    results[rank].emplace_back(c.operand(rank, 0).type());
+  }
+  ASSIGN_OR_RETURN(const AttributeMap attributes,
+                   AllReduceOp().CompleteAttributes({{"axis", c.attr<std::string>("axis")}, {"kind", std::string("sum")}}));
+  RanksEvalContext sum(AllReduceOp(), attributes, operands, results);
+  RETURN_IF_ERROR(AllReduceOp().ranks_eval()(sum));
+  for (size_t rank = 0; rank < c.num_ranks(); ++rank) c.result(rank) = std::move(results[rank][0]);
+  return absl::OkStatus();
+}
+
+// A gradient that is whole on all ranks needs no exchange: its decomposition is the gradient itself.
+void PlaceExchange(PlacementContext& c) {
+  const bool is_own = c.mesh_axis().name == c.attr<std::string>("axis");
+  if (is_own && c.operand(0).is_partial(ReduceKind::kSum)) return c.Result(Placement::Replicated());
+  c.Require(0, Placement::Replicated());
+  c.Result(Placement::Replicated());
+  if (is_own) c.Decompose();
+}
+
+}  // namespace
+
+//===-- exchange --------------------------------------------------------------------------------------------------===//
+const OpDef& ExchangeOp() {
+  static const OpDef def =
+      OpDef("exchange")
+          .Doc(
+              "The sum of x over all ranks of a mesh axis, as the exchange `by` computes it; x itself in a program "
+              "without a mesh. The pass lower-exchanges replaces it by `body`, which may round the sum and keep "
+              "states; without a body, by an all_reduce.")
+          .Operand("x")
+          .Attr<std::string>("by", "the exchange, such as lockstep.exchange.power_sgd(rank=4)")
+          .OptionalAttr<std::string>("state", "", "the trained state whose gradient x is; empty: none")
+          .OptionalAttr<std::string>("axis", "data", "of the mesh")
+          .OptionalAttr<std::string>("wire", "", "of the all_reduce that stands for a missing body")
+          .OptionalAttr<Region>("body", Region(), "a placed graph of the axis: x, partial(sum), to the sum, replicated")
+          .Trait(kOpaque)
+          .Constraint("C1", "axis is an axis of the mesh, if there is one")
+          .Constraint("C2", "the mesh of the body is the axis alone")
+          .Constraint("C3", "the body has states, and one other input: of x's type, partial(sum)")
+          .Constraint("C4", "the body has one result that is no state: of x's type, replicated")
+          .Constraint("C5", "x is of floats")
+          .Infer(InferExchange)
+          .EvalAcrossRanks(EvalExchange)
+          .Precision(PrecisionRule::kAsDeclared)
+          .NoGradient("updates are where differentiation ends")
+          .Place(PlaceExchange)
+          .Decompose([](DecomposeContext& c) -> std::vector<Value> { return {c.operand(0)}; });
+  return def;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,43 @@
+"""lockstep.exchange: the decorator, and the exchanges that the library has."""
+
+from __future__ import annotations
+
+from ..exchanges.power_sgd import power_sgd
+from ..exchanges.sign_sgd import sign_sgd
+from ..exchanges.top_k import top_k
+from .define import AllReduce, Body, Definition, Exchange, P
+from .ranks import Ranks, State
+
+
+class Namespace:
+    """How the ranks bring the gradients of a step together: what travels, and what stays behind for the next step.
+
+    `lockstep.train_step(model, loss, optimizer, exchange={"*.weight": lockstep.exchange.power_sgd(rank=4)})` chooses an
+    exchange for the gradients of some states; all others are summed by an all_reduce. `@lockstep.exchange` makes an
+    exchange of a function, which gets this rank's gradient and the ranks, and returns what the optimizer gets: a value
+    that is equal on all ranks, usually an approximation of the sum of the ranks' gradients.
+
+    Example:
+      >>> @lockstep.exchange
+      ... def rounded(g: lockstep.graph.Value, ranks: lockstep.exchange.Ranks, dtype: str = "bf16"):
+      ...     return ranks.gather(g.to(dtype)).to(g.dtype).sum(dims=0)
+      >>> step = lockstep.train_step(model, loss, optimizer, exchange={"*": rounded(dtype="f16")})
+    """
+
+    Definition = Definition
+    Exchange = Exchange
+    Ranks = Ranks
+    State = State
+    all_reduce = AllReduce
+    power_sgd = power_sgd
+    sign_sgd = sign_sgd
+    top_k = top_k
+
+    def __call__(self, function: Body[P]) -> Definition[P]:
+        return Definition(function)
+
+    def __repr__(self) -> str:
+        return "<lockstep.exchange>"
+
+
+exchange = Namespace()
