@@ -26,8 +26,7 @@ class BodyCopy {
     for (const Input& input : body_.inputs()) RETURN_IF_ERROR(AddInput(input));
     for (const Node& node : body_.nodes()) {
       ASSIGN_OR_RETURN(Node* const copy, graph_.InsertCopy(node, map_, &exchange_));
-      for (size_t i = 0; i < copy->num_results() && copy->op().has_trait(kCollective); ++i)
-        graph_.SetName(copy->result(i), prefix_);
+      if (copy->op().has_trait(kCollective)) NameWhatTravels(*copy);
     }
     Value sum;
     for (const Result& result : body_.results()) {
@@ -56,6 +55,12 @@ class BodyCopy {
                                                         /*is_state=*/true, input.placements()));
     states_[input.name()] = map_[input.value];
     return absl::OkStatus();
+  }
+
+  // Gives the communicated values names that users recognise.
+  void NameWhatTravels(Node& collective) {
+    if (collective.operand(0) != exchange_.operand(0)) graph_.SetName(collective.operand(0), prefix_);
+    graph_.SetName(collective.result(), prefix_ + "/of_ranks");
   }
 
   Graph& graph_;
