@@ -13,35 +13,32 @@ namespace {
 absl::Status CheckBody(const InferContext& c, const Graph& body) {
   const std::string& axis = c.attr<std::string>("axis");
   if (body.is_local() || body.mesh().axes().size() != 1 || !body.mesh().has_axis(axis))
-    return c.Error("C2") << "the body has the mesh " << body.mesh().ToString();
+    return c.Error("C1") << "the body has the mesh " << body.mesh().ToString();
   size_t gradients = 0;
   for (const Input& input : body.inputs()) {
-    if (input.setting) return c.Error("C3") << "the body has the setting %" << input.name();
+    if (input.setting) return c.Error("C2") << "the body has the setting %" << input.name();
     if (input.is_state) continue;
     ++gradients;
     if (input.value.type() != c.operand(0) || !input.value.placement(axis).is_partial(ReduceKind::kSum))
-      return c.Error("C3") << "input %" << input.name() << " of the body is " << input.value.type() << " "
+      return c.Error("C2") << "input %" << input.name() << " of the body is " << input.value.type() << " "
                            << input.value.placement(axis) << ", x is " << c.operand(0);
   }
-  if (gradients != 1) return c.Error("C3") << "the body has " << gradients << " inputs";
+  if (gradients != 1) return c.Error("C2") << "the body has " << gradients << " inputs";
   size_t results = 0;
   for (const Result& result : body.results()) {
     if (result.is_state) continue;
     ++results;
     if (result.value.type() != c.operand(0) || !result.value.placement(axis).is_replicated())
-      return c.Error("C4") << "result " << result.name << " of the body is " << result.value.type() << " "
+      return c.Error("C3") << "result " << result.name << " of the body is " << result.value.type() << " "
                            << result.value.placement(axis) << ", x is " << c.operand(0);
   }
-  if (results != 1) return c.Error("C4") << "the body has " << results << " results";
+  if (results != 1) return c.Error("C3") << "the body has " << results << " results";
   return absl::OkStatus();
 }
 
 absl::Status InferExchange(InferContext& c) {
-  const std::string& axis = c.attr<std::string>("axis");
-  if (!c.mesh().empty() && !c.mesh().has_axis(axis))
-    return c.Error("C1") << "there is no axis '" << axis << "' in the mesh " << c.mesh().ToString();
   if (const Region& body = c.attr<Region>("body"); !body.empty()) RETURN_IF_ERROR(CheckBody(c, body.graph()));
-  if (!IsFloat(c.dtype(0))) return c.Error("C5") << "x is " << c.operand(0) << ", expected floats";
+  if (!IsFloat(c.dtype(0))) return c.Error("C4") << "x is " << c.operand(0) << ", expected floats";
   return c.SetResult(c.operand(0));
 }
 
@@ -78,7 +75,7 @@ const OpDef& ExchangeOp() {
       OpDef("exchange")
           .Doc(
               "The sum of x over all ranks of a mesh axis, as the exchange `by` computes it; x itself in a program "
-              "without a mesh. The pass lower-exchanges replaces it by `body`, which may round the sum and keep "
+              "without that axis. The pass lower-exchanges replaces it by `body`, which may round the sum and keep "
               "states; without a body, by an all_reduce.")
           .Operand("x")
           .Attr<std::string>("by", "the exchange, such as lockstep.exchange.power_sgd(rank=4)")
@@ -87,11 +84,10 @@ const OpDef& ExchangeOp() {
           .OptionalAttr<std::string>("wire", "", "of the all_reduce that stands for a missing body")
           .OptionalAttr<Region>("body", Region(), "a placed graph of the axis: x, partial(sum), to the sum, replicated")
           .Trait(kOpaque)
-          .Constraint("C1", "axis is an axis of the mesh, if there is one")
-          .Constraint("C2", "the mesh of the body is the axis alone")
-          .Constraint("C3", "the body has states, and one other input: of x's type, partial(sum)")
-          .Constraint("C4", "the body has one result that is no state: of x's type, replicated")
-          .Constraint("C5", "x is of floats")
+          .Constraint("C1", "the mesh of the body is the axis alone")
+          .Constraint("C2", "the body has states, and one other input: of x's type, partial(sum)")
+          .Constraint("C3", "the body has one result that is no state: of x's type, replicated")
+          .Constraint("C4", "x is of floats")
           .Infer(InferExchange)
           .EvalAcrossRanks(EvalExchange)
           .Precision(PrecisionRule::kAsDeclared)
