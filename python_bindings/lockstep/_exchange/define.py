@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec
 
 from .. import graph as _graph
 from .._base import checks
 from .._base.errors import Error
 from .._lockstep import Graph
-from .ranks import Ranks
+from .ranks import Ranks, where
 
 P = ParamSpec("P")
-Body = Callable[Concatenate["_graph.Value", Ranks, P], "_graph.Value"]
+Body = Callable[Concatenate[_graph.Value, Ranks, P], _graph.Value]
 
-_DEFINITIONS: dict[str, Definition[Any]] = {}
+_DEFINITIONS: dict[str, "Definition[Any]"] = {}
 
 
 class Definition(Generic[P]):
@@ -82,7 +85,7 @@ class Exchange:
         builder = _graph.Builder(name, mesh={axis: count})
         terms = builder._terms("gradient", dtype, shape, axis)
         ranks = Ranks(builder, axis, count)
-        with builder.scope(name):
+        with builder.scope(name), _located(self.definition):
             result = self.definition.function(ranks._own(terms), ranks, **self.options)
         self._check(result, terms, axis)
         for state in ranks._states.values():
@@ -98,8 +101,8 @@ class Exchange:
             raise Error(f"{what} {result._type()}, expected the type of the gradient, {terms._type()}")
         if result.placements:
             raise Error(
-                f"{what} %{result.name}, which is {result.placements[axis]}: the ranks would update their weights differently; "
-                f"bring it together, such as by ranks.sum"
+                f"{what} a value that is {result.placements[axis]}, made at {where(result)}: the ranks would update their weights "
+                "differently; bring it together, such as by ranks.sum"
             )
 
 
@@ -131,6 +134,19 @@ def checked(exchange: Any) -> list[tuple[str, str, str]]:
         wire = made.wire if isinstance(made, AllReduce) else ""
         found.append((states, "" if isinstance(made, AllReduce) and not wire else str(made), wire))
     return found
+
+
+@contextmanager
+def _located(definition: Definition[Any]) -> Iterator[None]:
+    """Errors of the function become Errors that name the exchange and the function's line."""
+    try:
+        yield
+    except Exception as error:
+        file = definition.function.__code__.co_filename
+        lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
+        line = lines[-1] if lines else definition.function.__code__.co_firstlineno
+        told = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+        raise Error(f"exchange {definition.name}, {Path(file).name}:{line}: {told}") from error
 
 
 def parse(text: str) -> Exchange:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..exchanges.demo import demo
+from ..exchanges.four_bit import four_bit
 from ..exchanges.power_sgd import power_sgd
 from ..exchanges.sign_sgd import sign_sgd
 from ..exchanges.top_k import top_k
@@ -29,6 +31,8 @@ class Namespace:
     Ranks = Ranks
     State = State
     all_reduce = AllReduce
+    demo = demo
+    four_bit = four_bit
     power_sgd = power_sgd
     sign_sgd = sign_sgd
     top_k = top_k

@@ -149,7 +149,7 @@ class Ranks:
     def _local(self, what: str, x: Value) -> Value:
         checks.instance(f"{what}: the value", x, _graph.Value, "a lockstep.graph.Value")
         if x.placements.get(self.axis) != "local":
-            raise Error(f"{what}: {x!r} is equal on all ranks already, at {_where(x)}")
+            raise Error(f"{what}: {x!r} is equal on all ranks already, at {where(x)}")
         return x
 
     def _own(self, terms: Value) -> Value:
@@ -163,5 +163,6 @@ class Ranks:
         return value
 
 
-def _where(x: Value) -> str:
+def where(x: Value) -> str:
+    """The line that made a value, as "python:power_sgd/power_sgd.py:12"."""
     return next((node.source for node in x.graph.nodes() if x.name in [each.name for each in node.results]), "an input")
