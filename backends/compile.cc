@@ -128,7 +128,8 @@ absl::Status VerifyAsItIs(const Graph& graph, const Backend& backend, const Comp
 std::optional<Graph> WithExactSums(const Graph& graph, std::string& exchanges) {
   Graph copy = graph.Clone();
   for (Node& node : copy.nodes()) {
-    if (!node.Is("exchange") || node.attr<Region>("body").empty()) continue;
+    if (!node.Is("exchange") && !node.Is("exchange_weights")) continue;
+    if (node.attr<Region>("body").empty()) continue;
     const std::string& by = node.attr<std::string>("by");
     if (exchanges.find(by) == std::string::npos) exchanges += (exchanges.empty() ? "" : ", ") + by;
     copy.SetAttribute(&node, "body", Region()).IgnoreError();  // an exchange without a body is valid

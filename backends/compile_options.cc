@@ -164,6 +164,10 @@ absl::Status CheckExchanges(const Graph& graph, const CompileOptions& options, c
   if (options.virtual_ranks > 0) with = "virtual_ranks";
   if (options.servers) with = "parameter servers";
   if (mesh.axis_size(kStageAxis).value_or(1) > 1) with = "an axis \"stage\"";
+  const bool shards = options.shard_optimizer || options.shared_weights;
+  const bool of_weights = std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                                      [](const Node& node) { return node.Is("exchange_weights"); });
+  if (with.empty() && shards && of_weights) with = options.shared_weights ? "shared_weights" : "shard_optimizer";
   if (with.empty()) return absl::OkStatus();
   return InvalidArgument() << with << " and exchanges exclude each other; the step has " << found->Describe() << " by "
                            << found->attr<std::string>("by");

@@ -116,11 +116,12 @@ class GraphBuilder {
     return Add(ValueOrThrow(open().AddInput(name, type, /*is_state=*/false, PlacementsOf(split, type, name))));
   }
 
-  // An input of which each rank of the axis has a term; their sum is the whole value.
-  size_t Terms(const std::string& name, const std::string& dtype, const Dims& shape, const std::string& axis) {
+  // An input of which each rank of the axis has a term, whose sum is the whole value, or a value of its own.
+  size_t OfRanks(const std::string& name, const std::string& dtype, const Dims& shape, const std::string& axis,
+                 bool terms) {
     const TensorType type = TypeOf(dtype, shape, "input " + name);
-    return Add(ValueOrThrow(
-        open().AddInput(name, type, /*is_state=*/false, {{axis, Placement::Partial(ReduceKind::kSum)}})));
+    const Placement placement = terms ? Placement::Partial(ReduceKind::kSum) : Placement::Local();
+    return Add(ValueOrThrow(open().AddInput(name, type, /*is_state=*/false, {{axis, placement}})));
   }
 
   // A state without a value starts as zeros.
@@ -429,7 +430,7 @@ void BindBuilder(nb::module_& module) {
       .def(nb::init<std::string, const std::vector<std::pair<std::string, int64_t>>&>(), "name"_a, "mesh"_a)
       .def(nb::init<const Model&>(), "graph"_a)
       .def("input", &GraphBuilder::Input, "name"_a, "dtype"_a, "shape"_a, "split"_a)
-      .def("terms", &GraphBuilder::Terms, "name"_a, "dtype"_a, "shape"_a, "axis"_a)
+      .def("of_ranks", &GraphBuilder::OfRanks, "name"_a, "dtype"_a, "shape"_a, "axis"_a, "terms"_a)
       .def("state", &GraphBuilder::State, "name"_a, "dtype"_a, "shape"_a, "value"_a.none(), "split"_a,
            nb::sig("def state(self, name: str, dtype: str, shape: collections.abc.Sequence[int], "
                    "value: numpy.ndarray | None, split: collections.abc.Mapping[str, int]) -> int"))

@@ -121,16 +121,19 @@ Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const passes::
   return step;
 }
 
-// An exchange without a body: the result's name, the attributes `by`, `state` and `axis`, the gradient's dtype and shape.
+// An exchange without a body: whether it is of weights, the result's name, the attributes `by`, `state` and `axis`, and
+// the dtype and shape of its operand.
 using ExchangeFacts =
-    std::tuple<std::string, std::string, std::string, std::string, std::string, std::vector<int64_t>>;
+    std::tuple<bool, std::string, std::string, std::string, std::string, std::string, std::vector<int64_t>>;
+
+bool IsExchange(const Node& node) { return node.Is("exchange") || node.Is("exchange_weights"); }
 
 std::vector<ExchangeFacts> ExchangesOf(const Model& model) {
   std::vector<ExchangeFacts> exchanges;
   for (const Node& node : model.graph.nodes()) {
-    if (!node.Is("exchange") || !node.attr<Region>("body").empty()) continue;
+    if (!IsExchange(node) || !node.attr<Region>("body").empty()) continue;
     const TensorType& type = node.type();
-    exchanges.emplace_back(node.result_name(), node.attr<std::string>("by"), node.attr<std::string>("state"),
+    exchanges.emplace_back(node.Is("exchange_weights"), node.result_name(), node.attr<std::string>("by"), node.attr<std::string>("state"),
                            node.attr<std::string>("axis"), std::string(DTypeName(type.dtype)), type.shape.dims());
   }
   return exchanges;
@@ -141,7 +144,7 @@ Model WithBodies(const Model& model, const std::map<std::string, const Model*>& 
   Model result = model.With(model.graph.Clone());
   for (Node& node : result.graph.nodes()) {
     const auto body = bodies.find(node.result_name());
-    if (!node.Is("exchange") || body == bodies.end()) continue;
+    if (!IsExchange(node) || body == bodies.end()) continue;
     ThrowIfError(Annotate(result.graph.SetAttribute(&node, "body", Region(body->second->graph.Clone())),
                           node.Describe()));
   }
@@ -430,7 +433,7 @@ void BindFunctions(nb::module_& module) {
          const std::pair<std::string, double>& clipping, bool average, const std::vector<std::string>& trained,
          const std::vector<std::string>& frozen, bool keep_results, int64_t accumulate, const std::string& statistics,
          bool dropout, int64_t seed, const std::string& precision, bool uneven,
-         const std::vector<std::tuple<std::string, std::string, std::string>>& exchanges) {
+         const std::vector<std::tuple<std::string, std::string, std::string, bool>>& exchanges) {
         passes::TrainStepSpec spec{
             .losses = {},
             .updates = !optimizers.empty(),
@@ -448,7 +451,8 @@ void BindFunctions(nb::module_& module) {
         for (const LossChoice& loss : losses) spec.losses.push_back(LossSpecOf(loss));
         for (size_t i = 1; i < optimizers.size(); ++i)
           spec.groups.push_back({std::get<0>(optimizers[i]), OptimizerSpecOf(optimizers[i])});
-        for (const auto& [states, by, wire] : exchanges) spec.exchanges.push_back({states, by, wire});
+        for (const auto& [states, by, wire, of_weights] : exchanges)
+          spec.exchanges.push_back({states, by, wire, of_weights});
         return TrainStepOf(model, std::move(spec), {.statistics = statistics, .dropout = dropout, .uneven = uneven},
                            seed);
       },

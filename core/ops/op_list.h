@@ -170,6 +170,9 @@
   OP(CollectiveScatterOp) \
   /* exchange.cc */ \
   OP(ExchangeOp) \
+  OP(ExchangeWeightsOp) \
+  OP(AsLocalOp) \
+  OP(AsReplicatedOp) \
   /* parameter_server.cc */ \
   OP(PushOp) \
   OP(PullOp) \

@@ -259,7 +259,8 @@ absl::Status OpenRegions(Graph& graph) {
                     return true;
                   }).status());
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
-    if (it->op().has_trait(kLoop) || it->op().has_trait(kOfServers) || it->Is("exchange")) {
+    if (it->op().has_trait(kLoop) || it->op().has_trait(kOfServers) || it->Is("exchange") ||
+        it->Is("exchange_weights")) {
       ++it;
       continue;
     }

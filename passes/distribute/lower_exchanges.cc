@@ -1,103 +1,71 @@
 #include "passes/distribute/lower_exchanges.h"
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/builder.h"
-#include "core/op_def.h"
-#include "passes/distribute/rank_states.h"
+#include "passes/distribute/exchange_body.h"
+#include "passes/distribute/own_weights.h"
 
 namespace lockstep::passes {
 namespace {
 
-class BodyCopy {
- public:
-  BodyCopy(Graph& graph, Node& exchange)
-      : graph_(graph),
-        exchange_(exchange),
-        body_(exchange.attr<Region>("body").graph()),
-        trained_(exchange.attr<std::string>("state")),
-        prefix_((trained_.empty() ? exchange.result_name() : trained_) + "/" + body_.name()) {}
+bool IsOfOneRank(const Graph& graph, const Node& exchange) {
+  return graph.mesh().axis_size(exchange.attr<std::string>("axis")).value_or(1) == 1;
+}
 
-  // Inserts the body before the exchange and returns its result.
-  absl::StatusOr<Value> Run() {
-    RETURN_IF_ERROR(CheckRanks());
-    for (const Input& input : body_.inputs()) RETURN_IF_ERROR(AddInput(input));
-    for (const Node& node : body_.nodes()) {
-      ASSIGN_OR_RETURN(Node* const copy, graph_.InsertCopy(node, map_, &exchange_));
-      if (copy->op().has_trait(kCollective)) NameWhatTravels(*copy);
-    }
-    Value sum;
-    for (const Result& result : body_.results()) {
-      const Value value = map_.at(result.value);
-      if (!result.is_state) sum = value;
-      else RETURN_IF_ERROR(AddStateResultWith(graph_, trained_, states_.at(result.name), value, exchange_.source()));
-    }
-    return sum;
-  }
-
- private:
-  absl::Status CheckRanks() const {
-    const std::string& axis = exchange_.attr<std::string>("axis");
-    const int64_t wanted = *graph_.mesh().axis_size(axis), found = *body_.mesh().axis_size(axis);
-    if (wanted == found) return absl::OkStatus();
-    return FailedPrecondition() << exchange_.Describe() << " by " << exchange_.attr<std::string>("by")
-                                << " has a body for " << found << " ranks, but axis " << axis << " has " << wanted;
-  }
-
-  absl::Status AddInput(const Input& input) {
-    if (input.is_data()) {
-      map_[input.value] = exchange_.operand(0);
-      return absl::OkStatus();
-    }
-    ASSIGN_OR_RETURN(map_[input.value], graph_.AddInput(prefix_ + "/" + input.name(), input.value.type(),
-                                                        /*is_state=*/true, input.placements()));
-    states_[input.name()] = map_[input.value];
-    return absl::OkStatus();
-  }
-
-  // Gives the communicated values names that users recognise.
-  void NameWhatTravels(Node& collective) {
-    if (collective.operand(0) != exchange_.operand(0)) graph_.SetName(collective.operand(0), prefix_);
-    graph_.SetName(collective.result(), prefix_ + "/of_ranks");
-  }
-
-  Graph& graph_;
-  Node& exchange_;
-  const Graph& body_;
-  const std::string trained_, prefix_;
-  ValueMap map_;
-  std::map<std::string, Value> states_;
-};
-
-absl::StatusOr<Value> Lowered(Graph& graph, Node& exchange) {
+absl::StatusOr<Value> SumOf(Graph& graph, Node& exchange) {
   const std::string& axis = exchange.attr<std::string>("axis");
-  const bool is_partial = exchange.operand(0).placement(axis).is_partial();
-  if (!graph.mesh().has_axis(axis) || *graph.mesh().axis_size(axis) == 1 || !is_partial) return exchange.operand(0);
-  if (!exchange.attr<Region>("body").empty()) return BodyCopy(graph, exchange).Run();
+  const Value gradient = exchange.operand(0);
+  if (IsOfOneRank(graph, exchange) || !gradient.placement(axis).is_partial()) return gradient;
+  if (!exchange.attr<Region>("body").empty()) {
+    ASSIGN_OR_RETURN(const std::vector<Value> sums, ExchangeBody(graph, exchange).Insert({gradient}));
+    return sums[0];
+  }
   Builder b(graph, &exchange, exchange.source());
-  const Value sum = b.Op("all_reduce", {exchange.operand(0)},
-                         {{"axis", axis}, {"kind", std::string("sum")}, {"wire", exchange.attr<std::string>("wire")}});
+  const Value sum = b.Op(
+      "all_reduce", {gradient},
+      {{"axis", axis}, {"kind", std::string("sum")}, {"wire", exchange.attr<std::string>("wire")}});
   RETURN_IF_ERROR(b.status());
   return sum;
 }
 
+void Replace(Graph& graph, Node& exchange, Value by) {
+  const std::string name = exchange.result_name();
+  const bool is_new = by != exchange.operand(0);
+  graph.ReplaceUses(exchange.result(), by);
+  graph.Erase(&exchange);
+  if (is_new) graph.SetName(by, name);
+}
+
+std::vector<Node*> NodesOf(Graph& graph, std::string_view op) {
+  std::vector<Node*> found;
+  for (Node& node : graph.nodes()) {
+    if (node.Is(op)) found.push_back(&node);
+  }
+  return found;
+}
+
+// Lowers the exchanges of weights first, which need the exchanges of their gradients.
 absl::StatusOr<bool> RunLowerExchanges(Graph& graph) {
   if (!graph.is_placed()) return false;
-  std::vector<Node*> exchanges;
-  for (Node& node : graph.nodes()) {
-    if (node.Is("exchange")) exchanges.push_back(&node);
+  const std::vector<Node*> of_weights = NodesOf(graph, "exchange_weights");
+  bool may_differ = false;
+  for (Node* exchange : of_weights) {
+    if (IsOfOneRank(graph, *exchange) || exchange->attr<Region>("body").empty()) {
+      Replace(graph, *exchange, exchange->operand(0));
+    } else {
+      RETURN_IF_ERROR(LowerExchangeOfWeights(graph, *exchange));
+      may_differ = true;
+    }
   }
-  for (Node* exchange : exchanges) {
-    ASSIGN_OR_RETURN(const Value sum, Lowered(graph, *exchange));
-    const std::string name = exchange->result_name();
-    graph.ReplaceUses(exchange->result(), sum);
-    const bool is_new = sum != exchange->operand(0);
-    graph.Erase(exchange);
-    if (is_new) graph.SetName(sum, name);
+  if (may_differ) RETURN_IF_ERROR(KeepOwnStates(graph));
+  const std::vector<Node*> of_gradients = NodesOf(graph, "exchange");
+  for (Node* exchange : of_gradients) {
+    ASSIGN_OR_RETURN(const Value sum, SumOf(graph, *exchange));
+    Replace(graph, *exchange, sum);
   }
-  return !exchanges.empty();
+  return !of_weights.empty() || !of_gradients.empty();
 }
 
 }  // namespace

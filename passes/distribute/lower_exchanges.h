@@ -16,7 +16,7 @@
 // A state of a body becomes a state of the program, `<trained state>/<name of the body>/<state>`. If a step changes no
 // weights because its gradients are not finite (loss_scaling.h), it does not change these states either. Along an axis
 // of one rank an exchange is its operand, and without a body it is an all_reduce. A body for another number of ranks is
-// an error.
+// an error. own_weights.h describes the same for exchanges of weights, `exchange_weights`.
 
 #pragma once
 

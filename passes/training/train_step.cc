@@ -155,6 +155,27 @@ absl::Status AddExchanges(Graph& graph, const std::vector<Value>& states, const 
   return absl::OkStatus();
 }
 
+// Puts the exchanges of weights behind the updates. AddExchanges has checked the patterns.
+absl::Status AddExchangesOfWeights(Graph& graph, const std::vector<Value>& states,
+                                   const std::vector<ExchangeSpec>& exchanges) {
+  for (Value state : states) {
+    const auto first = std::find_if(exchanges.begin(), exchanges.end(), [&](const ExchangeSpec& exchange) {
+      return Matches(exchange.states, state.name());
+    });
+    if (first == exchanges.end() || !first->of_weights) continue;
+    for (size_t i = 0; i < graph.results().size(); ++i) {
+      const Result& result = graph.results()[i];
+      if (!result.is_state || result.name != state.name()) continue;
+      Builder b(graph, nullptr, result.value.node->source());
+      const Value exchanged = b.Op("exchange_weights", {result.value}, {{"by", first->by}, {"state", state.name()}});
+      RETURN_IF_ERROR(b.status());
+      graph.SetName(exchanged, state.name() + ".next");
+      graph.set_result_value(i, exchanged);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status LowerModel(Graph& graph, DType precision) {
   if (precision == DType::kF32) return absl::OkStatus();
   if (precision == DType::kBF16 || precision == DType::kF16) return LowerPrecision(graph, precision);
@@ -251,6 +272,7 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   if (scaling) RETURN_IF_ERROR(scaling->Finish());
   if (spec.average) RETURN_IF_ERROR(AddAverages(graph, trained.states));  // even if the step changes no weights
   if (rows) RETURN_IF_ERROR(FinishRows(graph, rows));
+  RETURN_IF_ERROR(AddExchangesOfWeights(graph, trained.states, spec.exchanges));
   return AccumulateGradients(graph, spec.accumulate);
 }
 

@@ -60,7 +60,7 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
         if alone and graph.trained and not given.get("replicated", False):
             job.check_is_one("compile", "world=ls.Communicator.from_environment()")
         compiled = _resolved(graph, checks.text("backend", backend), world, given)
-        program, exchanged = with_bodies(graph, dict(compiled.mesh))
+        exchanged = with_bodies(graph, dict(compiled.mesh))
         dump = os.environ.get("LOCKSTEP_DUMP", "")
         dump = checks.path(dump) if dump else ""
         report = given.get("buckets")
@@ -73,13 +73,15 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
     _lockstep._agree_on_arguments(world, "")
     if times is not None:
         compiled.measured(_buckets.measured(world, compiled.mesh, report.program, times))
-    executable = _lockstep._compile(program, backend, world, compiled, dump)
-    for name in exchanged.keys() & set(executable._state_names()):
-        executable._assign_state(name, exchanged[name])
+    executable = _lockstep._compile(exchanged.graph, backend, world, compiled, dump)
+    for name in sorted(exchanged.values.keys() & set(executable._state_names())):
+        executable._assign_state(name, exchanged.values[name])
     for dtype in _lockstep._slow_dtypes(graph, backend, given.get("isa", "")):
         warn_once(f"{dtype}: products are computed in f32 if this processor or its library is not faster in {dtype}")
     if world.rank == 0:
         warn_of_draws(graph)
+    settings = executable._setting_names()
+    executable._schedules.update({name: each for name, each in exchanged.schedules.items() if name in settings})
     executable._schedules.update(getattr(graph, "_schedules", {}))
     executable._wrong_labels.update(getattr(graph, "_wrong_labels", {}))
     return executable

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,24 +13,47 @@ from .._lockstep import Graph
 from .define import parse
 
 
-def with_bodies(graph: Graph, mesh: Mapping[str, int]) -> tuple[Graph, dict[str, np.ndarray]]:
-    """Returns the graph with the bodies of its exchanges for the ranks of the mesh, and the initial values of those of
-    their states that do not begin as zeros, by the names that they have in the program (lower_exchanges.h)."""
+@dataclass
+class Exchanged:
+    """A graph whose exchanges have bodies, and what its executable gets beside it."""
+
+    graph: Graph
+    values: dict[str, np.ndarray] = field(default_factory=dict)  # the first values of states, other than zeros
+    schedules: dict[str, Callable[[int], float]] = field(default_factory=dict)  # by setting
+
+
+def with_bodies(graph: Graph, mesh: Mapping[str, int]) -> Exchanged:
+    """Gives the exchanges of the graph their bodies for the ranks of the mesh. States have the names that they get in the
+    program (passes/distribute/exchange_body.h)."""
     bodies: dict[str, Graph] = {}
-    values: dict[str, np.ndarray] = {}
-    made: dict[tuple[str, str, str, tuple[int, ...]], tuple[Graph, dict[str, np.ndarray]]] = {}
-    for name, by, trained, axis, dtype, shape in _lockstep._exchanges(graph):
-        if mesh.get(axis, 1) == 1 or by.startswith("all_reduce"):
-            continue
-        key = (by, axis, dtype, tuple(shape))
+    made: dict[tuple[object, ...], Graph] = {}
+    result = Exchanged(graph)
+    found = [each for each in _lockstep._exchanges(graph) if mesh.get(each[4], 1) > 1 and not each[2].startswith("all_reduce")]
+    weights = [(by, trained) for of_weights, _, by, trained, *_ in found if of_weights]
+    for of_weights, name, by, trained, axis, dtype, shape in found:
+        exchange = parse(by)
+        if exchange.definition.of_weights != of_weights:
+            continue  # a rank's own gradient updates its own weights
+        alike = [state for text, state in weights if text == by]
+        number = (alike.index(trained), len(alike)) if of_weights else (0, 1)
+        key = (by, axis, dtype, tuple(shape), number)
         if key not in made:
             try:
-                body = parse(by).body(dtype, tuple(shape), axis, mesh[axis])
+                made[key] = exchange.body(dtype, tuple(shape), axis, mesh[axis], *number)
             except Error as error:
-                raise Error(f"the exchange of %{name}: {error}") from error
-            made[key] = body, {each.name: body.initial_value(each.name) for each in body.states}
-        bodies[name], initial = made[key]
-        for state, value in initial.items():
+                raise Error(f"the exchange of %{trained or name}: {error}") from error
+        body = bodies[name] = made[key]
+        for state in body.states:
+            value = body.initial_value(state.name)
             if value.any():
-                values[f"{trained or name}/{bodies[name].name}/{state}"] = value
-    return (_lockstep._with_bodies(graph, bodies) if bodies else graph), values
+                result.values[f"{trained or name}/{body.name}/{state.name}"] = value
+        result.schedules.update({setting: _due(setting) for setting in body.settings})
+    if bodies:
+        result.graph = _lockstep._with_bodies(graph, bodies)
+    return result
+
+
+def _due(setting: str) -> Callable[[int], float]:
+    """Returns the schedule of a setting of Ranks.every."""
+    *_, steps, offset = setting.split("/")
+    return lambda step: float((step + 1) % int(steps) == int(offset))

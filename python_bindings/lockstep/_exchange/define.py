@@ -14,10 +14,11 @@ from .. import graph as _graph
 from .._base import checks
 from .._base.errors import Error
 from .._lockstep import Graph
-from .ranks import Ranks, where
+from .ranks import Ranks, RanksWithWeights, where
 
 P = ParamSpec("P")
 Body = Callable[Concatenate[_graph.Value, Ranks, P], _graph.Value]
+BodyOfWeights = Callable[Concatenate[_graph.Value, RanksWithWeights, P], _graph.Value]
 
 _DEFINITIONS: dict[str, "Definition[Any]"] = {}
 
@@ -25,15 +26,15 @@ _DEFINITIONS: dict[str, "Definition[Any]"] = {}
 class Definition(Generic[P]):
     """A function that `lockstep.exchange` has made an exchange. A call with its options returns an Exchange."""
 
-    def __init__(self, function: Body[P]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[..., _graph.Value], of_weights: bool = False) -> None:
+        self.function, self.of_weights = function, of_weights
         self.__doc__, self.__name__ = function.__doc__, function.__name__
         module = function.__module__
         package = f"{__package__.partition('.')[0]}.exchanges."
         self.name = f"{'lockstep.exchange' if module.startswith(package) else module}.{function.__qualname__}"
         parameters = list(inspect.signature(function).parameters.values())
         if len(parameters) < 2 or any(each.kind is each.KEYWORD_ONLY for each in parameters[:2]):
-            raise Error(f"exchange {self.name}: the function takes the gradient and the ranks, and then its options")
+            raise Error(f"exchange {self.name}: the function takes the gradient or the weights, and the ranks, and then its options")
         for each in parameters[2:]:
             if each.default is each.empty or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
                 raise Error(f"exchange {self.name}: the option {each.name} has no default")
@@ -74,32 +75,48 @@ class Exchange:
     def __repr__(self) -> str:
         return f"<lockstep.exchange {self}>"
 
-    def body(self, dtype: str, shape: tuple[int, ...], axis: str = "data", count: int = 2) -> Graph:
-        """The program that stands for the exchange of one gradient: the placed graph of `count` ranks.
+    def body(
+        self,
+        dtype: str,
+        shape: tuple[int, ...],
+        axis: str = "data",
+        count: int = 2,
+        number: int = 0,
+        others: int = 1,
+    ) -> Graph:
+        """The program that stands for the exchange of one gradient, or of one weight: the placed graph of `count` ranks.
 
         Args:
-          dtype, shape: of the gradient.
+          dtype, shape: of the gradient or the weight.
           axis, count: of the mesh.
+          number, others: the number of a weight among those with this exchange, and how many there are.
         """
-        name = self.definition.__name__
+        name, of_weights = self.definition.__name__, self.definition.of_weights
         builder = _graph.Builder(name, mesh={axis: count})
-        terms = builder._terms("gradient", dtype, shape, axis)
-        ranks = Ranks(builder, axis, count)
+        given = builder._of_ranks("weights" if of_weights else "gradient", dtype, shape, axis, terms=not of_weights)
+        if of_weights:
+            agreed = builder.input("agreed", dtype, shape)
+            ranks: Ranks = RanksWithWeights(builder, axis, count, agreed, number, others)
+        else:
+            ranks = Ranks(builder, axis, count)
         with builder.scope(name), _located(self.definition):
-            result = self.definition.function(ranks._own(terms), ranks, **self.options)
-        self._check(result, terms, axis)
+            result = self.definition.function(given if of_weights else ranks._own(given), ranks, **self.options)
+            self._check(result, given, axis)
+            if isinstance(ranks, RanksWithWeights):
+                ranks._finish(result)
         for state in ranks._states.values():
             state._finish(builder)
-        builder.result("sum", result)
+        if not of_weights:
+            builder.result("sum", result)
         return builder.finish()
 
     def _check(self, result: Any, terms: _graph.Value, axis: str) -> None:
-        what = f"exchange {self.definition.name}: the function returned"
+        what = "the function returned"
         if not isinstance(result, _graph.Value):
             raise Error(f"{what} {checks.shown(result)}, expected a lockstep.graph.Value")
         if (result.dtype, result.shape) != (terms.dtype, terms.shape):
-            raise Error(f"{what} {result._type()}, expected the type of the gradient, {terms._type()}")
-        if result.placements:
+            raise Error(f"{what} {result._type()}, expected {terms._type()}")
+        if result.placements and not self.definition.of_weights:
             raise Error(
                 f"{what} a value that is {result.placements[axis]}, made at {where(result)}: the ranks would update their weights "
                 "differently; bring it together, such as by ranks.sum"
@@ -119,12 +136,13 @@ class AllReduce(Exchange):
     def __str__(self) -> str:
         return f"all_reduce(wire={self.wire!r})"
 
-    def body(self, dtype: str, shape: tuple[int, ...], axis: str = "data", count: int = 2) -> Graph:
+    def body(self, *args: Any, **kwargs: Any) -> Graph:
         raise Error("all_reduce has no body: it is one op, which the compiler knows")
 
 
-def checked(exchange: Any) -> list[tuple[str, str, str]]:
-    """Returns the states or patterns, the text and the wire of the exchanges that train_step was given."""
+def checked(exchange: Any) -> list[tuple[str, str, str, bool]]:
+    """Returns the states or patterns, the text and the wire of the exchanges that train_step was given, and whether they
+    are of weights."""
     entries = exchange if isinstance(exchange, Mapping) else {"*": exchange}
     found = []
     for states, each in entries.items():
@@ -132,7 +150,8 @@ def checked(exchange: Any) -> list[tuple[str, str, str]]:
         made = each() if isinstance(each, (Definition, type)) and each in (*_DEFINITIONS.values(), AllReduce) else each
         checks.instance(f"exchange: of {states}", made, Exchange, "one of lockstep.exchange, such as lockstep.exchange.top_k(0.01)")
         wire = made.wire if isinstance(made, AllReduce) else ""
-        found.append((states, "" if isinstance(made, AllReduce) and not wire else str(made), wire))
+        by = "" if isinstance(made, AllReduce) and not wire else str(made)
+        found.append((states, by, wire, not isinstance(made, AllReduce) and made.definition.of_weights))
     return found
 
 
@@ -144,7 +163,7 @@ def _located(definition: Definition[Any]) -> Iterator[None]:
     except Exception as error:
         file = definition.function.__code__.co_filename
         lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
-        line = lines[-1] if lines else definition.function.__code__.co_firstlineno
+        line = lines[-1] if lines else definition.function.__code__.co_firstlineno  # of the function as a whole
         told = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
         raise Error(f"exchange {definition.name}, {Path(file).name}:{line}: {told}") from error
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from ..exchanges.demo import demo
+from ..exchanges.diloco import diloco
 from ..exchanges.four_bit import four_bit
+from ..exchanges.gossip import gossip
+from ..exchanges.local_sgd import local_sgd
 from ..exchanges.power_sgd import power_sgd
 from ..exchanges.sign_sgd import sign_sgd
 from ..exchanges.top_k import top_k
-from .define import AllReduce, Body, Definition, Exchange, P
+from .define import AllReduce, Body, BodyOfWeights, Definition, Exchange, P
 from .ranks import Ranks, State
 
 
@@ -32,13 +35,24 @@ class Namespace:
     State = State
     all_reduce = AllReduce
     demo = demo
+    diloco = diloco
     four_bit = four_bit
+    gossip = gossip
+    local_sgd = local_sgd
     power_sgd = power_sgd
     sign_sgd = sign_sgd
     top_k = top_k
 
     def __call__(self, function: Body[P]) -> Definition[P]:
         return Definition(function)
+
+    def of_weights(self, function: BodyOfWeights[P]) -> Definition[P]:
+        """Makes an exchange of weights of a function, which gets this rank's weights after its own update, and the ranks. It
+        returns this rank's next weights, and says by `ranks.agree` on which weights all agree.
+
+        Each rank updates its weights by the gradient of its own part of the batch.
+        """
+        return Definition(function, of_weights=True)
 
     def __repr__(self) -> str:
         return "<lockstep.exchange>"

@@ -57,6 +57,7 @@ class Ranks:
         self.axis = axis
         self._builder = builder
         self._states: dict[str, State] = {}
+        self._due: dict[int, str] = {}  # by the index of a value of `every`, the name of its setting
         self._terms: dict[int, Value] = {}  # by the index of the local value, the terms that it is made of
 
     def __repr__(self) -> str:
@@ -67,17 +68,33 @@ class Ranks:
         value: Value = _graph.axis_index(self._builder, axis=self.axis)
         return value
 
-    def sum(self, x: Value) -> Value:
-        """The sum of all ranks' x, replicated: an all_reduce, of as many bytes as x has."""
-        return self._reduced(x, "sum")
+    def every(self, steps: int, offset: int = 0) -> Value:
+        """True in every `steps`-th step, bool[], the same on all ranks; `offset` steps later with that. It follows the
+        number of the step, `exe.step`, through the setting `exchange/due/<steps>/<offset>`: 1 in steps that are due."""
+        steps = checks.integer("every: steps", steps, 1)
+        name = f"exchange/due/{steps}/{checks.integer('every: offset', offset) % steps}"
+        found = next((index for index, each in self._due.items() if each == name), None)
+        if found is not None:
+            return _graph.Value(self._builder, found)
+        due = self._builder.setting(name, 0, least=0, most=1) > 0
+        self._due[due._index] = name
+        return due
 
-    def mean(self, x: Value) -> Value:
-        """The mean of all ranks' x, replicated: an all_reduce."""
-        return self._reduced(x, "mean")
+    def sum(self, x: Value, when: Value | None = None) -> Value:
+        """The sum of all ranks' x, replicated: an all_reduce, of as many bytes as x has.
 
-    def max(self, x: Value) -> Value:
-        """The largest of all ranks' x, element by element, replicated: an all_reduce."""
-        return self._reduced(x, "max")
+        Args:
+          when: a value of `every`. In other steps nothing travels, and the result is zeros.
+        """
+        return self._reduced(x, "sum", when)
+
+    def mean(self, x: Value, when: Value | None = None) -> Value:
+        """The mean of all ranks' x, replicated: an all_reduce. `when` is as for `sum`."""
+        return self._reduced(x, "mean", when)
+
+    def max(self, x: Value, when: Value | None = None) -> Value:
+        """The largest of all ranks' x, element by element, replicated: an all_reduce. `when` is as for `sum`."""
+        return self._reduced(x, "max", when)
 
     def gather(self, x: Value) -> Value:
         """All ranks' x, stacked along a new first dimension, replicated: an all_gather. Each rank receives x of all."""
@@ -140,11 +157,18 @@ class Ranks:
         made = self._states[name] = State(self, name, stored, value, equal)
         return made
 
-    def _reduced(self, x: Value, kind: str) -> Value:
+    def _reduced(self, x: Value, kind: str, when: Value | None) -> Value:
         x = self._local(kind, x)
-        terms = self._terms.get(x._index) if kind == "sum" else None
-        value: Value = _graph.all_reduce(x if terms is None else terms, axis=self.axis, kind=kind)
-        return value
+        if when is None:
+            terms = self._terms.get(x._index) if kind == "sum" else None
+            value: Value = _graph.all_reduce(x if terms is None else terms, axis=self.axis, kind=kind)
+            return value
+        checks.instance(f"{kind}: when", when, _graph.Value, "a value of ranks.every")
+        if when._index not in self._due:
+            raise Error(f"{kind}: when is {when!r}, expected a value of ranks.every, which all ranks know to be equal")
+        reduced = _graph.all_reduce(x, axis=self.axis, kind=kind, when=self._due[when._index])
+        chosen: Value = _graph.select(when, reduced, 0)
+        return chosen
 
     def _local(self, what: str, x: Value) -> Value:
         checks.instance(f"{what}: the value", x, _graph.Value, "a lockstep.graph.Value")
@@ -161,6 +185,40 @@ class Ranks:
     def _stacked(self, x: Value) -> Value:
         value: Value = _graph.parts(x, axis=self.axis, shape=[self.count, *x.shape])
         return value
+
+
+class RanksWithWeights(Ranks):
+    """The ranks, as an exchange of weights sees them: each has weights of its own until they agree.
+
+    `agreed` are the weights on which all agreed last, replicated: those that `exe.state`, checkpoints and evaluations
+    have.
+    """
+
+    def __init__(self, builder: Builder, axis: str, count: int, agreed: Value, number: int, others: int) -> None:
+        super().__init__(builder, axis, count)
+        self.agreed = agreed
+        self.number, self.others = number, others
+        self._next_agreed: Value | None = None
+
+    def agree(self, weights: Value, when: Value | None = None) -> None:
+        """All ranks agree on these weights, which must be replicated; only in some steps with `when`, a value of `every`."""
+        checks.instance("agree: the weights", weights, _graph.Value, "a lockstep.graph.Value")
+        if (weights.dtype, weights.shape) != (self.agreed.dtype, self.agreed.shape):
+            raise Error(f"agree: the value is {weights._type()}, expected the type of the weights, {self.agreed._type()}")
+        if weights.placements:
+            raise Error(
+                f"agree: the value is {weights.placements[self.axis]}, made at {where(weights)}: bring it together, such as by ranks.mean"
+            )
+        if self._next_agreed is not None:
+            raise Error("agree: the ranks have agreed on other weights already")
+        self._next_agreed = weights if when is None else _graph.select(when, weights, self.agreed)
+
+    def _finish(self, own: Value) -> None:
+        if self._next_agreed is None:
+            raise Error("the ranks never agree on weights: call ranks.agree")
+        local = own if own.placements else _graph.as_local(own, axis=self.axis)
+        self._builder.result("agreed", self._next_agreed)
+        self._builder.result("own", self._stacked(local - self._next_agreed))
 
 
 def where(x: Value) -> str:

@@ -164,9 +164,10 @@ class Builder:
         state = Value(self, self._native.state(name, wanted, dims, array, {}))
         return state if trained or not state.is_float else insert("stop_gradient", [state])[0]
 
-    def _terms(self, name: str, dtype: Any, shape: Sequence[int], axis: str) -> Value:
-        """Adds an input of which each rank of the axis has a term; their sum is the whole value."""
-        return Value(self, self._native.terms(name, dtype_named(name, dtype), extents(name, shape, low=0), axis))
+    def _of_ranks(self, name: str, dtype: Any, shape: Sequence[int], axis: str, terms: bool) -> Value:
+        """Adds an input of which each rank of the axis has a term, whose sum is the whole value, or its own."""
+        dims = extents(name, shape, low=0)
+        return Value(self, self._native.of_ranks(name, dtype_named(name, dtype), dims, axis, terms))
 
     def _stacked_state(self, name: str, shape: Sequence[int], dtype: Any, axis: str) -> Value:
         """Adds a state of zeros of which each rank of the axis has a slice along the first dimension."""
