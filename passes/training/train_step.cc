@@ -227,6 +227,12 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   if (!spec.updates && (spec.average || !spec.groups.empty()))
     return InvalidArgument() << (spec.average ? "average" : "groups")
                              << " needs states that an optimizer updates, and there is no optimizer";
+  const bool exchanges = std::any_of(spec.exchanges.begin(), spec.exchanges.end(),
+                                     [](const ExchangeSpec& exchange) { return !exchange.by.empty(); });
+  if (exchanges && spec.precision == DType::kF16)
+    return InvalidArgument() << "exchange and precision f16 exclude each other: the scaling of the loss needs sums that "
+                             << "are not rounded; bf16 has no scaling";
+  if (exchanges && !spec.updates) return InvalidArgument() << "exchange needs an optimizer";
   RETURN_IF_ERROR(CheckDropouts(graph));
   // These run before gradients are added, which would use the nodes that they replace.
   RETURN_IF_ERROR(RecognizeAttention().run(graph).status());

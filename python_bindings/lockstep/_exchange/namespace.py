@@ -11,7 +11,7 @@ from ..exchanges.power_sgd import power_sgd
 from ..exchanges.sign_sgd import sign_sgd
 from ..exchanges.top_k import top_k
 from .define import AllReduce, Body, BodyOfWeights, Definition, Exchange, P
-from .ranks import Ranks, State
+from .ranks import Ranks, RanksWithWeights, State
 
 
 class Namespace:
@@ -32,6 +32,7 @@ class Namespace:
     Definition = Definition
     Exchange = Exchange
     Ranks = Ranks
+    RanksWithWeights = RanksWithWeights
     State = State
     all_reduce = AllReduce
     demo = demo
