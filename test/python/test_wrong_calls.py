@@ -217,6 +217,8 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: exe().save("c.safetensors", metadata=wrong), [None, {}, {"a": "b"}]),
     (lambda wrong: exe().save("c.safetensors", metadata={"a": wrong}), [5, -1, 2.5, "text"]),
     (lambda wrong: exe().save("c.safetensors", background=wrong), []),
+    (lambda wrong: exe().report(roofline=wrong), []),
+    (lambda wrong: exe().report(depth=wrong), []),
     (lambda wrong: exe().load(wrong), []),
     (lambda wrong: ls.Checkpoints(wrong), ["text", b"bytes"]),
     (lambda wrong: ls.Checkpoints("folder", keep=wrong), [5]),
