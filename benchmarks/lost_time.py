@@ -10,6 +10,7 @@ the ceilings are measured, too.
 from __future__ import annotations
 
 import argparse
+import datetime
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -89,7 +90,7 @@ def _text(rows: Iterable[list[str]]) -> list[str]:
 
 def section(reports: dict[str, Report]) -> str:
     """The part of docs/performance.md between BEGIN and END."""
-    lines = [f"{processor()}.", "", *parts(reports)]
+    lines = [f"Of {datetime.date.today()}, on {processor()}:", "", *parts(reports)]
     for model, report in reports.items():
         lines += ["", *_text_before(NAMES.get(model, model), report)]
         for name in ("kind", "layer"):
@@ -104,7 +105,7 @@ def _text_before(name: str, report: Report) -> list[str]:
     return [
         f"{name}, {report.calls} calls. The ceilings are {memory:.1f} GB/s, and {rate:.0f} × 10⁹ operations/s in f32",
         f"({roofline.machine}). {len(fast)} of {len(roofline.steps)} steps were faster than their",
-        f"least times, by {-1e3 * sum(fast):.1f} ms in all.",
+        f"least times, by {1e3 * abs(sum(fast)):.1f} ms in all.",
     ]
 
 
