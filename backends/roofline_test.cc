@@ -149,7 +149,7 @@ TEST(RooflineOf, PartsOfOperands) {
 TEST(Ceilings, OfKnownGpusAndOfThisProcessor) {
   const auto of_h200 = CompiledFor("cuda", Product("f32"), "h200").ceilings();
   ASSERT_TRUE(of_h200.ok()) << of_h200.status();
-  EXPECT_EQ(of_h200->machine, "NVIDIA H200, measured");
+  EXPECT_EQ(of_h200->machine, "NVIDIA H200, measured on one");
   EXPECT_DOUBLE_EQ(of_h200->bytes_per_second, 4.3e12);
   EXPECT_DOUBLE_EQ(of_h200->rate(Arithmetic::k16Bits), 7.9e14);
   const auto here = CompiledFor("cpu", Product("f32"), "").ceilings();
