@@ -131,7 +131,7 @@ void BindRecord(nb::module_& module, ExecutableClass& executable) {
             return nb::module_::import_("lockstep._reports.report")
                 .attr("report_of_executable")(self, calls, roofline, depth);
           },
-          "calls"_a = nb::none(), "roofline"_a = false, "depth"_a = 2,
+          "calls"_a = nb::none(), "roofline"_a.none() = false, "depth"_a.none() = 2,
           "A report of the time of the last calls on this rank: in kernels, in communication (exposed, or hidden\n"
           "behind kernels), and in waiting, by rank. In a program with parameter servers, pushes and pulls are\n"
           "exposed communication. The report then has the bytes sent to and received from servers and, if they are\n"

@@ -217,7 +217,7 @@ void BindViews(ExecutableClass& executable) {
           [](nb::object self, nb::object depth) {
             return nb::module_::import_("lockstep._reports.roofline").attr("roofline_of_executable")(self, depth);
           },
-          "depth"_a = 2,
+          "depth"_a.none() = 2,
           "The least time that the steps of a call take, by their operations and by the bytes that they read and "
           "write:\n"
           "on the GPU that it is compiled for, if its model is known, or on this processor, which is measured for "

@@ -219,6 +219,7 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: exe().save("c.safetensors", background=wrong), []),
     (lambda wrong: exe().report(roofline=wrong), []),
     (lambda wrong: exe().report(depth=wrong), []),
+    (lambda wrong: exe().roofline(wrong), [5]),
     (lambda wrong: exe().load(wrong), []),
     (lambda wrong: ls.Checkpoints(wrong), ["text", b"bytes"]),
     (lambda wrong: ls.Checkpoints("folder", keep=wrong), [5]),
