@@ -159,18 +159,27 @@ void BindRecord(nb::module_& module, ExecutableClass& executable) {
       .def("_record", &RecordOf, nb::sig("def _record(self) -> dict[str, typing.Any] | None"))
       .def(
           "report",
-          [](nb::object self, nb::object calls) {
-            return nb::module_::import_("lockstep._reports.report").attr("report_of_executable")(self, calls);
+          [](nb::object self, nb::object calls, nb::object roofline, nb::object depth) {
+            return nb::module_::import_("lockstep._reports.report")
+                .attr("report_of_executable")(self, calls, roofline, depth);
           },
-          "calls"_a = nb::none(),
+          "calls"_a = nb::none(), "roofline"_a.none() = false, "depth"_a.none() = 2,
           "A report of the time of the last calls on this rank: in kernels, in communication (exposed, or hidden\n"
           "behind kernels), and in waiting, by rank. In a program with parameter servers, pushes and pulls are\n"
           "exposed communication. The report then has the bytes sent to and received from servers and, if they are\n"
           "asynchronous, the staleness of gradients. It prints as a table. `compile(buckets=report)` uses it to\n"
           "choose buckets.\n\n"
           "Args:\n"
-          "  calls: the number of last calls; None is all recorded calls, a few hundred.",
-          nb::sig("def report(self, calls: int | None = None) -> lockstep._reports.report.Report"));
+          "  calls: the number of last calls; None is all recorded calls, a few hundred.\n"
+          "  roofline: also compare the steps with their least time, as `roofline` does. The time of the kernels is "
+          "then\n"
+          "    that least time and what is lost beside it, by kind of step and by layer. The ceilings of a CPU are\n"
+          "    measured for about 0.5 s. On a GPU it needs compile(profile=True).\n"
+          "  depth: the number of parts that names of layers have at most.\n\n"
+          "Raises:\n"
+          "  Error: no call has ended yet, or the times of steps or the ceilings of the GPU are not known.",
+          nb::sig("def report(self, calls: int | None = None, roofline: bool = False, depth: int = 2) -> "
+                  "lockstep._reports.report.Report"));
 }
 
 }  // namespace lockstep::python

@@ -789,14 +789,15 @@ class Executable:
         are known only with compile(profile=True).
         """
 
-    def _roofline(self, depth: int) -> dict[str, Any]: ...
+    def _roofline(self, depth: int, measured: list[float] | None = None) -> dict[str, Any]: ...
 
     def roofline(self, depth: int = 2) -> lockstep._reports.roofline.Roofline:
         """
         The least time that the steps of a call take, by their operations and by the bytes that they read and write:
         on the GPU that it is compiled for, if its model is known, or on this processor, which is measured for about
-        0.3 s. It prints as tables by kind of step and by layer, whose names have at most `depth` parts; its steps
-        also have their measured times, as in `profile`. Communication is left out.
+        0.5 s. It prints as tables by kind of step and by layer, whose names have at most `depth` parts. After calls it
+        also has the measured times, as in `profile`, and what is lost: the measured time less the least one. `report`
+        has the same of the last calls. Communication is left out.
 
         Raises:
           Error: the model of the GPU is not known.
@@ -808,7 +809,7 @@ class Executable:
 
     def _record(self) -> dict[str, Any] | None: ...
 
-    def report(self, calls: int | None = None) -> lockstep._reports.report.Report:
+    def report(self, calls: int | None = None, roofline: bool = False, depth: int = 2) -> lockstep._reports.report.Report:
         """
         A report of the time of the last calls on this rank: in kernels, in communication (exposed, or hidden
         behind kernels), and in waiting, by rank. In a program with parameter servers, pushes and pulls are
@@ -818,6 +819,13 @@ class Executable:
 
         Args:
           calls: the number of last calls; None is all recorded calls, a few hundred.
+          roofline: also compare the steps with their least time, as `roofline` does. The time of the kernels is then
+            that least time and what is lost beside it, by kind of step and by layer. The ceilings of a CPU are
+            measured for about 0.5 s. On a GPU it needs compile(profile=True).
+          depth: the number of parts that names of layers have at most.
+
+        Raises:
+          Error: no call has ended yet, or the times of steps or the ceilings of the GPU are not known.
         """
 
 class _Started:

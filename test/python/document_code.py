@@ -277,6 +277,7 @@ if world.rank == 0:
         before={
             "print(exe": f"{MLP}exe = ls.compile(step, world=world)\nexe(**batch(2))\n",
             "first_batches": "first_batches = [batch(2)] * 10\n",
+            "roofline=True": "exe(**first_batches[0])\n",
         },
         check="assert exe(**first_batches[0])['loss'] > 0\n",
     ),

@@ -73,10 +73,11 @@ def fragment(report: Report) -> str:
         f'<tr><td style="text-align:left">{_text(step)}</td><td>{milliseconds(seconds)}</td></tr>'
         for step, seconds in report.slowest()
     )
+    least = "" if report.roofline is None else f"<pre>{_text(report.roofline)}</pre>"
     return (
         f"<p>@{_text(report.program)} on rank {report.rank}: {report.calls} calls, {milliseconds(report.total)} each</p>"
         f'<div style="display:flex;height:14px;max-width:800px">{_bar(report, report.total or 1.0)}</div>'
-        f"<table>{parts}</table><p>The slowest steps</p><table>{steps}</table>"
+        f"<table>{parts}</table><p>The slowest steps</p><table>{steps}</table>{least}"
     )
 
 
