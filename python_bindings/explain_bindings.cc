@@ -5,7 +5,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,7 +20,6 @@
 #include "python_bindings/errors.h"
 #include "python_bindings/loaded_executable.h"
 #include "python_bindings/released_gil.h"
-#include "runtime/execution/reduced_tensors.h"
 
 namespace lockstep::python {
 
@@ -100,12 +101,24 @@ nb::object Described(const std::optional<CollectiveInfo>& collective, const Mesh
   return described;
 }
 
-// Returns the operands of a step: name, bytes on this rank, and the last step that writes it before (-1: none).
+// Returns the last step before `end` after which `slice` has its value there: a kernel, a copy, or the wait for a
+// collective or a pull. -1: none.
+int ReadyAfter(const StepList& steps, size_t end, const BufferSlice& slice) {
+  for (size_t i = end; i-- > 0;) {
+    const std::vector<StepOperand>& writes = steps[i]->info().writes;
+    const bool is_start = steps[i]->info().kind == StepKind::kStart || steps[i]->info().kind == StepKind::kStartPull;
+    const auto overlaps = [&](const StepOperand& write) { return write.slice.Overlaps(slice); };
+    if (!is_start && std::any_of(writes.begin(), writes.end(), overlaps)) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+// Returns the operands of a step: name, bytes on this rank, and ReadyAfter.
 nb::list Described(const StepList& steps, size_t number, const std::vector<StepOperand>& operands) {
   nb::list list;
   for (const StepOperand& operand : operands) {
     list.append(
-        nb::make_tuple(ToValidText(operand.name), operand.slice.bytes, LastWriterBefore(steps, number, operand.slice)));
+        nb::make_tuple(ToValidText(operand.name), operand.slice.bytes, ReadyAfter(steps, number, operand.slice)));
   }
   return list;
 }

@@ -10,6 +10,17 @@ namespace {
 
 bool IsKernelOrCopy(const StepInfo& step) { return step.kind == StepKind::kKernel || step.kind == StepKind::kCopy; }
 
+int LastWriterBefore(const StepList& steps, size_t end, const BufferSlice& slice) {
+  for (size_t i = end; i-- > 0;) {
+    const StepInfo& step = steps[i]->info();
+    if (!IsKernelOrCopy(step)) continue;
+    const bool writes = std::any_of(step.writes.begin(), step.writes.end(),
+                                    [&](const StepOperand& write) { return write.slice.Overlaps(slice); });
+    if (writes) return static_cast<int>(i);
+  }
+  return -1;
+}
+
 size_t WaitFor(const StepList& steps, size_t start) {
   const int id = steps[start]->info().collective->id;
   for (size_t i = start + 1; i < steps.size(); ++i) {
@@ -33,17 +44,6 @@ std::vector<int> TakeReaders(const StepList& steps, size_t begin, const StepOper
 }
 
 }  // namespace
-
-int LastWriterBefore(const StepList& steps, size_t end, const BufferSlice& slice) {
-  for (size_t i = end; i-- > 0;) {
-    const StepInfo& step = steps[i]->info();
-    if (!IsKernelOrCopy(step)) continue;
-    const bool writes = std::any_of(step.writes.begin(), step.writes.end(),
-                                    [&](const StepOperand& write) { return write.slice.Overlaps(slice); });
-    if (writes) return static_cast<int>(i);
-  }
-  return -1;
-}
 
 std::vector<ReducedTensor> ReducedTensors(const StepList& steps) {
   std::vector<ReducedTensor> tensors;

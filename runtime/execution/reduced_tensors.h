@@ -26,7 +26,4 @@ struct ReducedTensor {
 // Returns the tensors in the order in which their collectives start, and in the order of their buckets.
 std::vector<ReducedTensor> ReducedTensors(const StepList& steps);
 
-// Returns the last kernel or copy before step `end` that writes a byte of `slice`; -1: none.
-int LastWriterBefore(const StepList& steps, size_t end, const BufferSlice& slice);
-
 }  // namespace lockstep

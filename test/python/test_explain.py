@@ -133,6 +133,21 @@ def test_positions_are_those_of_the_steps() -> None:
     assert "onnx:/conv1/Conv" in explained.steps[ready["grad/conv1.weight"]]
 
 
+def test_a_result_of_a_collective_is_ready_after_its_wait() -> None:
+    # The second collective reads the memory in which the first one leaves its result.
+    step = ls.parse("""mesh {data=2}
+graph @g(%x: f32[8,4] split(0)) -> (y: f32[4]) {
+  %1 = reduce_sum %x {dims=[0]} : f32[4] partial(sum)
+  %2 = reduce_scatter %1 {axis=data, dim=0, kind=sum} : f32[4] split(0)
+  %3 = all_gather %2 {axis=data, dim=0} : f32[4]
+  return %3
+}""")
+    first, second = step.explain(2, optimize=False).communications
+    assert (first.op, second.op) == ("reduce_scatter", "all_gather")
+    assert first.ready == 0 and second.ready == first.needed == 2
+    assert (first.bytes, second.bytes) == (16, 8), "a rank gathers its half"
+
+
 def test_times_are_sums_of_the_estimates_or_of_the_measured_steps() -> None:
     machine = Machine(operations=1e9, memory=1e30)
     explained = lenet().explain(4, machine=machine)
@@ -205,6 +220,15 @@ def test_communication_belongs_to_the_layers_of_its_values() -> None:
                 assert tensor.layer == layers.get(name, "loss"), (options, tensor)
 
 
+def test_a_distributed_program_is_explained_as_it_is() -> None:
+    step = mlp()
+    placed = ls.distribute(step, {"data": 4})
+    assert placed.explain(4).communications == step.explain(4).communications
+    assert not any(change.name == "distribute" for change in placed.explain(4).passes)
+    with raises("mesh"):
+        placed.explain(2)
+
+
 def test_pushes_and_pulls() -> None:
     explained = lenet().explain(2, strategy="parameter_server")
     by_op = {op: [each for each in explained.communications if each.op == op] for op in ("push", "pull", "all_reduce")}
@@ -227,6 +251,7 @@ def test_the_text() -> None:
     assert re.search(r"\n  distribute +\d+ +\d+ +0 +9 +0 +1,724,324\n", text)
     assert text == str(lenet().explain(mesh={"data": 4}))
     assert "sent" in text and "times are estimates" in text
+    assert repr(lenet().explain(4)).startswith("<Explanation of @lenet, rank 0 of the mesh {data=4}: ")
 
 
 # --- Pages ------------------------------------------------------------------------------------------------------------

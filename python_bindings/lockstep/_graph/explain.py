@@ -32,7 +32,7 @@ class Tensor:
     name: str
     layer: str  # whose value it is, as in Graph.summary; of a bucket that travels as int8, of one gradient
     bytes: int  # on this rank: of the operand; of the result if this rank only receives
-    ready: int | None  # the step that writes it last before; -1: an input or a state; None: this rank only receives
+    ready: int | None  # the step after which it has its value; -1: an input or a state; None: this rank only receives
     ready_at: float  # seconds from the beginning of the call to the end of that step; 0 without one
 
 
@@ -117,7 +117,7 @@ class ExplainedLayer:
         return sum(tensor.bytes for _, tensor in self.communicated)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """What one rank's program of a step communicates, and what each pass of the compiler changed. It prints as tables,
     and notebooks show it."""
@@ -157,6 +157,9 @@ class Explanation:
             self.times,
             self.sends,
         ]
+
+    def __repr__(self) -> str:
+        return f"<Explanation of {self.facts()[0]}>"
 
     def __str__(self) -> str:
         lines = [*self.facts(), f"layers ({len(self.layers)}), with what is communicated for each"]
@@ -366,7 +369,10 @@ def _explained_layers(layers: list[Layer], communications: list[Communication]) 
 def _pass_changes(data: dict[str, Any]) -> list[PassChange]:
     texts = [before for _, before, _ in data["passes"]] + [data["text"]]
     counts = [Counts(*data["given"]), *(Counts(*after) for _, _, after in data["passes"])]
-    return [PassChange(name, *counts[i : i + 2], *texts[i : i + 2]) for i, (name, _, _) in enumerate(data["passes"])]
+    return [
+        PassChange(name, counts[i], counts[i + 1], texts[i], texts[i + 1])
+        for i, (name, _, _) in enumerate(data["passes"])
+    ]
 
 
 def _explanation(

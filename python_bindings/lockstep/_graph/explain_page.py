@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from .. import _lockstep
 from .._reports.html_page import document, table, text
@@ -16,6 +16,7 @@ from .explain import (
     PASS_HEADS,
     Communication,
     Explanation,
+    PassChange,
     communication_rows,
     layer_cells,
     pass_cells,
@@ -53,7 +54,8 @@ def page(explanations: list[Explanation]) -> str:
         _beside(explanations, timeline),
         _communications(explanations),
         "<h2>Passes that changed the program</h2>",
-        _passes(explanations, with_texts=True),
+        _passes(explanations),
+        _changes(explanations),
     ]
     if len(explanations) > 1:
         body += ["<h2>The program after all passes</h2>", _difference(_final(first), _final(explanations[1]))]
@@ -66,15 +68,18 @@ def fragment(explanation: Explanation) -> str:
     return (
         f"<div>{_facts(explanation)}<details open=''><summary>layers</summary>{_layers(one)}</details>{_key()}"
         f"{timeline(explanation)}<details><summary>communications</summary>{_communications(one)}</details>"
-        f"<details><summary>passes</summary>{_passes(one, with_texts=False)}</details></div>"
+        f"<details><summary>passes</summary>{_passes(one)}</details></div>"
     )
 
 
 def _beside(explanations: list[Explanation], part: Callable[[Explanation], str]) -> str:
-    parts = [part(each) for each in explanations]
-    return (
-        parts[0] if len(parts) == 1 else f'<div class="beside">{"".join(f"<div>{each}</div>" for each in parts)}</div>'
-    )
+    return _side_by_side([part(each) for each in explanations])
+
+
+def _side_by_side(parts: list[str]) -> str:
+    if len(parts) == 1:
+        return parts[0]
+    return f'<div class="beside">{"".join(f"<div>{each}</div>" for each in parts)}</div>'
 
 
 def _facts(explanation: Explanation) -> str:
@@ -94,16 +99,25 @@ def _drawing(explanation: Explanation) -> str:
 # --- Tables, in which each explanation has its columns ----------------------------------------------------------------
 
 
-def _compared(heads: list[str], sides: list[Mapping[str, list[str]]], more: Callable[[str], str]) -> str:
+def _compared(
+    heads: list[str], sides: Sequence[Mapping[str, list[str]]], more: Callable[[str], str] | None = None
+) -> str:
     """Returns a table with a row for each name. `sides` are the cells of each explanation, and `more(name)` is HTML for
-    the last column. Marks the rows whose cells differ."""
-    columns = "".join(f"<th>{text(head)}</th>" for head in heads[1:])
-    rows = [f'<tr><th class="name">{text(heads[0])}</th>{columns * len(sides)}<th></th></tr>']
+    a last column. Marks the rows whose cells differ."""
+    width = len(heads) - 1
+    last = "" if more is None else "<th></th>"
+    rows = []
+    if len(sides) > 1:
+        names = "".join(f'<th colspan="{width}">{name}</th>' for name in ("first", "second"))
+        rows.append(f"<tr><th></th>{names}{last}</tr>")
+    columns = "".join(f"<th>{text(head)}</th>" for head in heads[1:]) * len(sides)
+    rows.append(f'<tr><th class="name">{text(heads[0])}</th>{columns}{last}</tr>')
     for name in dict.fromkeys(itertools.chain(*sides)):
         found = [side.get(name) for side in sides]
         mark = ' class="differs"' if any(each != found[0] for each in found) else ""
-        cells = "".join(f"<td>{text(cell)}</td>" for each in found for cell in each or [""] * (len(heads) - 1))
-        rows.append(f'<tr{mark}><td class="name">{text(name)}</td>{cells}<td class="name">{more(name)}</td></tr>')
+        cells = "".join(f"<td>{text(cell)}</td>" for each in found for cell in each or [""] * width)
+        cells += "" if more is None else f'<td class="name">{more(name)}</td>'
+        rows.append(f'<tr{mark}><td class="name">{text(name)}</td>{cells}</tr>')
     return table(rows)
 
 
@@ -161,22 +175,25 @@ def _tensors_of(communication: Communication) -> list[str]:
     ]
 
 
-def _passes(explanations: list[Explanation], with_texts: bool) -> str:
-    sides = [
-        dict(zip(_numbered([change.name for change in each.passes]), each.passes, strict=True)) for each in explanations
-    ]
+def _named_passes(explanation: Explanation) -> dict[str, PassChange]:
+    names = _numbered([change.name for change in explanation.passes])
+    return dict(zip(names, explanation.passes, strict=True))
 
-    def differences(name: str) -> str:
-        if not with_texts:
-            return ""
-        return "".join(
-            f"<details><summary>changes</summary>{_difference(side[name].text_before, side[name].text_after)}</details>"
-            for side in sides
-            if name in side
-        )
 
-    cells = [{name: pass_cells(change)[1:] for name, change in side.items()} for side in sides]
-    return _compared(PASS_HEADS, cells, differences)
+def _passes(explanations: list[Explanation]) -> str:
+    sides = [_named_passes(each) for each in explanations]
+    return _compared(PASS_HEADS, [{name: pass_cells(change)[1:] for name, change in side.items()} for side in sides])
+
+
+def _changes(explanations: list[Explanation]) -> str:
+    """Returns a part for each pass, with the lines that it changed."""
+    sides = [_named_passes(each) for each in explanations]
+    parts = []
+    for name in dict.fromkeys(itertools.chain(*sides)):
+        changes = [side.get(name) for side in sides]
+        texts = ["" if each is None else _difference(each.text_before, each.text_after) for each in changes]
+        parts.append(f"<details><summary>{text(name)}: changed lines</summary>{_side_by_side(texts)}</details>")
+    return "".join(parts)
 
 
 def _final(explanation: Explanation) -> str:
