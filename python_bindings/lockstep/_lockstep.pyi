@@ -380,7 +380,7 @@ class Graph:
         """
         Writes explain() as a page that needs nothing but a browser: the graph by layer, a timeline of the
         communication, and what each pass changed, with its text before and after. The page has the drawing of save_svg() if
-        there is Graphviz' program dot. Equal graphs and options make equal pages.
+        there is Graphviz' program dot. Equal graphs and options make equal pages. With several ranks, call it on one.
 
         Args:
           path: of the file, which appears complete or not at all.

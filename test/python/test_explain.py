@@ -21,6 +21,7 @@ from cases import MLP_SPLIT, ROOT
 from lockstep._graph.explain import Explanation
 from lockstep.forecast import Link, Machine
 from ranks import run_in_threads
+from test_buckets import COSTS, GRADIENTS, late, report
 from test_errors import raises
 
 # Parameters of LeNet's layers, by hand.
@@ -175,6 +176,23 @@ def test_times_are_sums_of_the_estimates_or_of_the_measured_steps() -> None:
         assert [tensor.name for _, tensor in tensors] == [gradient.name for gradient in gradients]
         for (each, tensor), gradient in zip(tensors, gradients, strict=True):
             assert (tensor.ready_at, each.needed_at) == pytest.approx((gradient.ready, gradient.needed))
+
+
+def test_buckets_from_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ls._lockstep, "_measure_costs", lambda world, mesh: [COSTS for _ in mesh])
+    late_report = report(late(GRADIENTS[-1:]))
+
+    def body(world: ls.Communicator) -> tuple[str, list[str], Explanation]:
+        exe = ls.compile(mlp(), world=world, threads=1, buckets=late_report)
+        return str(exe.strategy), exe.collectives, exe.explain()
+
+    for strategy, collectives, own in run_in_threads(2, body):
+        assert own.strategy == strategy and "buckets={" in strategy
+        assert [[tensor.name for tensor in each.tensors] for each in own.communications][1] == GRADIENTS[-1:]
+        assert [sum(bytes_of(line)) for line in collectives] == [each.bytes for each in own.communications]
+        assert mlp().explain(2, strategy=strategy).communications == own.communications
+    with raises("explain: buckets cannot be a report, because ranks must measure with it"):
+        mlp().explain(2, buckets=late_report)
 
 
 def counted(text: str) -> tuple[int, int]:
