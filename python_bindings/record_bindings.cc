@@ -4,6 +4,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/text.h"
@@ -12,6 +15,7 @@
 #include "python_bindings/loaded_executable.h"
 #include "python_bindings/released_gil.h"
 #include "runtime/execution/reduced_tensors.h"
+#include "runtime/record/clock.h"
 #include "runtime/record/job_folder.h"
 #include "runtime/record/job_status.h"
 #include "runtime/record/recorder.h"
@@ -76,6 +80,32 @@ std::string Status(const std::string& job) {
   return ToValidText(ValueOrThrow(StatusText(RootOfJobs(), job)));
 }
 
+// Returns the records of a job's ranks, or of all jobs' if `job` is empty, each with the name of its job, its state,
+// the seconds in that state, and whether the rank is late.
+nb::list RanksOfJobs(const std::string& job) {
+  std::vector<std::pair<std::string, std::vector<RankRecord>>> jobs;
+  {
+    ReleasedGil released;
+    const std::string root = RootOfJobs();
+    const std::vector<std::string> names =
+        job.empty() ? Jobs(root) : std::vector<std::string>{ValueOrThrow(FindJob(root, job))};
+    for (const std::string& name : names) jobs.emplace_back(name, ReadRecords(root + "/" + name));
+  }
+  nb::list ranks;
+  for (const auto& [name, records] : jobs) {
+    const int64_t now = RecordNow();
+    for (const RankStatus& status : StatusOf(records, now)) {
+      nb::dict dict = ToDict(*status.record);
+      dict["job"] = ToValidText(name);
+      dict["state"] = status.state();
+      dict["seconds"] = static_cast<double>(std::max<int64_t>(now - status.activity.since, 0)) * 1e-9;
+      dict["is_late"] = status.is_late;
+      ranks.append(dict);
+    }
+  }
+  return ranks;
+}
+
 // Returns the folder of the trace, its merged file, and the records of the ranks.
 nb::tuple Trace(const std::string& folder) {
   std::string found, merged;
@@ -113,6 +143,8 @@ nb::list ReducedTensorsOf(const LoadedExecutable& self) {
 
 void BindRecord(nb::module_& module, ExecutableClass& executable) {
   module.def("_status", &Status, "job"_a);
+  module.def("_ranks_of_jobs", &RanksOfJobs, "job"_a,
+             nb::sig("def _ranks_of_jobs(job: str) -> list[dict[str, typing.Any]]"));
   module.def("_trace", &Trace, "folder"_a,
              nb::sig("def _trace(folder: str) -> tuple[str, str, list[dict[str, typing.Any]]]"));
   module.def(

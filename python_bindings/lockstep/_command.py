@@ -48,8 +48,10 @@ def _measure(path: str) -> int:
 
 def _status(arguments: argparse.Namespace) -> int:
     from lockstep import _lockstep
+    from lockstep._reports import prometheus
 
-    print(_lockstep._status(arguments.job), end="")
+    show = prometheus.metrics if arguments.metrics else _lockstep._status
+    print(show(arguments.job), end="")
     return 0
 
 
@@ -198,6 +200,11 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         default="",
         help="its name, or the process number of mpirun or of a rank (default: the newest job)",
+    )
+    status.add_argument(
+        "--metrics",
+        action="store_true",
+        help="prints the text format of Prometheus instead (without a job: of all jobs on this host)",
     )
     status.set_defaults(run=_status)
     report = commands.add_parser("report", help="shows how a job that ran with LOCKSTEP_TRACE=FOLDER spent its time")

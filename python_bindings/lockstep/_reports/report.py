@@ -137,15 +137,19 @@ def calls_of(rank: Rank, program: int, last: int | None = None) -> Calls:
     begins, ends = begins[complete], ends[complete]
     complete = (kind[ends] == record.END) & (number[ends] == number[begins])
     begins, ends = begins[complete], ends[complete]
+    steps = rank.programs[program].steps if program in rank.programs else []
+    # The last entry is for -1, all steps at once, and for steps without a name.
+    communicates = np.array([step.is_communication for step in steps] + [False])
+    if rank.lost and len(rank.transfers) and communicates.any():
+        # The last collectives may reach less far back than the last steps. Earlier calls would seem not to wait.
+        known = events["time"][begins] >= rank.transfers["time"][0]
+        begins, ends = begins[known], ends[known]
     if last is not None:
         begins, ends = begins[-last:], ends[-last:]
     inside = np.zeros(len(events) + 1, np.int64)
     np.add.at(inside, begins, 1)
     np.add.at(inside, ends, -1)
     in_calls = np.cumsum(inside)[:-1] > 0
-    steps = rank.programs[program].steps if program in rank.programs else []
-    # The last entry is for -1, all steps at once, and for steps without a name.
-    communicates = np.array([step.is_communication for step in steps] + [False])
     index = np.where((events["step"] >= 0) & (events["step"] < len(steps)), events["step"], -1)
     is_step = in_calls & (kind == record.STEP)
     is_communication = is_step & communicates[index]

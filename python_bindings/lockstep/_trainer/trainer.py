@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,8 @@ from . import loss_curve
 from .data import Inputs
 from .evaluation import Evaluation, Measured, goodness
 from .options import check_is_no_optimizer, divided, optimizer_of, uneven_of, world_of
-from .progress import show_results, with_progress, write_results
+from .progress import show_results, with_progress
+from .scalars import Scalars, checked_scalars
 
 if TYPE_CHECKING:
     from ..optim import Optimizer
@@ -205,9 +207,12 @@ class Trainer:
             `Perplexity` (lowest) in `metrics`, or a function of an epoch's results that is larger for better results.
             An epoch for which it is not a finite number is not the best. Epochs of earlier calls count only if their
             criterion had the same name; the name of a function is that of its definition.
-          scalars: an object with `add_scalar(name, value, step)`, such as TensorBoard's `SummaryWriter`. Rank 0 gives
-            it `train/loss` and `train/learning_rate` of each step, and the numbers of each epoch, such as `epoch/loss`
-            and `epoch/accuracy`.
+          scalars: a folder in which rank 0 writes a file for TensorBoard, if tensorboardX is installed; or an object with
+            `add_scalar(name, value, step)`, such as PyTorch's `SummaryWriter`, to which rank 0 gives the same:
+            `train/loss` and `train/learning_rate` of each step, other settings, such as `train/momentum`, when they
+            change, and the numbers of each epoch, such as `epoch/loss` and `epoch/accuracy`. Every ten seconds and
+            after each epoch, `time/samples_per_second`, and the mean seconds of a step as in `Executable.report`:
+            `time/total`, `time/compute`, `time/exposed`, `time/waiting`, `time/other`, `time/hidden`, `time/between`.
 
         Returns:
           A dict for each epoch: `epoch` from 1, `step`, and the mean `loss` over the trained rows. With `validation`,
@@ -217,40 +222,49 @@ class Trainer:
         seed = None if seed is None else checks.integer("fit: seed", seed, 0)
         path = None if curve is None else checks.path(curve)
         best = None if best is None else checks.path(best)
-        if scalars is not None and not callable(getattr(scalars, "add_scalar", None)):
-            raise Error(f"fit: scalars: a {type(scalars).__name__} has no method add_scalar(name, value, step)")
-        written = scalars if self._world.rank == 0 else None
+        scalars = checked_scalars(scalars)
         is_good = None
         if validation is not None:
             is_good = goodness(best_by, self._evaluation.metrics(metrics))  # checks them before training
         elif best is not None:
             raise Error("fit: best requires an evaluation after each epoch; pass validation too")
         begin = len(self._history)
-        for _ in range(epochs):
-            name = f"epoch {self._epoch + 1}/{self._epoch + epochs}"
-            results = self._fit_epoch(train, seed, progress, name, written)
-            self._epoch += 1
-            results = {"epoch": self._epoch, "step": self._exe.step, **results}
-            if validation is not None:
-                found = self.evaluate(validation, metrics)
-                results |= {"validation_loss": found.pop("loss"), **found}
-                show_results(f"epoch {self._epoch}", results, progress and self._world.rank == 0)
-                if best is not None:
-                    self._keep_best(best, best_by, is_good, results)
-            if written is not None:
-                self._checked(lambda results=results: write_results(written, results))
-            self._history.append(results)
-            epochs -= 1
-            if self._is_stopped(callbacks, results):
-                break
+        with self._writing(scalars) as written:
+            for _ in range(epochs):
+                name = f"epoch {self._epoch + 1}/{self._epoch + epochs}"
+                results = self._fit_epoch(train, seed, progress, name, written)
+                self._epoch += 1
+                results = {"epoch": self._epoch, "step": self._exe.step, **results}
+                if validation is not None:
+                    found = self.evaluate(validation, metrics)
+                    results |= {"validation_loss": found.pop("loss"), **found}
+                    show_results(f"epoch {self._epoch}", results, progress and self._world.rank == 0)
+                    if best is not None:
+                        self._keep_best(best, best_by, is_good, results)
+                if written is not None:
+                    self._checked(lambda results=results: written.add_epoch(results))
+                self._history.append(results)
+                epochs -= 1
+                if self._is_stopped(callbacks, results):
+                    break
         if path is not None:
             on_all_ranks(self._world, "fit() of a Trainer", lambda: self._draw(path))
         return [dict(each) for each in self._history[begin:]]
 
-    def _fit_epoch(self, train: Any, seed: int | None, progress: bool, name: str, scalars: Any) -> Results:
+    @contextlib.contextmanager
+    def _writing(self, scalars: Any) -> Iterator[Scalars | None]:
+        """Yields what writes the numbers of the run: None on other ranks than 0, or if nothing is to be written."""
+        if scalars is None or self._world.rank != 0:
+            yield None
+            return
+        with contextlib.closing(self._checked(lambda: Scalars(scalars, self._exe))) as written:
+            yield written
+
+    def _fit_epoch(self, train: Any, seed: int | None, progress: bool, name: str, scalars: Scalars | None) -> Results:
         if not self._losses:
             self._first = self._exe.step
-
+        if scalars is not None:
+            scalars.begin()
         is_function = callable(train) and not hasattr(train, "__iter__") and not hasattr(train, "__getitem__")
         shuffle = None if seed is None else seed + self._epoch
         given = self._inputs.epoch(
@@ -267,17 +281,16 @@ class Trainer:
             rows.append(float(result.get("rows", 1)))
             self._losses.append(losses[-1])
             if scalars is not None:
-                self._checked(lambda: self._write_step(scalars))
+                size = float(result.get("rows", self._inputs.size))
+                self._checked(lambda size=size: scalars.add_step(losses[-1], size))
+        if scalars is not None:
+            self._checked(scalars.add_times)
         if not losses:
             raise Error(
                 f"fit: epoch {self._epoch + 1} has no batch; an iterator of batches is used up after one epoch, so pass a function "
                 "of the epoch"
             )
         return {"loss": float(np.average(losses, weights=rows))}
-
-    def _write_step(self, scalars: Any) -> None:
-        scalars.add_scalar("train/loss", self._losses[-1], self._exe.step)
-        scalars.add_scalar("train/learning_rate", self.learning_rate, self._exe.step)
 
     def _steps(self, given: Iterable[Any]) -> Iterator[dict[str, np.ndarray]]:
         """Yields the results of a step with each batch. With uneven batches, steps until no worker has batches left."""
