@@ -396,6 +396,7 @@ void BindExecutable(nb::module_& module) {
   BindSettings(executable);
   BindViews(executable);
   BindRecord(module, executable);
+  BindExplain(module, executable);
 }
 
 }  // namespace lockstep::python

@@ -61,10 +61,11 @@ struct LoadedExecutable : LoadedProgram {
 
 using ExecutableClass = nb::class_<LoadedExecutable>;
 
-void BindSettings(ExecutableClass& executable);                     // step, settings, set
-void BindRecord(nb::module_& module, ExecutableClass& executable);  // report, and the record that other programs read
-void BindBinding(ExecutableClass& executable);                      // bind
-void BindViews(ExecutableClass& executable);                        // graph, steps, memory, profile, roofline, …
+void BindSettings(ExecutableClass& executable);                      // step, settings, set
+void BindRecord(nb::module_& module, ExecutableClass& executable);   // report, and the record that other programs read
+void BindExplain(nb::module_& module, ExecutableClass& executable);  // explain
+void BindBinding(ExecutableClass& executable);                       // bind
+void BindViews(ExecutableClass& executable);                         // graph, steps, memory, profile, roofline, …
 void BindStates(ExecutableClass& executable);  // state, check_replicas, save, load, and a part of save_onnx
 
 }  // namespace lockstep::python

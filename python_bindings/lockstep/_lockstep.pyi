@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 import lockstep
 import lockstep._base.values
 import lockstep._compile.settings
+import lockstep._graph.explain
 import lockstep._reports.report
 import lockstep._reports.roofline
+import lockstep.forecast
 import lockstep.kv
 
 
@@ -346,6 +348,49 @@ class Graph:
         Draws the graph into a file, with a box for each layer of summary(). Requires Graphviz' program dot. A
         drawing of a step also has the optimizer and, if the graph has been distributed, the collectives, one for
         each layer. Dashed lines are gradients.
+        """
+
+    def explain(self, ranks: int | None = None, *, rank: int = 0, depth: int | None = None, machine: lockstep.forecast.Machine | None = None, backend: str = 'cpu', **options: Any) -> lockstep._graph.explain.Explanation:
+        """
+        Explains the program that `compile` makes of this graph for one of n ranks, which need not exist: what is
+        communicated for each layer, in how many bytes, when it is ready and when it is needed; and what each pass of the
+        compiler changed. It prints as tables, shows itself in a notebook, and has all numbers as attributes.
+
+        Positions are the numbers of steps of a call, as in `Executable.steps`. Times are estimates: of each kernel by
+        `machine`, one after the other and without communication. `factors` has the default of ranks on one host.
+
+        Args:
+          ranks: the number of ranks. The default is the product of the sizes of `mesh`, or 2 without it.
+          rank: the rank whose program is explained. Only stages of a pipeline have different ones.
+          depth: the number of parts of a layer's name, as for summary().
+          machine: the speed of a rank's kernels, and of the links between hosts: a `lockstep.forecast.Machine`. If None, the
+            numbers of a usual processor, and of a network of 10 Gb/s.
+          backend: "cpu" or "cuda". "cuda" needs a GPU and its driver.
+          options: those of a `Strategy`, such as `mesh`, `split`, `shard_optimizer` and `wire`; or a `strategy`.
+
+        Raises:
+          Error: as `compile`; names the option, or the op with its source in the model.
+
+        Example:
+          >>> print(step.explain(4))
+          >>> sum(each.bytes for each in step.explain(mesh={"data": 4}, wire="bf16").communications)
+        """
+
+    def save_html(self, path: str | os.PathLike[str], ranks: int | None = None, *, other: Graph | lockstep._graph.explain.Explanation | None = None, **options: Any) -> None:
+        """
+        Writes explain() as a page that needs nothing but a browser: the graph by layer, a timeline of the
+        communication, and what each pass changed, with its text before and after. The page has the drawing of save_svg() if
+        there is Graphviz' program dot. Equal graphs and options make equal pages. With several ranks, call it on one.
+
+        Args:
+          path: of the file, which appears complete or not at all.
+          ranks: as for explain().
+          other: another graph, which is explained with the same options, or an Explanation, such as that of this graph with
+            other options. The page then shows both side by side, and marks differences.
+          options: the other arguments of explain().
+
+        Example:
+          >>> step.save_html("step.html", 4, other=step.explain(4, wire="bf16"))
         """
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -828,6 +873,18 @@ class Executable:
           Error: no call has ended yet, or the times of steps or the ceilings of the GPU are not known.
         """
 
+    def _explain(self) -> dict[str, Any]: ...
+
+    def _given(self) -> Graph:
+        """The one-rank program of which it was compiled."""
+
+    def explain(self, depth: int | None = None) -> lockstep._graph.explain.Explanation:
+        """
+        The step as Graph.explain() of its program explains it, for this rank and its options, and with the times
+        of the last calls in place of estimates, if there were calls. It is compiled again, which takes as long as
+        compile(). Ranks may call it without each other.
+        """
+
 class _Started:
     """A call in progress."""
 
@@ -841,6 +898,8 @@ def _trace(folder: str) -> tuple[str, str, list[dict[str, Any]]]: ...
 
 def _set_recording(world: Communicator, on: bool) -> None:
     """Switches recording on or off, to measure its cost."""
+
+def _explain(graph: Graph, backend: str, ranks: int, rank: int, options: _CompileOptions) -> dict[str, Any]: ...
 
 def _compile_options() -> list[dict[str, Any]]: ...
 

@@ -279,7 +279,11 @@ if world.rank == 0:
             "first_batches": "first_batches = [batch(2)] * 10\n",
             "roofline=True": "exe(**first_batches[0])\n",
         },
-        check="assert exe(**first_batches[0])['loss'] > 0\n",
+        check="""
+assert exe(**first_batches[0])['loss'] > 0
+assert explained.bytes == 4 * (208 + 136 + 45 + 1)
+assert world.rank or "bf16" in open("step.html").read()
+""",
     ),
     "docs/numerics.md": Page(
         ranks=2,

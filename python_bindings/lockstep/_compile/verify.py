@@ -47,14 +47,10 @@ def verify(
         derivatives of the loss. Or an option or the graph is one that `compile` refuses, or a step has batch statistics
         of each rank, which depend on the number of ranks by definition.
     """
-    names.check_options("verify", options, _options.OF_STRATEGY)
     checks.graph("the graph", graph)
-    given = _options.with_mesh_of_plan(expanded(options))
-    ranks = _ranks(ranks, given.get("mesh"))
-    if isinstance(given.get("buckets"), _options.Report):
-        raise Error("verify: buckets cannot be a report, because ranks must measure with it")
-    compiled = _lockstep._CompileOptions()
-    compiled.set(_options.texts_of(given))
+    ranks, compiled = without_ranks("verify", ranks, options)
+    if ranks > _MOST_RANKS:
+        raise Error(f"verify: ranks is {ranks}, expected at most {_MOST_RANKS}")
     return tuple(
         _lockstep._verify(
             graph, checks.text("verify: backend", backend), ranks, compiled, checks.flag("verify: shrink", shrink)
@@ -62,9 +58,16 @@ def verify(
     )
 
 
-def _ranks(given: int | None, mesh: Mapping[str, int] | None) -> int:
-    if given is None:
-        given = math.prod(checks.extents("mesh", mesh).values()) if mesh else 2
-    if checks.integer("verify: ranks", given, 1) > _MOST_RANKS:
-        raise Error(f"verify: ranks is {given}, expected at most {_MOST_RANKS}")
-    return given
+def without_ranks(called: str, ranks: int | None, options: Mapping[str, Any]) -> tuple[int, _lockstep._CompileOptions]:
+    """Returns the number of ranks and the options of a program for ranks that need not exist. Without `ranks`, there
+    are as many as the mesh has, or 2. Raises an Error that begins with `called`."""
+    names.check_options(called, options, _options.OF_STRATEGY)
+    given = _options.with_mesh_of_plan(expanded(options))
+    if ranks is None:
+        mesh = given.get("mesh")
+        ranks = math.prod(checks.extents("mesh", mesh).values()) if mesh else 2
+    if isinstance(given.get("buckets"), _options.Report):
+        raise Error(f"{called}: buckets cannot be a report, because ranks must measure with it")
+    compiled = _lockstep._CompileOptions()
+    compiled.set(_options.texts_of(given))
+    return checks.integer(f"{called}: ranks", ranks, 1), compiled
