@@ -239,7 +239,7 @@ del Machine
 assert "bf16_for_wide_layers" in exe.passes and sum(": bf16" in line for line in str(exe.graph).splitlines()) > 0
 ls.verify(step, 2, passes=[show])
 [(sums, parts, layers)] = shown
-assert sums > parts > 0 and layers == 1
+assert sums == parts == 7 and layers == 3
 ls.compile(step, world=world, passes=[without_biases, show])(**batch(2))
 """,
     ),
