@@ -219,6 +219,18 @@ def test_a_trainer_and_find_nan_run_passes() -> None:
     assert "test_python_passes.py" in str(report)
 
 
+def test_the_evaluation_of_a_trainer_has_no_passes() -> None:
+    results: list[list[str]] = []
+
+    @ls.pass_(after="distribute")
+    def note(g: Builder) -> None:
+        results.append([node.op for node in g.nodes("sgd")])
+
+    trainer = ls.Trainer(network(), ls.loss.softmax_cross_entropy("logits", "label"), "sgd", passes=[note])
+    trainer.evaluate((BATCH["x"], BATCH["label"]))
+    assert results == [["sgd", "sgd"]]
+
+
 def test_a_dump_has_the_graph_after_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_DUMP", str(tmp_path))
     ls.compile(training(), passes=[products_anew, idle])
