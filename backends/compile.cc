@@ -47,6 +47,7 @@ passes::PipelineOptions PipelineFor(const Graph& graph, Mesh ranks, const Target
   pipeline.fast_f64 = target.fast_f64;
   pipeline.fusion = target.fusion;
   pipeline.optimize = options.optimize;
+  pipeline.extra = options.passes;
   return pipeline;
 }
 

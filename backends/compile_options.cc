@@ -5,6 +5,7 @@
 #include "backends/option_table.h"
 #include "backends/planning/served_states.h"
 #include "core/op_def.h"
+#include "passes/pipeline.h"
 
 namespace lockstep {
 namespace {
@@ -174,6 +175,7 @@ absl::StatusOr<Mesh> MeshOfRanks(const CompileOptions& options, int64_t num_rank
 absl::StatusOr<Mesh> CheckOptions(const Graph& graph, const CompileOptions& options, std::string_view backend) {
   const Mesh mesh = options.mesh.empty() ? graph.mesh() : options.mesh;
   RETURN_IF_ERROR(CheckTogether(options, mesh, backend));
+  RETURN_IF_ERROR(Annotate(passes::CheckExtraPasses(options.passes), "compile"));
   RETURN_IF_ERROR(CheckMesh(graph, options.mesh));
   RETURN_IF_ERROR(CheckVirtualRanks(graph, options, mesh));
   RETURN_IF_ERROR(CheckStages(graph, options, mesh));

@@ -7,12 +7,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/graph.h"
 #include "core/status.h"
 #include "passes/distribute/merge_collectives.h"
 #include "passes/distribute/move_updates_to_servers.h"
 #include "passes/distribute/split_inputs.h"
+#include "passes/extra_passes.h"
 #include "passes/pass.h"
 
 namespace lockstep {
@@ -56,15 +58,16 @@ struct Strategy {
 
 struct CompileOptions : Strategy {
   // The options of this rank and its machine.
-  std::optional<int64_t> rank;  // the rank whose part is compiled; required if the mesh has stages
-  int64_t threads = 1;          // of a rank
-  std::string isa;              // the processor's instructions for kernels, or their GPU (TargetOptions)
-  bool tune = false;            // (TargetOptions)
-  uint64_t memory_limit = 0;    // bytes of a rank (memory_limit.h); 0: no limit
-  int64_t check_every = 512;    // (ExecutorOptions)
-  bool profile = false;         // (ExecutorOptions)
-  bool verify = false;          // compares with one rank in exact arithmetic (verify/compare_programs.h)
-  passes::PassDebug debug;      // with a directory for reproducers, a failure after the passes writes one too
+  std::optional<int64_t> rank;            // the rank whose part is compiled; required if the mesh has stages
+  int64_t threads = 1;                    // of a rank
+  std::string isa;                        // the processor's instructions for kernels, or their GPU (TargetOptions)
+  bool tune = false;                      // (TargetOptions)
+  uint64_t memory_limit = 0;              // bytes of a rank (memory_limit.h); 0: no limit
+  int64_t check_every = 512;              // (ExecutorOptions)
+  bool profile = false;                   // (ExecutorOptions)
+  bool verify = false;                    // compares with one rank in exact arithmetic (verify/compare_programs.h)
+  std::vector<passes::ExtraPass> passes;  // further ones, at their places in the pipeline; ranks compare their texts
+  passes::PassDebug debug;                // with a directory for reproducers, a failure after the passes writes one too
 };
 
 // Returns the mesh of the options. If it is empty, returns a mesh with all ranks along `data`, except with asynchronous

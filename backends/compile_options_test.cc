@@ -161,5 +161,13 @@ TEST(CheckOptions, ServersNeedWholeWeightsOfAGraphThatIsNotDistributed) {
               HasSubstr("has ranks along axis model, but servers take gradients only along data"));
 }
 
+TEST(CheckOptions, APassNeedsAPlaceInThePipeline) {
+  CompileOptions options;
+  options.passes = {{.pass = {"halve", {}}, .place = "distribut"}};
+  EXPECT_THAT(
+      std::string(CheckOptions(Graph("empty"), options, "cpu").status().message()),
+      testing::StartsWith("compile: pass halve: after=\"distribut\" is no pass of the pipeline; the places are "));
+}
+
 }  // namespace
 }  // namespace lockstep

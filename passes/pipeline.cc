@@ -34,9 +34,7 @@ Pass Fold(const PipelineOptions& options) {
   return {"fold-virtual-ranks", [](Graph&) -> absl::StatusOr<bool> { return false; }, Keeps::kMeaning, true};
 }
 
-}  // namespace
-
-std::vector<Pass> MakePipeline(const PipelineOptions& options) {
+std::vector<Pass> OwnPasses(const PipelineOptions& options) {
   FusionOptions fusion = options.fusion;
   fusion.supports = options.supports;
   const Mesh& ranks = options.ranks;
@@ -95,5 +93,13 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       OverlapCollectives(),     // last, since no pass may reorder nodes after it
   };
 }
+
+}  // namespace
+
+std::vector<Pass> MakePipeline(const PipelineOptions& options) {
+  return WithExtraPasses(OwnPasses(options), options.extra, OwnPasses({}));
+}
+
+absl::Status CheckExtraPasses(const std::vector<ExtraPass>& extra) { return CheckPlaces(extra, OwnPasses({})); }
 
 }  // namespace lockstep::passes

@@ -13,6 +13,7 @@
 #include "passes/distribute/merge_collectives.h"
 #include "passes/distribute/move_updates_to_servers.h"
 #include "passes/distribute/split_inputs.h"
+#include "passes/extra_passes.h"
 #include "passes/optimize/fuse_elementwise.h"
 #include "passes/pass.h"
 #include "passes/stages/stage_plan.h"
@@ -37,8 +38,12 @@ struct PipelineOptions {
   FusionOptions fusion;            // the nodes that the target fuses; its `supports` is replaced by the one above
   std::optional<int64_t> fold_to;  // the ranks that run the virtual ranks `mesh`; null: the ranks are not virtual
   bool optimize = true;            // false: runs only the passes that execution needs
+  std::vector<ExtraPass> extra;    // passes of the caller, for which CheckExtraPasses returns OK
 };
 
 std::vector<Pass> MakePipeline(const PipelineOptions& options);
+
+// Returns an error if a pass has no place in the pipeline, or the name of another one (extra_passes.h).
+absl::Status CheckExtraPasses(const std::vector<ExtraPass>& extra);
 
 }  // namespace lockstep::passes

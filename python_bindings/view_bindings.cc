@@ -16,6 +16,7 @@
 
 #include "backends/roofline.h"
 #include "core/printer.h"
+#include "passes/pipeline.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
 #include "python_bindings/loaded_executable.h"
@@ -179,6 +180,18 @@ void BindViews(ExecutableClass& executable) {
           },
           "What it was compiled with: the options that all ranks have in common, and are not the default.",
           nb::sig("def strategy(self) -> lockstep.Strategy"))
+      .def_prop_ro(
+          "passes",
+          [](const LoadedExecutable& self) {
+            passes::PipelineOptions options;
+            options.optimize = self.options.optimize;
+            options.extra = self.options.passes;
+            nb::list names;
+            for (const passes::Pass& pass : passes::MakePipeline(options)) names.append(pass.name);
+            return nb::tuple(names);
+          },
+          "The passes that made its program, in order, with those of compile(passes=…).",
+          nb::sig("def passes(self) -> tuple[str, ...]"))
       .def_prop_ro("_is_asynchronous",
                    [](const LoadedExecutable& self) {
                      const std::vector<ServedState>& served = self.executor->executable().served;

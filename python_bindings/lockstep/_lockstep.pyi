@@ -805,6 +805,12 @@ class Executable:
         """
 
     @property
+    def passes(self) -> tuple[str, ...]:
+        """
+        The passes that made its program, in order, with those of compile(passes=…).
+        """
+
+    @property
     def _is_asynchronous(self) -> bool: ...
 
     def _staleness(self) -> dict[int, int]: ...
@@ -932,6 +938,9 @@ class _CompileOptions:
         """
         Sets the measured times from which buckets are chosen; None clears them.
         """
+
+    def passes(self, passes: Sequence[tuple[str, str, bool, str, bool, Callable[[Graph], Graph | str]]]) -> None:
+        """Sets the passes that run among those of the pipeline."""
 
     def client(self, client: _ServerClient) -> None:
         """Sets the connection of this worker to the servers."""

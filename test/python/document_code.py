@@ -99,7 +99,8 @@ assert list(first) == list(last) and not any(np.array_equal(first[name], last[na
         ranks=2,
         before={"exe.strategy": MLP},
         check="""
-losses = [program(**batch(2))["loss"] for program in (exe, halved, sharded, other)]
+losses = [program(**batch(2))["loss"] for program in (exe, halved, sharded, other, with_pass)]
+assert any("bf16" in line for line in with_pass.collectives)
 assert np.allclose(losses, losses[0]) and any("bf16" in line for line in halved.collectives)
 assert "sgd" in reason and "partial(sum)" in reason, reason
 """,
@@ -231,6 +232,17 @@ del Machine
     ),
     "docs/options.md": Page(ranks=4, before={"ls.Strategy": MLP}, check="exe(**batch(2))\n"),
     "docs/parameter_servers.md": Page(ranks=2, servers=1, check="assert world.size == 2 and trainer.epoch == 2\n"),
+    "docs/passes_in_python.md": Page(
+        ranks=2,
+        before={"bf16_for_wide_layers": MLP, "shown": "shown = []\n"},
+        check="""
+assert "bf16_for_wide_layers" in exe.passes and sum(": bf16" in line for line in str(exe.graph).splitlines()) > 0
+ls.verify(step, 2, passes=[show])
+[(sums, parts, layers)] = shown
+assert sums == parts == 7 and layers == 3
+ls.compile(step, world=world, passes=[without_biases, show])(**batch(2))
+""",
+    ),
     "docs/pipeline.md": Page(
         ranks=4,
         before={

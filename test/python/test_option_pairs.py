@@ -25,6 +25,14 @@ MODEL = """graph @mlp(%x: f32[8,16] split(0), state %w1: f32[16,16], state %w2: 
   return %3
 }"""
 
+
+@ls.pass_(after="distribute")
+def write_relu_anew(g: ls.graph.Builder) -> None:
+    for node in g.nodes("relu"):
+        with g.before(node):
+            node.replace(ls.graph.max(node.operands[0], np.float32(0)))
+
+
 # For each option a value that is not its default; any two form a pair. Not here: `isa`, which holds for the whole
 # process, and GPUs. Parameter servers need a job of workers: test_strategy.py.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -56,6 +64,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "memory_limit": {"memory_limit": 1 << 24},
     "profile": {"profile": True},
     "verify": {"verify": True},
+    "passes": {"passes": [write_relu_anew]},
 }
 ELSEWHERE = {"graph", "backend", "world", "isa"}
 # These leave the program of this step as it is: the first is the default mesh, the small step fits one bucket, what is
@@ -147,7 +156,7 @@ def _words(options: str) -> list[str]:
 
 def _excludes(one: str, other: str) -> bool:
     """True if the documentation of an option in `one` says that it excludes an option in `other`."""
-    texts = [" ".join(_options.TABLE[name]["doc"].split()) for name in OPTIONS[one]]
+    texts = [" ".join(_options.TABLE[name]["doc"].split()) for name in OPTIONS[one] if name in _options.TABLE]
     sentences = [each for text in texts for each in re.split(r"(?<=[.]) ", text) if "xclude" in each]
     of_other_values = [begin for value, begin in _OF_VALUES.items() if value != one]
     names = [rf"`{name}`|\b{name}=" for name in OPTIONS[other]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +13,7 @@ from .._base import checks, job, names
 from .._base.errors import Error
 from .._base.log import warn_once
 from .._lockstep import Communicator, Executable, Graph
+from ..graph._pass import Pass, Run, causes, runs_of
 from . import buckets as _buckets
 from . import options as _options
 from .mistakes import warn_of_draws
@@ -21,7 +22,14 @@ from .servers import client_of
 from .strategy import expanded
 
 
-def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = None, **options: Any) -> Executable:
+def compile(
+    graph: Graph,
+    backend: str = "cpu",
+    world: Communicator | None = None,
+    *,
+    passes: Sequence[Pass] = (),
+    **options: Any,
+) -> Executable:
     """Compiles a graph for this rank and loads it. All ranks of `world` call it. It distributes the graph.
 
     The ranks compare their programs. Different models, values or options are an error that shows the first difference.
@@ -42,6 +50,8 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
         (docs/gpu.md).
       world: the ranks. None: this rank alone. A training step is then an error in a job of several ranks, as `mpirun`,
         `srun` and `torchrun` start them.
+      passes: functions with `@lockstep.pass_`, which change the program among the passes of the compiler. All ranks
+        must have the same (docs/passes_in_python.md).
 
     Returns:
       An executable. Call it with the inputs by name, or `start` a call and use its results later.
@@ -58,7 +68,8 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
         given = expanded(options)
         if alone and graph.trained and not given.get("replicated", False):
             job.check_is_one("compile", "world=ls.Communicator.from_environment()")
-        compiled = _resolved(graph, checks.text("backend", backend), world, given)
+        runs = runs_of("compile", passes)
+        compiled = _resolved(graph, checks.text("backend", backend), world, given, runs)
         dump = os.environ.get("LOCKSTEP_DUMP", "")
         dump = checks.path(dump) if dump else ""
         report = given.get("buckets")
@@ -71,7 +82,8 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
     _lockstep._agree_on_arguments(world, "")
     if times is not None:
         compiled.measured(_buckets.measured(world, compiled.mesh, report.program, times))
-    executable = _lockstep._compile(graph, backend, world, compiled, dump)
+    with causes(runs):
+        executable = _lockstep._compile(graph, backend, world, compiled, dump)
     for dtype in _lockstep._slow_dtypes(graph, backend, given.get("isa", "")):
         warn_once(f"{dtype}: products are computed in f32 if this processor or its library is not faster in {dtype}")
     if world.rank == 0:
@@ -81,7 +93,9 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
     return executable
 
 
-def _resolved(graph: Graph, backend: str, world: Communicator, given: Mapping[str, Any]) -> _lockstep._CompileOptions:
+def _resolved(
+    graph: Graph, backend: str, world: Communicator, given: Mapping[str, Any], runs: Sequence[Run]
+) -> _lockstep._CompileOptions:
     """Returns the options for these ranks. Raises an Error for options that no rank could compile."""
     options = _options.with_defaults_of(world, given)
     texts = _options.texts_of(options)
@@ -92,6 +106,7 @@ def _resolved(graph: Graph, backend: str, world: Communicator, given: Mapping[st
         texts = [(name, text) for name, text in texts if name != "replicated"] + [("replicated", "true")]
     compiled = _lockstep._CompileOptions()
     compiled.set(texts)
+    compiled.passes([each.native for each in runs])
     compiled.resolve(graph, backend, world)
     if compiled.has_servers:
         compiled.client(client_of(world))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _lockstep
 from .._base import checks, names
 from .._base.errors import Error
 from .._lockstep import Graph
+from ..graph._pass import Pass, causes, runs_of
 from . import options as _options
 from .strategy import expanded
 
@@ -17,7 +18,13 @@ _MOST_RANKS = 64  # each is a copy of the program's values
 
 
 def verify(
-    graph: Graph, ranks: int | None = None, *, backend: str = "cpu", shrink: bool = True, **options: Any
+    graph: Graph,
+    ranks: int | None = None,
+    *,
+    backend: str = "cpu",
+    shrink: bool = True,
+    passes: Sequence[Pass] = (),
+    **options: Any,
 ) -> tuple[str, ...]:
     """Compares the program of n ranks with that of one rank in exact arithmetic, and the gradients of a training step
     with the derivatives of its loss. See docs/verify.md.
@@ -36,6 +43,8 @@ def verify(
       backend: "cpu" or "cuda". Passes depend on the ops that it supports. "cuda" needs a GPU and its driver.
       shrink: False compares the program as it is. This takes a few steps on one core for each rank in exact arithmetic,
         which is too long for large models.
+      passes: functions with `@lockstep.pass_`, as for `compile`. One that does not keep the meaning is an error with its
+        name, unless it says so.
       options: those of a `Strategy`, such as `mesh`, `split`, `shard_optimizer` and `wire`; or a `strategy`.
 
     Returns:
@@ -51,11 +60,11 @@ def verify(
     ranks, compiled = without_ranks("verify", ranks, options)
     if ranks > _MOST_RANKS:
         raise Error(f"verify: ranks is {ranks}, expected at most {_MOST_RANKS}")
-    return tuple(
-        _lockstep._verify(
-            graph, checks.text("verify: backend", backend), ranks, compiled, checks.flag("verify: shrink", shrink)
-        )
-    )
+    runs = runs_of("verify", passes)
+    compiled.passes([each.native for each in runs])
+    backend, shrink = checks.text("verify: backend", backend), checks.flag("verify: shrink", shrink)
+    with causes(runs):
+        return tuple(_lockstep._verify(graph, backend, ranks, compiled, shrink))
 
 
 def without_ranks(called: str, ranks: int | None, options: Mapping[str, Any]) -> tuple[int, _lockstep._CompileOptions]:
