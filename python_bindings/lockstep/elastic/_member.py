@@ -1,0 +1,177 @@
+"""A process's connection to `lockstep elastic` (_launch/stay.py), which tells it the worlds that it belongs to.
+
+Each message is a line of JSON. A thread receives them, because a world that is broken must be aborted while the rank
+waits in it for a rank that is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import socket
+import threading
+import time
+from typing import Any
+
+from .. import _lockstep
+from .._base.errors import Error
+from .._base.excepthook import abort_on_exception
+from .._launch.line import keep_alive, proof_of
+from .._lockstep import Communicator
+
+SET = "LOCKSTEP_ELASTIC"  # in the environment of the members
+CONNECT_SECONDS = 60.0
+_PAUSE_SECONDS = 0.5
+
+Message = dict[str, Any]
+
+
+class BrokenError(Error):
+    """The world, or the one that was to be made, is broken."""
+
+
+class Member:
+    """This process as a member of a job. Only the main thread calls it."""
+
+    def __init__(self) -> None:
+        self._socket = _connected()
+        self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # of the next two
+        self._world: Communicator | None = None
+        self._broken = 0  # the newest generation that is broken
+        self._generation = 0
+        threading.Thread(target=self._listen, name="lockstep.elastic", daemon=True).start()
+
+    def next_world(self, step: int, shares: int, timeout: float) -> Communicator | None:
+        """Returns the next world to which this process belongs, or None if the job is over.
+
+        Args:
+          step: of this process's copy of the states, or -1.
+          shares: the number of ranks must divide this; 0: any number.
+          timeout: of the world, in seconds.
+
+        Raises:
+          Error: `lockstep elastic` is gone.
+        """
+        while True:
+            self._send("ready", step=step, shares=shares)
+            offer = self._await("world", "over")
+            if offer["what"] == "over":
+                return None
+            try:
+                return self._meet(offer, timeout)
+            except BrokenError:
+                continue
+            except Error as error:
+                if not self.has_lost(step, shares, str(error)):
+                    raise
+
+    def has_lost(self, step: int, shares: int, error: str) -> bool:
+        """Reports that the present world has failed. Returns true if it was broken, so that there will be another
+        one, and false if the error is this program's."""
+        with self._lock:
+            world, self._world = self._world, None
+        if world is not None:
+            world.abort(error)
+        self._send("failed", step=step, shares=shares)
+        with self._lock:
+            if self._broken >= self._generation:
+                return True
+        return self._await("broken", "stands")["what"] == "broken"
+
+    def is_over(self, step: int, shares: int) -> bool:
+        """Reports that the program has returned. Returns true if it has on all ranks, and false if the world was broken
+        before."""
+        self._send("done", step=step, shares=shares)
+        is_over = self._await("over", "broken")["what"] == "over"
+        with self._lock:
+            self._world = None
+        return is_over
+
+    def stepped(self) -> None:
+        """Reports the first step in a world."""
+        self._send("stepped")
+
+    def _meet(self, offer: Message, timeout: float) -> Communicator:
+        self._generation = offer["generation"]
+        calls = iter(range(1 << 30))
+
+        def gather(mine: bytes) -> list[bytes]:
+            call = next(calls)
+            self._send("gather", call=call, bytes=mine.hex())
+            answer = self._await("gathered", "broken")
+            if answer["what"] == "broken":
+                raise BrokenError(answer["why"])
+            return [bytes.fromhex(each) for each in answer["all"]]
+
+        try:
+            world = _lockstep._meet(offer["rank"], offer["size"], gather, timeout, "elastic")
+        except Error as error:
+            with self._lock:
+                if self._broken >= self._generation:
+                    raise BrokenError(str(error)) from None
+            raise
+        abort_on_exception(world)
+        with self._lock:
+            self._world = world
+            if self._broken >= self._generation:
+                world.abort("the world is broken")
+        return world
+
+    def _await(self, *kinds: str) -> Message:
+        """Returns the next message of one of these kinds, about the present generation or a later one."""
+        while True:
+            message = self._messages.get()
+            if message["what"] == "lost":
+                self._messages.put(message)
+                raise Error(f"the connection to lockstep elastic is lost: {message['why']}")
+            if message["what"] in kinds and message.get("generation", self._generation) >= self._generation:
+                return message
+
+    def _send(self, what: str, **values: Any) -> None:
+        line = json.dumps({"what": what, "generation": self._generation, **values}).encode() + b"\n"
+        with contextlib.suppress(OSError):  # _await says that the connection is lost
+            self._socket.sendall(line)
+
+    def _listen(self) -> None:
+        why = "it has ended"
+        try:
+            with self._socket.makefile("rb") as lines:
+                for line in lines:
+                    message = json.loads(line)
+                    if message["what"] == "broken":
+                        self._note_broken(message["generation"], message["why"])
+                    self._messages.put(message)
+        except OSError as error:
+            why = str(error.strerror or error)
+        self._note_broken(1 << 30, "lockstep elastic is gone")
+        self._messages.put({"what": "lost", "why": why})
+
+    def _note_broken(self, generation: int, why: str) -> None:
+        with self._lock:
+            self._broken = max(self._broken, generation)
+            if self._world is not None and generation >= self._generation:
+                self._world.abort(f"this world is given up: {why}")
+
+
+def _connected() -> socket.socket:
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while True:
+        try:
+            connection = socket.create_connection((address, port), timeout=10.0)
+            break
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise Error(f"lockstep elastic does not answer at {address}:{port}: {error}") from None
+            time.sleep(_PAUSE_SECONDS)
+    keep_alive(connection)
+    with connection.makefile("rb") as lines:  # nothing else is said before the answer
+        nonce = lines.readline().strip()
+    number = os.environ["RANK"]
+    proof = proof_of(os.environ["LOCKSTEP_SECRET"], nonce, number)
+    connection.sendall(json.dumps({"member": int(number), "proof": proof}).encode() + b"\n")
+    connection.settimeout(None)
+    return connection
