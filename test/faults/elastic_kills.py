@@ -116,12 +116,14 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=4, help="on each host")
     parser.add_argument("--steps", type=int, help="(default: 60 for each kill)")
+    parser.add_argument("--sharded", action="store_true", help="ranks share the optimizer's states")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     steps = arguments.steps or 100 + 60 * arguments.times
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         options = ["elastic", "--restart", str(arguments.times)]
         program = ["--", sys.executable, str(PROGRAM), name, str(steps), str(PAUSE)]
+        program += ["shard_optimizer"] if arguments.sharded else []
         if arguments.hosts == 1:
             command = [str(ROOT / "tools/lockstep"), *options, "-n", str(arguments.ranks), *program]
             environment = {**os.environ, **ENVIRONMENT}

@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 
 import lockstep as ls
+from cases import MLP_SPLIT
+from elastic_member import BATCH, MLP
 from lockstep import elastic
 from lockstep._launch.generations import (
     BLAME_SECONDS,
@@ -29,14 +31,17 @@ from lockstep._launch.generations import (
     Generations,
     Message,
 )
+from lockstep.elastic._copies import Copies
+from ranks import errors_of, run_in_threads
 from test_errors import raises
 
 HERE = Path(__file__).parent
 LOCKSTEP = HERE.parents[1] / "tools" / "lockstep"
 PROGRAM = HERE / "elastic_member.py"
-sys.path.append(str(HERE.parent / "faults"))
+sys.path += [str(HERE.parent / "faults"), str(HERE.parent / "hosts")]
 
 from elastic_kills import is_alive, lines_of, undisturbed
+from hosts import Hosts, why_not
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 SAY = "lockstep elastic: "
@@ -60,6 +65,14 @@ def wait_for_step(folder: Path, step: int, processes: int) -> None:
     end = time.monotonic() + 60
     while sum(bool(lines) and lines[-1].step >= step for lines in lines_of(folder).values()) < processes:
         assert time.monotonic() < end, "the ranks do not train"
+        time.sleep(0.02)
+
+
+def wait_for_ranks(folder: Path, ranks: int, seconds: float) -> None:
+    """Waits until a step of so many ranks is completed from now on."""
+    begin = time.time()
+    while not any(lines and lines[-1].time > begin and lines[-1].ranks == ranks for lines in lines_of(folder).values()):
+        assert time.time() < begin + seconds, f"there are no {ranks} ranks"
         time.sleep(0.02)
 
 
@@ -109,13 +122,58 @@ def test_killed_processes_are_replaced_at_any_moment(tmp_path: Path) -> None:
     wait_for_step(tmp_path, 1, 4)
     for _ in range(5):
         time.sleep(moments.uniform(0.0, 2.0))
-        os.kill(moments.choice([each for each in lines_of(tmp_path) if is_alive(each)]), signal.SIGKILL)
+        while len(victims := [each for each in lines_of(tmp_path) if is_alive(each)]) < 2:
+            time.sleep(0.1)  # with the last one, its copy of the states would be gone
+        os.kill(moments.choice(victims), signal.SIGKILL)
     stderr = job.communicate(timeout=200)[1]
     assert job.returncode == 0, stderr
     assert len(lines_of(tmp_path)) > 4, "new processes were ranks"
     assert max(line.step for lines in lines_of(tmp_path).values() for line in lines) == steps
     results = results_of(tmp_path)
     assert results and all(result == undisturbed(steps) for result in results)
+
+
+def test_split_states_come_from_the_partner_of_a_rank_that_dies(tmp_path: Path) -> None:
+    """Ranks split the states of the optimizer; the oracle is a run in which nothing is split."""
+    steps = 80
+    program = [sys.executable, PROGRAM, tmp_path, steps, 0.05, "shard_optimizer"]
+    job = started("--restart", 1, "-n", 4, "--", *program)
+    wait_for_step(tmp_path, 5, 4)
+    os.kill(sorted(lines_of(tmp_path))[2], signal.SIGKILL)
+    stderr = job.communicate(timeout=120)[1]
+    assert job.returncode == 0, stderr
+    sizes = [line.ranks for lines in lines_of(tmp_path).values() for line in lines]
+    assert {2, 4} == set(sizes), "two ranks trained until the new process joined"
+    assert results_of(tmp_path) == [undisturbed(steps)] * 4
+
+
+@pytest.mark.skipif(bool(why_not()), reason=f"no hosts here: {why_not()}")
+def test_a_host_that_is_cut_off_is_left_out_and_joins_when_it_is_back(tmp_path: Path) -> None:
+    """The second host is cut off: within 10 s the first one goes on. Within 30 s after that the second one trains, too.
+    A third host never answers.
+    """
+    steps = 1200
+    with Hosts(2) as hosts:
+        places = ",".join(f"{name}:2" for name in (*hosts.names, "nowhere"))
+        options = ["--restart", "9", "--hosts", places]
+        program = [sys.executable, PROGRAM, tmp_path, steps, 0.02, "shard_optimizer"]
+        command = hosts.on_first(LOCKSTEP, "elastic", *options, "--", *program)
+        environment = {
+            **hosts.environment(),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(HERE.parents[1] / "python_bindings"),
+        }
+        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as job:
+            wait_for_step(tmp_path, 20, 4)
+            hosts.set_switch(1, False)
+            wait_for_ranks(tmp_path, 2, 10.0)
+            hosts.set_switch(1, True)
+            wait_for_ranks(tmp_path, 4, 30.0)
+            stderr = job.communicate(timeout=120)[1]
+    assert job.returncode == 0, stderr
+    assert "lockstep elastic: host nowhere is lost\n" in stderr
+    results = results_of(tmp_path)
+    assert len(results) == 4 and all(result == undisturbed(steps) for result in results)
 
 
 def test_an_error_of_the_program_ends_the_job() -> None:
@@ -224,7 +282,7 @@ graph @step(%x: f32[8,2] split(0), state %w: f32[2]) -> (%w: f32[2]) {
 
 
 def job_of(world: ls.Communicator) -> elastic.Job:
-    return elastic.Job(world, elastic.Copies(), None)
+    return elastic.Job(world, Copies(), None)
 
 
 def test_a_step_needs_the_executable_that_was_adopted() -> None:
@@ -241,6 +299,101 @@ def test_a_step_needs_the_executable_that_was_adopted() -> None:
     assert exe.step == 1
 
 
+def mlp_step() -> ls.Graph:
+    model = ls.load_onnx(MLP.model, dims={"batch": BATCH})
+    return ls.train_step(model, ls.loss.softmax_cross_entropy("logits", "label"), MLP.optimizer)
+
+
+def sharded(world: ls.Communicator) -> ls.Executable:
+    return ls.compile(mlp_step(), world=world, virtual_ranks=8, threads=1, shard_optimizer=True)
+
+
+def whole_states(exe: ls.Executable) -> dict[str, bytes | None]:
+    values = {state.name: exe._read_whole(state.name) for state in exe._whole_states()}
+    return {name: None if value is None else value.tobytes() for name, value in values.items()}
+
+
+def copies_of(ranks: int, steps: int) -> list[tuple[Copies, dict[str, bytes | None]]]:
+    """The copies that ranks have after some steps, and on rank 0 the states, as bytes."""
+    samples, labels = (each[:BATCH] for each in MLP.data())
+
+    def train(world: ls.Communicator) -> tuple[Copies, dict[str, bytes | None]]:
+        copies, exe = Copies(), sharded(world)
+        copies.begin(exe, world)
+        rows = slice(world.rank * BATCH // ranks, (world.rank + 1) * BATCH // ranks)
+        for _ in range(steps):
+            exe(x=samples[rows], label=labels[rows])
+            copies.take(exe)
+        return copies, whole_states(exe)
+
+    return run_in_threads(ranks, train)
+
+
+def collected(copies: list[Copies]) -> Any:
+    """What ranks with these copies make of them: the number of steps and the states of rank 0."""
+
+    def collect(world: ls.Communicator) -> tuple[int, dict[str, bytes | None]]:
+        own, exe = copies[world.rank], sharded(world)
+        own.collect(world)
+        assert not own.is_in_parts
+        assert own.give(exe, world)
+        return exe.step, whole_states(exe)
+
+    return run_in_threads(len(copies), collect)
+
+
+def test_what_four_ranks_split_is_made_whole_by_two_that_are_left() -> None:
+    expected = copies_of(1, 3)[0][1]
+    four = [copies for copies, _ in copies_of(4, 3)]
+    assert all(copies.is_in_parts for copies in four)
+    results = collected([four[1], four[3]])  # each of them is the partner of another one
+    assert results[0] == (3, expected)
+    assert results[1][0] == 3
+
+
+def test_a_step_that_some_ranks_have_not_completed_is_not_taken() -> None:
+    expected = copies_of(1, 2)[0][1]
+    four = [copies for copies, _ in copies_of(4, 3)]
+    four[1]._copies.pop()  # rank 1 died before its partner, rank 2, and rank 3 had completed step 3
+    four[2]._copies.pop()
+    assert collected([four[0], four[2], four[3], Copies()])[0] == (2, expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"wire": "int8"}, "adopt: state fc3.bias/residual/data belongs to gradients that travel as int8"),
+        ({"mesh": {"data": 1, "model": 2}, "split": MLP_SPLIT}, "adopt: state fc1.weight is split(0) along model"),
+    ],
+)
+def test_states_of_which_ranks_make_no_copies(options: dict[str, Any], message: str) -> None:
+    def adopt(world: ls.Communicator) -> None:
+        exe = ls.compile(mlp_step(), world=world, threads=1, **options)
+        elastic.Job(world, Copies(), None).adopt(exe)
+
+    assert all(error.startswith(message) for error in errors_of(2, adopt))
+
+
+def test_parts_that_are_lost_are_an_error() -> None:
+    four = [copies for copies, _ in copies_of(4, 2)]
+    for error in collected([four[0], four[1]]):
+        assert isinstance(error, ls.Error)
+        assert "ranks died together with those that had copies of their parts" in str(error)
+
+
+def test_lost_parts_are_taken_from_a_checkpoint() -> None:
+    four = [copies for copies, _ in copies_of(4, 2)]
+
+    def adopt(world: ls.Communicator) -> list[str]:
+        copies, exe, found = four[world.rank], sharded(world), []
+        copies.collect(world)
+        job = elastic.Job(world, copies, None)
+        assert not job.adopt(exe, otherwise=lambda: found.append("checkpoint"))
+        return found
+
+    assert run_in_threads(2, adopt) == [["checkpoint"]] * 2
+
+
 # --- The worlds of a job, without processes
 
 
@@ -254,7 +407,14 @@ class Simulated:
             self.generations.add(number, (0, number))
 
     def say(self, number: int, what: str, step: int = -1, **values: Any) -> None:
-        message = {"what": what, "generation": self.generations.number, "step": step, "shares": self.shares, **values}
+        message = {
+            "what": what,
+            "generation": self.generations.number,
+            "step": step,
+            "shares": self.shares,
+            "parts": False,
+        }
+        message |= values
         self.generations.hear(number, message, self.now)
 
     def after(self, seconds: float) -> list[tuple[int, Message]]:
@@ -332,6 +492,22 @@ def test_a_member_that_is_stopped_is_left_out_when_the_others_have_failed() -> N
     assert job.after(STUCK_SECONDS - 1) == []
     assert whats(job.after(2)) == [(0, "broken"), (1, "broken")]
     assert whats(job.after(RETURN_SECONDS + 1)) == [(0, "world"), (2, "world")]
+
+
+def test_all_members_with_parts_meet_before_the_next_world_is_made() -> None:
+    job = Simulated(4)
+    job.form(0, 1, 2, 3)
+    job.generations.lose(1, job.now, "it has died")
+    for number in (0, 2, 3):
+        job.say(number, "ready", step=7, parts=True)
+    messages = job.after(0.1)
+    assert [message.get("collects") for _, message in messages] == [None, None, None, True, True, True]
+    for number in (0, 2):
+        job.say(number, "ready", step=6)
+    assert job.after(0.1) == []
+    job.say(3, "ready", step=6)
+    assert whats(job.after(0.1)) == [(0, "world"), (2, "world")]
+    assert not job.generations.collects
 
 
 def test_errors_of_all_members_are_their_own_if_none_is_lost() -> None:

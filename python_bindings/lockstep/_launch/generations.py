@@ -29,6 +29,7 @@ class Member:
     place: tuple[int, int]
     state: str = COMING
     step: int = -1  # the number of the step of its copy of the states; -1: it has none
+    parts: bool = False  # its copy has only parts of some states
     shares: int = 0  # the number of ranks must divide this; 0: any number
 
 
@@ -49,6 +50,7 @@ class Generations:
     over: bool = False  # all ranks have returned
     fruitless: int = 0  # the number of worlds since the last one that has completed a step
     _broken: bool = True
+    _collects: bool = False  # the present world only collects parts of states
     _progressed: bool = False  # a rank of the present generation has completed a step
     _changed_at: float = 0.0
     _ready_at: float = 0.0
@@ -81,10 +83,11 @@ class Generations:
         if number in self.ranks and not self._broken and not is_present:
             return  # it has not heard of its new world yet
         if what == "ready" or (what in ("failed", "done") and not is_present):
-            member.step, member.shares = message["step"], message["shares"]
+            self._note(member, message)
             self._wait(member, now)
         elif what in ("failed", "done"):
-            member.step, member.state = message["step"], FAILED if what == "failed" else DONE
+            self._note(member, message)
+            member.state = FAILED if what == "failed" else DONE
             self._changed_at = now
             self._end_if_done()
         elif is_present and what == "stepped":
@@ -108,6 +111,11 @@ class Generations:
         return self._broken
 
     @property
+    def collects(self) -> bool:
+        """True if the present world only collects the parts of states, for the next one."""
+        return self._collects
+
+    @property
     def waiting(self) -> list[Member]:
         return [member for member in self.members.values() if member.state == WAITING]
 
@@ -118,13 +126,20 @@ class Generations:
         size = next(sizes, 0)
         return size if size >= self.least else 0
 
+    def _note(self, member: Member, message: Message) -> None:
+        member.step, member.parts, member.shares = message["step"], message["parts"], message["shares"]
+
     def _wait(self, member: Member, now: float) -> None:
         if self.over:
             self._messages.append((member.number, {"what": "over"}))
             return
-        if member.number in self.ranks and not self._broken:
-            self._break(now, f"member {member.number} has left the world")
         member.state, self._ready_at = WAITING, now
+        if member.number not in self.ranks or self._broken:
+            return
+        if not self._collects:
+            self._break(now, f"member {member.number} has left the world")
+        elif all(each.state == WAITING for each in self._present()):
+            self._broken = True
 
     def _break(self, now: float, why: str) -> None:
         if self._broken:
@@ -178,16 +193,19 @@ class Generations:
         return is_late or all(member.state == WAITING for member in awaited)
 
     def _form(self, now: float) -> None:
-        """Makes the next world, of the members with the newest states."""
+        """Makes the next world, of the members with the newest states; or a world of all members that have parts of
+        them, as some of these may be no ranks afterwards."""
         newest = sorted(self.waiting, key=lambda member: (-member.step, member.place))
-        chosen = sorted(newest[: self.size_of(newest)], key=lambda member: member.place)
+        with_parts = [member for member in newest if member.parts]
+        self._collects = bool(with_parts)
+        chosen = sorted(with_parts or newest[: self.size_of(newest)], key=lambda member: member.place)
         self.number, self.ranks = self.number + 1, [member.number for member in chosen]
         self._broken, self._progressed, self._changed_at = False, False, now
         self.fruitless += 1
         for rank, member in enumerate(chosen):
             member.state = RUNNING
-            what = {"what": "world", "generation": self.number, "rank": rank, "size": len(chosen)}
-            self._messages.append((member.number, what))
+            place = {"rank": rank, "size": len(chosen), "collects": self._collects}
+            self._messages.append((member.number, {"what": "world", "generation": self.number, **place}))
 
     def _gather(self, number: int, message: Message) -> None:
         """Collects what each rank says in a call, and tells it all ranks when the last has said it."""

@@ -115,6 +115,7 @@ class Keeper:
         self._agents: list[Agent] = []
         self._running: dict[int, Agent] = {}  # by member
         self._due: list[tuple[float, str]] = []  # times at which a host may get processes again
+        self._lost_hosts: set[str] = set()  # that have not answered since
         self._next = 0  # the number of the next member
         self._connections: dict[int, socket.socket] = {}
         self._codes: dict[bool, list[int]] = {False: [], True: []}  # of processes, by whether the job was over
@@ -208,6 +209,7 @@ class Keeper:
 
     def _on_port(self, agent: Agent, words: list[str]) -> None:
         """The host has answered, and starts the members."""
+        self._lost_hosts.discard(agent.host)
         if not agent.is_first:
             self._restarts -= 1
         of_ssh = words[1:]
@@ -233,7 +235,9 @@ class Keeper:
         if not lost:
             return
         if not self._generations.over:
-            _say(f"host {agent.host or os.uname().nodename} is lost")
+            if agent.host not in self._lost_hosts:
+                _say(f"host {agent.host or os.uname().nodename} is lost")
+            self._lost_hosts.add(agent.host)
             self._due.append((time.monotonic() + AGAIN_SECONDS, agent.host))
         for number in lost:
             self._note_end(number, code or 1)
@@ -323,7 +327,7 @@ class Keeper:
     def _describe(self) -> None:
         """Tells the user about worlds after the first one."""
         generations = self._generations
-        if generations.number > max(1, self._said):
+        if generations.number > max(1, self._said) and not generations.collects:
             spare = f", and {len(generations.waiting)} wait" if generations.waiting else ""
             ranks = ", ".join(map(str, generations.ranks))
             _say(f"world {generations.number} has {len(generations.ranks)} ranks, members {ranks}{spare}")

@@ -29,7 +29,7 @@ import numpy as np
 from .._base import checks
 from .._base.errors import Error
 from .._lockstep import Communicator, Executable
-from ._copies import Copies
+from ._copies import Copies, PartsLostError
 from ._member import SET, Member
 
 __all__ = ["Job", "run"]
@@ -57,20 +57,28 @@ class Job:
         that follow a schedule are not changed.
 
         Args:
-          exe: the step, compiled for `world`, with states of which each rank has all elements.
-          otherwise: is called if no rank has states, as at the start of the job, for example to restore a checkpoint.
+          exe: the step, compiled for `world`. Of states that ranks split, as with `shard_optimizer`, two ranks have
+            each part.
+          otherwise: is called if no rank has states, as at the start of the job, or if parts of them were lost, for
+            example to restore a checkpoint.
 
         Returns:
           True if ranks had states, and false at the start.
 
         Raises:
-          Error: another executable was adopted in this world; ranks split a state; or a rank is lost.
+          Error: another executable was adopted in this world; a state is split along another axis than "data"; parts
+            of states were lost, and there is no `otherwise`; or a rank is lost.
         """
         checks.instance("adopt: the executable", exe, Executable, "an Executable of ls.compile")
         if self._exe is not None:
             raise Error("adopt: this world has an executable already, and an elastic job has one")
-        _check_replicated(exe)
-        was_found = self._copies.give(exe, self._world)
+        self._copies.begin(exe, self._world)
+        try:
+            was_found = self._copies.give(exe, self._world)
+        except PartsLostError:
+            if otherwise is None:
+                raise
+            was_found = False
         if not was_found and otherwise is not None:
             otherwise()
         self._copies.take(exe)
@@ -87,7 +95,7 @@ class Job:
         Raises:
           Error: as of the executable; or another one was adopted.
         """
-        if exe is not self._exe:
+        if self._exe is None or exe is not self._exe:
             raise Error("step: the executable was not adopted: call adopt(exe) before the first step")
         results = exe(**inputs)
         self._copies.take(exe)
@@ -126,22 +134,16 @@ def run(train: Callable[[Job], T], shares: int | None = None, timeout: float = 6
     if SET not in os.environ:
         return train(Job(Communicator.from_environment(timeout=limit), Copies(), None))
     member, copies = Member(), Copies()
-    while (world := member.next_world(copies.step, divided, limit)) is not None:
+    while (world := member.next_world(copies, divided, limit)) is not None:
         try:
+            if member.collects:
+                copies.collect(world)
+                continue
             result = train(Job(world, copies, member))
         except Error as error:
-            if not member.has_lost(copies.step, divided, str(error)):
+            if not member.has_lost(copies, divided, str(error)):
                 raise
             continue
-        if member.is_over(copies.step, divided):
+        if member.is_over(copies, divided):
             return result
     return None
-
-
-def _check_replicated(exe: Executable) -> None:
-    for state in exe._whole_states():
-        for axis, placement in state.placements.items():
-            if placement != "replicated":
-                raise Error(
-                    f"adopt: state {state.name} is {placement} along {axis}, so no other rank has the part of a rank that dies"
-                )

@@ -20,6 +20,7 @@ from .._base.errors import Error
 from .._base.excepthook import abort_on_exception
 from .._launch.line import keep_alive, proof_of
 from .._lockstep import Communicator
+from ._copies import Copies
 
 SET = "LOCKSTEP_ELASTIC"  # in the environment of the members
 CONNECT_SECONDS = 60.0
@@ -41,14 +42,15 @@ class Member:
         self._lock = threading.Lock()  # of the next two
         self._world: Communicator | None = None
         self._broken = 0  # the newest generation that is broken
-        self._generation = 0
+        self._generation, self.collects = 0, False
         threading.Thread(target=self._listen, name="lockstep.elastic", daemon=True).start()
 
-    def next_world(self, step: int, shares: int, timeout: float) -> Communicator | None:
-        """Returns the next world to which this process belongs, or None if the job is over.
+    def next_world(self, copies: Copies, shares: int, timeout: float) -> Communicator | None:
+        """Returns the next world to which this process belongs, or None if the job is over. If `collects` is true, the
+        world is only for Copies.collect, after which the next one is asked for.
 
         Args:
-          step: of this process's copy of the states, or -1.
+          copies: of this process.
           shares: the number of ranks must divide this; 0: any number.
           timeout: of the world, in seconds.
 
@@ -56,7 +58,7 @@ class Member:
           Error: `lockstep elastic` is gone.
         """
         while True:
-            self._send("ready", step=step, shares=shares)
+            self._send("ready", shares=shares, **_about(copies))
             offer = self._await("world", "over")
             if offer["what"] == "over":
                 return None
@@ -65,26 +67,26 @@ class Member:
             except BrokenError:
                 continue
             except Error as error:
-                if not self.has_lost(step, shares, str(error)):
+                if not self.has_lost(copies, shares, str(error)):
                     raise
 
-    def has_lost(self, step: int, shares: int, error: str) -> bool:
+    def has_lost(self, copies: Copies, shares: int, error: str) -> bool:
         """Reports that the present world has failed. Returns true if it was broken, so that there will be another
         one, and false if the error is this program's."""
         with self._lock:
             world, self._world = self._world, None
         if world is not None:
             world.abort(error)
-        self._send("failed", step=step, shares=shares)
+        self._send("failed", shares=shares, **_about(copies))
         with self._lock:
             if self._broken >= self._generation:
                 return True
         return self._await("broken", "stands")["what"] == "broken"
 
-    def is_over(self, step: int, shares: int) -> bool:
+    def is_over(self, copies: Copies, shares: int) -> bool:
         """Reports that the program has returned. Returns true if it has on all ranks, and false if the world was broken
         before."""
-        self._send("done", step=step, shares=shares)
+        self._send("done", shares=shares, **_about(copies))
         is_over = self._await("over", "broken")["what"] == "over"
         with self._lock:
             self._world = None
@@ -95,7 +97,7 @@ class Member:
         self._send("stepped")
 
     def _meet(self, offer: Message, timeout: float) -> Communicator:
-        self._generation = offer["generation"]
+        self._generation, self.collects = offer["generation"], offer["collects"]
         calls = iter(range(1 << 30))
 
         def gather(mine: bytes) -> list[bytes]:
@@ -154,6 +156,10 @@ class Member:
             self._broken = max(self._broken, generation)
             if self._world is not None and generation >= self._generation:
                 self._world.abort(f"this world is given up: {why}")
+
+
+def _about(copies: Copies) -> Message:
+    return {"step": copies.step, "parts": copies.is_in_parts}
 
 
 def _connected() -> socket.socket:
