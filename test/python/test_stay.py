@@ -186,8 +186,9 @@ def train(job):
     job.world.barrier()
 elastic.run(train)
 """
-    code, _, stderr = run_program(program, "-n", 2, "--restart", 0)
+    code, _, stderr = run_program(program, "-n", 2, "--restart", 5)
     assert code == 1
+    assert "member 2" not in stderr, "it would have the same error"
     assert "[member 1] lockstep._base.errors.Error: there is no such file" in stderr.replace(
         "lockstep.Error", "lockstep._base.errors.Error"
     )
@@ -357,6 +358,37 @@ def test_a_step_that_some_ranks_have_not_completed_is_not_taken() -> None:
     four[1]._copies.pop()  # rank 1 died before its partner, rank 2, and rank 3 had completed step 3
     four[2]._copies.pop()
     assert collected([four[0], four[2], four[3], Copies()])[0] == (2, expected)
+
+
+def test_weights_in_shared_memory_are_copied_too() -> None:
+    samples, labels = (each[:BATCH] for each in MLP.data())
+
+    def compiled(world: ls.Communicator) -> ls.Executable:
+        return ls.compile(mlp_step(), world=world, threads=1, shared_weights=True)
+
+    def run(exe: ls.Executable, world: ls.Communicator) -> None:
+        rows = slice(world.rank * BATCH // 2, (world.rank + 1) * BATCH // 2)
+        exe(x=samples[rows], label=labels[rows])
+
+    def train(world: ls.Communicator) -> tuple[Copies, dict[str, bytes | None]]:
+        copies, exe = Copies(), compiled(world)
+        copies.begin(exe, world)
+        for _ in range(2):
+            run(exe, world)
+            copies.take(exe)
+        run(exe, world)
+        return copies, whole_states(exe)
+
+    trained = run_in_threads(2, train)
+
+    def go_on(world: ls.Communicator) -> dict[str, bytes | None]:
+        copies, exe = trained[world.rank][0], compiled(world)
+        copies.collect(world)
+        assert copies.give(exe, world) and exe.step == 2
+        run(exe, world)
+        return whole_states(exe)
+
+    assert run_in_threads(2, go_on)[0] == trained[0][1]
 
 
 @pytest.mark.parametrize(

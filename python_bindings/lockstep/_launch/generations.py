@@ -48,6 +48,7 @@ class Generations:
     number: int = 0  # of the present generation, from 1; 0: there was none
     ranks: list[int] = field(default_factory=list)  # its members, by rank
     over: bool = False  # all ranks have returned
+    blamed: set[int] = field(default_factory=set)  # members that end because of their own errors
     fruitless: int = 0  # the number of worlds since the last one that has completed a step
     _broken: bool = True
     _collects: bool = False  # the present world only collects parts of states
@@ -175,6 +176,7 @@ class Generations:
                 if member.state == FAILED:
                     self._messages.append((member.number, {"what": "stands", "generation": self.number}))
                     member.state = COMING  # until its end is noticed
+                    self.blamed.add(member.number)
 
     def _let_join(self, now: float) -> None:
         """Breaks the world if a larger one can be made. A world that has not computed a step yet is left in peace, as

@@ -223,7 +223,7 @@ class Keeper:
     def _on_end(self, agent: Agent, words: list[str]) -> None:
         number, code = map(int, words)
         self._note_end(number, code)
-        if code != 0 and not self._generations.over:
+        if code != 0 and not self._generations.over and number not in self._generations.blamed:
             self._due.append((time.monotonic(), agent.host))
         if not any(each in self._running for each in agent.members):
             agent.end()
