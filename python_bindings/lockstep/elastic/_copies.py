@@ -40,6 +40,10 @@ class Copy:
     ranks: int = 1
     parts: dict[int, States] = field(default_factory=dict)
 
+    def arrays(self, rank: int) -> States:
+        """The arrays that a rank has read from its executable."""
+        return self.states | self.parts.get(rank, {})
+
 
 class Copies:
     """The copies of this rank; none at first."""
@@ -48,6 +52,7 @@ class Copies:
         self._copies: list[Copy] = []  # the newest last
         self._dims: dict[str, int] = {}  # of states that ranks split, along which they do
         self._partners: _Partners | None = None
+        self._spare: States = {}  # arrays of a copy that is no longer needed, for the next one
         self._lost = ""  # why no step has all its parts
 
     @property
@@ -66,19 +71,31 @@ class Copies:
         Raises:
           Error: a state has elements of which no copy can be made.
         """
-        self._dims = _split_dims(exe)
+        self._dims, self._spare = _split_dims(exe), {}
         self._partners = _Partners(world) if self._dims and world.size > 1 else None
 
     def take(self, exe: Executable) -> None:
         """Copies the states, between two steps. Collective if ranks split states."""
-        states = {name: exe._read_state(name) for name in exe._own_state_names()}
-        copy = Copy(exe.step, dict(exe.settings), states)
+        states = self._read(exe)
+        copy, kept = Copy(exe.step, dict(exe.settings), dict(states)), 0
         if self._partners is not None:
-            own = {name: states.pop(name) for name in self._dims}
-            copy.ranks, copy.parts = self._partners.world.size, self._partners.exchange(own)
-            self._copies = [*self._copies[-1:], copy]
-        else:
-            self._copies = [copy]
+            own = {name: copy.states.pop(name) for name in self._dims}
+            copy.ranks, copy.parts, kept = self._partners.world.size, self._partners.exchange(own), 1
+        old = self._copies[: len(self._copies) - kept]
+        self._copies = [*self._copies[len(old) :], copy]
+        for name, array in ((name, array) for each in old for name, array in each.arrays(exe._world().rank).items()):
+            if array.shape == states[name].shape:
+                self._spare[name] = array
+
+    def _read(self, exe: Executable) -> States:
+        """Returns the states, in arrays of an old copy if there are any: new memory takes several times as long."""
+        spare, self._spare = self._spare, {}
+        states = {}
+        for name in exe._own_state_names():
+            if name in spare:
+                exe._read_state_into(name, spare[name].reshape(-1).view(np.uint8))
+            states[name] = spare[name] if name in spare else exe._read_state(name)
+        return states
 
     def give(self, exe: Executable, world: Communicator) -> bool:
         """Assigns the newest copy of all ranks to the executables of all ranks. Collective. Returns false if no rank
