@@ -25,6 +25,8 @@ from ._copies import Copies
 SET = "LOCKSTEP_ELASTIC"  # in the environment of the members
 CONNECT_SECONDS = 60.0
 _PAUSE_SECONDS = 0.5
+_LOOK_SECONDS = 0.1  # between two looks at whether the world is broken while it is made
+_LEAVE_SECONDS = 1.0  # for the making of a world to fail by itself when it is broken
 
 Message = dict[str, Any]
 
@@ -99,8 +101,12 @@ class Member:
     def _meet(self, offer: Message, timeout: float) -> Communicator:
         self._generation, self.collects = offer["generation"], offer["collects"]
         calls = iter(range(1 << 30))
+        outcome: queue.SimpleQueue[Communicator | Error] = queue.SimpleQueue()
+        is_given_up = threading.Event()
 
         def gather(mine: bytes) -> list[bytes]:
+            if is_given_up.is_set():
+                raise BrokenError("this world was given up")
             call = next(calls)
             self._send("gather", call=call, bytes=mine.hex())
             answer = self._await("gathered", "broken")
@@ -108,19 +114,40 @@ class Member:
                 raise BrokenError(answer["why"])
             return [bytes.fromhex(each) for each in answer["all"]]
 
-        try:
-            world = _lockstep._meet(offer["rank"], offer["size"], gather, timeout, "elastic")
-        except Error as error:
-            with self._lock:
-                if self._broken >= self._generation:
-                    raise BrokenError(str(error)) from None
-            raise
+        def meet() -> None:
+            try:
+                outcome.put(_lockstep._meet(offer["rank"], offer["size"], gather, timeout, "elastic"))
+            except Error as error:
+                outcome.put(error)
+
+        # A rank that dies before it has joined its host's group is waited for until the timeout. A thread can be left.
+        threading.Thread(target=meet, name="lockstep.elastic.meet", daemon=True).start()
+        world = self._met(outcome, is_given_up)
         abort_on_exception(world)
         with self._lock:
             self._world = world
             if self._broken >= self._generation:
                 world.abort("the world is broken")
         return world
+
+    def _met(self, outcome: queue.SimpleQueue[Communicator | Error], is_given_up: threading.Event) -> Communicator:
+        """Returns the world that a thread makes, or leaves the thread if the world is broken meanwhile."""
+        broken_at = float("inf")
+        while True:
+            with self._lock:
+                is_broken = self._broken >= self._generation
+            if is_broken:
+                broken_at = min(broken_at, time.monotonic())
+            try:
+                world = outcome.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                if time.monotonic() - broken_at > _LEAVE_SECONDS:
+                    is_given_up.set()
+                    raise BrokenError("this world was given up while its ranks met") from None
+                continue
+            if isinstance(world, Error):
+                raise BrokenError(str(world)) if is_broken else world
+            return world
 
     def _await(self, *kinds: str) -> Message:
         """Returns the next message of one of these kinds, about the present generation or a later one."""
