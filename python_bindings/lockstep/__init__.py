@@ -23,8 +23,8 @@ The names, by what they are for:
     Results        Checkpoints, save_onnx, to_torch, save_weights, load_weights
     Also           Error, __version__
 
-The modules lockstep.forecast, lockstep.horovod, lockstep.onnx_backend and lockstep.torch_distributed are imported by
-themselves.
+The modules lockstep.elastic, lockstep.forecast, lockstep.horovod, lockstep.onnx_backend and
+lockstep.torch_distributed are imported by themselves.
 """
 
 from __future__ import annotations

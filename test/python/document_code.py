@@ -107,13 +107,17 @@ assert "sgd" in reason and "partial(sum)" in reason, reason
     ),
     "docs/elastic.md": Page(
         before={
-            "checkpoints": f"""{WORLD}rows = 128\n{LAYERS.replace("%x", "%image")}
-exe = ls.compile(ls.train_step(model, loss, ls.optim.SGD(0.1)), world=world)
+            "def train": f"""{WORLD}rows = 128\n{LAYERS.replace("%x", "%image")}
 images, labels = np.ones((256, 12), np.float32), np.arange(256) % 4
-per_epoch, epochs, exe.step = 2, 501, 998
-"""
+per_epoch, epochs, steps = 2, 501, 5
+""",
+            "checkpoints =": """
+exe = ls.compile(step, world=world)
+exe.step = 998
+""",
         },
         check="""
+assert weights.shape == (8, 4)
 assert exe.step == 1002
 assert checkpoints.restore(exe)["batch"] == 128 and exe.step == 1000
 """,

@@ -19,6 +19,7 @@ import onnx
 import pytest
 
 import lockstep as ls
+from lockstep import elastic
 from ranks import run_in_threads
 from test_errors import CROSS_ENTROPY, LABELS, MLP, SGD, X, mlp, raises, training
 
@@ -301,6 +302,11 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: ls.data.load_idx(wrong), []),
     (lambda wrong: ls.data.mnist(wrong), []),
     (lambda wrong: ls.data.mnist("nowhere", train=wrong), []),
+    (lambda wrong: elastic.run(wrong), []),
+    (lambda wrong: elastic.run(lambda job: None, shares=wrong), [None, 5]),
+    (lambda wrong: elastic.run(lambda job: None, timeout=wrong), [5, 2.5]),
+    (lambda wrong: elastic.run(lambda job: job.adopt(wrong)), []),
+    (lambda wrong: elastic.run(lambda job: job.step(wrong)), []),
     (lambda wrong: ls.Communicator.in_process(wrong), [5]),
     (lambda wrong: ls.Communicator.in_process(2, timeout=wrong), [5, 2.5]),
     (lambda wrong: ls.Communicator.mpi(timeout=wrong), [5, 2.5]),
