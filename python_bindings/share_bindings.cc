@@ -87,7 +87,7 @@ void BindShares(ExecutableClass& executable) {
           [](nb::object self, nb::handle threshold) {
             return nb::module_::import_("lockstep._compile.shares").attr("balance")(self, threshold);
           },
-          "threshold"_a = 0.05,
+          "threshold"_a.none() = 0.05,
           "Gives ranks shares of the batch by their speeds, for a step of `train_step(..., uneven=\"measured\")`. "
           "Collective.\n\n"
           "The speed of a rank is its number of rows for the time of its kernels in the last calls, without the two "

@@ -109,6 +109,7 @@ Value Columns(LocalEmitter& emit, Value x, int64_t begin, int64_t end) {
 }  // namespace
 
 int64_t FirstOf(const VirtualRanks& options, int64_t rank) {
+  if (options.counts.empty()) return 0;
   return std::accumulate(options.counts.begin(), options.counts.begin() + rank, int64_t{0});
 }
 

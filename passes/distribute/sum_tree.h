@@ -17,7 +17,7 @@
 
 namespace lockstep::passes {
 
-// The number of virtual ranks of the ranks before `rank`, if the options have counts.
+// The number of virtual ranks of the ranks before `rank`; 0 if the options have no counts.
 int64_t FirstOf(const VirtualRanks& options, int64_t rank);
 
 class SumTree {
