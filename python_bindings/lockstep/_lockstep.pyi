@@ -523,7 +523,8 @@ class Executable:
         Calls the executable with each of this rank's batches, and then without rows until all ranks have no
         batches left. Yields the results of each call. Requires a step from `train_step(..., uneven=True)`. Ranks
         may have different numbers of batches, which need not be known. A call in which no rank has a row changes
-        nothing, is not counted as a step, and yields no results.
+        nothing, is not counted as a step, and yields no results. At the end it calls `balance`, if the step is one
+        of `train_step(..., uneven="measured")`.
 
         Args:
           batches: the inputs of each call, by name.
