@@ -83,7 +83,7 @@ absl::Status Resolve(LoadOptions& options, const Graph& graph, const std::string
   ASSIGN_OR_RETURN(options.mesh, MeshOfRanks(options, communicator.size()));
   options.rank = communicator.rank();
   RETURN_IF_ERROR(CheckOptions(graph, options, backend).status());
-  if (!options.factors && options.optimize && !options.servers && options.virtual_ranks == 0)
+  if (!options.factors && options.optimize && !options.servers && options.virtual_ranks == 0 && options.shares.empty())
     options.factors = FactorsOfHosts(options.mesh, communicator);
   return absl::OkStatus();
 }

@@ -30,6 +30,9 @@ struct Strategy {
   // The number of virtual ranks along `data`, which the ranks run (passes/distribute/fold_virtual_ranks.h). A power of
   // two that the number of ranks divides. 0: the ranks are not virtual.
   int64_t virtual_ranks = 0;
+  // The rows of each batch that each rank along `data` has: RowShares::rows (core/local_types.h). Requires a step whose
+  // batches need not be full (passes/training/uneven.h). Empty: all have equally many.
+  std::vector<int64_t> shares;
   bool shard_optimizer = false;  // ranks along `data` split the optimizer's states
   // Ranks along the axis `data`, which must share memory, have one copy of a state if each rank updates a slice of it,
   // or no rank updates it (planning/share_states.h). The slices come from shard_optimizer or from placements.

@@ -30,7 +30,11 @@ namespace {
 
 // Makes the program of virtual ranks that of the ranks; does nothing if the ranks are not virtual.
 Pass Fold(const PipelineOptions& options) {
-  if (options.fold_to) return FoldVirtualRanks({.ranks = *options.fold_to, .supports = options.supports});
+  if (options.fold_to)
+    return FoldVirtualRanks({.ranks = *options.fold_to,
+                             .counts = options.virtual_shares.rows,
+                             .rank = options.virtual_shares.rank,
+                             .supports = options.supports});
   return {"fold-virtual-ranks", [](Graph&) -> absl::StatusOr<bool> { return false; }, Keeps::kMeaning, true};
 }
 
@@ -50,7 +54,7 @@ std::vector<Pass> OwnPasses(const PipelineOptions& options) {
             CutIntoStages(options.stages),
             QuantizeWire(),
             Legalize(options.supports, options.rounds_sum),
-            Localize(),
+            Localize(options.shares),
             LowerWire(),
             Fold(options),
             Dce()};
@@ -85,7 +89,7 @@ std::vector<Pass> OwnPasses(const PipelineOptions& options) {
       FoldConstants(),                                 // constants of decompositions
       Cse(),                                           // equal constants of decompositions
       Dce(),                                           // unused nodes of decompositions
-      Localize(),                                      // after all passes whose new nodes are placed in global types
+      Localize(options.shares),                        // after all passes whose new nodes are placed in global types
       LowerWire(),              // after MergeCollectives, which chooses buckets by their gradients
       FuseElementwise(fusion),  // after Legalize, which decomposes optimizers into elementwise ops
       Fold(options),            // after all passes whose choices change bits, which so are those of virtual ranks

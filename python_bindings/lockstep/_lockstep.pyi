@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import lockstep
 import lockstep._base.values
 import lockstep._compile.settings
+import lockstep._compile.shares
 import lockstep._graph.explain
 import lockstep._reports.report
 import lockstep._reports.roofline
@@ -567,7 +568,8 @@ class Executable:
         Calls the executable with each of this rank's batches, and then without rows until all ranks have no
         batches left. Yields the results of each call. Requires a step from `train_step(..., uneven=True)`. Ranks
         may have different numbers of batches, which need not be known. A call in which no rank has a row changes
-        nothing, is not counted as a step, and yields no results.
+        nothing, is not counted as a step, and yields no results. At the end it calls `balance`, if the step is one
+        of `train_step(..., uneven="measured")`.
 
         Args:
           batches: the inputs of each call, by name.
@@ -719,6 +721,44 @@ class Executable:
     def _read_whole(self, name: str) -> numpy.ndarray | None: ...
 
     def _assign_whole(self, name: str, bytes: numpy.ndarray) -> None: ...
+
+    @property
+    def shares(self) -> list[int]:
+        """
+        The rows of each batch that each rank along the axis "data" has, for a step of `train_step(..., uneven=True)`.
+        Pass the executable to `lockstep.data.batches(..., shares=exe)`, which gives each rank its rows.
+        """
+
+    def balance(self, threshold: float = 0.05) -> bool:
+        """
+        Gives ranks shares of the batch by their speeds, for a step of `train_step(..., uneven="measured")`. Collective.
+
+        The speed of a rank is its number of rows for the time of its kernels in the last calls, without the two slowest.
+        All ranks find the same shares. If they make the slowest rank faster by more than `threshold`, the program is compiled
+        again, which keeps states, settings and the number of the step, and for a moment needs the memory of both programs.
+        Rank 0 logs a warning that names a rank that has become slow, with its host and the layer in which it did.
+        `Trainer` and `joined` call this themselves.
+
+        Args:
+          threshold: at least 0. With 0.05, shares change if steps are expected to be faster by more than 5 %.
+
+        Returns:
+          True if the shares have changed, on all ranks alike. False also if too few calls have ended since the last change.
+
+        Example:
+          >>> for epoch in range(10):
+          ...     for image, label in lockstep.data.batches(images, labels, size=128, world=world, shares=exe):
+          ...         exe(image=image, label=label)
+          ...     exe.balance()
+        """
+
+    def _share(self, shares: Sequence[int]) -> None: ...
+
+    @property
+    def _measured(self) -> lockstep._compile.shares.Measured | None: ...
+
+    @_measured.setter
+    def _measured(self, measured: lockstep._compile.shares.Measured | None, /) -> None: ...
 
     @property
     def step(self) -> int:

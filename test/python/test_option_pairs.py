@@ -42,6 +42,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "split": {"split": {"w1": {"data": 0}}},
     "placements": {"placements": {"w*": ls.split(0, "data")}},
     "virtual_ranks": {"virtual_ranks": 4},
+    "shares": {"shares": [6, 2]},
     "shard_optimizer": {"shard_optimizer": True},
     "shared_weights": {"shared_weights": True},
     "threads": {"threads": 2},
@@ -76,7 +77,9 @@ UNCHANGED |= {"check_numerics", "verify_hardware"}
 def step_of(options: Mapping[str, Any]) -> ls.Graph:
     micro_batches = 2 if "stage" in options.get("mesh", {}) else 1
     loss = ls.loss.softmax_cross_entropy("logits", "label")
-    return ls.train_step(ls.parse(MODEL), loss, ls.optim.SGD(0.1, momentum=0.9), accumulate=micro_batches)
+    uneven = "shares" in options
+    optimizer = ls.optim.SGD(0.1, momentum=0.9)
+    return ls.train_step(ls.parse(MODEL), loss, optimizer, accumulate=micro_batches, uneven=uneven)
 
 
 def losses_of(options: dict[str, Any], world: ls.Communicator) -> list[float]:
@@ -89,6 +92,9 @@ def losses_of(options: dict[str, Any], world: ls.Communicator) -> list[float]:
     share = (
         slice(BATCH // world.size * world.rank, BATCH // world.size * (world.rank + 1)) if is_shared else slice(None)
     )
+    if "shares" in options:
+        begin = sum(options["shares"][: world.rank])
+        share = slice(begin, begin + options["shares"][world.rank])
     losses = []
     for _ in range(STEPS):
         x, label = random.standard_normal((BATCH, 16)).astype(np.float32), random.integers(0, 4, BATCH)

@@ -19,6 +19,7 @@ from . import options as _options
 from .mistakes import warn_of_draws
 from .plan import Plan
 from .servers import client_of
+from .shares import begin
 from .strategy import expanded
 
 
@@ -65,7 +66,7 @@ def compile(
     try:
         names.check_options("compile", options, _SIGNATURE.parameters)
         checks.graph("the graph", graph)
-        given = expanded(options)
+        given = _with_measured_shares(expanded(options), graph, world)
         if alone and graph.trained and not given.get("replicated", False):
             job.check_is_one("compile", "world=ls.Communicator.from_environment()")
         runs = runs_of("compile", passes)
@@ -90,7 +91,23 @@ def compile(
         warn_of_draws(graph)
     executable._schedules.update(getattr(graph, "_schedules", {}))
     executable._wrong_labels.update(getattr(graph, "_wrong_labels", {}))
+    if unit := _unit_of_shares(graph):
+        virtual_ranks = given.get("virtual_ranks")
+        begin(executable, sum(executable.shares) // virtual_ranks if virtual_ranks else unit)
     return executable
+
+
+def _unit_of_shares(graph: Graph) -> int:
+    """The rows of which measured shares are multiples; 0 if the graph's shares are not measured."""
+    return getattr(graph, "_measured_in", 0)
+
+
+def _with_measured_shares(given: dict[str, Any], graph: Graph, world: Communicator) -> dict[str, Any]:
+    """Returns the options. Measured shares are equal at first, so that options that exclude other shares are errors."""
+    if not _unit_of_shares(graph) or world.size == 1 or given.get("shares") is not None:
+        return given
+    rows = next(each for each in graph.inputs if each.name == "rows").shape[0]
+    return given if rows % world.size else {**given, "shares": [rows // world.size] * world.size}
 
 
 def _resolved(

@@ -13,6 +13,7 @@ from .._base import checks
 from .._base.errors import Error
 from .._checkpoint.checkpoint import on_all_ranks
 from .._compile.compile import compile
+from .._compile.joined import joined
 from .._compile.placements import choices, chosen
 from .._compile.plan import Plan
 from .._compile.strategy import expanded
@@ -42,6 +43,8 @@ _EVALUATED = (
     "tune",
 )  # options of compile that also apply to the evaluation
 
+_STEPS_BETWEEN_MEASUREMENTS = 50  # of shares
+
 
 class Trainer:
     """Trains a model: a loop over batches, with evaluations between epochs. All workers make the same calls.
@@ -67,7 +70,7 @@ class Trainer:
         *,
         kvstore: Any = None,
         dims: Mapping[str, int] | None = None,
-        uneven: bool | None = None,
+        uneven: bool | str | None = None,
         **options: Any,
     ) -> None:
         """
@@ -83,7 +86,9 @@ class Trainer:
           dims: as for `load_onnx`, for a file: {"batch": 128} is the batch of all workers.
           uneven: workers may have fewer rows than their share, or none, and each row counts once, as for `train_step`.
             False requires full batches. Models that mix rows and parameter servers need it. None is False with
-            parameter servers, and otherwise True.
+            parameter servers, and otherwise True. "measured": the same as True, and workers have shares of each batch
+            by their speeds, which `fit` measures every 50 steps (`Executable.balance`). It requires that each worker
+            passes all samples.
           options: of `train_step`, such as `clip`, `groups` and `precision`, and of `compile`, such as `threads`,
             `wire` and `mesh`. With strategy="parameter_server" the servers of a job update the weights:
             docs/parameter_servers.md.
@@ -104,10 +109,12 @@ class Trainer:
         elif dims is not None:
             raise Error("Trainer: dims is only for a file; the model is a graph, whose extents are known")
         _checked("Trainer: loss", loss)
-        step = train_step(model, loss, optimizer_of(optimizer, optimizer_params), uneven=self._uneven, **of_step)
+        kind = "measured" if isinstance(uneven, str) else self._uneven
+        step = train_step(model, loss, optimizer_of(optimizer, optimizer_params), uneven=kind, **of_step)
         if not self._uneven and any(each.name == "rows" for each in step.inputs):
             raise Error(f"Trainer: @{step.name} has an input %rows, the name of weights of rows: give it another name")
         self._exe = compile(step, world=self._world, **of_compile)
+        self._measures_shares = kind == "measured" and self._world.size > 1
         self._name, self._is_averaged = model.name, options.get("average") is not None
         dimensions = {each.name: len(each.shape) for each in step.inputs if each.name != "rows"}
         self._inputs = Inputs(dimensions, _batch_of(model), self._world, of_compile.get("mesh"))
@@ -268,7 +275,10 @@ class Trainer:
         is_function = callable(train) and not hasattr(train, "__iter__") and not hasattr(train, "__getitem__")
         shuffle = None if seed is None else seed + self._epoch
         given = self._inputs.epoch(
-            lambda: train(self._epoch) if is_function else train, shuffle, "pad" if self._uneven else "drop"
+            lambda: train(self._epoch) if is_function else train,
+            shuffle,
+            "pad" if self._uneven else "drop",
+            self._exe if self._measures_shares else None,
         )
         total = len(given) if hasattr(given, "__len__") else None
         shown = checks.flag("fit: progress", progress) and self._world.rank == 0
@@ -296,7 +306,7 @@ class Trainer:
         """Yields the results of a step with each batch. With uneven batches, steps until no worker has batches left."""
         named = (self._checked(lambda batch=batch: self._inputs.by_name(batch)) for batch in self._guarded(given))
         if self._uneven:
-            yield from self._exe.joined(named)
+            yield from joined(self._exe, named, _STEPS_BETWEEN_MEASUREMENTS if self._measures_shares else None)
         else:
             yield from (self._exe(**batch) for batch in named)
 
