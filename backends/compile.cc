@@ -1,8 +1,10 @@
 #include "backends/compile.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -20,15 +22,25 @@ namespace {
 // Pushes and pulls are steps if there are servers. Without servers they are replaced by their meaning.
 bool IsOfServers(const Node& node) { return node.op().has_trait(kOfServers); }
 
+// Returns the number of virtual ranks whose rows are each rank's share. Empty if shares are equal.
+std::vector<int64_t> VirtualRanksOf(const CompileOptions& options) {
+  const int64_t rows = std::accumulate(options.shares.begin(), options.shares.end(), int64_t{0});
+  std::vector<int64_t> counts;
+  for (const int64_t share : options.shares) counts.push_back(share * options.virtual_ranks / rows);
+  return counts;
+}
+
 passes::PipelineOptions PipelineFor(const Graph& graph, Mesh ranks, const Target& target,
                                     const CompileOptions& options) {
   passes::PipelineOptions pipeline;
   if (options.virtual_ranks > 0) {
     pipeline.fold_to = ranks.num_ranks();
+    pipeline.virtual_shares = {.rows = VirtualRanksOf(options), .rank = options.rank.value_or(0)};
     ranks = Mesh({{std::string(kDataAxis), options.virtual_ranks}});
   }
   pipeline.ranks = ranks;
   pipeline.placements = options.placements;
+  if (options.virtual_ranks == 0) pipeline.shares = {.rows = options.shares, .rank = options.rank.value_or(0)};
   pipeline.shard_optimizer = options.shard_optimizer;
   pipeline.replicated = options.replicated;
   if (graph.mesh().empty()) pipeline.mesh = ranks.Without(kStageAxis);  // otherwise the graph is already distributed
@@ -47,6 +59,7 @@ passes::PipelineOptions PipelineFor(const Graph& graph, Mesh ranks, const Target
   pipeline.fast_f64 = target.fast_f64;
   pipeline.fusion = target.fusion;
   pipeline.optimize = options.optimize;
+  pipeline.extra = options.passes;
   return pipeline;
 }
 
@@ -160,6 +173,12 @@ std::optional<absl::Status> VerifySmaller(const Graph& graph, const Backend& bac
   return std::nullopt;
 }
 
+// The programs of other shares differ in numbers of rows alone.
+CompileOptions WithEqualShares(CompileOptions options) {
+  options.shares.clear();
+  return options;
+}
+
 }  // namespace
 
 absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const CompileOptions& options) {
@@ -168,14 +187,18 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
   if (options.verify) {
     std::string exchanges;
     const std::optional<Graph> exact = WithExactSums(graph, exchanges);
-    verified = VerifySmaller(exact ? *exact : graph, backend, options, /*checks_gradients=*/false, assumptions);
-    if (exact && !verified)
-      verified = VerifyAsItIs(*exact, backend, options, /*checks_gradients=*/false, assumptions);
+    const Graph& checked = exact ? *exact : graph;
+    const CompileOptions compared = WithEqualShares(options);
+    verified = VerifySmaller(checked, backend, compared, /*checks_gradients=*/false, assumptions);
+    if (!verified && (exact || !options.shares.empty()))
+      verified = VerifyAsItIs(checked, backend, compared, /*checks_gradients=*/false, assumptions);
   }
   if (verified) RETURN_IF_ERROR(*verified);
   const bool verifies = options.verify && !verified;
+  std::string before_rows_differ = options.shares.empty() ? "" : graph.ToString();
   ASSIGN_OR_RETURN(const Target target, RunPipeline(graph, backend, options, verifies ? &assumptions : nullptr));
   absl::StatusOr<Executable> executable = EmitExecutable(graph.Clone(), backend, target, options);
+  if (executable.ok()) executable->common_text = std::move(before_rows_differ);
   if (executable.ok() || options.debug.reproducer_directory.empty()) return executable;
   return passes::WithReproducer(executable.status(), "emit", graph.name(), graph.ToString(), options.debug);
 }
@@ -187,10 +210,11 @@ absl::StatusOr<verify::Assumptions> Verify(const Graph& given, const Backend& ba
   const std::optional<Graph> exact = WithExactSums(given, exchanges);
   const Graph& graph = exact ? *exact : given;
   std::optional<absl::Status> verified;
-  if (shrink) verified = VerifySmaller(graph, backend, options, /*checks_gradients=*/true, assumptions);
+  const CompileOptions compared = WithEqualShares(options);
+  if (shrink) verified = VerifySmaller(graph, backend, compared, /*checks_gradients=*/true, assumptions);
   if (!verified) {
     assumptions = {};
-    verified = VerifyAsItIs(graph, backend, options, /*checks_gradients=*/true, assumptions);
+    verified = VerifyAsItIs(graph, backend, compared, /*checks_gradients=*/true, assumptions);
   }
   RETURN_IF_ERROR(*verified);
   if (exact) assumptions.insert("the sums of gradients are those that the exchanges make of them: " + exchanges);

@@ -83,7 +83,7 @@ absl::Status Resolve(LoadOptions& options, const Graph& graph, const std::string
   ASSIGN_OR_RETURN(options.mesh, MeshOfRanks(options, communicator.size()));
   options.rank = communicator.rank();
   RETURN_IF_ERROR(CheckOptions(graph, options, backend).status());
-  if (!options.factors && options.optimize && !options.servers && options.virtual_ranks == 0)
+  if (!options.factors && options.optimize && !options.servers && options.virtual_ranks == 0 && options.shares.empty())
     options.factors = FactorsOfHosts(options.mesh, communicator);
   return absl::OkStatus();
 }
@@ -93,7 +93,8 @@ absl::StatusOr<LoadedProgram> CompileAndLoad(const Graph& graph, const std::map<
   absl::StatusOr<Executable> executable = ResolveAndCompile(graph, backend, options, communicator);
   RETURN_IF_ERROR(AgreeOnSuccess(communicator, "compile", executable.status()));
   // Without this, ranks would detect that their programs differ, but not why.
-  RETURN_IF_ERROR(AgreeOnText(communicator, "options of compile", options.ToString(),
+  RETURN_IF_ERROR(AgreeOnText(communicator, "options of compile",
+                              options.ToString() + "\n" + passes::Describe(options.passes),
                               "Pass the same options to compile on all ranks."));
   LoadedProgram loaded;
   loaded.strategy = options.ToString();

@@ -5,6 +5,9 @@
 #include "backends/option_table.h"
 #include "backends/planning/served_states.h"
 #include "core/op_def.h"
+#include "core/option_text.h"
+#include "passes/pipeline.h"
+#include "passes/training/uneven.h"
 
 namespace lockstep {
 namespace {
@@ -23,6 +26,7 @@ constexpr std::string_view kServers = "strategy=parameter_server";
 constexpr std::string_view kSlices = "ranks get slices of gradients, but wire needs whole gradients on each rank";
 constexpr std::string_view kOwnWeights = "the ranks of different stages have different weights";
 constexpr std::string_view kShards = "the sums of virtual ranks follow one tree, which it would change";
+constexpr std::string_view kEqualSlices = "ranks then have equal slices of values, not shares of rows alone";
 constexpr std::string_view kNoReduction =
     "servers add gradients as ranks push them, and keep the optimizer's states themselves";
 
@@ -62,6 +66,15 @@ constexpr Exclusion kExclusions[] = {
     {"virtual_ranks", "wire", kShards},
     {"virtual_ranks", "factors", kShards},
     {"virtual_ranks", "buckets", "the times of its steps are not those of virtual ranks"},
+    {"shares", kServers, "servers expect full batches of all ranks"},
+    {"shares", kStages, "the ranks of a pipeline have layers, not rows, of their own"},
+    {"shares", kDevice, "only steps on a CPU have times"},
+    {"shares", "split", kEqualSlices},
+    {"shares", "shared_weights", kEqualSlices},
+    {"shares", "shard_optimizer", kEqualSlices},
+    {"shares", "wire=int8", kEqualSlices},
+    {"shares", "factors", "ranks then gather rows, of which all have equally many"},
+    {"shares", "verify_hardware", "the next rank has a program for another number of rows"},
 };
 
 // Returns a value in Python's syntax.
@@ -137,9 +150,37 @@ absl::Status CheckVirtualRanks(const Graph& graph, const CompileOptions& options
     if (axis.name == kDataAxis || axis.size == 1) continue;
     return error << " does not go with mesh=" << mesh.ToString() << ": virtual ranks are along \"data\" alone";
   }
-  if (shards % ranks != 0)
+  if (options.shares.empty() && shards % ranks != 0)
     return error << ": " << ranks << " ranks cannot run so many evenly, since " << ranks << " does not divide "
                  << shards;
+  return absl::OkStatus();
+}
+
+// Requires that the options have shares.
+absl::Status CheckRows(const Graph& graph, const CompileOptions& options, const Mesh& mesh) {
+  const std::vector<int64_t>& shares = options.shares;
+  ErrorStream error = InvalidArgument() << "compile: shares=" << ToText(shares);
+  if (!graph.mesh().empty())
+    return error << ": graph @" << graph.name() << " is already distributed, over the mesh " << graph.mesh().ToString();
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (axis.name == kDataAxis || axis.size == 1) continue;
+    return error << " does not go with mesh=" << mesh.ToString() << ": shares are of ranks along \"data\" alone";
+  }
+  if (!passes::IsUneven(graph))
+    return error << ": graph @" << graph.name()
+                 << " needs full batches, with equal shares; train_step(..., uneven=True) makes a step that does not";
+  const int64_t ranks = mesh.axis_size(kDataAxis).value_or(1), rows = graph.FindInput(passes::kRows)->value.shape()[0];
+  if (static_cast<int64_t>(shares.size()) != ranks)
+    return error << " has the shares of " << shares.size() << " ranks, but there are " << ranks << " along \"data\"";
+  int64_t total = 0;
+  for (const int64_t share : shares) {
+    if (share < 1 || share > rows) return error << ": " << share << " is not a share of 1 to " << rows << " rows";
+    if (share * options.virtual_ranks % rows != 0)
+      return error << ": " << share << " rows are no whole number of virtual ranks, each of which has "
+                   << rows / options.virtual_ranks << " rows with virtual_ranks=" << options.virtual_ranks;
+    total += share;
+  }
+  if (total != rows) return error << " is " << total << " rows, but the batch has " << rows;
   return absl::OkStatus();
 }
 
@@ -163,6 +204,7 @@ absl::Status CheckExchanges(const Graph& graph, const CompileOptions& options, c
   std::string_view with;
   if (options.virtual_ranks > 0) with = "virtual_ranks";
   if (options.servers) with = "parameter servers";
+  if (!options.shares.empty()) with = "shares";
   if (mesh.axis_size(kStageAxis).value_or(1) > 1) with = "an axis \"stage\"";
   const bool shards = options.shard_optimizer || options.shared_weights;
   const bool of_weights = std::any_of(graph.nodes().begin(), graph.nodes().end(),
@@ -192,8 +234,10 @@ absl::StatusOr<Mesh> MeshOfRanks(const CompileOptions& options, int64_t num_rank
 absl::StatusOr<Mesh> CheckOptions(const Graph& graph, const CompileOptions& options, std::string_view backend) {
   const Mesh mesh = options.mesh.empty() ? graph.mesh() : options.mesh;
   RETURN_IF_ERROR(CheckTogether(options, mesh, backend));
+  RETURN_IF_ERROR(Annotate(passes::CheckExtraPasses(options.passes), "compile"));
   RETURN_IF_ERROR(CheckMesh(graph, options.mesh));
   RETURN_IF_ERROR(CheckVirtualRanks(graph, options, mesh));
+  if (!options.shares.empty()) RETURN_IF_ERROR(CheckRows(graph, options, mesh));
   RETURN_IF_ERROR(CheckStages(graph, options, mesh));
   RETURN_IF_ERROR(CheckServers(graph, options));
   RETURN_IF_ERROR(CheckExchanges(graph, options, mesh));

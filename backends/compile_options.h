@@ -7,12 +7,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/graph.h"
 #include "core/status.h"
 #include "passes/distribute/merge_collectives.h"
 #include "passes/distribute/move_updates_to_servers.h"
 #include "passes/distribute/split_inputs.h"
+#include "passes/extra_passes.h"
 #include "passes/pass.h"
 
 namespace lockstep {
@@ -28,6 +30,9 @@ struct Strategy {
   // The number of virtual ranks along `data`, which the ranks run (passes/distribute/fold_virtual_ranks.h). A power of
   // two that the number of ranks divides. 0: the ranks are not virtual.
   int64_t virtual_ranks = 0;
+  // The rows of each batch that each rank along `data` has: RowShares::rows (core/local_types.h). Requires a step whose
+  // batches need not be full (passes/training/uneven.h). Empty: all have equally many.
+  std::vector<int64_t> shares;
   bool shard_optimizer = false;  // ranks along `data` split the optimizer's states
   // Ranks along the axis `data`, which must share memory, have one copy of a state if each rank updates a slice of it,
   // or no rank updates it (planning/share_states.h). The slices come from shard_optimizer or from placements.
@@ -56,15 +61,16 @@ struct Strategy {
 
 struct CompileOptions : Strategy {
   // The options of this rank and its machine.
-  std::optional<int64_t> rank;  // the rank whose part is compiled; required if the mesh has stages
-  int64_t threads = 1;          // of a rank
-  std::string isa;              // the processor's instructions for kernels, or their GPU (TargetOptions)
-  bool tune = false;            // (TargetOptions)
-  uint64_t memory_limit = 0;    // bytes of a rank (memory_limit.h); 0: no limit
-  int64_t check_every = 512;    // (ExecutorOptions)
-  bool profile = false;         // (ExecutorOptions)
-  bool verify = false;          // compares with one rank in exact arithmetic (verify/compare_programs.h)
-  passes::PassDebug debug;      // with a directory for reproducers, a failure after the passes writes one too
+  std::optional<int64_t> rank;            // the rank whose part is compiled; required if the mesh has stages
+  int64_t threads = 1;                    // of a rank
+  std::string isa;                        // the processor's instructions for kernels, or their GPU (TargetOptions)
+  bool tune = false;                      // (TargetOptions)
+  uint64_t memory_limit = 0;              // bytes of a rank (memory_limit.h); 0: no limit
+  int64_t check_every = 512;              // (ExecutorOptions)
+  bool profile = false;                   // (ExecutorOptions)
+  bool verify = false;                    // compares with one rank in exact arithmetic (verify/compare_programs.h)
+  std::vector<passes::ExtraPass> passes;  // further ones, at their places in the pipeline; ranks compare their texts
+  passes::PassDebug debug;                // with a directory for reproducers, a failure after the passes writes one too
 };
 
 // Returns the mesh of the options. If it is empty, returns a mesh with all ranks along `data`, except with asynchronous

@@ -53,6 +53,21 @@ std::string ExclusionIn(std::string_view text, std::string_view backend) {
   return is_exclusion ? message.substr(0, message.find(": ", sizeof("compile: "))) : "";
 }
 
+TEST(CheckOptions, SharesAreThoseOfTheBatch) {
+  const Graph step = AfterPasses("train-step{optimizer=SGD, learning_rate=0.1, uneven=true}");
+  const auto error_of = [&](const std::string& shares) {
+    return ErrorOfOptions(step, "mesh={data=2},shares=" + shares);
+  };
+  EXPECT_EQ(error_of("5|3"), "");
+  EXPECT_EQ(error_of("5|2|1"), "compile: shares=5|2|1 has the shares of 3 ranks, but there are 2 along \"data\"");
+  EXPECT_EQ(error_of("8|0"), "compile: shares=8|0: 0 is not a share of 1 to 8 rows");
+  EXPECT_EQ(error_of("5|4"), "compile: shares=5|4 is 9 rows, but the batch has 8");
+  EXPECT_EQ(error_of("6|2,virtual_ranks=4"), "");
+  EXPECT_THAT(error_of("5|3,virtual_ranks=4"), HasSubstr("5 rows are no whole number of virtual ranks"));
+  EXPECT_THAT(ErrorOfOptions(TrainingStep(), "mesh={data=2},shares=5|3"), HasSubstr("needs full batches"));
+  EXPECT_THAT(ErrorOfOptions(AfterPasses("distribute{data=2}"), "shares=5|3"), HasSubstr("already distributed"));
+}
+
 TEST(CheckOptions, NamesBothOptionsThatExcludeEachOther) {
   const std::string servers = "strategy=parameter_server", asynchronous = servers + ",asynchronous=true";
   const struct {
@@ -86,6 +101,16 @@ TEST(CheckOptions, NamesBothOptionsThatExcludeEachOther) {
       {"virtual_ranks=4,wire=bf16", "virtual_ranks=4", "wire=\"bf16\""},
       {"virtual_ranks=4,factors=true", "virtual_ranks=4", "factors"},
       {"virtual_ranks=4,buckets={}", "virtual_ranks=4", "buckets"},
+      {"shares=5|3,strategy=parameter_server", "shares=5|3", "strategy=\"parameter_server\""},
+      {"shares=5|3,mesh={stage=2}", "shares=5|3", "stages, mesh={stage=2}"},
+      {"shares=5|3", "shares=5|3", "backend=\"cuda\"", "cuda"},
+      {"shares=5|3,split={w={data=0}}", "shares=5|3", "split or placements"},
+      {"shares=5|3,shared_weights=true", "shares=5|3", "shared_weights=True"},
+      {"shares=5|3,shard_optimizer=true", "shares=5|3", "shard_optimizer=True"},
+      {"shares=5|3,wire=int8", "shares=5|3", "wire=\"int8\""},
+      {"shares=5|3,factors=true", "shares=5|3", "factors"},
+      {"shares=5|3,verify_hardware=512", "shares=5|3", "verify_hardware=512"},
+      {"shares=5|3,mesh={data=2,model=2}", "shares=5|3", "mesh={data=2, model=2}"},
       {"check_numerics=true,strategy=parameter_server", "check_numerics=True", "strategy=\"parameter_server\""},
       {"check_numerics=true,mesh={stage=2}", "check_numerics=True", "stages, mesh={stage=2}"},
       {"verify_hardware=512,strategy=parameter_server", "verify_hardware=512", "strategy=\"parameter_server\""},
@@ -159,6 +184,14 @@ TEST(CheckOptions, ServersNeedWholeWeightsOfAGraphThatIsNotDistributed) {
   EXPECT_THAT(ErrorOfOptions(AfterPasses("simplify"), servers), HasSubstr("it has no optimizer"));
   EXPECT_THAT(ErrorOfOptions(TrainingStep(), "strategy=parameter_server,mesh={data=2,model=2}"),
               HasSubstr("has ranks along axis model, but servers take gradients only along data"));
+}
+
+TEST(CheckOptions, APassNeedsAPlaceInThePipeline) {
+  CompileOptions options;
+  options.passes = {{.pass = {"halve", {}}, .place = "distribut"}};
+  EXPECT_THAT(
+      std::string(CheckOptions(Graph("empty"), options, "cpu").status().message()),
+      testing::StartsWith("compile: pass halve: after=\"distribut\" is no pass of the pipeline; the places are "));
 }
 
 }  // namespace

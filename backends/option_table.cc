@@ -187,6 +187,15 @@ the same kernels, and sums over the batch are added along one fixed binary tree.
 shards. Bits still depend on `threads`, which should be given, on the processors and on this number. Steps take longer,
 as kernels see fewer rows at once. None: a rank computes its rows together. Excludes ranks along
 another axis than "data", an axis "stage", parameter servers, `shared_weights`, `wire`, `factors` and `buckets`.)")),
+      OfStrategy("Sequence[int] | None", Bound("shares", &O::shares, R"(
+The rows of each batch that each rank has, at least 1, in the order of ranks. Their sum is the global batch. With
+`[96, 32]` rank 0 computes the first 96 rows of 128, and rank 1 the others. Results are those of equal shares, up to
+rounding, as losses and statistics are weighted by the true numbers of rows. Requires a step of
+`train_step(..., uneven=True)`; with `accumulate=k`, shares are multiples of k. With `uneven="measured"` the executable
+chooses shares by the speeds of the ranks. None: equal shares. Requires the backend "cpu". Excludes ranks along another
+axis than "data", an axis "stage", parameter servers, `split`, `placements`, `shard_optimizer`, `shared_weights`,
+`factors` and `verify_hardware`. With `virtual_ranks`, which keeps the bits, shares are multiples of a virtual rank's
+rows.)")),
       OfStrategy("bool", Bound("shard_optimizer", &O::shard_optimizer, R"(
 True shards the optimizer's states, such as momenta and averages, over the ranks along "data", as in the first stage of
 ZeRO. Gradients are reduced to slices. Each rank updates the slice whose states it has, and the slices of the new
@@ -256,7 +265,7 @@ are rounded to 8 bits of significand and added in f32, and the sum is rounded ag
 bytes. Values are integers from -127 to 127, with one scale for 256 values. Each rank keeps the rounding errors, in f32
 and as large as the gradients, and adds them in the next step (docs/wire.md). The loss, statistics and norms are sent
 unchanged. Excludes `shard_optimizer` and `shared_weights`, which reduce gradients to slices, and parameter servers.
-"int8" also excludes an axis "stage".)"))),
+"int8" also excludes an axis "stage" and `shares`.)"))),
       OfStrategy("bool | float | None", {"factors", R"(
 The condition for sending the factors of a gradient in place of the gradient. The gradient of a layer's weights is a
 product. With few rows in a batch and a wide layer, the factors are much smaller than the product. A number, more than

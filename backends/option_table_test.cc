@@ -71,6 +71,7 @@ TEST(Strategy, IsWhatItsTextSays) {
   every.placements = {{"a,b", {}}, {"w", {{"data", 1}}}};
   every.shard_optimizer = every.shared_weights = every.replicated = every.tf32 = true;
   every.virtual_ranks = 8;
+  every.shares = {96, 32};
   every.servers = {.synchronous = false, .max_staleness = 3, .bigarray_bound = 9};
   every.bucket_bytes = 64;
   every.measured = {.gradients = {{"g", {1, 2, 3}}}, .costs = {{"data", passes::CostTable({{16, 20}, {32, 36}})}}};

@@ -87,10 +87,49 @@ TEST(RooflineOf, SumsAreByKindAndByLayer) {
   EXPECT_EQ(roofline.all.steps, 7);
   // Seven steps, each bound by its bytes: three matrices, and two of the tanh.
   EXPECT_DOUBLE_EQ(roofline.all.bytes, 6 * 3 * 256 + 2 * 256);
-  const std::string text = roofline.ToString(/*with_steps=*/true);
+  const std::string text = roofline.ToString(/*most_steps=*/7);
   EXPECT_THAT(text, HasSubstr("(a test)"));
   EXPECT_THAT(text, HasSubstr("at onnx:/head/out/MatMul"));
-  EXPECT_EQ(roofline.ToString(false).find("at onnx:"), std::string::npos);
+  EXPECT_EQ(roofline.ToString(0).find("at onnx:"), std::string::npos);
+}
+
+std::string ThreeSteps() {
+  return R"(graph @f(%a: f32[8,8], %b: f32[8,8]) -> (y: f32[8,8]) {
+    %1 = matmul %a, %b : f32[8,8] @"torch:blocks.3.attention.out/node_MatMul_5"
+    %2 = tanh %1 : f32[8,8] @"torch:blocks.3.act/node_Tanh_1"
+    %y = matmul %2, %b : f32[8,8] @"torch:head/node_MatMul_3"
+    return %y
+  })";
+}
+
+// 2 x 8 x 8 x 8 operations at 1e3 a second take longer than 3 x 256 bytes, and a tanh moves 2 x 256. The second product
+// is faster than its least time.
+TEST(RooflineOf, MeasuredTimesAreComparedWithLeastTimes) {
+  const Executable executable = CompiledFor("cuda", ThreeSteps(), "h200");
+  const Roofline roofline = RooflineOf(executable, kRound, /*depth=*/1, std::vector<double>{1.5, 0.75, 0.5});
+  ASSERT_TRUE(roofline.is_measured);
+  std::vector<double> lost;
+  for (const StepFloor& floor : roofline.steps) lost.push_back(floor.lost);
+  EXPECT_THAT(lost, testing::Pointwise(testing::DoubleNear(1e-12), {1.5 - 1.024, 0.75 - 0.512, 0.5 - 1.024}));
+  EXPECT_DOUBLE_EQ(roofline.all.measured, 2.75);
+  EXPECT_NEAR(roofline.all.lost, 2.75 - 2 * 1.024 - 0.512, 1e-12);
+  ASSERT_EQ(roofline.kinds.size(), 2u);
+  EXPECT_EQ(roofline.kinds[0].name, "ptx.tanh");  // lost most, although its least time is the shortest
+  EXPECT_NEAR(roofline.kinds[1].lost, 2.0 - 2.048, 1e-12);
+  ASSERT_EQ(roofline.layers.size(), 2u);
+  EXPECT_EQ(roofline.layers[0].name, "blocks");
+  const std::string text = roofline.ToString(/*most_steps=*/1);
+  EXPECT_THAT(text, HasSubstr("faster than their least time: 1 of 3 steps, by 524.000 ms in all\n"));
+  EXPECT_THAT(text, HasSubstr("at torch:blocks.3.attention.out"));
+  EXPECT_EQ(text.find("at torch:head"), std::string::npos);
+}
+
+TEST(RooflineOf, WithoutTimesNothingIsLost) {
+  const Executable executable = CompiledFor("cuda", ThreeSteps(), "h200");
+  const Roofline roofline = RooflineOf(executable, kRound, 1, std::vector<double>(3, 0.0));
+  EXPECT_FALSE(roofline.is_measured);
+  EXPECT_EQ(roofline.all.lost, 0);
+  EXPECT_EQ(roofline.ToString(3), RooflineOf(executable, kRound, 1).ToString(3));
 }
 
 // Of an operand that is sliced or gathered from, only what is read counts.
@@ -110,7 +149,7 @@ TEST(RooflineOf, PartsOfOperands) {
 TEST(Ceilings, OfKnownGpusAndOfThisProcessor) {
   const auto of_h200 = CompiledFor("cuda", Product("f32"), "h200").ceilings();
   ASSERT_TRUE(of_h200.ok()) << of_h200.status();
-  EXPECT_EQ(of_h200->machine, "NVIDIA H200, measured");
+  EXPECT_EQ(of_h200->machine, "NVIDIA H200, measured on one");
   EXPECT_DOUBLE_EQ(of_h200->bytes_per_second, 4.3e12);
   EXPECT_DOUBLE_EQ(of_h200->rate(Arithmetic::k16Bits), 7.9e14);
   const auto here = CompiledFor("cpu", Product("f32"), "").ceilings();

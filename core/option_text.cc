@@ -151,6 +151,12 @@ std::string ToText(const std::vector<std::string>& value) {
   return text;
 }
 
+std::string ToText(const std::vector<int64_t>& value) {
+  std::string text;
+  for (const int64_t each : value) text += (text.empty() ? "" : "|") + ToText(each);
+  return text;
+}
+
 std::string ToText(const Mesh& value) {
   Named<int64_t> axes;
   for (const MeshAxis& axis : value.axes()) axes.emplace_back(axis.name, axis.size);
@@ -175,6 +181,13 @@ absl::Status FromText(std::string_view text, std::vector<std::string>& value) {
   ASSIGN_OR_RETURN(const std::vector<std::string_view> parts, SplitText(text, '|'));
   value.clear();
   for (const std::string_view part : parts) value.push_back(WithoutQuotes(part));
+  return absl::OkStatus();
+}
+
+absl::Status FromText(std::string_view text, std::vector<int64_t>& value) {
+  ASSIGN_OR_RETURN(const std::vector<std::string_view> parts, SplitText(text, '|'));
+  value.clear();
+  for (const std::string_view part : parts) RETURN_IF_ERROR(FromText(part, value.emplace_back()));
   return absl::OkStatus();
 }
 

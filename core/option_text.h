@@ -61,6 +61,7 @@ std::string ToText(int64_t value);
 std::string ToText(double value);                           // the shortest text that parses to the same number
 std::string ToText(const std::string& value);               // in quotes if it needs them
 std::string ToText(const std::vector<std::string>& value);  // a|b
+std::string ToText(const std::vector<int64_t>& value);      // 5|3
 std::string ToText(const Mesh& value);                      // {data=2,model=2}
 
 absl::Status FromText(std::string_view text, bool& value);
@@ -68,6 +69,7 @@ absl::Status FromText(std::string_view text, int64_t& value);
 absl::Status FromText(std::string_view text, double& value);
 absl::Status FromText(std::string_view text, std::string& value);
 absl::Status FromText(std::string_view text, std::vector<std::string>& value);
+absl::Status FromText(std::string_view text, std::vector<int64_t>& value);
 absl::Status FromText(std::string_view text, Mesh& value);
 
 // A type with its own text form.

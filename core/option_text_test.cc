@@ -141,6 +141,14 @@ TEST(OptionText, ErrorsNameTheOption) {
   EXPECT_EQ(CheckOptionNames({{"x", ""}}, {"far", "far"}).message(), "there is no option 'x'; there are far");
 }
 
+TEST(OptionText, ReadsNumbersThatItPrints) {
+  std::vector<int64_t> numbers = {1};
+  ASSERT_TRUE(FromText("5|3", numbers).ok());
+  EXPECT_THAT(numbers, ElementsAre(5, 3));
+  EXPECT_EQ(ToText(numbers), "5|3");
+  EXPECT_FALSE(FromText("5|x", numbers).ok());
+}
+
 TEST(OptionText, AListReplacesTheOneBefore) {
   std::vector<std::string> names = {"before"};
   ASSERT_TRUE(FromText("a|b", names).ok());

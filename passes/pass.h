@@ -28,7 +28,8 @@ struct Pass {
   std::function<absl::StatusOr<bool>(Graph&)>
       run;  // true if it changed the graph; on an error the graph is unspecified
   Keeps keeps = Keeps::kMeaning;
-  bool needs_mesh = false;  // makes a placed program or works on one; does nothing on one rank
+  bool needs_mesh = false;       // makes a placed program or works on one; does nothing on one rank
+  bool changes_meaning = false;  // in exact arithmetic too: programs after it are compared with the one that it makes
 };
 
 // Hooks and outputs of RunPasses for debugging.

@@ -189,16 +189,21 @@ const std::vector<PassEntry>& PassTable() {
       Row<Ops>("legalize", "decomposes ops for which a target has no kernel",
                [](const Ops& ops) { return Legalize(std::not_fn(IsOneOf(ops.names))); },
                {Bind("without", &Ops::names, "softmax|sgd")}),
-      Plain("localize", "turns a placed program into the local program of each rank", Localize),
+      Row<RowShares>("localize", "turns a placed program into the local program of each rank", Localize,
+                     {Bind("rows", &RowShares::rows, "such as 5|3; equal numbers if empty"),
+                      Bind("rank", &RowShares::rank, "whose program it is, if the numbers differ")}),
       Plain("lower-wire", "converts gradients to and from the dtype in which they travel", LowerWire),
       Row<FusionOptions>(
           "fuse-elementwise", "gathers elementwise ops and reductions into fusions", FuseElementwise,
           {Bind("max_nodes", &FusionOptions::max_nodes), Bind("max_operands", &FusionOptions::max_operands),
            Bind("max_results", &FusionOptions::max_results),
            Bind("min_shared_elements", &FusionOptions::min_shared_elements), Bind("max_row", &FusionOptions::max_row)}),
-      Row<VirtualRanks>(
-          "fold-virtual-ranks", "lets each rank run several virtual ranks, with the same bits", FoldVirtualRanks,
-          {Bind("ranks", &VirtualRanks::ranks), Bind("min_bytes_of_slices", &VirtualRanks::min_bytes_of_slices)}),
+      Row<VirtualRanks>("fold-virtual-ranks", "lets each rank run several virtual ranks, with the same bits",
+                        FoldVirtualRanks,
+                        {Bind("ranks", &VirtualRanks::ranks),
+                         Bind("counts", &VirtualRanks::counts, "such as 5|3; equal numbers if empty"),
+                         Bind("rank", &VirtualRanks::rank, "whose program it is, if the numbers differ"),
+                         Bind("min_bytes_of_slices", &VirtualRanks::min_bytes_of_slices)}),
       Plain("overlap-collectives", "moves collectives so that they run while ranks compute", OverlapCollectives),
   };
   return table;

@@ -31,13 +31,15 @@ namespace {
 
 // Makes the program of virtual ranks that of the ranks; does nothing if the ranks are not virtual.
 Pass Fold(const PipelineOptions& options) {
-  if (options.fold_to) return FoldVirtualRanks({.ranks = *options.fold_to, .supports = options.supports});
+  if (options.fold_to)
+    return FoldVirtualRanks({.ranks = *options.fold_to,
+                             .counts = options.virtual_shares.rows,
+                             .rank = options.virtual_shares.rank,
+                             .supports = options.supports});
   return {"fold-virtual-ranks", [](Graph&) -> absl::StatusOr<bool> { return false; }, Keeps::kMeaning, true};
 }
 
-}  // namespace
-
-std::vector<Pass> MakePipeline(const PipelineOptions& options) {
+std::vector<Pass> OwnPasses(const PipelineOptions& options) {
   FusionOptions fusion = options.fusion;
   fusion.supports = options.supports;
   const Mesh& ranks = options.ranks;
@@ -54,7 +56,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
             CutIntoStages(options.stages),
             QuantizeWire(),
             Legalize(options.supports, options.rounds_sum),
-            Localize(),
+            Localize(options.shares),
             LowerWire(),
             Fold(options),
             Dce()};
@@ -90,7 +92,7 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       FoldConstants(),                                 // constants of decompositions
       Cse(),                                           // equal constants of decompositions
       Dce(),                                           // unused nodes of decompositions
-      Localize(),                                      // after all passes whose new nodes are placed in global types
+      Localize(options.shares),                        // after all passes whose new nodes are placed in global types
       LowerWire(),              // after MergeCollectives, which chooses buckets by their gradients
       FuseElementwise(fusion),  // after Legalize, which decomposes optimizers into elementwise ops
       Fold(options),            // after all passes whose choices change bits, which so are those of virtual ranks
@@ -98,5 +100,13 @@ std::vector<Pass> MakePipeline(const PipelineOptions& options) {
       OverlapCollectives(),     // last, since no pass may reorder nodes after it
   };
 }
+
+}  // namespace
+
+std::vector<Pass> MakePipeline(const PipelineOptions& options) {
+  return WithExtraPasses(OwnPasses(options), options.extra, OwnPasses({}));
+}
+
+absl::Status CheckExtraPasses(const std::vector<ExtraPass>& extra) { return CheckPlaces(extra, OwnPasses({})); }
 
 }  // namespace lockstep::passes

@@ -17,6 +17,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "core/builder.h"
 #include "core/placement_rules.h"
 #include "core/verifier.h"
@@ -242,7 +244,8 @@ class GraphBuilder {
     before_ = value;
   }
 
-  // All uses of `from` become uses of `to`, except those by nodes that `to` is computed from.
+  // All uses of `from` become uses of `to`, except those by nodes that `to` is computed from. If the name of `to` was
+  // generated, it takes over that of `from`, by which later passes and reports know a gradient.
   void Replace(size_t from, size_t to) {
     const Value old = At(from), next = At(to);
     if (old.type() != next.type())
@@ -266,6 +269,10 @@ class GraphBuilder {
     for (size_t i = 0; i < graph_.results().size(); ++i) {
       if (graph_.results()[i].value == old) graph_.set_result_value(i, next);
     }
+    if (old.node->is_input() || next.node->is_input() || !absl::c_all_of(next.name(), absl::ascii_isdigit)) return;
+    const std::string name = old.name();
+    graph_.SetName(old, "");
+    graph_.SetName(next, name);
   }
 
   // Values of removed nodes cannot be used any more.

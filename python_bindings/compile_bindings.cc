@@ -117,6 +117,45 @@ void AgreeOnArguments(Communicator& world, const std::string& error) {
   ThrowIfError(AgreeOnSuccess(world, "arguments of compile", own));
 }
 
+// Calls `run` of lockstep/graph/_pass.py, which takes a lockstep.Graph and returns the changed one, or the text of an
+// error. Returns true if it changed the graph.
+absl::StatusOr<bool> RunPythonPass(const nb::object& run, Graph& graph) {
+  const std::string before = graph.ToString();
+  const HeldGil held;
+  try {
+    const nb::object made = run(Model{graph.Clone(), {}, nullptr, {}, {}});
+    if (nb::isinstance<nb::str>(made)) return InvalidArgument() << nb::cast<std::string>(made);
+    const Model& model = nb::cast<const Model&>(made);
+    for (const auto& [state, value] : model.values)
+      return InvalidArgument() << "it gives the state " << state
+                               << " an initial value, but states that passes add start as zeros";
+    graph = model.graph.Clone();
+  } catch (const std::exception& error) {
+    return Internal() << ToValidText(error.what());
+  }
+  return graph.ToString() != before;
+}
+
+// A pass of lockstep.pass_: its name, place, if it runs before that, version, if it changes the meaning, and `run`.
+using PythonPass = std::tuple<std::string, std::string, bool, std::string, bool, nb::object>;
+
+passes::ExtraPass ExtraPassOf(const PythonPass& given) {
+  const auto& [name, place, before, version, changes_meaning, run] = given;
+  // Passes are copied and destroyed without the GIL.
+  const std::shared_ptr<const nb::object> function(new nb::object(run), [](const nb::object* object) {
+    const HeldGil held;
+    delete object;
+  });
+  passes::ExtraPass extra;
+  extra.pass = {name, [function](Graph& graph) { return RunPythonPass(*function, graph); }};
+  extra.pass.changes_meaning = changes_meaning;
+  if (changes_meaning) extra.pass.keeps = passes::Keeps::kNothing;
+  extra.place = place;
+  extra.before = before;
+  extra.version = version;
+  return extra;
+}
+
 // Returns the rows of the table of options as dictionaries.
 nb::list DescribeCompileOptions() {
   nb::list list;
@@ -184,6 +223,15 @@ void BindOptions(nb::module_& module) {
           "measured"_a.none(), "Sets the measured times from which buckets are chosen; None clears them.",
           nb::sig("def measured(self, measured: tuple[collections.abc.Sequence[tuple[str, int, int, int]], "
                   "collections.abc.Mapping[str, collections.abc.Sequence[tuple[int, int]]]] | None) -> None"))
+      .def(
+          "passes",
+          [](LoadOptions& self, const std::vector<PythonPass>& given) {
+            self.passes.clear();
+            for (const PythonPass& each : given) self.passes.push_back(ExtraPassOf(each));
+          },
+          "passes"_a, "Sets the passes that run among those of the pipeline.",
+          nb::sig("def passes(self, passes: collections.abc.Sequence[tuple[str, str, bool, str, bool, "
+                  "collections.abc.Callable[[Graph], Graph | str]]]) -> None"))
       .def(
           "client", [](LoadOptions& self, ServerClient* client) { self.client = client; }, "client"_a,
           "Sets the connection of this worker to the servers.");

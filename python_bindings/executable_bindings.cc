@@ -352,7 +352,9 @@ void BindExecutableCalls(ExecutableClass& executable) {
           "Calls the executable with each of this rank's batches, and then without rows until all ranks have no\n"
           "batches left. Yields the results of each call. Requires a step from `train_step(..., uneven=True)`. Ranks\n"
           "may have different numbers of batches, which need not be known. A call in which no rank has a row changes\n"
-          "nothing, is not counted as a step, and yields no results.\n\n"
+          "nothing, is not counted as a step, and yields no results. At the end it calls `balance`, if the step is "
+          "one\n"
+          "of `train_step(..., uneven=\"measured\")`.\n\n"
           "Args:\n"
           "  batches: the inputs of each call, by name.\n\n"
           "Example:\n"
@@ -393,9 +395,11 @@ void BindExecutable(nb::module_& module) {
   BindExecutableCalls(executable);
   BindBinding(executable);
   BindStates(executable);
+  BindShares(executable);
   BindSettings(executable);
   BindViews(executable);
   BindRecord(module, executable);
+  BindExplain(module, executable);
 }
 
 }  // namespace lockstep::python

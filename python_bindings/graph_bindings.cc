@@ -236,6 +236,45 @@ Example:
   >>> one.state.assign(exe.state)
   >>> one(image=image[None])["logits"])";
 
+constexpr char kExplain[] =
+    R"(Explains the program that `compile` makes of this graph for one of n ranks, which need not exist: what is
+communicated for each layer, in how many bytes, when it is ready and when it is needed; and what each pass of the
+compiler changed. It prints as tables, shows itself in a notebook, and has all numbers as attributes.
+
+Positions are the numbers of steps of a call, as in `Executable.steps`. Times are estimates: of each kernel by
+`machine`, one after the other and without communication. `factors` has the default of ranks on one host.
+
+Args:
+  ranks: the number of ranks. The default is the product of the sizes of `mesh`, or 2 without it.
+  rank: the rank whose program is explained. Only stages of a pipeline have different ones.
+  depth: the number of parts of a layer's name, as for summary().
+  machine: the speed of a rank's kernels, and of the links between hosts: a `lockstep.forecast.Machine`. If None, the
+    numbers of a usual processor, and of a network of 10 Gb/s.
+  backend: "cpu" or "cuda". "cuda" needs a GPU and its driver.
+  options: those of a `Strategy`, such as `mesh`, `split`, `shard_optimizer` and `wire`; or a `strategy`.
+
+Raises:
+  Error: as `compile`; names the option, or the op with its source in the model.
+
+Example:
+  >>> print(step.explain(4))
+  >>> sum(each.bytes for each in step.explain(mesh={"data": 4}, wire="bf16").communications))";
+
+constexpr char kSaveHtml[] =
+    R"(Writes explain() as a page that needs nothing but a browser: the graph by layer, a timeline of the
+communication, and what each pass changed, with its text before and after. The page has the drawing of save_svg() if
+there is Graphviz' program dot. Equal graphs and options make equal pages. With several ranks, call it on one.
+
+Args:
+  path: of the file, which appears complete or not at all.
+  ranks: as for explain().
+  other: another graph, which is explained with the same options, or an Explanation, such as that of this graph with
+    other options. The page then shows both side by side, and marks differences.
+  options: the other arguments of explain().
+
+Example:
+  >>> step.save_html("step.html", 4, other=step.explain(4, wire="bf16")))";
+
 constexpr char kSave[] =
     R"(Writes the graph to a file for load_graph(): its text, the initial values of its states, its schedules, and
 the model from which it was imported, so that the loaded graph has with_dims() and can be saved as ONNX.
@@ -322,6 +361,23 @@ void BindGraphFacts(GraphClass& graph) {
           "drawing of a step also has the optimizer and, if the graph has been distributed, the collectives, one for\n"
           "each layer. Dashed lines are gradients.",
           nb::sig("def save_svg(self, path: str | os.PathLike[str], depth: int | None = None) -> None"))
+      .def(
+          "explain",
+          [](nb::object self, nb::args ranks, nb::kwargs options) {
+            return nb::module_::import_("lockstep._graph.explain").attr("explain")(self, *ranks, **options);
+          },
+          kExplain,
+          nb::sig("def explain(self, ranks: int | None = None, *, rank: int = 0, depth: int | None = None, "
+                  "machine: lockstep.forecast.Machine | None = None, backend: str = 'cpu', **options: typing.Any) -> "
+                  "lockstep._graph.explain.Explanation"))
+      .def(
+          "save_html",
+          [](nb::object self, nb::args positional, nb::kwargs options) {
+            nb::module_::import_("lockstep._graph.explain").attr("save_html")(self, *positional, **options);
+          },
+          kSaveHtml,
+          nb::sig("def save_html(self, path: str | os.PathLike[str], ranks: int | None = None, *, "
+                  "other: Graph | lockstep._graph.explain.Explanation | None = None, **options: typing.Any) -> None"))
       .def(
           "save",
           [](nb::object self, nb::object path) {

@@ -46,6 +46,7 @@ struct LoadedExecutable : LoadedProgram {
   std::unique_ptr<HardwareCheck> hardware;  // null without verify_hardware
   nb::dict schedules;                       // by setting: functions of it
   nb::dict wrong_labels;                    // by input: a shape behind dimension 0 that is a known mistake, and advice
+  nb::object measured = nb::none();         // the speeds of ranks, of lockstep/_compile/shares.py; None: not measured
   nb::object saving = nb::none();           // the save that is under way, of lockstep/_checkpoint/checkpoint.py
 
   // Python calls the destructor, with the GIL. The executor and the device wait for runs in progress, in which other
@@ -61,10 +62,12 @@ struct LoadedExecutable : LoadedProgram {
 
 using ExecutableClass = nb::class_<LoadedExecutable>;
 
-void BindSettings(ExecutableClass& executable);                     // step, settings, set
-void BindRecord(nb::module_& module, ExecutableClass& executable);  // report, and the record that other programs read
-void BindBinding(ExecutableClass& executable);                      // bind
-void BindViews(ExecutableClass& executable);                        // graph, steps, memory, profile, roofline, …
+void BindSettings(ExecutableClass& executable);                      // step, settings, set
+void BindRecord(nb::module_& module, ExecutableClass& executable);   // report, and the record that other programs read
+void BindExplain(nb::module_& module, ExecutableClass& executable);  // explain
+void BindBinding(ExecutableClass& executable);                       // bind
+void BindViews(ExecutableClass& executable);                         // graph, steps, memory, profile, roofline, …
+void BindShares(ExecutableClass& executable);                        // shares, balance
 void BindStates(ExecutableClass& executable);  // state, check_replicas, save, load, and a part of save_onnx
 
 }  // namespace lockstep::python

@@ -4,6 +4,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/text.h"
@@ -12,6 +15,7 @@
 #include "python_bindings/loaded_executable.h"
 #include "python_bindings/released_gil.h"
 #include "runtime/execution/reduced_tensors.h"
+#include "runtime/record/clock.h"
 #include "runtime/record/job_folder.h"
 #include "runtime/record/job_status.h"
 #include "runtime/record/recorder.h"
@@ -76,6 +80,32 @@ std::string Status(const std::string& job) {
   return ToValidText(ValueOrThrow(StatusText(RootOfJobs(), job)));
 }
 
+// Returns the records of a job's ranks, or of all jobs' if `job` is empty, each with the name of its job, its state,
+// the seconds in that state, and whether the rank is late.
+nb::list RanksOfJobs(const std::string& job) {
+  std::vector<std::pair<std::string, std::vector<RankRecord>>> jobs;
+  {
+    ReleasedGil released;
+    const std::string root = RootOfJobs();
+    const std::vector<std::string> names =
+        job.empty() ? Jobs(root) : std::vector<std::string>{ValueOrThrow(FindJob(root, job))};
+    for (const std::string& name : names) jobs.emplace_back(name, ReadRecords(root + "/" + name));
+  }
+  nb::list ranks;
+  for (const auto& [name, records] : jobs) {
+    const int64_t now = RecordNow();
+    for (const RankStatus& status : StatusOf(records, now)) {
+      nb::dict dict = ToDict(*status.record);
+      dict["job"] = ToValidText(name);
+      dict["state"] = status.state();
+      dict["seconds"] = static_cast<double>(std::max<int64_t>(now - status.activity.since, 0)) * 1e-9;
+      dict["is_late"] = status.is_late;
+      ranks.append(dict);
+    }
+  }
+  return ranks;
+}
+
 // Returns the folder of the trace, its merged file, and the records of the ranks.
 nb::tuple Trace(const std::string& folder) {
   std::string found, merged;
@@ -113,6 +143,8 @@ nb::list ReducedTensorsOf(const LoadedExecutable& self) {
 
 void BindRecord(nb::module_& module, ExecutableClass& executable) {
   module.def("_status", &Status, "job"_a);
+  module.def("_ranks_of_jobs", &RanksOfJobs, "job"_a,
+             nb::sig("def _ranks_of_jobs(job: str) -> list[dict[str, typing.Any]]"));
   module.def("_trace", &Trace, "folder"_a,
              nb::sig("def _trace(folder: str) -> tuple[str, str, list[dict[str, typing.Any]]]"));
   module.def(
@@ -127,18 +159,27 @@ void BindRecord(nb::module_& module, ExecutableClass& executable) {
       .def("_record", &RecordOf, nb::sig("def _record(self) -> dict[str, typing.Any] | None"))
       .def(
           "report",
-          [](nb::object self, nb::object calls) {
-            return nb::module_::import_("lockstep._reports.report").attr("report_of_executable")(self, calls);
+          [](nb::object self, nb::object calls, nb::object roofline, nb::object depth) {
+            return nb::module_::import_("lockstep._reports.report")
+                .attr("report_of_executable")(self, calls, roofline, depth);
           },
-          "calls"_a = nb::none(),
+          "calls"_a = nb::none(), "roofline"_a.none() = false, "depth"_a.none() = 2,
           "A report of the time of the last calls on this rank: in kernels, in communication (exposed, or hidden\n"
           "behind kernels), and in waiting, by rank. In a program with parameter servers, pushes and pulls are\n"
           "exposed communication. The report then has the bytes sent to and received from servers and, if they are\n"
           "asynchronous, the staleness of gradients. It prints as a table. `compile(buckets=report)` uses it to\n"
           "choose buckets.\n\n"
           "Args:\n"
-          "  calls: the number of last calls; None is all recorded calls, a few hundred.",
-          nb::sig("def report(self, calls: int | None = None) -> lockstep._reports.report.Report"));
+          "  calls: the number of last calls; None is all recorded calls, a few hundred.\n"
+          "  roofline: also compare the steps with their least time, as `roofline` does. The time of the kernels is "
+          "then\n"
+          "    that least time and what is lost beside it, by kind of step and by layer. The ceilings of a CPU are\n"
+          "    measured for about 0.5 s. On a GPU it needs compile(profile=True).\n"
+          "  depth: the number of parts that names of layers have at most.\n\n"
+          "Raises:\n"
+          "  Error: no call has ended yet, or the times of steps or the ceilings of the GPU are not known.",
+          nb::sig("def report(self, calls: int | None = None, roofline: bool = False, depth: int = 2) -> "
+                  "lockstep._reports.report.Report"));
 }
 
 }  // namespace lockstep::python

@@ -42,6 +42,14 @@ ReleasedGil::~ReleasedGil() {
   --working;
 }
 
+HeldGil::HeldGil() {
+  try {
+    state_ = PyGILState_Ensure();
+  } catch (const abi::__forced_unwind&) {
+    for (;;) pause();
+  }
+}
+
 void EndWhileOthersWork() {
   if (Py_AtExit(AfterInterpreter) != 0) throw std::runtime_error("Python cannot register another exit function");
 }

@@ -21,6 +21,18 @@ class ReleasedGil {
   PyThreadState* state_;
 };
 
+// Takes the GIL in a thread without it, such as in the scope of a ReleasedGil, to call Python.
+class HeldGil {
+ public:
+  HeldGil();
+  HeldGil(const HeldGil&) = delete;
+  HeldGil& operator=(const HeldGil&) = delete;
+  ~HeldGil() { PyGILState_Release(state_); }
+
+ private:
+  PyGILState_STATE state_;
+};
+
 // Lets the process end while another thread is in the scope of a ReleasedGil. Call once in a process. exit() would
 // destroy objects of libraries, such as oneDNN's code, that the thread still uses. Instead, _exit() ends the process
 // with the same exit code, after the functions of AtProcessEnd and a flush of stdio. Exit handlers of other libraries

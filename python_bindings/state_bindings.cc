@@ -12,6 +12,7 @@
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
 #include "python_bindings/loaded_executable.h"
+#include "python_bindings/operand.h"
 #include "python_bindings/released_gil.h"
 #include "runtime/exclusive_use.h"
 #include "runtime/execution/agreement.h"
@@ -42,6 +43,16 @@ nb::object ReadState(LoadedExecutable& self, const std::string& name) {
   }
   ThrowIfError(status);
   return array.Release();
+}
+
+void ReadStateInto(LoadedExecutable& self, const std::string& name, nb::handle array) {
+  const TensorType& type = FindState(self, name).local_type;
+  const Operand operand(array, true, "state " + name);
+  if (operand.size() != type.num_bytes())
+    ThrowIfError(InvalidArgument() << "state " << name << " is " << type << ", and the array has " << operand.size()
+                                   << " bytes");
+  ReleasedGil released;
+  ThrowIfError(self.executor->ReadState(name, {type, operand.data()}));
 }
 
 void AssignState(LoadedExecutable& self, const std::string& name, nb::object value) {
@@ -237,6 +248,8 @@ void BindStates(ExecutableClass& executable) {
           "The states on this rank by name, for reading and assigning.",
           nb::sig("def state(self) -> lockstep._base.values.State"))
       .def("_read_state", &ReadState, "name"_a, nb::sig("def _read_state(self, name: str) -> numpy.ndarray"))
+      .def("_read_state_into", &ReadStateInto, "name"_a, "array"_a,
+           nb::sig("def _read_state_into(self, name: str, array: numpy.ndarray) -> None"))
       .def("_assign_state", &AssignState, "name"_a, "value"_a.none())
       .def("_state_names", &StateNames)
       .def("_own_state_names", &OwnStateNames)

@@ -8,13 +8,15 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <map>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "backends/roofline.h"
 #include "core/printer.h"
+#include "passes/pipeline.h"
 #include "python_bindings/bindings.h"
 #include "python_bindings/errors.h"
 #include "python_bindings/loaded_executable.h"
@@ -71,37 +73,55 @@ nb::list Profile(const LoadedExecutable& self) {
   return steps;
 }
 
-nb::dict RooflineFields(const LoadedExecutable& self, int depth) {
+// Returns the seconds of each step in a call: the mean since loading.
+std::vector<double> MeanSeconds(const Executor& executor) {
+  const auto runs = static_cast<double>(std::max<int64_t>(1, executor.counters().runs));
+  std::vector<double> seconds;
+  for (const StepProfile& step : executor.profile()) seconds.push_back(step.seconds / runs);
+  return seconds;
+}
+
+const char* ArithmeticName(Arithmetic arithmetic) {
+  switch (arithmetic) {
+    case Arithmetic::kF32: return "f32";
+    case Arithmetic::kF64: return "f64";
+    case Arithmetic::kTF32: return "tf32";
+    case Arithmetic::k16Bits: return "16 bits";
+  }
+  return "";
+}
+
+// `measured` has the seconds of all steps in a call; without it, they are the means since loading.
+nb::dict RooflineFields(const LoadedExecutable& self, int depth, const std::optional<std::vector<double>>& measured) {
   const Executable& executable = self.executor->executable();
+  if (measured && measured->size() != executable.steps.size())
+    throw std::invalid_argument("expected a time for each of " + std::to_string(executable.steps.size()) + " steps");
   Ceilings ceilings;
   {
     ReleasedGil released;
     ceilings = ValueOrThrow(executable.ceilings());
   }
-  const Roofline roofline = RooflineOf(executable, ceilings, depth);
-  std::map<const StepInfo*, double> measured;
-  for (const StepProfile& step : self.executor->profile()) measured[step.step] = step.seconds;
-  const auto runs = static_cast<double>(std::max<int64_t>(1, self.executor->counters().runs));
+  constexpr size_t kMostSteps = 8;  // printed
+  const Roofline roofline = RooflineOf(executable, ceilings, depth, measured ? *measured : MeanSeconds(*self.executor));
   nb::list steps;
   for (const StepFloor& floor : roofline.steps) {
-    steps.append(nb::make_tuple(ToValidText(floor.step->ToString()), floor.by_operations, floor.by_bytes,
-                                measured[floor.step] / runs));
+    const Work& work = floor.step->work;
+    steps.append(nb::make_tuple(ToValidText(floor.step->ToString()), ToValidText(floor.step->name),
+                                ToValidText(floor.layer), work.operations, ArithmeticName(work.arithmetic), work.bytes,
+                                floor.by_operations, floor.by_bytes, floor.measured, floor.lost));
   }
-  const auto seconds_of = [](const std::vector<FloorSum>& sums) {
-    nb::dict seconds;
-    for (const FloorSum& sum : sums) seconds[ToValidText(sum.name).c_str()] = sum.seconds;
-    return seconds;
-  };
-  nb::dict fields;
+  nb::dict fields, rates;
+  for (size_t i = 0; i < ceilings.operations_per_second.size(); ++i)
+    rates[ArithmeticName(static_cast<Arithmetic>(i))] = ceilings.operations_per_second[i];
   fields["machine"] = ceilings.machine;
+  fields["bytes_per_second"] = ceilings.bytes_per_second;
+  fields["operations_per_second"] = rates;
   fields["seconds"] = roofline.all.seconds;
   fields["operations"] = roofline.all.operations;
   fields["bytes"] = roofline.all.bytes;
   fields["least_bytes"] = roofline.least_bytes;
-  fields["kinds"] = seconds_of(roofline.kinds);
-  fields["layers"] = seconds_of(roofline.layers);
   fields["steps"] = steps;
-  fields["text"] = ToValidText(roofline.ToString(/*with_steps=*/false));
+  fields["text"] = ToValidText(roofline.ToString(roofline.is_measured ? kMostSteps : 0));
   return fields;
 }
 
@@ -160,6 +180,18 @@ void BindViews(ExecutableClass& executable) {
           },
           "What it was compiled with: the options that all ranks have in common, and are not the default.",
           nb::sig("def strategy(self) -> lockstep.Strategy"))
+      .def_prop_ro(
+          "passes",
+          [](const LoadedExecutable& self) {
+            passes::PipelineOptions options;
+            options.optimize = self.options.optimize;
+            options.extra = self.options.passes;
+            nb::list names;
+            for (const passes::Pass& pass : passes::MakePipeline(options)) names.append(pass.name);
+            return nb::tuple(names);
+          },
+          "The passes that made its program, in order, with those of compile(passes=…).",
+          nb::sig("def passes(self) -> tuple[str, ...]"))
       .def_prop_ro("_is_asynchronous",
                    [](const LoadedExecutable& self) {
                      const std::vector<ServedState>& served = self.executor->executable().served;
@@ -191,19 +223,24 @@ void BindViews(ExecutableClass& executable) {
           "The steps of a call in order, each with its seconds since loading, in calls that succeeded. On a GPU they\n"
           "are known only with compile(profile=True).",
           nb::sig("def profile(self) -> list[tuple[str, float]]"))
-      .def("_roofline", &RooflineFields, "depth"_a, nb::sig("def _roofline(self, depth: int) -> dict[str, typing.Any]"))
+      .def("_roofline", &RooflineFields, "depth"_a, "measured"_a = nb::none(),
+           nb::sig("def _roofline(self, depth: int, measured: list[float] | None = None) -> dict[str, typing.Any]"))
       .def(
           "roofline",
           [](nb::object self, nb::object depth) {
             return nb::module_::import_("lockstep._reports.roofline").attr("roofline_of_executable")(self, depth);
           },
-          "depth"_a = 2,
+          "depth"_a.none() = 2,
           "The least time that the steps of a call take, by their operations and by the bytes that they read and "
           "write:\n"
           "on the GPU that it is compiled for, if its model is known, or on this processor, which is measured for "
           "about\n"
-          "0.3 s. It prints as tables by kind of step and by layer, whose names have at most `depth` parts; its steps\n"
-          "also have their measured times, as in `profile`. Communication is left out.\n"
+          "0.5 s. It prints as tables by kind of step and by layer, whose names have at most `depth` parts. After "
+          "calls "
+          "it\n"
+          "also has the measured times, as in `profile`, and what is lost: the measured time less the least one. "
+          "`report`\n"
+          "has the same of the last calls. Communication is left out.\n"
           "\n"
           "Raises:\n"
           "  Error: the model of the GPU is not known.",

@@ -156,7 +156,7 @@ absl::StatusOr<std::optional<Roofline>> PrintRoofline(const Executable& executab
   if (!absl::GetFlag(FLAGS_roofline)) return std::nullopt;
   ASSIGN_OR_RETURN(const Ceilings ceilings, executable.ceilings());
   const Roofline roofline = RooflineOf(executable, ceilings);
-  std::printf("%s", roofline.ToString(/*with_steps=*/true).c_str());
+  std::printf("%s", roofline.ToString(/*most_steps=*/roofline.steps.size()).c_str());
   return roofline;
 }
 

@@ -99,10 +99,11 @@ from ._values import Operand, Value"""
 
 def compile_stub() -> str:
     module = sys.modules["lockstep._compile.compile"]
-    imports = """from collections.abc import Mapping
+    imports = """from collections.abc import Mapping, Sequence
 
 from .._lockstep import Communicator, Executable, Graph
 from .._reports.report import Report
+from ..graph import Pass
 from .placements import Placement
 from .strategy import Strategy"""
     return joined(module, imports, [function_stub(module.compile, "Executable")])

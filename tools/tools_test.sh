@@ -31,7 +31,7 @@ expect 0 "loss = dense<f32[]" lockstep-run "$step" --print_results
 expect 0 "cublaslt.matmul+bias+relu" lockstep-run "$step" --backend=cuda --isa=h200 --dry # no GPU needed
 expect 0 "all_reduce.start" lockstep-run "$step" --backend=cuda --isa=sm_80 --ranks=2 --dry
 expect 0 "onednn.matmul" lockstep-run "$step" --dry
-expect 0 "(NVIDIA H200, measured)" lockstep-run "$step" --backend=cuda --isa=h200 --dry --roofline
+expect 0 "(NVIDIA H200, measured on one)" lockstep-run "$step" --backend=cuda --isa=h200 --dry --roofline
 expect 0 "loops joined as far as other kernels allow" lockstep-run "$step" --backend=cuda --isa=h200 --dry --roofline
 expect 0 "of this processor, measured)" lockstep-run "$step" --roofline
 expect 0 " %  onednn.matmul" lockstep-run "$step" --repeat=5 --profile --roofline

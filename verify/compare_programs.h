@@ -68,8 +68,10 @@ class Reference {
 
 // Runs `passes` on `graph`, of one rank or placed, as passes::RunPasses does, and compares the result with the graph as
 // it was. If they differ, or a pass fails, the passes run once more to find the first after which they differ, which
-// the error names. After quantize-wire, CheckResiduals is another comparison. `assumptions` may be null.
-absl::Status RunPassesChecked(const std::vector<passes::Pass>& passes, Graph& graph, passes::PassDebug debug = {},
-                              uint64_t seed = 1, Assumptions* assumptions = nullptr);
+// the error names. After quantize-wire, CheckResiduals is another comparison. What a pass that changes the meaning
+// makes is not compared; later programs are compared with it. Adds to `assumptions`, which may be null.
+absl::Status RunPassesChecked(const std::vector<passes::Pass>& passes, Graph& graph,
+                              const passes::PassDebug& debug = {}, uint64_t seed = 1,
+                              Assumptions* assumptions = nullptr);
 
 }  // namespace lockstep::verify

@@ -332,6 +332,20 @@ TEST(RunPassesChecked, NamesThePassBeforeTheOneThatFails) {
   EXPECT_EQ(RunPassesChecked({fails}, right).message(), "pass fails: it cannot go on");
 }
 
+// A pass may make another program on purpose. Those after it must keep what it made.
+TEST(RunPassesChecked, ComparesLaterPassesWithWhatAPassMadeThatChangesTheMeaning) {
+  passes::Pass other = Mistake("sgd", "learning_rate", 0.3);
+  other.changes_meaning = true;
+  const passes::Pass distribute = passes::Distribute(Mesh({{"data", 2}}));
+  Graph right = *ParseGraph(kStep), wrong = right.Clone();
+  EXPECT_EQ(RunPassesChecked({other, distribute}, right), absl::OkStatus());
+  EXPECT_THAT(right.ToString(), testing::HasSubstr("learning_rate=0.3"));
+  passes::Pass mistake = Mistake("sgd", "learning_rate", 0.2);
+  mistake.name = "second";
+  EXPECT_THAT(std::string(RunPassesChecked({other, distribute, mistake}, wrong).message()),
+              testing::StartsWith("pass second: state w on all 2 ranks differs from that of one rank"));
+}
+
 // A step whose gradients travel on the int8 wire, before and after quantize-wire.
 constexpr char kOneGradient[] = R"(
 graph @step(%x: f32[8,6] split(0), %dz: f32[8,4] split(0), state %w: f32[6,4]) -> (%w: f32[6,4]) {

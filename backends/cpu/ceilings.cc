@@ -1,12 +1,11 @@
 #include "backends/cpu/ceilings.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "backends/cpu/onednn.h"
@@ -16,34 +15,59 @@
 namespace lockstep::cpu {
 namespace {
 
-constexpr int kRuns = 5;
+using Clock = std::chrono::steady_clock;
 
-double BestSeconds(const std::function<void()>& work) {
+constexpr int kLeastRuns = 5;
+constexpr std::chrono::milliseconds kPreparation(50), kMeasurement(100);
+
+// Runs count from one time to another, which are the same for all threads.
+struct Window {
+  Clock::time_point begin = Clock::now() + kPreparation;
+  Clock::time_point end = begin + kMeasurement;
+};
+
+// The runs are short, so that some are not interrupted by other programs of a busy host.
+double BestSeconds(const Window& window, const std::function<void()>& work) {
   double best = std::numeric_limits<double>::infinity();
-  for (int run = 0; run < kRuns; ++run) {
-    const auto begin = std::chrono::steady_clock::now();
+  for (int counted = 0; counted < kLeastRuns || Clock::now() < window.end;) {
+    const Clock::time_point begin = Clock::now();
     work();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    if (begin < window.begin) continue;
+    best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
+    ++counted;
   }
   return best;
 }
 
-double BytesPerSecond(int threads) {
-  constexpr size_t kBytes = size_t{64} << 20;  // of each thread
-  const size_t bytes = kBytes * static_cast<size_t>(threads);
-  std::vector<std::byte> from(bytes, std::byte{1}), to(bytes);
-  const double seconds = BestSeconds([&] {
-#pragma omp parallel num_threads(threads)
-    {
-      const size_t begin = kBytes * static_cast<size_t>(omp_get_thread_num());
-      std::memcpy(to.data() + begin, from.data() + begin, kBytes);
-    }
-  });
-  return 2 * static_cast<double>(bytes) / seconds;
+// Returns the sum of the rates of threads that run at one time. Each works by itself: a thread that is interrupted
+// delays no other.
+absl::StatusOr<double> SumOfThreads(int threads, const std::function<absl::StatusOr<double>(const Window&)>& rate) {
+  std::vector<absl::StatusOr<double>> rates(static_cast<size_t>(threads), 0.0);
+  std::vector<std::thread> running;
+  const Window window;
+  for (absl::StatusOr<double>& of_thread : rates) {
+    running.emplace_back([&] {
+      const ScopedThreads one(1);
+      of_thread = rate(window);
+    });
+  }
+  for (std::thread& thread : running) thread.join();
+  double sum = 0;
+  for (const absl::StatusOr<double>& of_thread : rates) {
+    RETURN_IF_ERROR(of_thread.status());
+    sum += *of_thread;
+  }
+  return sum;
 }
 
-absl::StatusOr<double> OperationsPerSecond(DType dtype) {
-  constexpr int64_t kExtent = 1024;
+double BytesPerSecond(const Window& window) {
+  constexpr size_t kBytes = size_t{64} << 20;
+  std::vector<std::byte> from(kBytes, std::byte{1}), to(kBytes);
+  return 2 * kBytes / BestSeconds(window, [&] { std::memcpy(to.data(), from.data(), kBytes); });
+}
+
+absl::StatusOr<double> OperationsPerSecond(DType dtype, const Window& window) {
+  constexpr int64_t kExtent = 512;
   return CallOneDnn("matmul", [&] {
     const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     dnnl::stream stream(engine);
@@ -51,7 +75,7 @@ absl::StatusOr<double> OperationsPerSecond(DType dtype) {
     dnnl::memory a(desc, engine), b(desc, engine), y(desc, engine);
     for (const dnnl::memory* const operand : {&a, &b}) std::memset(operand->get_data_handle(), 0, desc.get_size());
     const dnnl::matmul matmul(dnnl::matmul::primitive_desc(engine, desc, desc, desc));
-    const double seconds = BestSeconds([&] {
+    const double seconds = BestSeconds(window, [&] {
       matmul.execute(stream, {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, y}});
       stream.wait();
     });
@@ -59,18 +83,22 @@ absl::StatusOr<double> OperationsPerSecond(DType dtype) {
   });
 }
 
+absl::StatusOr<double> OperationsPerSecond(DType dtype, int threads) {
+  return SumOfThreads(threads, [&](const Window& window) { return OperationsPerSecond(dtype, window); });
+}
+
 }  // namespace
 
 absl::StatusOr<Ceilings> MeasureCeilings(int threads) {
-  const ScopedThreads scoped(threads);
-  ASSIGN_OR_RETURN(const double f32, OperationsPerSecond(DType::kF32));
+  ASSIGN_OR_RETURN(const double f32, OperationsPerSecond(DType::kF32, threads));
   double bf16 = f32;
   if (HasFastProducts(DType::kBF16)) {
-    ASSIGN_OR_RETURN(bf16, OperationsPerSecond(DType::kBF16));
+    ASSIGN_OR_RETURN(bf16, OperationsPerSecond(DType::kBF16, threads));
   }
+  ASSIGN_OR_RETURN(const double bytes, SumOfThreads(threads, BytesPerSecond));
   return Ceilings{
       .machine = std::to_string(threads) + (threads == 1 ? " thread" : " threads") + " of this processor, measured",
-      .bytes_per_second = BytesPerSecond(threads),
+      .bytes_per_second = bytes,
       .operations_per_second = {f32, f32 / 2, f32, std::max(f32, bf16)}};
 }
 

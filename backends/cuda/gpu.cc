@@ -32,7 +32,7 @@ constexpr Model kModels[] = {
 
 Ceilings CeilingsOf(const Model& model) {
   Ceilings ceilings{
-      .machine = std::string(model.full_name) + (model.is_measured ? ", measured" : ", by its data sheet"),
+      .machine = std::string(model.full_name) + (model.is_measured ? ", measured on one" : ", by its data sheet"),
       .bytes_per_second = 1e9 * model.gigabytes_per_second};
   for (size_t i = 0; i < model.tera_a_second.size(); ++i)
     ceilings.operations_per_second[i] = 1e12 * model.tera_a_second[i];

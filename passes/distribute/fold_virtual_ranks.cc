@@ -39,11 +39,16 @@ absl::Status CheckRegions(const Node& node) {
   return absl::OkStatus();
 }
 
+int64_t CopiesOf(const VirtualRanks& options, int64_t virtual_ranks) {
+  return options.counts.empty() ? virtual_ranks / options.ranks : options.counts[static_cast<size_t>(options.rank)];
+}
+
 class Folding {
  public:
   Folding(const Graph& from, const VirtualRanks& options)
       : from_(from),
-        copies_(*from.mesh().axis_size(kAxis) / options.ranks),
+        options_(options),
+        copies_(CopiesOf(options, *from.mesh().axis_size(kAxis))),
         to_(from.name()),
         emit_(to_, options.ranks),
         tree_(emit_, options) {}
@@ -58,6 +63,7 @@ class Folding {
   }
 
  private:
+  bool has_counts() const { return !options_.counts.empty() && emit_.ranks() > 1; }
   Placement Along(Value value) const { return value.placement(kAxis); }
   bool Varies(Value value) const { return !Along(value).is_replicated(); }
 
@@ -144,18 +150,27 @@ class Folding {
 
   // Each copy takes its slice of a value that all ranks have.
   absl::Status Shard(Value original, Value whole) {
-    const int64_t dim = Along(original).dim();
-    CutInto(original, emit_.ranks() == 1 ? whole : emit_.Shard(whole, dim));
+    const int64_t dim = Along(original).dim(), extent = original.shape()[dim], first = FirstOf(options_, options_.rank);
+    if (has_counts()) whole = emit_.Own(whole, dim, first * extent, (first + copies_) * extent);
+    else if (emit_.ranks() > 1) whole = emit_.Shard(whole, dim);
+    CutInto(original, whole);
     return absl::OkStatus();
   }
 
   absl::Status NumberCopies(Node& node) {
-    for (int64_t i = 0; i < copies_; ++i)
-      values_[node.result()].push_back(emit_.Named(emit_.VirtualRank(i, copies_), NameOfCopy(node.result_name(), i)));
+    const int64_t more = FirstOf(options_, options_.rank) - options_.rank;
+    for (int64_t i = 0; i < copies_; ++i) {
+      const Value number = has_counts() ? emit_.RankPlus(more + i) : emit_.VirtualRank(i, copies_);
+      values_[node.result()].push_back(emit_.Named(number, NameOfCopy(node.result_name(), i)));
+    }
     return absl::OkStatus();
   }
 
   absl::Status Gather(Node& node) {
+    if (has_counts())
+      return InvalidArgument() << node.Describe()
+                               << " gathers equal parts, but ranks have different numbers of virtual "
+                               << "ranks";
     const int64_t dim = node.attr<int64_t>("dim");
     Values joined;
     for (Value operand : node.operands()) joined.push_back(emit_.Join(Copies(operand), dim));
@@ -185,7 +200,7 @@ class Folding {
     for (const auto& [dtype, operands] : by_dtype) {
       std::vector<Values> terms;
       for (size_t i : operands) terms.push_back(Copies(node.operand(i)));
-      ASSIGN_OR_RETURN(const Values sums, tree_.Reduce(kind, terms));
+      ASSIGN_OR_RETURN(const Values sums, tree_.Reduce(kind, terms, node.result_name(operands[0])));
       for (size_t k = 0; k < operands.size(); ++k) {
         const Value original = node.result(operands[k]);
         RETURN_IF_ERROR(Keep(original, scatters ? sums[k] : emit_.Named(sums[k], original.name()), scatters));
@@ -209,6 +224,7 @@ class Folding {
   }
 
   const Graph& from_;
+  const VirtualRanks options_;
   const int64_t copies_;
   Graph to_;
   LocalEmitter emit_;
@@ -223,7 +239,12 @@ absl::Status Check(const Graph& graph, const VirtualRanks& options) {
       return InvalidArgument() << kOption << ": the mesh " << graph.mesh().ToString() << " has the axis " << axis.name;
   }
   const int64_t ranks = *graph.mesh().axis_size(kAxis);
-  if (options.ranks < 1 || ranks % options.ranks != 0 || (ranks & (ranks - 1)) != 0) {
+  const std::vector<int64_t>& counts = options.counts;
+  const bool has_all = static_cast<int64_t>(counts.size()) == options.ranks &&
+                       FirstOf(options, options.ranks) == ranks &&
+                       std::all_of(counts.begin(), counts.end(), [](int64_t count) { return count >= 1; });
+  const bool fits = counts.empty() ? options.ranks >= 1 && ranks % options.ranks == 0 : has_all;
+  if (!fits || (ranks & (ranks - 1)) != 0) {
     return InvalidArgument() << kOption << ": " << options.ranks << " ranks cannot run the " << ranks
                              << " virtual ranks, a power of two that the number of ranks divides";
   }
@@ -234,13 +255,13 @@ absl::Status Check(const Graph& graph, const VirtualRanks& options) {
 
 Pass FoldVirtualRanks(VirtualRanks options) {
   return {"fold-virtual-ranks",
-          [options = std::move(options)](Graph& graph) -> absl::StatusOr<bool> {
+          [options](Graph& graph) -> absl::StatusOr<bool> {
             if (!graph.is_local()) return false;
             RETURN_IF_ERROR(Check(graph, options));
             ASSIGN_OR_RETURN(graph, Folding(graph, options).Run());
             return true;
           },
-          Keeps::kMeaning, /*needs_mesh=*/true};
+          options.counts.empty() ? Keeps::kMeaning : Keeps::kNothing, /*needs_mesh=*/true};
 }
 
 }  // namespace lockstep::passes

@@ -23,18 +23,25 @@
 //
 // A value that differs between virtual ranks has V/n copies. A replicated value has one. A large sum travels in slices,
 // each of which one rank adds (all_to_all, all_gather). With n = 1 the result has no mesh.
+//
+// Ranks may have different numbers of virtual ranks. A rank then adds each subtree that it has whole, such as ranks 0
+// to 3 and rank 4 of 8, and sends as many terms as the rank with most subtrees, of which some are zeros that no one
+// adds.
 
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "passes/pass.h"
 
 namespace lockstep::passes {
 
 struct VirtualRanks {
-  int64_t ranks = 1;  // that run the program; divides the number of virtual ranks
+  int64_t ranks = 1;            // that run the program; divides the number of virtual ranks, if `counts` is empty
+  std::vector<int64_t> counts;  // the virtual ranks of each rank, at least 1; empty: V/n
+  int64_t rank = 0;             // whose program is made, if there are counts
   // Sums of at least so many bytes travel in slices.
   int64_t min_bytes_of_slices = 1 << 15;
   // Returns true if the target can compile this `fusion` node to a loop. Empty: it can compile every one.

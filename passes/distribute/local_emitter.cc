@@ -97,4 +97,26 @@ Value LocalEmitter::VirtualRank(int64_t i, int64_t parts) {
   return Op("add", {Op("mul", {rank, scalar(parts)}, {}, Placement::Local()), scalar(i)}, {}, Placement::Local());
 }
 
+Value LocalEmitter::RankPlus(int64_t number) {
+  const Value rank = Op("axis_index", {}, {{"axis", Axis()}}, Placement::Local());
+  const Tensor tensor = Tensor::Scalar(DType::kI64, static_cast<double>(number));
+  return Op("add", {rank, Op("constant", {}, {{"value", tensor}}, Placement::Replicated())}, {}, Placement::Local());
+}
+
+// Repeats the entries for each rank, so that `shard` takes them on any rank.
+Value LocalEmitter::Own(Value x, int64_t dim, int64_t begin, int64_t end) {
+  if (!x) return x;
+  const auto at = static_cast<size_t>(dim);
+  Ints start(static_cast<size_t>(x.shape().rank())), limit = x.shape().dims(), dims;
+  const Ints stride(start.size(), 1);
+  start[at] = begin;
+  limit[at] = end;
+  const Value own = Op("slice", {x}, {{"start", start}, {"limit", limit}, {"stride", stride}}, Placement::Replicated());
+  Ints repeated = x.shape().WithDim(dim, end - begin).dims();
+  repeated.insert(repeated.begin() + dim, ranks_);
+  for (int64_t d = 0; d < x.shape().rank(); ++d) dims.push_back(d < dim ? d : d + 1);
+  const Value copies = Op("broadcast", {own}, {{"shape", repeated}, {"dims", dims}}, Placement::Replicated());
+  return Shard(Reshape(copies, x.shape().WithDim(dim, ranks_ * (end - begin))), dim);
+}
+
 }  // namespace lockstep::passes

@@ -51,6 +51,11 @@ class LocalEmitter {
   std::vector<Value> Gather(const std::vector<Value>& xs, int64_t dim, int64_t bucket = -1);
   // The number of virtual rank i of the `parts` of this rank: i64[].
   Value VirtualRank(int64_t i, int64_t parts);
+  // This rank's coordinate, and a number that this rank's program adds to it: i64[].
+  Value RankPlus(int64_t number);
+  // The entries from `begin` to `end` of dimension `dim` of x, which is replicated, as this rank's part of a value that
+  // is split along it. Programs of other ranks may have other entries, and as many.
+  Value Own(Value x, int64_t dim, int64_t begin, int64_t end);
 
   static std::string Axis() { return std::string(kDataAxis); }
 

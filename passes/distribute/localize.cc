@@ -1,17 +1,19 @@
 #include "passes/distribute/localize.h"
 
-#include "core/local_types.h"
+#include <utility>
 
 namespace lockstep::passes {
 
-Pass Localize() {
+// With shares the result is the program of one rank alone: the others have other extents.
+Pass Localize(RowShares shares) {
+  const Keeps keeps = shares.rows.empty() ? Keeps::kMeaning : Keeps::kNothing;
   return {"localize",
-          [](Graph& graph) -> absl::StatusOr<bool> {
+          [shares = std::move(shares)](Graph& graph) -> absl::StatusOr<bool> {
             if (!graph.is_placed()) return false;
-            ASSIGN_OR_RETURN(graph, ToLocalTypes(graph));
+            ASSIGN_OR_RETURN(graph, ToLocalTypes(graph, shares));
             return true;
           },
-          Keeps::kMeaning, /*needs_mesh=*/true};
+          keeps, /*needs_mesh=*/true};
 }
 
 }  // namespace lockstep::passes

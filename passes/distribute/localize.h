@@ -13,14 +13,18 @@
 //     return %z
 //   }
 //
+// With shares of rows that are not equal, each rank has the extents of its own share: `localize{rows=96|32,rank=1}`
+// makes f32[32,784] of %x, and f32[96,784] for rank 0.
+//
 // Passes that add nodes by gradients, decompositions or rules run before it: in a local graph no rule places new nodes.
 
 #pragma once
 
+#include "core/local_types.h"
 #include "passes/pass.h"
 
 namespace lockstep::passes {
 
-Pass Localize();
+Pass Localize(RowShares shares = {});
 
 }  // namespace lockstep::passes

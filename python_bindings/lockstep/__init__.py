@@ -18,13 +18,13 @@ The names, by what they are for:
     Graphs         Graph, ValueInfo, graph, load_onnx, from_torch, parse, load_graph, interpret, gradients, evaluation
     Training       train_step, loss, optim, exchange, schedule, clip, average, Trainer, metrics
     Distribution   Communicator, Strategy, Placement, split, replicated, Plan, plan, distribute, verify, verify_hlo, kv
-    Execution      compile, Executable, find_nan
+    Execution      compile, pass_, Executable, find_nan
     Data           data
     Results        Checkpoints, save_onnx, to_torch, save_weights, load_weights
     Also           Error, __version__
 
-The modules lockstep.forecast, lockstep.horovod, lockstep.onnx_backend and lockstep.torch_distributed are imported by
-themselves.
+The modules lockstep.elastic, lockstep.forecast, lockstep.horovod, lockstep.onnx_backend and
+lockstep.torch_distributed are imported by themselves.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ from ._lockstep import Communicator, Executable, Graph
 from ._torch.torch_modules import from_torch, to_torch
 from ._trainer.trainer import Trainer
 from ._version import VERSION as __version__
+from .graph._pass import pass_
 
 __all__ = [
     "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Placement", "Plan", "Strategy", "Trainer", "ValueInfo",
     "__version__", "average", "clip", "compile", "data", "distribute", "evaluation", "exchange", "find_nan", "from_torch", "gradients", "graph", "interpret", "kv", "load_graph", "load_onnx", "load_weights",
-    "loss", "metrics", "optim", "parse", "plan", "replicated", "save_onnx", "save_weights", "schedule", "split", "to_torch",
+    "loss", "metrics", "optim", "parse", "pass_", "plan", "replicated", "save_onnx", "save_weights", "schedule", "split", "to_torch",
     "train_step", "verify", "verify_hlo",
 ]  # fmt: skip
 

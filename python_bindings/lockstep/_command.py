@@ -48,8 +48,10 @@ def _measure(path: str) -> int:
 
 def _status(arguments: argparse.Namespace) -> int:
     from lockstep import _lockstep
+    from lockstep._reports import prometheus
 
-    print(_lockstep._status(arguments.job), end="")
+    show = prometheus.metrics if arguments.metrics else _lockstep._status
+    print(show(arguments.job), end="")
     return 0
 
 
@@ -64,7 +66,7 @@ def _elastic(arguments: argparse.Namespace) -> int:
     from lockstep._launch import elastic as _elastic
 
     launch = arguments.launch[arguments.launch[:1] == ["--"] :]
-    return _elastic.run(launch, arguments.restart, arguments.hosts, arguments.min_ranks)
+    return _elastic.run(launch, arguments.restart, arguments.hosts, arguments.min_ranks, arguments.n)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -199,6 +201,11 @@ def _parser() -> argparse.ArgumentParser:
         default="",
         help="its name, or the process number of mpirun or of a rank (default: the newest job)",
     )
+    status.add_argument(
+        "--metrics",
+        action="store_true",
+        help="prints the text format of Prometheus instead (without a job: of all jobs on this host)",
+    )
     status.set_defaults(run=_status)
     report = commands.add_parser("report", help="shows how a job that ran with LOCKSTEP_TRACE=FOLDER spent its time")
     report.add_argument("folder", help="the FOLDER, of which the newest job is used, or the folder of one job in it")
@@ -206,19 +213,23 @@ def _parser() -> argparse.ArgumentParser:
     report.set_defaults(run=_report)
     elastic = commands.add_parser(
         "elastic",
-        help="runs mpirun, and restarts it after a failure on the remaining hosts",
+        help="runs a job that continues when a rank or a host dies: in the processes of the others, or by another mpirun",
         allow_abbrev=False,  # likewise, of mpirun's
     )
     elastic.add_argument("--restart", type=int, default=3, metavar="N", help="restarts at most N times (default: 3)")
-    elastic.add_argument("--hosts", metavar="HOST:N,…", help="the hosts for mpirun, with their numbers of ranks")
+    elastic.add_argument("-n", type=int, metavar="N", help="the number of ranks on this host, without mpirun")
+    elastic.add_argument("--hosts", metavar="HOST:N,…", help="the hosts, with their numbers of ranks")
     elastic.add_argument(
         "--min-ranks",
         type=int,
         metavar="M",
-        help="leaves out hosts that do not answer, as long as M ranks remain (default: the ranks of all --hosts)",
+        help="continues as long as M ranks remain (default: 1; with mpirun, the ranks of all --hosts)",
     )
     elastic.add_argument(
-        "launch", nargs=argparse.REMAINDER, metavar="-- mpirun …", help="the command that starts the job"
+        "launch",
+        nargs=argparse.REMAINDER,
+        metavar="-- PROGRAM …",
+        help="the program of each rank, which calls lockstep.elastic.run; or mpirun and its arguments",
     )
     elastic.set_defaults(run=_elastic)
     serve = commands.add_parser(

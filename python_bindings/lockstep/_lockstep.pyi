@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 import lockstep
 import lockstep._base.values
 import lockstep._compile.settings
+import lockstep._compile.shares
+import lockstep._graph.explain
 import lockstep._reports.report
 import lockstep._reports.roofline
+import lockstep.forecast
 import lockstep.kv
 
 
@@ -348,6 +351,49 @@ class Graph:
         each layer. Dashed lines are gradients.
         """
 
+    def explain(self, ranks: int | None = None, *, rank: int = 0, depth: int | None = None, machine: lockstep.forecast.Machine | None = None, backend: str = 'cpu', **options: Any) -> lockstep._graph.explain.Explanation:
+        """
+        Explains the program that `compile` makes of this graph for one of n ranks, which need not exist: what is
+        communicated for each layer, in how many bytes, when it is ready and when it is needed; and what each pass of the
+        compiler changed. It prints as tables, shows itself in a notebook, and has all numbers as attributes.
+
+        Positions are the numbers of steps of a call, as in `Executable.steps`. Times are estimates: of each kernel by
+        `machine`, one after the other and without communication. `factors` has the default of ranks on one host.
+
+        Args:
+          ranks: the number of ranks. The default is the product of the sizes of `mesh`, or 2 without it.
+          rank: the rank whose program is explained. Only stages of a pipeline have different ones.
+          depth: the number of parts of a layer's name, as for summary().
+          machine: the speed of a rank's kernels, and of the links between hosts: a `lockstep.forecast.Machine`. If None, the
+            numbers of a usual processor, and of a network of 10 Gb/s.
+          backend: "cpu" or "cuda". "cuda" needs a GPU and its driver.
+          options: those of a `Strategy`, such as `mesh`, `split`, `shard_optimizer` and `wire`; or a `strategy`.
+
+        Raises:
+          Error: as `compile`; names the option, or the op with its source in the model.
+
+        Example:
+          >>> print(step.explain(4))
+          >>> sum(each.bytes for each in step.explain(mesh={"data": 4}, wire="bf16").communications)
+        """
+
+    def save_html(self, path: str | os.PathLike[str], ranks: int | None = None, *, other: Graph | lockstep._graph.explain.Explanation | None = None, **options: Any) -> None:
+        """
+        Writes explain() as a page that needs nothing but a browser: the graph by layer, a timeline of the
+        communication, and what each pass changed, with its text before and after. The page has the drawing of save_svg() if
+        there is Graphviz' program dot. Equal graphs and options make equal pages. With several ranks, call it on one.
+
+        Args:
+          path: of the file, which appears complete or not at all.
+          ranks: as for explain().
+          other: another graph, which is explained with the same options, or an Explanation, such as that of this graph with
+            other options. The page then shows both side by side, and marks differences.
+          options: the other arguments of explain().
+
+        Example:
+          >>> step.save_html("step.html", 4, other=step.explain(4, wire="bf16"))
+        """
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """
         Writes the graph to a file for load_graph(): its text, the initial values of its states, its schedules, and
@@ -522,7 +568,8 @@ class Executable:
         Calls the executable with each of this rank's batches, and then without rows until all ranks have no
         batches left. Yields the results of each call. Requires a step from `train_step(..., uneven=True)`. Ranks
         may have different numbers of batches, which need not be known. A call in which no rank has a row changes
-        nothing, is not counted as a step, and yields no results.
+        nothing, is not counted as a step, and yields no results. At the end it calls `balance`, if the step is one
+        of `train_step(..., uneven="measured")`.
 
         Args:
           batches: the inputs of each call, by name.
@@ -595,6 +642,8 @@ class Executable:
         """The states on this rank by name, for reading and assigning."""
 
     def _read_state(self, name: str) -> numpy.ndarray: ...
+
+    def _read_state_into(self, name: str, array: numpy.ndarray) -> None: ...
 
     def _assign_state(self, name: str, value: object | None) -> None: ...
 
@@ -672,6 +721,44 @@ class Executable:
     def _read_whole(self, name: str) -> numpy.ndarray | None: ...
 
     def _assign_whole(self, name: str, bytes: numpy.ndarray) -> None: ...
+
+    @property
+    def shares(self) -> list[int]:
+        """
+        The rows of each batch that each rank along the axis "data" has, for a step of `train_step(..., uneven=True)`.
+        Pass the executable to `lockstep.data.batches(..., shares=exe)`, which gives each rank its rows.
+        """
+
+    def balance(self, threshold: float = 0.05) -> bool:
+        """
+        Gives ranks shares of the batch by their speeds, for a step of `train_step(..., uneven="measured")`. Collective.
+
+        The speed of a rank is its number of rows for the time of its kernels in the last calls, without the two slowest.
+        All ranks find the same shares. If they make the slowest rank faster by more than `threshold`, the program is compiled
+        again, which keeps states, settings and the number of the step, and for a moment needs the memory of both programs.
+        Rank 0 logs a warning that names a rank that has become slow, with its host and the layer in which it did.
+        `Trainer` and `joined` call this themselves.
+
+        Args:
+          threshold: at least 0. With 0.05, shares change if steps are expected to be faster by more than 5 %.
+
+        Returns:
+          True if the shares have changed, on all ranks alike. False also if too few calls have ended since the last change.
+
+        Example:
+          >>> for epoch in range(10):
+          ...     for image, label in lockstep.data.batches(images, labels, size=128, world=world, shares=exe):
+          ...         exe(image=image, label=label)
+          ...     exe.balance()
+        """
+
+    def _share(self, shares: Sequence[int]) -> None: ...
+
+    @property
+    def _measured(self) -> lockstep._compile.shares.Measured | None: ...
+
+    @_measured.setter
+    def _measured(self, measured: lockstep._compile.shares.Measured | None, /) -> None: ...
 
     @property
     def step(self) -> int:
@@ -760,6 +847,12 @@ class Executable:
         """
 
     @property
+    def passes(self) -> tuple[str, ...]:
+        """
+        The passes that made its program, in order, with those of compile(passes=…).
+        """
+
+    @property
     def _is_asynchronous(self) -> bool: ...
 
     def _staleness(self) -> dict[int, int]: ...
@@ -789,14 +882,15 @@ class Executable:
         are known only with compile(profile=True).
         """
 
-    def _roofline(self, depth: int) -> dict[str, Any]: ...
+    def _roofline(self, depth: int, measured: list[float] | None = None) -> dict[str, Any]: ...
 
     def roofline(self, depth: int = 2) -> lockstep._reports.roofline.Roofline:
         """
         The least time that the steps of a call take, by their operations and by the bytes that they read and write:
         on the GPU that it is compiled for, if its model is known, or on this processor, which is measured for about
-        0.3 s. It prints as tables by kind of step and by layer, whose names have at most `depth` parts; its steps
-        also have their measured times, as in `profile`. Communication is left out.
+        0.5 s. It prints as tables by kind of step and by layer, whose names have at most `depth` parts. After calls it
+        also has the measured times, as in `profile`, and what is lost: the measured time less the least one. `report`
+        has the same of the last calls. Communication is left out.
 
         Raises:
           Error: the model of the GPU is not known.
@@ -808,7 +902,7 @@ class Executable:
 
     def _record(self) -> dict[str, Any] | None: ...
 
-    def report(self, calls: int | None = None) -> lockstep._reports.report.Report:
+    def report(self, calls: int | None = None, roofline: bool = False, depth: int = 2) -> lockstep._reports.report.Report:
         """
         A report of the time of the last calls on this rank: in kernels, in communication (exposed, or hidden
         behind kernels), and in waiting, by rank. In a program with parameter servers, pushes and pulls are
@@ -818,6 +912,25 @@ class Executable:
 
         Args:
           calls: the number of last calls; None is all recorded calls, a few hundred.
+          roofline: also compare the steps with their least time, as `roofline` does. The time of the kernels is then
+            that least time and what is lost beside it, by kind of step and by layer. The ceilings of a CPU are
+            measured for about 0.5 s. On a GPU it needs compile(profile=True).
+          depth: the number of parts that names of layers have at most.
+
+        Raises:
+          Error: no call has ended yet, or the times of steps or the ceilings of the GPU are not known.
+        """
+
+    def _explain(self) -> dict[str, Any]: ...
+
+    def _given(self) -> Graph:
+        """The one-rank program of which it was compiled."""
+
+    def explain(self, depth: int | None = None) -> lockstep._graph.explain.Explanation:
+        """
+        The step as Graph.explain() of its program explains it, for this rank and its options, and with the times
+        of the last calls in place of estimates, if there were calls. It is compiled again, which takes as long as
+        compile(). Ranks may call it without each other.
         """
 
 class _Started:
@@ -827,10 +940,14 @@ class _Started:
 
 def _status(job: str) -> str: ...
 
+def _ranks_of_jobs(job: str) -> list[dict[str, Any]]: ...
+
 def _trace(folder: str) -> tuple[str, str, list[dict[str, Any]]]: ...
 
 def _set_recording(world: Communicator, on: bool) -> None:
     """Switches recording on or off, to measure its cost."""
+
+def _explain(graph: Graph, backend: str, ranks: int, rank: int, options: _CompileOptions) -> dict[str, Any]: ...
 
 def _compile_options() -> list[dict[str, Any]]: ...
 
@@ -863,6 +980,9 @@ class _CompileOptions:
         """
         Sets the measured times from which buckets are chosen; None clears them.
         """
+
+    def passes(self, passes: Sequence[tuple[str, str, bool, str, bool, Callable[[Graph], Graph | str]]]) -> None:
+        """Sets the passes that run among those of the pipeline."""
 
     def client(self, client: _ServerClient) -> None:
         """Sets the connection of this worker to the servers."""

@@ -307,6 +307,8 @@ struct Executable {
   std::function<absl::StatusOr<Ceilings>()> ceilings;
   // lines about build, libraries and processor: if they are equal, equal programs compute the same bits
   std::string fingerprint;
+  // What ranks compare in the place of graph_text, if their programs differ in numbers of rows; else empty.
+  std::string common_text;
   std::string graph_text;  // the program that a rank runs, after all passes; with parts, the text of all parts
 
   // Returns the bytes of all buffers of a kind that count for one rank.

@@ -94,7 +94,7 @@ absl::Status Executor::Agree() {
   // Programs with equal collectives may still differ, for example in a learning rate.
   const std::string program = "check_every=" + std::to_string(options_.check_every) +
                               (options_.profile ? " profile=True\n" : " profile=False\n") + SharedStates(executable_) +
-                              executable_.graph_text;
+                              (executable_.common_text.empty() ? executable_.graph_text : executable_.common_text);
   const bool has_parts = !executable_.parts_along.empty();  // their certificates differ
   evidence_ =
       std::make_unique<ReplicaEvidence>(executable_, options_.check_every, (has_parts ? "" : certificate) + program);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/types/span.h"
 #include "core/status.h"
 #include "runtime/process/process.h"
 #include "runtime/record/clock.h"
@@ -85,65 +86,56 @@ Activity OutsideCalls(const RankRecord& record, const std::optional<TransferEven
   return {Activity::Kind::kOutside, since, where};
 }
 
-enum class Process { kAlive, kStopped, kDied };
-
-Process ProcessOf(const RecordedRank& rank) {
-  if (HasEnded(rank.process, rank.process_start)) return Process::kDied;
-  return FactsOfProcess(rank.process).value_or(ProcessFacts{}).stopped ? Process::kStopped : Process::kAlive;
+RankStatus::Process ProcessOf(const RecordedRank& rank) {
+  if (HasEnded(rank.process, rank.process_start)) return RankStatus::Process::kDied;
+  return FactsOfProcess(rank.process).value_or(ProcessFacts{}).stopped ? RankStatus::Process::kStopped
+                                                                       : RankStatus::Process::kAlive;
 }
 
-const char* Word(Process process, Activity::Kind kind) {
-  if (process == Process::kDied) return "died";
-  if (process == Process::kStopped) return "stopped";
-  switch (kind) {
-    case Activity::Kind::kNothing: return "begins";
-    case Activity::Kind::kOutside: return "outside";
-    case Activity::Kind::kComputes: return "computes";
-    case Activity::Kind::kWaits: return "waits";
-    case Activity::Kind::kMoves: return "moves";
-  }
-  return "";
-}
+std::string NameOf(const RankStatus& rank) { return "rank " + std::to_string(rank.record->facts.rank); }
 
-std::string Line(const RankRecord& record, Process process, const Activity& activity, int64_t now) {
-  const RecordedRank& rank = record.facts;
+std::string Line(const RankStatus& status, int64_t now) {
+  const RecordedRank& rank = status.record->facts;
+  const std::string& failure = status.record->failure;
   char head[200];
   std::snprintf(head, sizeof(head), "  rank %d  process %d on %s  %-8s %8.1f s  ", rank.rank, rank.process, rank.host,
-                Word(process, activity.kind), static_cast<double>(std::max<int64_t>(now - activity.since, 0)) * 1e-9);
-  return head + activity.where + (record.failure.empty() ? "" : "; failed: " + record.failure) + "\n";
+                status.state(), static_cast<double>(std::max<int64_t>(now - status.activity.since, 0)) * 1e-9);
+  return head + status.activity.where + (failure.empty() ? "" : "; failed: " + failure) + "\n";
+}
+
+std::vector<RankStatus> StatusOfWorld(absl::Span<const RankRecord> world, int64_t now, int64_t long_wait) {
+  std::vector<RankStatus> ranks;
+  int64_t longest_wait = -1;  // no rank waits
+  for (const RankRecord& record : world) {
+    ranks.push_back({&record, ActivityOf(record), ProcessOf(record.facts)});
+    if (ranks.back().waits()) longest_wait = std::max({longest_wait, now - ranks.back().activity.since, int64_t{0}});
+  }
+  for (RankStatus& rank : ranks) {
+    const bool gone = rank.process != RankStatus::Process::kAlive;
+    rank.is_late = longest_wait >= 0 && !rank.waits() && (gone || longest_wait >= long_wait);
+  }
+  return ranks;
 }
 
 // For the ranks of one world.
-std::string DescribeWorld(const std::vector<const RankRecord*>& ranks, int64_t now, int64_t long_wait) {
-  const RecordedRank& first = ranks[0]->facts;
+std::string DescribeWorld(absl::Span<const RankStatus> ranks, int64_t now) {
+  const RecordedRank& first = ranks[0].record->facts;
   std::string text =
       std::string(first.transport) + ", " + std::to_string(first.size) + (first.size == 1 ? " rank\n" : " ranks\n");
-  std::string late, gone;     // ranks that do not wait, and those of them that are stopped or dead
-  int64_t longest_wait = -1;  // no rank waits
+  std::string late;
   int next = 0;
   const auto missing = [&](int end) {
     for (; next < end; ++next)
       text += "  rank " + std::to_string(next) + "  has no record here: it is on another host, or has ended\n";
   };
-  for (const RankRecord* record : ranks) {
-    missing(record->facts.rank);
-    next = record->facts.rank + 1;
-    const Activity activity = ActivityOf(*record);
-    const Process process = ProcessOf(record->facts);
-    text += Line(*record, process, activity, now);
-    const bool waits = process == Process::kAlive && activity.kind == Activity::Kind::kWaits;
-    if (waits) {
-      longest_wait = std::max({longest_wait, now - activity.since, int64_t{0}});
-      continue;
-    }
-    const std::string name = "rank " + std::to_string(record->facts.rank);
-    late += (late.empty() ? "" : ", ") + name;
-    if (process != Process::kAlive) gone += (gone.empty() ? "" : ", ") + name;
+  for (const RankStatus& rank : ranks) {
+    missing(rank.record->facts.rank);
+    next = rank.record->facts.rank + 1;
+    text += Line(rank, now);
+    if (rank.is_late) late += (late.empty() ? "" : ", ") + NameOf(rank);
   }
   missing(first.size);
-  if (longest_wait < long_wait) late = gone;
-  if (longest_wait >= 0 && !late.empty()) text += "  late: " + late + "\n";
-  return text;
+  return text + (late.empty() ? "" : "  late: " + late + "\n");
 }
 
 bool IsJob(const std::string& folder, std::string_view name, std::string_view wanted) {
@@ -153,6 +145,16 @@ bool IsJob(const std::string& folder, std::string_view name, std::string_view wa
     if (rank.ok() && (std::to_string(rank->process) == wanted || std::to_string(rank->parent) == wanted)) return true;
   }
   return false;
+}
+
+// Returns the names of the other jobs than `job`.
+std::string JobsExcept(const std::string& job, const std::string& root) {
+  std::string names;
+  for (const std::string& name : Jobs(root)) {
+    if (name == job) continue;
+    names += (names.empty() ? "" : ", ") + name + (IsAlive(root + "/" + name) ? "" : " (dead)");
+  }
+  return names;
 }
 
 std::string JobText(const std::string& root, const std::string& job) {
@@ -185,39 +187,56 @@ Activity ActivityOf(const RankRecord& record) {
   return activity;
 }
 
-std::string Describe(const std::vector<RankRecord>& records, int64_t now, int64_t long_wait) {
+const char* RankStatus::state() const {
+  if (process == Process::kDied) return "died";
+  if (process == Process::kStopped) return "stopped";
+  switch (activity.kind) {
+    case Activity::Kind::kNothing: return "begins";
+    case Activity::Kind::kOutside: return "outside";
+    case Activity::Kind::kComputes: return "computes";
+    case Activity::Kind::kWaits: return "waits";
+    case Activity::Kind::kMoves: return "moves";
+  }
+  return "";
+}
+
+std::vector<RankStatus> StatusOf(const std::vector<RankRecord>& records, int64_t now, int64_t long_wait) {
   // A process may have other worlds than the one for training, without activity.
   const auto is_used = [](const RankRecord& record) { return !record.steps.empty(); };
   const bool some_used = std::any_of(records.begin(), records.end(), is_used);
-  std::string text;
+  std::vector<RankStatus> statuses;
   for (size_t begin = 0, end = 0; begin < records.size(); begin = end) {
-    std::vector<const RankRecord*> world;
-    while (end < records.size() && IsSameWorld(records[begin].facts, records[end].facts))
-      world.push_back(&records[end++]);
-    const bool used =
-        std::any_of(world.begin(), world.end(), [&](const RankRecord* record) { return is_used(*record); });
-    if (used || !some_used) text += DescribeWorld(world, now, long_wait);
+    while (end < records.size() && IsSameWorld(records[begin].facts, records[end].facts)) ++end;
+    const absl::Span<const RankRecord> world(&records[begin], end - begin);
+    if (some_used && !std::any_of(world.begin(), world.end(), is_used)) continue;
+    for (RankStatus& rank : StatusOfWorld(world, now, long_wait)) statuses.push_back(std::move(rank));
+  }
+  return statuses;
+}
+
+std::string Describe(const std::vector<RankRecord>& records, int64_t now, int64_t long_wait) {
+  const std::vector<RankStatus> statuses = StatusOf(records, now, long_wait);
+  std::string text;
+  for (size_t begin = 0, end = 0; begin < statuses.size(); begin = end) {
+    while (end < statuses.size() && IsSameWorld(statuses[begin].record->facts, statuses[end].record->facts)) ++end;
+    text += DescribeWorld(absl::MakeConstSpan(statuses).subspan(begin, end - begin), now);
   }
   return text;
 }
 
-absl::StatusOr<std::string> StatusText(const std::string& root, std::string_view job) {
+absl::StatusOr<std::string> FindJob(const std::string& root, std::string_view job) {
   const std::vector<std::string> jobs = Jobs(root);
   if (jobs.empty()) return NotFound() << root << " has no record of a job on this host";
-  std::vector<std::string> alive;
-  for (const std::string& name : jobs) {
-    if (!job.empty() && IsJob(root + "/" + name, name, job)) return JobText(root, name);
-    if (IsAlive(root + "/" + name)) alive.push_back(name);
-  }
-  const std::string& chosen = alive.empty() ? jobs[0] : alive[0];
-  std::string others;
-  for (const std::string& name : jobs) {
-    if (job.empty() && name == chosen) continue;
-    const bool lives = std::find(alive.begin(), alive.end(), name) != alive.end();
-    others += (others.empty() ? "" : ", ") + name + (lives ? "" : " (dead)");
-  }
-  if (!job.empty()) return NotFound() << "there is no job or process " << job << " on this host; there are " << others;
-  return JobText(root, chosen) + (others.empty() ? "" : "other jobs: " + others + "\n");
+  for (const std::string& name : jobs)
+    if (job.empty() ? IsAlive(root + "/" + name) : IsJob(root + "/" + name, name, job)) return name;
+  if (job.empty()) return jobs[0];
+  return NotFound() << "there is no job or process " << job << " on this host; there are " << JobsExcept("", root);
+}
+
+absl::StatusOr<std::string> StatusText(const std::string& root, std::string_view job) {
+  ASSIGN_OR_RETURN(const std::string found, FindJob(root, job));
+  const std::string others = job.empty() ? JobsExcept(found, root) : "";
+  return JobText(root, found) + (others.empty() ? "" : "other jobs: " + others + "\n");
 }
 
 std::string StallText(const Recorder& recorder) {

@@ -125,6 +125,22 @@ TEST(DescribeTest, NobodyIsLateByWhatRanksWaitInEveryStep) {
   EXPECT_THAT(Describe({waits, computes}, 2 * kSecond), HasSubstr("late: rank 1\n"));
 }
 
+TEST(StatusOfTest, HasTheStateOfEachRank) {
+  RankRecord begins = Rank(0, 3), waits = Rank(1, 3), computes = Rank(2, 3);
+  Phase(&waits, kSecond, TransferEvent::Phase::kPosted, "bucket 0");
+  Begin(&waits, kSecond, 3);
+  Begin(&computes, kSecond, 0);
+  const std::vector<RankRecord> records = {begins, waits, computes};
+  const std::vector<RankStatus> statuses = StatusOf(records, 2 * kSecond);
+  ASSERT_EQ(statuses.size(), 3u);
+  const char* const states[] = {"begins", "waits", "computes"};
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(statuses[i].record, &records[i]);
+    EXPECT_STREQ(statuses[i].state(), states[i]);
+    EXPECT_EQ(statuses[i].is_late, i != 1);
+  }
+}
+
 TEST(DescribeTest, SaysWhichRanksHaveNoRecord) {
   RankRecord only = Rank(1, 3);
   Begin(&only, 1, 0);

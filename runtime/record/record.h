@@ -99,7 +99,7 @@ struct RankRecord {
   std::vector<RecordedProgram> programs;
   std::vector<StepEvent> steps;
   std::vector<TransferEvent> transfers;
-  uint64_t lost = 0;  // events that were overwritten before they reached a trace
+  uint64_t lost = 0;  // events that were overwritten before they were read, or before they reached a trace
 
   const RecordedProgram* program(uint16_t index) const;  // null if its names are missing
 };

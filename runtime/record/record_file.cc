@@ -72,8 +72,7 @@ absl::StatusOr<RankRecord> ReadRecord(const std::string& file) {
   RankRecord record;
   ASSIGN_OR_RETURN(record.facts, RankOf(mapped, file));
   record.failure = FailureIn(mapped.header());
-  mapped.steps().Read(0, &record.steps);
-  mapped.transfers().Read(0, &record.transfers);
+  record.lost = mapped.steps().ReadAll(&record.steps) + mapped.transfers().ReadAll(&record.transfers);
   MakeValid(record.transfers);
   std::ifstream programs(file.substr(0, file.size() - (sizeof(kRecordSuffix) - 1)) + kProgramsSuffix);
   record.programs = ParsePrograms(std::string(std::istreambuf_iterator<char>(programs), {}));

@@ -167,8 +167,7 @@ void Recorder::SetClockAhead(int64_t nanoseconds) {
 RankRecord Recorder::Read() const {
   RankRecord record;
   record.failure = FailureIn(header());
-  steps_.Read(0, &record.steps);
-  transfers_.Read(0, &record.transfers);
+  record.lost = steps_.ReadAll(&record.steps) + transfers_.ReadAll(&record.transfers);
   const std::lock_guard<std::mutex> lock(naming_);
   record.facts = rank();
   record.programs = ParsePrograms(programs_text_);

@@ -135,6 +135,15 @@ TEST_F(RecorderTest, WithoutAFolderItRecordsInMemory) {
   EXPECT_EQ(recorder->folder(), "");
   recorder->Record(StepEvent{.time = 5});
   EXPECT_EQ(recorder->Read().steps.size(), 1u);
+  EXPECT_EQ(recorder->Read().lost, 0u);
+}
+
+TEST_F(RecorderTest, CountsTheEventsThatAreOverwritten) {
+  const std::unique_ptr<Recorder> recorder = Make(0);
+  for (uint64_t i = 0; i < RecordLayout::kSteps + 3; ++i) recorder->Record(StepEvent{});
+  for (uint64_t i = 0; i < RecordLayout::kTransfers + 4; ++i) recorder->Record(TransferEvent{});
+  EXPECT_EQ(recorder->Read().lost, 7u);
+  EXPECT_EQ(ReadRecords(recorder->folder())[0].lost, 7u);
 }
 
 TEST_F(RecorderTest, AForkedProcessRecordsNothingAndRemovesNothing) {

@@ -64,6 +64,12 @@ class Ring {
     return number;
   }
 
+  // Appends all remaining events, in order. Returns how many earlier ones are overwritten.
+  uint64_t ReadAll(std::vector<Event>* events) const {
+    const size_t before = events->size();
+    return Read(0, events) - (events->size() - before);
+  }
+
  private:
   using Word = std::atomic<uint64_t>;
   static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(uint64_t));

@@ -56,6 +56,8 @@ TEST(RingTest, HoldsTheLastEventsInOrder) {
   EXPECT_EQ(ring.Read(40, &events), 41u);
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0].number, 40u);
+  EXPECT_EQ(ring.ReadAll(&events), 41 - kPlaces);
+  EXPECT_EQ(events.size(), 1 + kPlaces);
 }
 
 TEST(RingTest, AnEventThatIsBeingWrittenIsNotSeen) {

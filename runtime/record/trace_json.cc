@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/text.h"
@@ -15,8 +16,18 @@ constexpr int kStepTrack = 1, kTransferTrack = 2;
 
 struct Entry {
   int64_t time;
+  int64_t duration;  // orders entries of the same time: names, then slices, the longest first, then points
   std::string json;
 };
+constexpr int64_t kName = std::numeric_limits<int64_t>::max(), kPoint = -1;
+
+// The movement of a collective's data on one rank. Times are nanoseconds of the trace.
+struct Movement {
+  int64_t begin, end;
+  int32_t last;  // the rank of the world that came last, or -1
+};
+// By communicator and number in it. Communicators have the same numbers on all ranks of a world.
+using Movements = std::map<std::pair<uint32_t, uint64_t>, Movement>;
 
 std::string Quoted(const std::string& text) {
   std::string quoted = "\"";
@@ -44,32 +55,44 @@ std::string Microseconds(int64_t nanoseconds) {
 // The entries of one rank.
 class OfRank {
  public:
-  OfRank(const RankRecord& record, int process, int64_t begin, std::vector<Entry>* entries)
-      : record_(record), process_(process), begin_(begin), entries_(*entries) {}
+  OfRank(const RankRecord& record, int process, int64_t begin, std::vector<Entry>* entries, Movements* movements)
+      : record_(record), process_(process), begin_(begin), entries_(*entries), movements_(*movements) {}
 
   void AddAll() {
     const RecordedRank& rank = record_.facts;
-    Name("process_name", 0,
+    Name("process_name", kStepTrack,
          "rank " + std::to_string(rank.rank) + " on " + rank.host + " (" + rank.transport + ", process " +
              std::to_string(rank.process) + ")");
     Name("thread_name", kStepTrack, "steps");
-    Name("thread_name", kTransferTrack, "collectives");
+    for (const uint32_t communicator : Communicators())
+      Name("thread_name", kTransferTrack + int64_t{communicator},
+           communicator == 0 ? "collectives" : "collectives of communicator " + std::to_string(communicator));
     AddSteps();
     AddTransfers();
   }
 
  private:
-  void Name(const char* what, int track, const std::string& name) {
-    entries_.push_back({0, "{\"ph\":\"M\",\"name\":\"" + std::string(what) + "\",\"pid\":" + std::to_string(process_) +
-                               ",\"tid\":" + std::to_string(track) + ",\"args\":{\"name\":" + Quoted(name) + "}}"});
+  // Returns 0, the world's own, and those of the recorded collectives.
+  std::set<uint32_t> Communicators() const {
+    std::set<uint32_t> numbers{0};
+    for (const TransferEvent& event : record_.transfers) numbers.insert(event.communicator);
+    return numbers;
+  }
+
+  int64_t InTrace(int64_t time) const { return Minus(Minus(time, record_.facts.clock_ahead), begin_); }
+
+  void Name(const char* what, int64_t track, const std::string& name) {
+    entries_.push_back({0, kName,
+                        "{\"ph\":\"M\",\"name\":\"" + std::string(what) + "\",\"pid\":" + std::to_string(process_) +
+                            ",\"tid\":" + std::to_string(track) + ",\"args\":{\"name\":" + Quoted(name) + "}}"});
   }
 
   void AddSlice(int64_t track, int64_t from, int64_t to, const std::string& name, const std::string& args) {
-    const int64_t time = Minus(Minus(from, record_.facts.clock_ahead), begin_);
-    entries_.push_back({time, "{\"ph\":\"X\",\"ts\":" + Microseconds(time) +
-                                  ",\"dur\":" + Microseconds(Minus(to, from)) + ",\"pid\":" + std::to_string(process_) +
-                                  ",\"tid\":" + std::to_string(track) + ",\"name\":" + Quoted(name) + ",\"args\":{" +
-                                  args + "}}"});
+    const int64_t time = InTrace(from);
+    entries_.push_back({time, Minus(to, from),
+                        "{\"ph\":\"X\",\"ts\":" + Microseconds(time) + ",\"dur\":" + Microseconds(Minus(to, from)) +
+                            ",\"pid\":" + std::to_string(process_) + ",\"tid\":" + std::to_string(track) +
+                            ",\"name\":" + Quoted(name) + ",\"args\":{" + args + "}}"});
   }
 
   // Each event lasts until the next of its program. A run is a slice around the slices of its steps.
@@ -122,9 +145,17 @@ class OfRank {
         AddSlice(kTransferTrack + int64_t{event.communicator}, before.time, event.time, before.label,
                  "\"number\":" + std::to_string(event.sequence) +
                      (before.last < 0 ? "" : ",\"last\":" + std::to_string(before.last)));
+        movements_[{event.communicator, event.sequence}] = {InTrace(before.time), InTrace(event.time), before.last};
       }
-      if (event.phase == TransferEvent::Phase::kMoved) under_way.erase({event.communicator, event.sequence});
-      else before = event;
+      if (event.phase == TransferEvent::Phase::kMoved) {
+        under_way.erase({event.communicator, event.sequence});
+      } else if (event.phase == TransferEvent::Phase::kPosted) {
+        before = event;
+      } else {  // only the first phase has the label
+        before.phase = event.phase;
+        before.time = event.time;
+        before.last = event.last;
+      }
     }
   }
 
@@ -132,7 +163,44 @@ class OfRank {
   const int process_;
   const int64_t begin_;
   std::vector<Entry>& entries_;
+  Movements& movements_;
 };
+
+std::string FlowPoint(const char* phase, uint64_t id, int process, uint32_t communicator, int64_t time) {
+  return "{\"ph\":" + std::string(phase) +
+         ",\"cat\":\"collective\",\"name\":\"waited for\",\"id\":" + std::to_string(id) +
+         ",\"ts\":" + Microseconds(time) + ",\"pid\":" + std::to_string(process) +
+         ",\"tid\":" + std::to_string(kTransferTrack + int64_t{communicator}) + "}";
+}
+
+// Returns the records of the ranks of a record's world, as their places in `records`, by rank.
+std::map<int32_t, size_t> WorldOf(const RankRecord& record, const std::vector<RankRecord>& records) {
+  std::map<int32_t, size_t> places;
+  for (size_t i = 0; i < records.size(); ++i)
+    if (IsSameWorld(records[i].facts, record.facts)) places[records[i].facts.rank] = i;
+  return places;
+}
+
+// Adds the flows between ranks. The format requires that a flow begins before it ends, and both within a slice, so a
+// collective for which the clocks disagree has no flow.
+void AddFlows(const std::vector<RankRecord>& records, const std::vector<Movements>& movements,
+              std::vector<Entry>* entries) {
+  uint64_t id = 0;
+  for (size_t i = 0; i < records.size(); ++i) {
+    const std::map<int32_t, size_t> world = WorldOf(records[i], records);
+    for (const auto& [collective, waited] : movements[i]) {
+      const auto last = world.find(waited.last);
+      if (last == world.end() || last->second == i) continue;
+      const auto found = movements[last->second].find(collective);
+      if (found == movements[last->second].end()) continue;
+      const int64_t from = found->second.begin, to = std::max(waited.begin, from);
+      if (from >= found->second.end || to >= waited.end) continue;
+      const uint32_t communicator = collective.first;
+      entries->push_back({from, kPoint, FlowPoint("\"s\"", ++id, static_cast<int>(last->second), communicator, from)});
+      entries->push_back({to, kPoint, FlowPoint("\"f\",\"bp\":\"e\"", id, static_cast<int>(i), communicator, to)});
+    }
+  }
+}
 
 // Returns the time of the first event, on rank 0's clock.
 int64_t BeginOf(const std::vector<RankRecord>& records) {
@@ -149,8 +217,13 @@ int64_t BeginOf(const std::vector<RankRecord>& records) {
 std::string TraceJson(const std::vector<RankRecord>& records) {
   const int64_t begin = BeginOf(records);
   std::vector<Entry> entries;
-  for (size_t i = 0; i < records.size(); ++i) OfRank(records[i], static_cast<int>(i), begin, &entries).AddAll();
-  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.time < b.time; });
+  std::vector<Movements> movements(records.size());
+  for (size_t i = 0; i < records.size(); ++i)
+    OfRank(records[i], static_cast<int>(i), begin, &entries, &movements[i]).AddAll();
+  AddFlows(records, movements, &entries);
+  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return a.time != b.time ? a.time < b.time : a.duration > b.duration;
+  });
   std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   for (size_t i = 0; i < entries.size(); ++i) text += entries[i].json + (i + 1 < entries.size() ? ",\n" : "\n");
   return text + "]}\n";

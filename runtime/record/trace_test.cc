@@ -194,13 +194,9 @@ TEST(TraceJsonTest, IsInTheOrderOfTheClockOfRank0) {
     TransferEvent transfer{.time = begin + 1200, .sequence = 4};
     std::string("bucket 0").copy(transfer.label, 9);
     records[r].transfers.push_back(transfer);
-    transfer.phase = TransferEvent::Phase::kMet;
-    transfer.time = begin + 2000;
-    transfer.last = 1;
-    records[r].transfers.push_back(transfer);
-    transfer.phase = TransferEvent::Phase::kMoved;
-    transfer.time = begin + 3000;
-    records[r].transfers.push_back(transfer);
+    records[r].transfers.push_back(
+        {.time = begin + 2000, .sequence = 4, .last = 1, .phase = TransferEvent::Phase::kMet});
+    records[r].transfers.push_back({.time = begin + 3000, .sequence = 4, .phase = TransferEvent::Phase::kMoved});
   }
   const std::string json = TraceJson(records);
   // Rank 1's call begins 100 ns after rank 0's, although its clock is ahead by a second.
@@ -217,6 +213,57 @@ TEST(TraceJsonTest, IsInTheOrderOfTheClockOfRank0) {
   EXPECT_LT(of_0, of_1);
   EXPECT_LT(of_1, kernel_of_0);
   EXPECT_LT(kernel_of_0, moving);
+}
+
+// The record of a rank of two, with one collective from `met` to `moved`, in nanoseconds.
+RankRecord WithCollective(int rank, uint32_t communicator, int32_t last, int64_t met, int64_t moved) {
+  RankRecord record;
+  record.facts.rank = rank;
+  record.facts.size = 2;
+  using Phase = TransferEvent::Phase;
+  for (const auto& [phase, time] : {std::pair(Phase::kPosted, int64_t{0}), {Phase::kMet, met}, {Phase::kMoved, moved}})
+    record.transfers.push_back(
+        {.time = time, .sequence = 4, .communicator = communicator, .last = last, .phase = phase});
+  return record;
+}
+
+TEST(TraceJsonTest, AFlowLeadsFromTheRankThatCameLast) {
+  const std::string json = TraceJson({WithCollective(0, 3, 1, 2000, 5000), WithCollective(1, 3, 1, 2500, 4000)});
+  const std::string flow = R"("cat":"collective","name":"waited for","id":1,)";
+  EXPECT_THAT(json, HasSubstr(R"({"ph":"s",)" + flow + R"("ts":2.500,"pid":1,"tid":5})"));
+  // A flow must not end before it begins.
+  EXPECT_THAT(json, HasSubstr(R"({"ph":"f","bp":"e",)" + flow + R"("ts":2.500,"pid":0,"tid":5})"));
+  EXPECT_THAT(json,
+              HasSubstr(R"("name":"thread_name","pid":1,"tid":5,"args":{"name":"collectives of communicator 3"})"));
+  EXPECT_EQ(json.find("\"id\":2"), std::string::npos);
+}
+
+TEST(TraceJsonTest, WithoutAFlow) {
+  const RankRecord other = WithCollective(1, 0, 1, 2000, 4000);
+  RankRecord of_another_world = other;
+  of_another_world.facts.world = 7;
+  for (const std::vector<RankRecord>& records : {
+           std::vector{WithCollective(0, 0, -1, 2000, 4000), other},  // the last rank is unknown
+           std::vector{WithCollective(0, 0, 0, 2000, 4000), other},   // it is the rank itself
+           std::vector{WithCollective(0, 0, 1, 1000, 1500), other},   // the clocks disagree
+           std::vector{WithCollective(0, 1, 1, 2000, 4000), other},   // it is not recorded there
+           std::vector{WithCollective(0, 0, 1, 2000, 4000), of_another_world},
+       })
+    EXPECT_EQ(TraceJson(records).find("\"ph\":\"s\""), std::string::npos);
+}
+
+TEST(TraceJsonTest, ASliceComesBeforeThoseInIt) {
+  RankRecord record;
+  record.programs = {OneStep()};
+  record.steps = {{.time = 0, .call = 1, .kind = StepEvent::Kind::kCall},
+                  {.time = 0, .call = 1, .kind = StepEvent::Kind::kStep},
+                  {.time = 1500, .call = 1, .kind = StepEvent::Kind::kCompare},
+                  {.time = 2000, .call = 1, .kind = StepEvent::Kind::kEnd}};
+  const std::string json = TraceJson({record});
+  const size_t name = json.find("process_name"), call = json.find("@step"), product = json.find("matmul");
+  EXPECT_LT(name, call);
+  EXPECT_LT(call, json.find("inputs and results"));
+  EXPECT_LT(call, product);
 }
 
 TEST(TraceJsonTest, WithoutEventsItIsStillATrace) { EXPECT_THAT(TraceJson({}), HasSubstr("\"traceEvents\":[\n]")); }

@@ -99,20 +99,25 @@ assert list(first) == list(last) and not any(np.array_equal(first[name], last[na
         ranks=2,
         before={"exe.strategy": MLP},
         check="""
-losses = [program(**batch(2))["loss"] for program in (exe, halved, sharded, other)]
+losses = [program(**batch(2))["loss"] for program in (exe, halved, sharded, other, with_pass)]
+assert any("bf16" in line for line in with_pass.collectives)
 assert np.allclose(losses, losses[0]) and any("bf16" in line for line in halved.collectives)
 assert "sgd" in reason and "partial(sum)" in reason, reason
 """,
     ),
     "docs/elastic.md": Page(
         before={
-            "checkpoints": f"""{WORLD}rows = 128\n{LAYERS.replace("%x", "%image")}
-exe = ls.compile(ls.train_step(model, loss, ls.optim.SGD(0.1)), world=world)
+            "def train": f"""{WORLD}rows = 128\n{LAYERS.replace("%x", "%image")}
 images, labels = np.ones((256, 12), np.float32), np.arange(256) % 4
-per_epoch, epochs, exe.step = 2, 501, 998
-"""
+per_epoch, epochs, steps = 2, 501, 5
+""",
+            "checkpoints =": """
+exe = ls.compile(step, world=world)
+exe.step = 998
+""",
         },
         check="""
+assert weights.shape == (8, 4)
 assert exe.step == 1002
 assert checkpoints.restore(exe)["batch"] == 128 and exe.step == 1000
 """,
@@ -231,6 +236,17 @@ del Machine
     ),
     "docs/options.md": Page(ranks=4, before={"ls.Strategy": MLP}, check="exe(**batch(2))\n"),
     "docs/parameter_servers.md": Page(ranks=2, servers=1, check="assert world.size == 2 and trainer.epoch == 2\n"),
+    "docs/passes_in_python.md": Page(
+        ranks=2,
+        before={"bf16_for_wide_layers": MLP, "shown": "shown = []\n"},
+        check="""
+assert "bf16_for_wide_layers" in exe.passes and sum(": bf16" in line for line in str(exe.graph).splitlines()) > 0
+ls.verify(step, 2, passes=[show])
+[(sums, parts, layers)] = shown
+assert sums == parts == 7 and layers == 3
+ls.compile(step, world=world, passes=[without_biases, show])(**batch(2))
+""",
+    ),
     "docs/pipeline.md": Page(
         ranks=4,
         before={
@@ -277,8 +293,13 @@ if world.rank == 0:
         before={
             "print(exe": f"{MLP}exe = ls.compile(step, world=world)\nexe(**batch(2))\n",
             "first_batches": "first_batches = [batch(2)] * 10\n",
+            "roofline=True": "exe(**first_batches[0])\n",
         },
-        check="assert exe(**first_batches[0])['loss'] > 0\n",
+        check="""
+assert exe(**first_batches[0])['loss'] > 0
+assert explained.bytes == 4 * (208 + 136 + 45 + 1)
+assert world.rank or "bf16" in open("step.html").read()
+""",
     ),
     "docs/numerics.md": Page(
         ranks=2,

@@ -20,6 +20,12 @@ CLASSES = {value for module in MODULES for name in module.__all__ if isinstance(
 # Bases, and protocols of what users write.
 ABSTRACT = {ls.optim.Optimizer, ls.metrics.Metric, ls.data.Dataset}
 
+
+@ls.pass_(before="localize")
+def idle(g: ls.graph.Builder) -> None:
+    g.nodes()
+
+
 SCHEDULE = ls.schedule.cosine(0.1, steps=9)
 VALUES: list[Any] = [
     *(getattr(ls.optim, name)(0.1) for name in ls.optim.__all__ if name != "Optimizer"),
@@ -39,6 +45,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: ls.graph.Builder("g"), r"finish\(\) returns a lockstep.Graph"),
     (lambda: ls.graph.Builder("g").input("x", "f32", ()), "it belongs to one graph"),
     (lambda: ls.graph.Builder.of(mlp()).nodes()[0], "it belongs to one graph"),
+    (lambda: idle, "import it from the module of its function"),
 ]
 # Classes whose values need files, several ranks or a search; other tests make these.
 ELSEWHERE = {
@@ -46,7 +53,8 @@ ELSEWHERE = {
     ls.kv.Staleness,
 }  # fmt: skip
 REFUSED_CLASSES = {
-    ls.Communicator, ls.Executable, ls.Trainer, ls.kv.KVStore, ls.graph.Builder, ls.graph.Node, ls.graph.Value,
+    ls.Communicator, ls.Executable, ls.Trainer, ls.kv.KVStore, ls.graph.Builder, ls.graph.Node, ls.graph.Pass,
+    ls.graph.Value,
 }  # fmt: skip
 
 

@@ -39,9 +39,17 @@ class Exe:
         flat = images.reshape(1000, 784)
         return {{"w": 2 * flat.T, "b": -np.sum(flat**2, axis=1)}}
 
+    @property
+    def shares(self):
+        return [128] if world.size == 1 else [96, 32]
+
+    def balance(self):
+        return False
+
     def __call__(self, image, label):
         image, label = np.asarray(image), np.asarray(label)
-        assert image.shape == (128 // world.size, 1, 28, 28) and image.dtype == np.float32, image.shape
+        assert len(image) in (128 // world.size, self.shares[world.rank])
+        assert image.shape[1:] == (1, 28, 28) and image.dtype == np.float32, image.shape
         self.batches.append(label.tolist())
         return {{"loss": 0.0}}
 

@@ -25,6 +25,14 @@ MODEL = """graph @mlp(%x: f32[8,16] split(0), state %w1: f32[16,16], state %w2: 
   return %3
 }"""
 
+
+@ls.pass_(after="distribute")
+def write_relu_anew(g: ls.graph.Builder) -> None:
+    for node in g.nodes("relu"):
+        with g.before(node):
+            node.replace(ls.graph.max(node.operands[0], np.float32(0)))
+
+
 # For each option a value that is not its default; any two form a pair. Not here: `isa`, which holds for the whole
 # process, and GPUs. Parameter servers need a job of workers: test_strategy.py.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -34,6 +42,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "split": {"split": {"w1": {"data": 0}}},
     "placements": {"placements": {"w*": ls.split(0, "data")}},
     "virtual_ranks": {"virtual_ranks": 4},
+    "shares": {"shares": [6, 2]},
     "shard_optimizer": {"shard_optimizer": True},
     "shared_weights": {"shared_weights": True},
     "threads": {"threads": 2},
@@ -56,6 +65,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "memory_limit": {"memory_limit": 1 << 24},
     "profile": {"profile": True},
     "verify": {"verify": True},
+    "passes": {"passes": [write_relu_anew]},
 }
 ELSEWHERE = {"graph", "backend", "world", "isa"}
 # These leave the program of this step as it is: the first is the default mesh, the small step fits one bucket, what is
@@ -67,7 +77,9 @@ UNCHANGED |= {"check_numerics", "verify_hardware"}
 def step_of(options: Mapping[str, Any]) -> ls.Graph:
     micro_batches = 2 if "stage" in options.get("mesh", {}) else 1
     loss = ls.loss.softmax_cross_entropy("logits", "label")
-    return ls.train_step(ls.parse(MODEL), loss, ls.optim.SGD(0.1, momentum=0.9), accumulate=micro_batches)
+    uneven = "shares" in options
+    optimizer = ls.optim.SGD(0.1, momentum=0.9)
+    return ls.train_step(ls.parse(MODEL), loss, optimizer, accumulate=micro_batches, uneven=uneven)
 
 
 def losses_of(options: dict[str, Any], world: ls.Communicator) -> list[float]:
@@ -80,6 +92,9 @@ def losses_of(options: dict[str, Any], world: ls.Communicator) -> list[float]:
     share = (
         slice(BATCH // world.size * world.rank, BATCH // world.size * (world.rank + 1)) if is_shared else slice(None)
     )
+    if "shares" in options:
+        begin = sum(options["shares"][: world.rank])
+        share = slice(begin, begin + options["shares"][world.rank])
     losses = []
     for _ in range(STEPS):
         x, label = random.standard_normal((BATCH, 16)).astype(np.float32), random.integers(0, 4, BATCH)
@@ -147,7 +162,7 @@ def _words(options: str) -> list[str]:
 
 def _excludes(one: str, other: str) -> bool:
     """True if the documentation of an option in `one` says that it excludes an option in `other`."""
-    texts = [" ".join(_options.TABLE[name]["doc"].split()) for name in OPTIONS[one]]
+    texts = [" ".join(_options.TABLE[name]["doc"].split()) for name in OPTIONS[one] if name in _options.TABLE]
     sentences = [each for text in texts for each in re.split(r"(?<=[.]) ", text) if "xclude" in each]
     of_other_values = [begin for value, begin in _OF_VALUES.items() if value != one]
     names = [rf"`{name}`|\b{name}=" for name in OPTIONS[other]]

@@ -28,6 +28,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "placements": lambda v: compiled(placements={"fc1.*": ls.split(v, "data")}),
     "threads": lambda v: compiled(threads=v),
     "virtual_ranks": lambda v: compiled(virtual_ranks=v),
+    "shares": lambda v: ls.compile(training(uneven=True), shares=v),
+    "shares of a rank": lambda v: ls.compile(training(uneven=True), shares=[v]),
     "bucket_bytes": lambda v: compiled(bucket_bytes=v),
     "bigarray_bound": lambda v: compiled(bigarray_bound=v),
     "max_staleness": lambda v: compiled(max_staleness=v),

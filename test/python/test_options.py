@@ -39,8 +39,8 @@ def error_of(**options: Any) -> str:
 
 def test_the_signature_is_that_of_the_table() -> None:
     parameters = inspect.signature(ls.compile).parameters
-    assert list(parameters)[:4] == ["graph", "backend", "world", "mesh"]
-    assert list(parameters)[3:] == list(_options.TABLE)
+    assert list(parameters)[:5] == ["graph", "backend", "world", "passes", "mesh"]
+    assert list(parameters)[4:] == list(_options.TABLE)
     assert all(parameters[name].kind is inspect.Parameter.KEYWORD_ONLY for name in _options.TABLE)
     assert (parameters["check_every"].default, parameters["check_every"].annotation) == (512, "int")
     assert (parameters["strategy"].default, parameters["strategy"].annotation) == ("all_reduce", "str | Strategy")

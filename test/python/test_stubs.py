@@ -43,7 +43,7 @@ def test_the_generated_stubs_are_those_of_what_is_compiled_in() -> None:
         ast.parse(stub())
     assert "class AdamW(Optimizer):" in stubs.optim_stub()
     assert (
-        "def compile(graph: Graph, backend: str = 'cpu', world: Communicator | None = None, *, mesh: "
+        "def compile(graph: Graph, backend: str = 'cpu', world: Communicator | None = None, *, passes: "
         in stubs.compile_stub()
     )
     assert "check_every: int = 512, " in stubs.compile_stub() and "check_every: int" not in stubs.strategy_stub()

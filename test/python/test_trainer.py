@@ -351,53 +351,6 @@ def test_callbacks_get_the_results_and_end_training_on_all() -> None:
     assert [epoch for epoch, _ in run_in_threads(2, body)] == [2, 2]
 
 
-class Scalars:
-    """What TensorBoard's SummaryWriter is called with."""
-
-    def __init__(self) -> None:
-        self.written: list[tuple[str, float, int]] = []
-
-    def add_scalar(self, name: str, value: float, step: int) -> None:
-        self.written.append((name, value, step))
-
-
-def test_rank_0_writes_the_numbers_of_steps_and_epochs() -> None:
-    x, labels = samples()
-
-    def body(world: ls.Communicator) -> list[tuple[str, float, int]]:
-        found, scalars = trainer(world), Scalars()
-        first, last = found.fit((x, labels), (x, labels), epochs=2, scalars=scalars)
-        if world.rank != 0:
-            return scalars.written
-        steps = range(1, last["step"] + 1)
-        losses = [("train/loss", loss, step) for loss, step in zip(found.losses, steps, strict=True)]
-        rates = [("train/learning_rate", found.learning_rate, step) for step in steps]
-        epochs = [
-            (f"epoch/{name}", results[name], results["step"])
-            for results in (first, last)
-            for name in ("loss", "validation_loss", "accuracy")
-        ]
-        assert sorted(scalars.written) == sorted(losses + rates + epochs)
-        return []
-
-    assert run_in_threads(2, body) == [[], []]
-
-
-def test_scalars_that_cannot_be_written_end_training_on_all() -> None:
-    x, labels = samples()
-
-    class Full:
-        def add_scalar(self, *_: Any) -> None:
-            raise OSError("no space left")
-
-    def body(world: ls.Communicator) -> str:
-        with pytest.raises(OSError if world.rank == 0 else ls.Error, match="no space left"):
-            trainer(world).fit((x, labels), scalars=Full())
-        return "raised"
-
-    assert run_in_threads(2, body) == ["raised", "raised"]
-
-
 def test_the_learning_rate_is_read_and_set() -> None:
     x, labels = samples(BATCH)
     found = ls.Trainer(MLP.model, LOSS, "sgd", {"learning_rate": 0.1}, dims={"batch": BATCH}, threads=1)
@@ -635,7 +588,10 @@ def test_arguments_that_are_wrong(caplog: pytest.LogCaptureFixture) -> None:
         (lambda: trainer().fit((x, labels), epochs=-1), "fit: epochs is -1"),
         (lambda: trainer().fit((x, labels), seed=-1), "fit: seed is -1"),
         (lambda: trainer().fit((x, labels), progress="no"), "fit: progress is 'no', expected True or False"),
-        (lambda: trainer().fit((x, labels), scalars="runs"), "fit: scalars: a str has no method add_scalar"),
+        (
+            lambda: trainer().fit((x, labels), scalars=7),
+            "fit: scalars: a int is no folder, and has no method add_scalar",
+        ),
         (lambda: trainer().fit(3), "the data is 3, expected a tuple of arrays, a data set, or batches"),
         (lambda: trainer().fit((x, labels[1:])), "different lengths"),
         (lambda: trainer().evaluate(iter([(x, labels)])), "a batch has x .325, 12.*, expected 1 to 96 rows of each"),

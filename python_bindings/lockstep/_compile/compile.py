@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,15 +14,24 @@ from .._base.errors import Error
 from .._base.log import warn_once
 from .._lockstep import Communicator, Executable, Graph
 from .._exchange.bodies import with_bodies
+from ..graph._pass import Pass, Run, causes, runs_of
 from . import buckets as _buckets
 from . import options as _options
 from .mistakes import warn_of_draws
 from .plan import Plan
 from .servers import client_of
+from .shares import begin
 from .strategy import expanded
 
 
-def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = None, **options: Any) -> Executable:
+def compile(
+    graph: Graph,
+    backend: str = "cpu",
+    world: Communicator | None = None,
+    *,
+    passes: Sequence[Pass] = (),
+    **options: Any,
+) -> Executable:
     """Compiles a graph for this rank and loads it. All ranks of `world` call it. It distributes the graph.
 
     The ranks compare their programs. Different models, values or options are an error that shows the first difference.
@@ -43,6 +52,8 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
         (docs/gpu.md).
       world: the ranks. None: this rank alone. A training step is then an error in a job of several ranks, as `mpirun`,
         `srun` and `torchrun` start them.
+      passes: functions with `@lockstep.pass_`, which change the program among the passes of the compiler. All ranks
+        must have the same (docs/passes_in_python.md).
 
     Returns:
       An executable. Call it with the inputs by name, or `start` a call and use its results later.
@@ -56,10 +67,11 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
     try:
         names.check_options("compile", options, _SIGNATURE.parameters)
         checks.graph("the graph", graph)
-        given = expanded(options)
+        given = _with_measured_shares(expanded(options), graph, world)
         if alone and graph.trained and not given.get("replicated", False):
             job.check_is_one("compile", "world=ls.Communicator.from_environment()")
-        compiled = _resolved(graph, checks.text("backend", backend), world, given)
+        runs = runs_of("compile", passes)
+        compiled = _resolved(graph, checks.text("backend", backend), world, given, runs)
         exchanged = with_bodies(graph, dict(compiled.mesh))
         dump = os.environ.get("LOCKSTEP_DUMP", "")
         dump = checks.path(dump) if dump else ""
@@ -73,7 +85,8 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
     _lockstep._agree_on_arguments(world, "")
     if times is not None:
         compiled.measured(_buckets.measured(world, compiled.mesh, report.program, times))
-    executable = _lockstep._compile(exchanged.graph, backend, world, compiled, dump)
+    with causes(runs):
+        executable = _lockstep._compile(exchanged.graph, backend, world, compiled, dump)
     for name in sorted(exchanged.values.keys() & set(executable._state_names())):
         executable._assign_state(name, exchanged.values[name])
     for dtype in _lockstep._slow_dtypes(graph, backend, given.get("isa", "")):
@@ -84,10 +97,28 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
     executable._schedules.update({name: each for name, each in exchanged.schedules.items() if name in settings})
     executable._schedules.update(getattr(graph, "_schedules", {}))
     executable._wrong_labels.update(getattr(graph, "_wrong_labels", {}))
+    if unit := _unit_of_shares(graph):
+        virtual_ranks = given.get("virtual_ranks")
+        begin(executable, sum(executable.shares) // virtual_ranks if virtual_ranks else unit)
     return executable
 
 
-def _resolved(graph: Graph, backend: str, world: Communicator, given: Mapping[str, Any]) -> _lockstep._CompileOptions:
+def _unit_of_shares(graph: Graph) -> int:
+    """The rows of which measured shares are multiples; 0 if the graph's shares are not measured."""
+    return getattr(graph, "_measured_in", 0)
+
+
+def _with_measured_shares(given: dict[str, Any], graph: Graph, world: Communicator) -> dict[str, Any]:
+    """Returns the options. Measured shares are equal at first, so that options that exclude other shares are errors."""
+    if not _unit_of_shares(graph) or world.size == 1 or given.get("shares") is not None:
+        return given
+    rows = next(each for each in graph.inputs if each.name == "rows").shape[0]
+    return given if rows % world.size else {**given, "shares": [rows // world.size] * world.size}
+
+
+def _resolved(
+    graph: Graph, backend: str, world: Communicator, given: Mapping[str, Any], runs: Sequence[Run]
+) -> _lockstep._CompileOptions:
     """Returns the options for these ranks. Raises an Error for options that no rank could compile."""
     options = _options.with_defaults_of(world, given)
     texts = _options.texts_of(options)
@@ -98,6 +129,7 @@ def _resolved(graph: Graph, backend: str, world: Communicator, given: Mapping[st
         texts = [(name, text) for name, text in texts if name != "replicated"] + [("replicated", "true")]
     compiled = _lockstep._CompileOptions()
     compiled.set(texts)
+    compiled.passes([each.native for each in runs])
     compiled.resolve(graph, backend, world)
     if compiled.has_servers:
         compiled.client(client_of(world))

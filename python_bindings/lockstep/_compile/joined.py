@@ -13,10 +13,16 @@ if TYPE_CHECKING:
     from .._lockstep import Executable
 
 
-def joined(executable: Executable, batches: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, np.ndarray]]:
-    """Implements Executable.joined, which has checked that the step has the input `rows`."""
-    remaining, end = iter(batches), object()
+def joined(
+    executable: Executable, batches: Iterable[Mapping[str, Any]], balance_every: int | None = None
+) -> Iterator[dict[str, np.ndarray]]:
+    """Implements Executable.joined, which has checked that the step has the input `rows`. If shares are measured, calls
+    `balance` at the end, and after every `balance_every` steps if batches follow the shares."""
+    remaining, end, steps = iter(batches), object(), 0
     while True:
+        steps += 1
+        if balance_every is not None and steps % balance_every == 0:
+            executable.balance()
         batch = next(remaining, end)
         results = executable(**({} if batch is end else _inputs(executable, batch)))
         if results["rows"] != 0:
@@ -24,7 +30,9 @@ def joined(executable: Executable, batches: Iterable[Mapping[str, Any]]) -> Iter
             continue
         executable.step -= 1  # no rank had rows, so this was not a step
         if not _is_any(executable, batch is not end):
-            return
+            break
+    if executable._measured is not None:
+        executable.balance()
 
 
 def _is_any(executable: Executable, own: bool) -> bool:

@@ -118,6 +118,15 @@ def _factors(name: str, value: Any) -> str:
     return repr(float(value))
 
 
+def _shares(name: str, value: Any) -> str:
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise Error(f"compile: shares is {value!r}, expected the rows of each rank, such as [96, 32]")
+    shares = [checks.integer(f"compile: {name}[{i}]", each, 1) for i, each in enumerate(value)]
+    if not shares:
+        raise Error("compile: shares is empty, expected the rows of each rank, such as [96, 32]")
+    return "|".join(map(str, shares))
+
+
 class Measured(str):
     """The option `buckets` of a strategy: the text of measurements on which ranks have agreed."""
 
@@ -137,6 +146,7 @@ _OF_OPTIONS: dict[str, _Conversion] = {
     "mesh": _mesh,
     "split": _split,
     "placements": _placements,
+    "shares": _shares,
     "strategy": _choice,
     "buckets": _buckets,
     "wire": _choice,
@@ -149,7 +159,8 @@ _OF_OPTIONS: dict[str, _Conversion] = {
 
 def values_of(texts: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Returns the options of a strategy's texts as keyword arguments of compile."""
-    return {name: Measured(text) if name == "buckets" else _value(text) for name, text in texts}
+    special = {"buckets": Measured, "shares": lambda text: [int(each) for each in text.split("|")]}
+    return {name: special.get(name, _value)(text) for name, text in texts}
 
 
 def _value(text: str) -> Any:

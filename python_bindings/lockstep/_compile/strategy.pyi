@@ -48,6 +48,14 @@ class Strategy:
         should be given, on the processors and on this number. Steps take longer, as kernels see fewer rows at once.
         None: a rank computes its rows together. Excludes ranks along another axis than "data", an axis "stage",
         parameter servers, `shared_weights`, `wire`, `factors` and `buckets`.
+      shares: The rows of each batch that each rank has, at least 1, in the order of ranks. Their sum is the global
+        batch. With `[96, 32]` rank 0 computes the first 96 rows of 128, and rank 1 the others. Results are those of
+        equal shares, up to rounding, as losses and statistics are weighted by the true numbers of rows. Requires a
+        step of `train_step(..., uneven=True)`; with `accumulate=k`, shares are multiples of k. With
+        `uneven="measured"` the executable chooses shares by the speeds of the ranks. None: equal shares. Requires the
+        backend "cpu". Excludes ranks along another axis than "data", an axis "stage", parameter servers, `split`,
+        `placements`, `shard_optimizer`, `shared_weights`, `factors` and `verify_hardware`. With `virtual_ranks`,
+        which keeps the bits, shares are multiples of a virtual rank's rows.
       shard_optimizer: True shards the optimizer's states, such as momenta and averages, over the ranks along "data",
         as in the first stage of ZeRO. Gradients are reduced to slices. Each rank updates the slice whose states it
         has, and the slices of the new weights are gathered. The number of bytes sent stays the same. Results have the
@@ -103,7 +111,7 @@ class Strategy:
         keeps the rounding errors, in f32 and as large as the gradients, and adds them in the next step
         (docs/wire.md). The loss, statistics and norms are sent unchanged. Excludes `shard_optimizer` and
         `shared_weights`, which reduce gradients to slices, and parameter servers. "int8" also excludes an axis
-        "stage".
+        "stage" and `shares`.
       factors: The condition for sending the factors of a gradient in place of the gradient. The gradient of a layer's
         weights is a product. With few rows in a batch and a wide layer, the factors are much smaller than the
         product. A number, more than 0: ranks gather the factors of all rows, and each rank computes the whole
@@ -132,7 +140,7 @@ class Strategy:
       tf32: True lets GPUs multiply f32 matrices with significands of 10 bits (TF32), which is several times as fast.
     """
 
-    def __init__(self, *, mesh: Mapping[str, int] | None = None, split: Mapping[str, Mapping[str, int]] | None = None, placements: Mapping[str, Placement] | None = None, virtual_ranks: int | None = None, shard_optimizer: bool = False, shared_weights: bool = False, strategy: str | Strategy = 'all_reduce', asynchronous: bool = False, max_staleness: int | None = None, bigarray_bound: int | None = None, bucket_bytes: int | None = None, buckets: Report | None = None, wire: str | None = None, factors: bool | float | None = None, optimize: bool = True, replicated: bool = False, check_numerics: bool = False, verify_hardware: int = 0, tf32: bool = False) -> None: ...
+    def __init__(self, *, mesh: Mapping[str, int] | None = None, split: Mapping[str, Mapping[str, int]] | None = None, placements: Mapping[str, Placement] | None = None, virtual_ranks: int | None = None, shares: Sequence[int] | None = None, shard_optimizer: bool = False, shared_weights: bool = False, strategy: str | Strategy = 'all_reduce', asynchronous: bool = False, max_staleness: int | None = None, bigarray_bound: int | None = None, bucket_bytes: int | None = None, buckets: Report | None = None, wire: str | None = None, factors: bool | float | None = None, optimize: bool = True, replicated: bool = False, check_numerics: bool = False, verify_hardware: int = 0, tf32: bool = False) -> None: ...
     @classmethod
     def parse(cls, text: str) -> Strategy: ...
     @property

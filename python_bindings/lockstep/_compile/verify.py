@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _lockstep
 from .._base import checks, names
 from .._base.errors import Error
 from .._lockstep import Graph
+from ..graph._pass import Pass, causes, runs_of
 from . import options as _options
 from .strategy import expanded
 
@@ -17,7 +18,13 @@ _MOST_RANKS = 64  # each is a copy of the program's values
 
 
 def verify(
-    graph: Graph, ranks: int | None = None, *, backend: str = "cpu", shrink: bool = True, **options: Any
+    graph: Graph,
+    ranks: int | None = None,
+    *,
+    backend: str = "cpu",
+    shrink: bool = True,
+    passes: Sequence[Pass] = (),
+    **options: Any,
 ) -> tuple[str, ...]:
     """Compares the program of n ranks with that of one rank in exact arithmetic, and the gradients of a training step
     with the derivatives of its loss. See docs/verify.md.
@@ -36,6 +43,8 @@ def verify(
       backend: "cpu" or "cuda". Passes depend on the ops that it supports. "cuda" needs a GPU and its driver.
       shrink: False compares the program as it is. This takes a few steps on one core for each rank in exact arithmetic,
         which is too long for large models.
+      passes: functions with `@lockstep.pass_`, as for `compile`. One that does not keep the meaning is an error with its
+        name, unless it says so.
       options: those of a `Strategy`, such as `mesh`, `split`, `shard_optimizer` and `wire`; or a `strategy`.
 
     Returns:
@@ -47,24 +56,27 @@ def verify(
         derivatives of the loss. Or an option or the graph is one that `compile` refuses, or a step has batch statistics
         of each rank, which depend on the number of ranks by definition.
     """
-    names.check_options("verify", options, _options.OF_STRATEGY)
     checks.graph("the graph", graph)
+    ranks, compiled = without_ranks("verify", ranks, options)
+    if ranks > _MOST_RANKS:
+        raise Error(f"verify: ranks is {ranks}, expected at most {_MOST_RANKS}")
+    runs = runs_of("verify", passes)
+    compiled.passes([each.native for each in runs])
+    backend, shrink = checks.text("verify: backend", backend), checks.flag("verify: shrink", shrink)
+    with causes(runs):
+        return tuple(_lockstep._verify(graph, backend, ranks, compiled, shrink))
+
+
+def without_ranks(called: str, ranks: int | None, options: Mapping[str, Any]) -> tuple[int, _lockstep._CompileOptions]:
+    """Returns the number of ranks and the options of a program for ranks that need not exist. Without `ranks`, there
+    are as many as the mesh has, or 2. Raises an Error that begins with `called`."""
+    names.check_options(called, options, _options.OF_STRATEGY)
     given = _options.with_mesh_of_plan(expanded(options))
-    ranks = _ranks(ranks, given.get("mesh"))
+    if ranks is None:
+        mesh = given.get("mesh")
+        ranks = math.prod(checks.extents("mesh", mesh).values()) if mesh else 2
     if isinstance(given.get("buckets"), _options.Report):
-        raise Error("verify: buckets cannot be a report, because ranks must measure with it")
+        raise Error(f"{called}: buckets cannot be a report, because ranks must measure with it")
     compiled = _lockstep._CompileOptions()
     compiled.set(_options.texts_of(given))
-    return tuple(
-        _lockstep._verify(
-            graph, checks.text("verify: backend", backend), ranks, compiled, checks.flag("verify: shrink", shrink)
-        )
-    )
-
-
-def _ranks(given: int | None, mesh: Mapping[str, int] | None) -> int:
-    if given is None:
-        given = math.prod(checks.extents("mesh", mesh).values()) if mesh else 2
-    if checks.integer("verify: ranks", given, 1) > _MOST_RANKS:
-        raise Error(f"verify: ranks is {given}, expected at most {_MOST_RANKS}")
-    return given
+    return checks.integer(f"{called}: ranks", ranks, 1), compiled

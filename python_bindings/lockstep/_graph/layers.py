@@ -33,6 +33,7 @@ class Layer:
     nodes: int = 0
     is_forward: bool = False
     communication: str = ""  # "all_reduce along data" for communication, empty for a module
+    states: list[str] = field(default_factory=list)  # those that it uses first, of which `parameters` are the elements
     # The values that the layer reads, with their types: by source (a layer or an input), and by whether they are values
     # of the model. Gradients are listed only if the optimizer or communication reads them.
     reads: dict[tuple[str, bool], dict[str, str]] = field(default_factory=dict)
@@ -84,6 +85,7 @@ def layers_of(graph: Graph, depth: int | None, shows_communication: bool = False
         for operand in node["operands"]:
             if operand in unused:
                 layer.parameters += unused.pop(operand)
+                layer.states.append(operand)
             source = owner.get(operand, name)
             is_shown = is_forward or name == OPTIMIZER or communication or source in communications
             if source != name and is_shown:
@@ -99,7 +101,7 @@ def layers_of(graph: Graph, depth: int | None, shows_communication: bool = False
 
 def summary(graph: Graph, depth: int | None) -> str:
     """Implements Graph.summary()."""
-    return graph._facts() + _table(layers_of(graph, _depth("summary", depth)))
+    return graph._facts() + _table(layers_of(graph, depth_of("summary", depth)))
 
 
 def executable_summary(executable: Executable, depth: int | None) -> str:
@@ -122,12 +124,19 @@ def _table(layers: list[Layer]) -> str:
         total.gradient_flops += layer.gradient_flops
         total.bytes += layer.bytes
     rows.append([total.name, "", *_numbers(total)])
+    return f"layers ({len(layers)})\n" + "\n".join(aligned(rows, 2)) + "\n"
+
+
+def aligned(rows: list[list[str]], left: int) -> list[str]:
+    """Returns rows as lines with columns of one width. The first `left` columns are texts, the others numbers."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
-        cells = [cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))]
+        cells = [
+            cell.ljust(width) if i < left else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))
+        ]
         lines.append("  " + "  ".join(cells).rstrip())
-    return f"layers ({len(layers)})\n" + "\n".join(lines) + "\n"
+    return lines
 
 
 def _numbers(layer: Layer) -> list[str]:
@@ -138,7 +147,7 @@ def save_svg(graph: Graph, path: Any, depth: int | None) -> None:
     """Implements Graph.save_svg()."""
     target = checks.path(path)
     try:
-        done = _draw(_dot(graph, _depth("save_svg", depth)), "-o", target)
+        done = _draw(_dot(graph, depth_of("save_svg", depth)), "-o", target)
     except FileNotFoundError:
         raise Error("save_svg: the program dot, which draws it, is missing: apt install graphviz") from None
     if done.returncode != 0:
@@ -210,5 +219,5 @@ def _elements(shape: tuple[int, ...]) -> int:
     return product
 
 
-def _depth(what: str, depth: int | None) -> int | None:
+def depth_of(what: str, depth: int | None) -> int | None:
     return None if depth is None else checks.integer(f"{what}: depth", depth, 1)

@@ -35,7 +35,7 @@ def train_step(
     batch_statistics: str = "global",
     dropout: str = "on",
     seed: int = 0,
-    uneven: bool = False,
+    uneven: bool | str = False,
     exchange: Exchange | Definition[...] | Mapping[str, Exchange | Definition[...]] | None = None,
 ) -> Graph:
     """Makes the training step of a model: loss, gradients, and the optimizer's update of each trained state.
@@ -92,6 +92,8 @@ def train_step(
         how many there were on all ranks; a model with an input `rows` of its own is an error. If there were none, no state changes, and the loss is not a number. Statistics of
         batch normalisation are of the rows that are there, on all ranks; with `accumulate`, of all micro-batches. What pads draws numbers, too, so that draws depend on how rows
         are shared. An op that mixes rows, other than batch normalisation, is an error, and so is a loss that the model computes itself.
+        "measured": the same, and the ranks' shares of a batch follow their speeds. They are equal at first. `Executable.balance` measures
+        and changes them, at the end of `Executable.joined` by itself, and `lockstep.data.batches(..., shares=exe)` gives each rank its rows.
       exchange: how the ranks bring the gradients of some states together, by name or pattern, of which the first that
         matches counts: one of `lockstep.exchange`, such as `{"*.weight": lockstep.exchange.power_sgd(rank=4)}`. The others, and all
         if it is None, are summed by an all_reduce (docs/exchanges.md).
@@ -106,7 +108,8 @@ def train_step(
     _checked("loss", loss)
     trained, frozen = checks.names("trained", trained), checks.names("frozen", frozen)
     checks.choice("batch_statistics", batch_statistics, ("global", "rank"))
-    if checks.flag("uneven", uneven) and batch_statistics == "rank":
+    is_uneven = uneven_of("uneven", uneven)
+    if is_uneven and batch_statistics == "rank":
         raise Error(
             'uneven and batch_statistics="rank" exclude each other: a rank without rows has no statistics of its own'
         )
@@ -133,17 +136,27 @@ def train_step(
         dropout == "on",
         checks.integer("seed", seed),
         precision,
-        checks.flag("uneven", uneven),
+        is_uneven,
         [] if exchange is None else exchanges(exchange),
     )
     _say_what_is_supposed(step, trained)
     _say_what_looks_alike(model, given)
     warn_of_dropout(model, dropout)
+    if uneven == "measured":
+        step._measured_in = accumulate
     step._wrong_labels = wrong_labels(model, loss)
     # Groups may have left no state to the optimizer, and so no settings.
     settings = step.settings
     step._schedules = {name: each for name, each in _schedules_of(choices, clip, average).items() if name in settings}
     return step
+
+
+def uneven_of(what: str, value: Any) -> bool:
+    """True if batches need not be full, for a value of the option `uneven`."""
+    is_measured = isinstance(value, str) and value == "measured"
+    if isinstance(value, str) and not is_measured:
+        raise Error(f'{what} is {value!r}, expected True or False, or "measured"')
+    return is_measured or checks.flag(what, value)
 
 
 def _say_what_is_supposed(step: Graph, trained: Sequence[str]) -> None:

@@ -1,4 +1,5 @@
-"""`lockstep elastic`: runs mpirun, and restarts it after a failure on the remaining hosts, from a checkpoint.
+"""`lockstep elastic`: runs mpirun, and restarts it after a failure on the remaining hosts, from a checkpoint. Programs
+without mpirun are the business of stay.py.
 
 This process computes nothing and is not a rank. Before a restart it ends all processes that the job left on this host.
 """
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .._base.errors import Error
-from . import supervise
+from . import stay, supervise
 from .ends import Ends
 from .mpirun import RANK
 from .watch import watch
@@ -39,14 +40,17 @@ _PLACES = (
 )
 
 
-def run(command: Sequence[str], restarts: int, hosts: str | None, min_ranks: int | None) -> int:
+def run(
+    command: Sequence[str], restarts: int, hosts: str | None, min_ranks: int | None, ranks: int | None = None
+) -> int:
     """Runs the job until it succeeds or has failed too often. Call once, in a process that does nothing else.
 
     Args:
-      command: `mpirun PROGRAM …`.
+      command: `mpirun PROGRAM …`; or, with `hosts` or `ranks`, the program of each rank, which calls lockstep.elastic.run.
       restarts: the largest number of restarts.
       hosts: "h0:2,h1:2", the hosts with their numbers of ranks. None leaves them to the command.
-      min_ranks: hosts that do not answer are left out as long as this many ranks remain. None leaves out no host.
+      min_ranks: the job continues as long as this many ranks remain. None with mpirun: all ranks; otherwise 1.
+      ranks: their number on this host, without mpirun.
 
     Returns:
       The job's last exit code.
@@ -54,18 +58,44 @@ def run(command: Sequence[str], restarts: int, hosts: str | None, min_ranks: int
     Raises:
       Error: an argument is invalid, or a process of the job could not be ended.
     """
-    if not command or Path(command[0]).name not in _LAUNCHERS:
-        raise Error(f"the command after -- is {command[0] if command else 'missing'}, expected mpirun")
-    if " " in sys.executable + RANK:
-        raise Error(f"mpirun cannot start ranks by {sys.executable} {RANK}: one of the paths has a space")
     if restarts < 0:
         raise Error(f"--restart is {restarts}, expected at least 0")
+    if not command or Path(command[0]).name not in _LAUNCHERS:
+        return stay.run(command, *_places_without_mpirun(command, hosts, min_ranks, ranks), restarts)
+    if ranks is not None:
+        raise Error("-n is for a program without mpirun; with mpirun, use its -np")
+    if " " in sys.executable + RANK:
+        raise Error(f"mpirun cannot start ranks by {sys.executable} {RANK}: one of the paths has a space")
     places = _hosts_of(hosts) if hosts is not None else {}
     if places:
         _check_leaves_places(command)
     least = _least_ranks(min_ranks, places)
     supervise.prepare_process()
     return _attempts(command, restarts, places, least)
+
+
+def _places_without_mpirun(
+    command: Sequence[str], hosts: str | None, min_ranks: int | None, ranks: int | None
+) -> tuple[dict[str, int], int]:
+    """Returns the ranks of each host, "" for this one, and the smallest number of ranks."""
+    if not command:
+        raise Error("the command after -- is missing, expected mpirun")
+    if hosts is None and ranks is None:
+        raise Error(
+            f"the command after -- is {command[0]}, expected mpirun; a program that calls lockstep.elastic.run needs -n or "
+            "--hosts"
+        )
+    if hosts is not None and ranks is not None:
+        raise Error("-n is for ranks on this host: leave it out, or --hosts")
+    if ranks is not None and ranks < 1:
+        raise Error(f"-n is {ranks}, expected at least 1")
+    if shutil.which(command[0]) is None:
+        raise Error(f"there is no program {command[0]} on this host")
+    places = _hosts_of(hosts) if hosts is not None else {"": ranks or 1}
+    everyone = sum(places.values())
+    if min_ranks is not None and not 1 <= min_ranks <= everyone:
+        raise Error(f"--min-ranks is {min_ranks}, expected 1 to {everyone}, the ranks at the start")
+    return places, min_ranks or 1
 
 
 def _check_leaves_places(command: Sequence[str]) -> None:

@@ -70,7 +70,7 @@ class Rank:
     host: str
     world: tuple[str, int, int]  # equal for the ranks of a world: transport, number, and for a single rank its process
     failure: str
-    lost: int  # number of missing events
+    lost: int  # number of events that are overwritten
     programs: dict[int, Program]
     steps: np.ndarray
     transfers: np.ndarray

@@ -12,6 +12,7 @@ from .._base import checks
 from .._base.errors import Error
 from . import record
 from .record import Rank, Step
+from .roofline import Roofline, roofline_of_executable
 from .staleness import Staleness
 
 _SLOWEST = 8  # steps that a report prints
@@ -33,7 +34,7 @@ class Gradient:
 class Report:
     """Seconds of a call: the mean over some calls of one program on one rank.
 
-    total = compute + exposed + waiting + other. `hidden` is not part of it, and `between` is between two calls. Pushes
+    total = compute + exposed + waiting + other, and with a roofline compute = roofline.seconds + roofline.lost. `hidden` is not part of it, and `between` is between two calls. Pushes
     to and pulls from parameter servers count as exposed, including the time in which servers wait for other workers.
     """
 
@@ -58,6 +59,18 @@ class Report:
     staleness: Staleness | None = None
     # By step, and then between calls: the mean without the CHANCE calls with the longest times.
     usual: list[float] = dataclasses.field(default_factory=list)
+    roofline: Roofline | None = None  # only of exe.report(roofline=True): measured in these calls
+
+    @property
+    def lost(self) -> dict[str, float]:
+        """The seconds from the start of a call to that of the next one, except for the least time of its steps, by what
+        they were spent on: "steps" (above their least time), "exposed", "waiting", "other", "between". Empty without a
+        roofline."""
+        if self.roofline is None:
+            return {}
+        return {"steps": self.roofline.lost} | {
+            name: getattr(self, name) for name in ("exposed", "waiting", "other", "between")
+        }
 
     def slowest(self, count: int = _SLOWEST) -> list[tuple[Step, float]]:
         """The steps that took longest, communication left out."""
@@ -68,14 +81,13 @@ class Report:
         hidden = f"exposed; {milliseconds(self.hidden)} more hidden behind kernels"
         lines = [
             f"@{self.program} on rank {self.rank}: {self.calls} calls, {milliseconds(self.total)} each",
-            self._line("compute", self.compute),
+            *self._of_compute(),
             self._line("communication", self.exposed, hidden),
             self._line("waiting", self.waiting, waiting_text(self.waiting_for)),
             self._line("inputs, results", self.other),
             f"  {'between calls':<16}{milliseconds(self.between):>12}",
             *self._of_servers(),
-            "the slowest steps",
-            *(f"  {milliseconds(seconds):>12}  {step}" for step, seconds in self.slowest()),
+            *self._of_steps(),
         ]
         return "\n".join(line.rstrip() for line in lines)
 
@@ -84,6 +96,20 @@ class Report:
         from .report_page import fragment
 
         return fragment(self)
+
+    def _of_compute(self) -> list[str]:
+        if self.roofline is None:
+            return [self._line("compute", self.compute)]
+        return [
+            self._line("least time", self.roofline.seconds, "of the steps, by their operations and bytes"),
+            self._line("lost in steps", self.roofline.lost, _most(self.roofline.lost_by_kind)),
+        ]
+
+    def _of_steps(self) -> list[str]:
+        if self.roofline is not None:
+            return str(self.roofline).splitlines()
+        steps = (f"  {milliseconds(seconds):>12}  {step}" for step, seconds in self.slowest())
+        return ["the slowest steps", *steps]
 
     def _of_servers(self) -> list[str]:
         if not self.to_servers and not self.from_servers:
@@ -98,6 +124,11 @@ class Report:
 
 def milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.3f} ms"
+
+
+def _most(lost: dict[str, float]) -> str:
+    """The kinds of steps that lost most."""
+    return ", ".join(f"{kind} {milliseconds(seconds)}" for kind, seconds in list(lost.items())[:3])
 
 
 def _size(count: int) -> str:
@@ -137,15 +168,19 @@ def calls_of(rank: Rank, program: int, last: int | None = None) -> Calls:
     begins, ends = begins[complete], ends[complete]
     complete = (kind[ends] == record.END) & (number[ends] == number[begins])
     begins, ends = begins[complete], ends[complete]
+    steps = rank.programs[program].steps if program in rank.programs else []
+    # The last entry is for -1, all steps at once, and for steps without a name.
+    communicates = np.array([step.is_communication for step in steps] + [False])
+    if rank.lost and len(rank.transfers) and communicates.any():
+        # The last collectives may reach less far back than the last steps. Earlier calls would seem not to wait.
+        known = events["time"][begins] >= rank.transfers["time"][0]
+        begins, ends = begins[known], ends[known]
     if last is not None:
         begins, ends = begins[-last:], ends[-last:]
     inside = np.zeros(len(events) + 1, np.int64)
     np.add.at(inside, begins, 1)
     np.add.at(inside, ends, -1)
     in_calls = np.cumsum(inside)[:-1] > 0
-    steps = rank.programs[program].steps if program in rank.programs else []
-    # The last entry is for -1, all steps at once, and for steps without a name.
-    communicates = np.array([step.is_communication for step in steps] + [False])
     index = np.where((events["step"] >= 0) & (events["step"] < len(steps)), events["step"], -1)
     is_step = in_calls & (kind == record.STEP)
     is_communication = is_step & communicates[index]
@@ -277,15 +312,33 @@ def gradients_of(report: Report, tensors: list[tuple[str, int, int, int, list[in
     ]
 
 
-def report_of_executable(executable: Any, calls: int | None) -> Report:
+def report_of_executable(executable: Any, calls: int | None, roofline: Any = False, depth: Any = 2) -> Report:
     """Implements Executable.report()."""
     last = None if calls is None else checks.integer("report: calls", calls, 1)
+    against = checks.flag("report: roofline", roofline)
+    checks.integer("report: depth", depth, 1)
     recorded = executable._record()
     report = None if recorded is None else report_of(record.rank_of(recorded), recorded["program"], last)
     if report is None:
         raise Error("report: no call has ended yet, or the last one is too long ago")
     gradients = gradients_of(report, executable._reduced_tensors())
-    return dataclasses.replace(report, gradients=gradients, staleness=_staleness_of(executable))
+    return dataclasses.replace(
+        report,
+        gradients=gradients,
+        staleness=_staleness_of(executable),
+        roofline=roofline_of_executable(executable, depth, seconds_of_steps(report)) if against else None,
+    )
+
+
+def seconds_of_steps(report: Report) -> list[float]:
+    """Returns the seconds of each step in a call. Raises an Error if some of the time of kernels is not of a step that
+    is known, as on a GPU that runs all steps at once."""
+    kernels = sum(seconds for step, seconds in report.steps if not step.is_communication)
+    if kernels < (1 - 1e-6) * report.compute:
+        raise Error(
+            "report: roofline=True needs the time of each step, which is known on a GPU only with compile(profile=True)"
+        )
+    return [seconds for _, seconds in report.steps]
 
 
 def _staleness_of(executable: Any) -> Staleness | None:

@@ -3,13 +3,13 @@ one rank, what a notebook shows."""
 
 from __future__ import annotations
 
-import html
 import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from . import record
+from .html_page import document, table, text
 from .report import Report, calls_of, milliseconds, transfers_of, waiting_text
 
 if TYPE_CHECKING:
@@ -28,14 +28,8 @@ _WIDTH, _LANE, _GAP, _LEFT = 1100, 22, 12, 70  # of the drawing, in its units
 _TICKS = 10  # the largest number on its time axis
 
 _STYLE = """
-body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; padding: 0 2em; max-width: 1300px; color: #222; background: #fff; }
-h1 { font-size: 1.3em; } h2 { font-size: 1.1em; margin-top: 2em; } p, li, td.name { overflow-wrap: anywhere; }
-.wide { overflow-x: auto; } svg { width: 100%; height: auto; }
-table { border-collapse: collapse; } td, th { padding: 2px 10px; text-align: right; white-space: nowrap; }
-td.name, th.name { text-align: left; white-space: normal; min-width: 8em; } tr:nth-child(even) { background: #f6f6f6; }
 td.drawn { width: 100%; } .bar { display: flex; min-width: 120px; height: 14px; } .bar span { height: 100%; }
-.key { display: inline-block; width: 12px; height: 12px; margin: 0 4px 0 16px; }
-.slow { background: #fbd5d3; } svg text { font-size: 11px; }
+.key { display: inline-block; width: 12px; height: 12px; margin: 0 4px 0 16px; } .slow { background: #fbd5d3; }
 """
 
 
@@ -44,7 +38,7 @@ def page(report: JobReport) -> str:
     first = report.reports[0]
     title = f"@{first.program} on {len(report.reports)} ranks"
     body = [
-        f"<h1>{_text(title)}</h1><p>{_text(report.folder)}</p>",
+        f"<h1>{text(title)}</h1><p>{text(report.folder)}</p>",
         "<h2>A call, by rank</h2>",
         _key(),
         _ranks(report),
@@ -56,10 +50,7 @@ def page(report: JobReport) -> str:
         "<h2>Steps</h2>",
         _steps(report),
     ]
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
-        f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(body) + "\n</body></html>\n"
-    )
+    return document(title, body, _STYLE)
 
 
 def fragment(report: Report) -> str:
@@ -70,18 +61,15 @@ def fragment(report: Report) -> str:
         for part, (color, what) in _PARTS.items()
     )
     steps = "".join(
-        f'<tr><td style="text-align:left">{_text(step)}</td><td>{milliseconds(seconds)}</td></tr>'
+        f'<tr><td style="text-align:left">{text(step)}</td><td>{milliseconds(seconds)}</td></tr>'
         for step, seconds in report.slowest()
     )
+    least = "" if report.roofline is None else f"<pre>{_text(report.roofline)}</pre>"
     return (
-        f"<p>@{_text(report.program)} on rank {report.rank}: {report.calls} calls, {milliseconds(report.total)} each</p>"
+        f"<p>@{text(report.program)} on rank {report.rank}: {report.calls} calls, {milliseconds(report.total)} each</p>"
         f'<div style="display:flex;height:14px;max-width:800px">{_bar(report, report.total or 1.0)}</div>'
-        f"<table>{parts}</table><p>The slowest steps</p><table>{steps}</table>"
+        f"<table>{parts}</table><p>The slowest steps</p><table>{steps}</table>{least}"
     )
-
-
-def _text(text: object) -> str:
-    return html.escape(str(text))
 
 
 def _key() -> str:
@@ -100,12 +88,12 @@ def _ranks(report: JobReport) -> str:
     for each in report.reports:
         numbers = "".join(f"<td>{milliseconds(getattr(each, part))}</td>" for part in _PARTS)
         rows.append(
-            f'<tr><td>{each.rank}</td><td class="name">{_text(hosts[each.rank])}</td><td>{each.calls}</td>'
+            f'<tr><td>{each.rank}</td><td class="name">{text(hosts[each.rank])}</td><td>{each.calls}</td>'
             f'<td>{milliseconds(each.total)}</td><td class="drawn"><div class="bar">{_bar(each, longest)}</div></td>{numbers}'
             f"<td>{milliseconds(each.hidden)}</td><td>{milliseconds(each.between)}</td>"
-            f'<td class="name">{_text(waiting_text(each.waiting_for))}</td></tr>'
+            f'<td class="name">{text(waiting_text(each.waiting_for))}</td></tr>'
         )
-    return _table(rows)
+    return table(rows)
 
 
 def _bar(of: Report, longest: float) -> str:
@@ -116,15 +104,10 @@ def _bar(of: Report, longest: float) -> str:
     )
 
 
-def _table(rows: list[str]) -> str:
-    """Returns a table that scrolls if it is wider than the page, as with many ranks."""
-    return f'<div class="wide"><table>{"".join(rows)}</table></div>'
-
-
 def _findings(report: JobReport) -> str:
     if not report.findings:
         return "<p>No rank is slower than the others in any step.</p>"
-    return f"<ul>{''.join(f'<li>{_text(finding)}</li>' for finding in report.findings)}</ul>"
+    return f"<ul>{''.join(f'<li>{text(finding)}</li>' for finding in report.findings)}</ul>"
 
 
 def _steps(report: JobReport) -> str:
@@ -141,8 +124,8 @@ def _steps(report: JobReport) -> str:
             f"<td{_marked((each.rank, int(number)) in slow)}>{milliseconds(seconds[row, number])}</td>"
             for row, each in enumerate(reports)
         )
-        rows.append(f'<tr><td>{number}</td><td class="name">{_text(reports[0].steps[number][0])}</td>{cells}</tr>')
-    return _table(rows)
+        rows.append(f'<tr><td>{number}</td><td class="name">{text(reports[0].steps[number][0])}</td>{cells}</tr>')
+    return table(rows)
 
 
 def _marked(is_slow: bool) -> str:
@@ -167,13 +150,13 @@ def _call(report: JobReport) -> str:
     parts, y = [], 0
     for name, lane in lanes:
         y += _GAP if name else 2
-        parts.append(f'<text x="0" y="{y + 15}">{_text(name)}</text>')
+        parts.append(f'<text x="0" y="{y + 15}">{text(name)}</text>')
         for start, stop, color, what in lane:
             if stop - start < least:
                 continue
             parts.append(
                 f'<rect x="{_LEFT + (start - begin) * scale:.2f}" y="{y}" width="{max((stop - start) * scale, 0.3):.2f}" '
-                f'height="{_LANE}" fill="{color}"><title>{_text(what)}\n{milliseconds((stop - start) * 1e-9)}</title></rect>'
+                f'height="{_LANE}" fill="{color}"><title>{text(what)}\n{milliseconds((stop - start) * 1e-9)}</title></rect>'
             )
         y += _LANE
     height = y + 40

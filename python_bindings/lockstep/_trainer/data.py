@@ -10,7 +10,7 @@ import numpy as np
 from .._base.errors import Error
 from .._base.named_inputs import by_name
 from .._checkpoint.checkpoint import on_all_ranks
-from .._lockstep import Communicator
+from .._lockstep import Communicator, Executable
 from ..data import batches
 
 Batch = dict[str, Any]  # inputs by name; `rows` are weights, 1 for an existing row
@@ -32,17 +32,20 @@ class Inputs:
         """Returns the arrays of a batch by name. A tuple may have one more array, the weights of the rows."""
         return by_name("Trainer", self.names, batch)
 
-    def epoch(self, data: Callable[[], Any], seed: int | None, last: str) -> Iterable[Any]:
+    def epoch(
+        self, data: Callable[[], Any], seed: int | None, last: str, shares: Executable | None = None
+    ) -> Iterable[Any]:
         """Returns the batches of an epoch. Arrays and data sets are cut into batches; batches are returned as they are.
         Collective; an Error of one worker is raised on all.
 
         Args:
           data: returns the data.
+          shares: the executable whose measured shares the batches follow; None for equal shares.
         """
         made: list[Iterable[Any]] = []
 
         def own() -> str:
-            batches, kind = self._of_this_rank(data(), seed, last)
+            batches, kind = self._of_this_rank(data(), seed, last, shares)
             made.append(batches)
             return kind
 
@@ -55,18 +58,26 @@ class Inputs:
             )
         return made[0]
 
-    def _of_this_rank(self, data: Any, seed: int | None, last: str) -> tuple[Iterable[Any], str]:
+    def _of_this_rank(
+        self, data: Any, seed: int | None, last: str, shares: Executable | None
+    ) -> tuple[Iterable[Any], str]:
         """Returns the batches, and a description of the data that must be equal on all workers."""
         is_cut = isinstance(data, tuple) or (hasattr(data, "__len__") and hasattr(data, "__getitem__"))
+        is_whole = is_cut and not self._has_batches(data) and not _is_part(data)
+        if shares is not None and not is_whole:
+            raise Error(
+                'Trainer: uneven="measured" gives each worker its rows of a batch, so all workers pass all samples: a '
+                "tuple of arrays or a data set, not batches or a part"
+            )
         if not is_cut or self._has_batches(data):
             if not isinstance(data, Iterable):
                 raise Error(f"Trainer: the data is {data!r}, expected a tuple of arrays, a data set, or batches")
             return data, "a part"
         arrays = data if isinstance(data, tuple) else (data,)
-        if arrays and getattr(arrays[0], "num_parts", 1) > 1:
+        if _is_part(data):
             return batches(*arrays, size=self.share, seed=seed, last=last), "a part"
         count = len(arrays[0]) if arrays and hasattr(arrays[0], "__len__") else 0
-        cut = batches(*arrays, size=self.size, world=self._world, mesh=self._mesh, seed=seed, last=last)
+        cut = batches(*arrays, size=self.size, world=self._world, mesh=self._mesh, seed=seed, last=last, shares=shares)
         return cut, f"all of {count} samples"
 
     def _has_batches(self, data: Any) -> bool:
@@ -93,3 +104,9 @@ class Inputs:
         places = np.arange(self.share)
         arrays = {name: array[np.where(places < count, places, 0)] for name, array in arrays.items()}
         return {**arrays, "rows": np.concatenate([rows, np.zeros(self.share - count, np.float32)])}
+
+
+def _is_part(data: Any) -> bool:
+    """True if the data set is one of several parts."""
+    arrays = data if isinstance(data, tuple) else (data,)
+    return bool(arrays) and getattr(arrays[0], "num_parts", 1) > 1

@@ -10,6 +10,7 @@ from .. import optim
 from .._base import checks, job
 from .._base import names as _names
 from .._base.errors import Error
+from .._graph.train_step import uneven_of as _is_uneven
 from .._lockstep import Communicator
 
 _ONE_PROCESS = ("local", "device")
@@ -118,12 +119,13 @@ def uneven_of(uneven: Any, strategy: Any) -> bool:
     is_served = strategy == _SERVED
     if uneven is None:
         return not is_served
-    if checks.flag("Trainer: uneven", uneven) and is_served:
+    is_uneven = _is_uneven("Trainer: uneven", uneven)
+    if is_uneven and is_served:
         raise Error(
-            f'Trainer: uneven=True does not go with strategy="{_SERVED}": a step without a row on any worker updates nothing, and what '
+            f'Trainer: uneven={uneven!r} does not go with strategy="{_SERVED}": a step without a row on any worker updates nothing, and what '
             "is pushed to servers is an update. Without uneven, only full batches are used for training"
         )
-    return uneven
+    return is_uneven
 
 
 def world_of(kvstore: Any, strategy: Any = None, replicated: bool = False) -> Communicator:

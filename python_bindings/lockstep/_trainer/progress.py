@@ -1,12 +1,13 @@
-"""The progress of `Trainer`: a bar on a terminal or in a notebook, otherwise a line every ten seconds; the numbers of an
-epoch."""
+"""The progress of `Trainer`: a bar on a terminal or in a notebook, otherwise a line every ten seconds; a line for each
+evaluation."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from numbers import Real
 from typing import Any, TextIO
+
+from .scalars import numbers
 
 _LINE_SECONDS = 10.0  # from line to line
 _LINE = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
@@ -41,18 +42,8 @@ def with_progress(
 def show_results(name: str, results: Mapping[str, Any], shown: bool) -> None:
     """Prints a line with the numbers of an evaluation."""
     if shown:
-        told = ", ".join(f"{key} {value:.4f}" for key, value in _numbers(results).items())
+        told = ", ".join(f"{key} {value:.4f}" for key, value in numbers(results).items())
         print(f"{name}: {told}", file=sys.stderr)
-
-
-def write_results(scalars: Any, results: Mapping[str, Any]) -> None:
-    """Gives the numbers of an epoch to an object with `add_scalar(name, value, step)`."""
-    for key, value in _numbers(results).items():
-        scalars.add_scalar(f"epoch/{key}", value, results["step"])
-
-
-def _numbers(results: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in results.items() if isinstance(value, Real) and key not in ("epoch", "step")}
 
 
 class _Lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from .._base import checks
 from .._base.errors import Error
 from .._checkpoint.checkpoint import on_all_ranks
 from .._compile.compile import compile
+from .._compile.joined import joined
 from .._compile.placements import choices, chosen
 from .._compile.plan import Plan
 from .._compile.strategy import expanded
@@ -23,7 +25,8 @@ from . import loss_curve
 from .data import Inputs
 from .evaluation import Evaluation, Measured, goodness
 from .options import check_is_no_optimizer, divided, optimizer_of, uneven_of, world_of
-from .progress import show_results, with_progress, write_results
+from .progress import show_results, with_progress
+from .scalars import Scalars, checked_scalars
 
 if TYPE_CHECKING:
     from ..optim import Optimizer
@@ -39,6 +42,8 @@ _EVALUATED = (
     "tf32",
     "tune",
 )  # options of compile that also apply to the evaluation
+
+_STEPS_BETWEEN_MEASUREMENTS = 50  # of shares
 
 
 class Trainer:
@@ -65,7 +70,7 @@ class Trainer:
         *,
         kvstore: Any = None,
         dims: Mapping[str, int] | None = None,
-        uneven: bool | None = None,
+        uneven: bool | str | None = None,
         **options: Any,
     ) -> None:
         """
@@ -81,7 +86,9 @@ class Trainer:
           dims: as for `load_onnx`, for a file: {"batch": 128} is the batch of all workers.
           uneven: workers may have fewer rows than their share, or none, and each row counts once, as for `train_step`.
             False requires full batches. Models that mix rows and parameter servers need it. None is False with
-            parameter servers, and otherwise True.
+            parameter servers, and otherwise True. "measured": the same as True, and workers have shares of each batch
+            by their speeds, which `fit` measures every 50 steps (`Executable.balance`). It requires that each worker
+            passes all samples.
           options: of `train_step`, such as `clip`, `groups` and `precision`, and of `compile`, such as `threads`,
             `wire` and `mesh`. With strategy="parameter_server" the servers of a job update the weights:
             docs/parameter_servers.md.
@@ -102,10 +109,12 @@ class Trainer:
         elif dims is not None:
             raise Error("Trainer: dims is only for a file; the model is a graph, whose extents are known")
         _checked("Trainer: loss", loss)
-        step = train_step(model, loss, optimizer_of(optimizer, optimizer_params), uneven=self._uneven, **of_step)
+        kind = "measured" if isinstance(uneven, str) else self._uneven
+        step = train_step(model, loss, optimizer_of(optimizer, optimizer_params), uneven=kind, **of_step)
         if not self._uneven and any(each.name == "rows" for each in step.inputs):
             raise Error(f"Trainer: @{step.name} has an input %rows, the name of weights of rows: give it another name")
         self._exe = compile(step, world=self._world, **of_compile)
+        self._measures_shares = kind == "measured" and self._world.size > 1
         self._name, self._is_averaged = model.name, options.get("average") is not None
         dimensions = {each.name: len(each.shape) for each in step.inputs if each.name != "rows"}
         self._inputs = Inputs(dimensions, _batch_of(model), self._world, of_compile.get("mesh"))
@@ -205,9 +214,12 @@ class Trainer:
             `Perplexity` (lowest) in `metrics`, or a function of an epoch's results that is larger for better results.
             An epoch for which it is not a finite number is not the best. Epochs of earlier calls count only if their
             criterion had the same name; the name of a function is that of its definition.
-          scalars: an object with `add_scalar(name, value, step)`, such as TensorBoard's `SummaryWriter`. Rank 0 gives
-            it `train/loss` and `train/learning_rate` of each step, and the numbers of each epoch, such as `epoch/loss`
-            and `epoch/accuracy`.
+          scalars: a folder in which rank 0 writes a file for TensorBoard, if tensorboardX is installed; or an object with
+            `add_scalar(name, value, step)`, such as PyTorch's `SummaryWriter`, to which rank 0 gives the same:
+            `train/loss` and `train/learning_rate` of each step, other settings, such as `train/momentum`, when they
+            change, and the numbers of each epoch, such as `epoch/loss` and `epoch/accuracy`. Every ten seconds and
+            after each epoch, `time/samples_per_second`, and the mean seconds of a step as in `Executable.report`:
+            `time/total`, `time/compute`, `time/exposed`, `time/waiting`, `time/other`, `time/hidden`, `time/between`.
 
         Returns:
           A dict for each epoch: `epoch` from 1, `step`, and the mean `loss` over the trained rows. With `validation`,
@@ -217,44 +229,56 @@ class Trainer:
         seed = None if seed is None else checks.integer("fit: seed", seed, 0)
         path = None if curve is None else checks.path(curve)
         best = None if best is None else checks.path(best)
-        if scalars is not None and not callable(getattr(scalars, "add_scalar", None)):
-            raise Error(f"fit: scalars: a {type(scalars).__name__} has no method add_scalar(name, value, step)")
-        written = scalars if self._world.rank == 0 else None
+        scalars = checked_scalars(scalars)
         is_good = None
         if validation is not None:
             is_good = goodness(best_by, self._evaluation.metrics(metrics))  # checks them before training
         elif best is not None:
             raise Error("fit: best requires an evaluation after each epoch; pass validation too")
         begin = len(self._history)
-        for _ in range(epochs):
-            name = f"epoch {self._epoch + 1}/{self._epoch + epochs}"
-            results = self._fit_epoch(train, seed, progress, name, written)
-            self._epoch += 1
-            results = {"epoch": self._epoch, "step": self._exe.step, **results}
-            if validation is not None:
-                found = self.evaluate(validation, metrics)
-                results |= {"validation_loss": found.pop("loss"), **found}
-                show_results(f"epoch {self._epoch}", results, progress and self._world.rank == 0)
-                if best is not None:
-                    self._keep_best(best, best_by, is_good, results)
-            if written is not None:
-                self._checked(lambda results=results: write_results(written, results))
-            self._history.append(results)
-            epochs -= 1
-            if self._is_stopped(callbacks, results):
-                break
+        with self._writing(scalars) as written:
+            for _ in range(epochs):
+                name = f"epoch {self._epoch + 1}/{self._epoch + epochs}"
+                results = self._fit_epoch(train, seed, progress, name, written)
+                self._epoch += 1
+                results = {"epoch": self._epoch, "step": self._exe.step, **results}
+                if validation is not None:
+                    found = self.evaluate(validation, metrics)
+                    results |= {"validation_loss": found.pop("loss"), **found}
+                    show_results(f"epoch {self._epoch}", results, progress and self._world.rank == 0)
+                    if best is not None:
+                        self._keep_best(best, best_by, is_good, results)
+                if written is not None:
+                    self._checked(lambda results=results: written.add_epoch(results))
+                self._history.append(results)
+                epochs -= 1
+                if self._is_stopped(callbacks, results):
+                    break
         if path is not None:
             on_all_ranks(self._world, "fit() of a Trainer", lambda: self._draw(path))
         return [dict(each) for each in self._history[begin:]]
 
-    def _fit_epoch(self, train: Any, seed: int | None, progress: bool, name: str, scalars: Any) -> Results:
+    @contextlib.contextmanager
+    def _writing(self, scalars: Any) -> Iterator[Scalars | None]:
+        """Yields what writes the numbers of the run: None on other ranks than 0, or if nothing is to be written."""
+        if scalars is None or self._world.rank != 0:
+            yield None
+            return
+        with contextlib.closing(self._checked(lambda: Scalars(scalars, self._exe))) as written:
+            yield written
+
+    def _fit_epoch(self, train: Any, seed: int | None, progress: bool, name: str, scalars: Scalars | None) -> Results:
         if not self._losses:
             self._first = self._exe.step
-
+        if scalars is not None:
+            scalars.begin()
         is_function = callable(train) and not hasattr(train, "__iter__") and not hasattr(train, "__getitem__")
         shuffle = None if seed is None else seed + self._epoch
         given = self._inputs.epoch(
-            lambda: train(self._epoch) if is_function else train, shuffle, "pad" if self._uneven else "drop"
+            lambda: train(self._epoch) if is_function else train,
+            shuffle,
+            "pad" if self._uneven else "drop",
+            self._exe if self._measures_shares else None,
         )
         total = len(given) if hasattr(given, "__len__") else None
         shown = checks.flag("fit: progress", progress) and self._world.rank == 0
@@ -267,7 +291,10 @@ class Trainer:
             rows.append(float(result.get("rows", 1)))
             self._losses.append(losses[-1])
             if scalars is not None:
-                self._checked(lambda: self._write_step(scalars))
+                size = float(result.get("rows", self._inputs.size))
+                self._checked(lambda size=size: scalars.add_step(losses[-1], size))
+        if scalars is not None:
+            self._checked(scalars.add_times)
         if not losses:
             raise Error(
                 f"fit: epoch {self._epoch + 1} has no batch; an iterator of batches is used up after one epoch, so pass a function "
@@ -275,15 +302,11 @@ class Trainer:
             )
         return {"loss": float(np.average(losses, weights=rows))}
 
-    def _write_step(self, scalars: Any) -> None:
-        scalars.add_scalar("train/loss", self._losses[-1], self._exe.step)
-        scalars.add_scalar("train/learning_rate", self.learning_rate, self._exe.step)
-
     def _steps(self, given: Iterable[Any]) -> Iterator[dict[str, np.ndarray]]:
         """Yields the results of a step with each batch. With uneven batches, steps until no worker has batches left."""
         named = (self._checked(lambda batch=batch: self._inputs.by_name(batch)) for batch in self._guarded(given))
         if self._uneven:
-            yield from self._exe.joined(named)
+            yield from joined(self._exe, named, _STEPS_BETWEEN_MEASUREMENTS if self._measures_shares else None)
         else:
             yield from (self._exe(**batch) for batch in named)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from .._base.errors import Error
 from .._base.log import warn_once
 from .._lockstep import Communicator
 from ._split import checked_part, order
+
+if TYPE_CHECKING:
+    from .._lockstep import Executable
 
 
 class Dataset(Protocol):
@@ -102,16 +105,16 @@ class Batches:
         rows: Callable[[int], np.ndarray],
         count: int,
         size: int,
-        share: tuple[int, int],
+        share: Callable[[], tuple[int, int]],
         start: int,
         pad: bool,
         epoch_size: int | None,
     ) -> None:
-        """`rows` returns the numbers of the `count` samples of a pass. `share` is the rank and the number of ranks."""
+        """`rows` returns the numbers of the `count` samples of a pass. `share` returns the place of this rank's first
+        row in the next batch, and its number of rows."""
         self._samples, self._rows, self._count = samples, rows, count
         self._size, self._start, self._pad = size, start, pad
-        self._rank, ranks = share
-        self._share = size // ranks
+        self._share = share
         self._batches = epoch_size if epoch_size is not None else -(-count // size) if pad else count // size
 
     def __len__(self) -> int:
@@ -126,8 +129,8 @@ class Batches:
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
         turn, rows = 0, self._checked_rows(0)
         for batch in range(self._start, self._batches):
-            begin = batch * self._size + self._rank * self._share
-            places = np.arange(begin, begin + self._share)
+            first, share = self._share()
+            places = np.arange(share) + batch * self._size + first
             if self._pad:
                 counts = places < self._count
                 arrays = self._samples.take(
@@ -135,7 +138,7 @@ class Batches:
                 )  # missing samples are replaced by an existing one
                 yield (*arrays, counts.astype(np.float32))
                 continue
-            numbers = np.empty(self._share, np.int64)
+            numbers = np.empty(share, np.int64)
             turns, places = np.divmod(places, self._count)
             for each in np.unique(turns):
                 while turn < each:  # a sampler is called once for each pass
@@ -168,6 +171,7 @@ def batches(
     part_index: int | None = None,
     epoch_size: int | None = None,
     sampler: Sampler | None = None,
+    shares: Sequence[int] | Executable | None = None,
 ) -> Batches:
     """Divides samples into batches, and returns this rank's share of each: rows rank*size/n to (rank+1)*size/n.
 
@@ -197,9 +201,12 @@ def batches(
         seed, and every batch is full. With last="pad", further batches have only copies of weight 0.
       sampler: selects and orders the samples of an epoch, such as this rank's `SplitSampler`. Excludes `world` and
         `seed`, because it decides both. Each iteration of the batches is an epoch of the sampler.
+      shares: the rows of a batch that each rank gets, in the order of ranks, if these are not equal, such as [96, 32].
+        Their sum is `size`. Or an executable of `train_step(..., uneven="measured")`, whose shares may change: a batch
+        has those of the moment in which it is read. Excludes num_parts.
 
     Returns:
-      An iterable with a length, of tuples with one array each, of size/n rows.
+      An iterable with a length, of tuples with one array each, of size/n rows or this rank's share.
 
     Raises:
       Error: arrays differ in length, samples differ in shape, or the ranks cannot share a batch evenly.
@@ -218,6 +225,8 @@ def batches(
     if parts > 1:
         if world is not None or mesh is not None:
             raise Error("batches: world and num_parts both divide the batches: leave out one")
+        if shares is not None:
+            raise Error("batches: shares and num_parts both divide the batches: leave out one")
         rank, ranks, is_first = part, parts, part == 0
     size = checks.integer("batches: size", size)
     seed = None if seed is None else checks.integer("batches: seed", seed, 0)
@@ -230,7 +239,7 @@ def batches(
             f"batches: the data set is already one of {arrays[0].num_parts} parts, which {ranks} ranks would divide again: pass "
             "it without world, or pass the whole data set"
         )
-    if size < 1 or size % ranks != 0:
+    if size < 1 or (shares is None and size % ranks != 0):
         raise Error(f"batches: a batch of {size} cannot be shared evenly by {ranks} ranks")
     if sampler is None:
         count, rows = len(samples), partial(order, len(samples), seed)
@@ -243,15 +252,30 @@ def batches(
     elif size > count and not pad:
         raise Error(f"batches: a batch of {size} is larger than the {count} samples")
     start = checks.integer("batches: start", start, 0)
-    length = len(Batches(samples, rows, count, size, (rank, ranks), 0, pad, epoch_size))
+    share = partial(_share, size, rank, ranks, shares)
+    share()  # raises the error of wrong shares before the first batch
+    length = len(Batches(samples, rows, count, size, share, 0, pad, epoch_size))
     if start > length:
         raise Error(f"batches: start is {start}, of {length} batches")
-    result = Batches(samples, rows, count, size, (rank, ranks), start, pad, epoch_size)
+    result = Batches(samples, rows, count, size, share, start, pad, epoch_size)
     if result.dropped and is_first and epoch_size is None:
         warn_once(
             f"batches of {size}: the last {result.dropped} of {count} samples do not fill a batch and are left out"
         )
     return result
+
+
+def _share(size: int, rank: int, ranks: int, shares: Any) -> tuple[int, int]:
+    """Returns the place of a rank's first row in a batch of `size`, and its number of rows."""
+    if shares is None:
+        return rank * (size // ranks), size // ranks
+    given = getattr(shares, "shares", shares)
+    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+        raise Error(f"batches: shares is {given!r}, expected the rows of each rank, such as [96, 32], or an executable")
+    rows = [checks.integer(f"batches: shares[{i}]", each, 0) for i, each in enumerate(given)]
+    if len(rows) != ranks or sum(rows) != size:
+        raise Error(f"batches: shares is {rows}, expected {ranks} numbers of rows, whose sum is the batch of {size}")
+    return sum(rows[:rank]), rows[rank]
 
 
 def _sampled(sampler: Any, seed: int | None, ranks: int) -> tuple[int, Callable[[int], np.ndarray]]:

@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING
 from .._base import copies, names
 from . import _ops, init, nn
 from ._builder import Builder, Node
+from ._pass import Pass
 from ._values import Value
 
 if TYPE_CHECKING:
     from ._ops import *
 
-__all__ = ["Builder", "Node", "Value", "init", "nn"]
+__all__ = ["Builder", "Node", "Pass", "Value", "init", "nn"]
 __all__ += _ops.__all__
 
 copies.refuse(Builder, "lockstep.graph.Builder", "finish() returns a lockstep.Graph, which can be copied and saved")
 copies.refuse(Node, "lockstep.graph.Node", "it belongs to one graph")
+copies.refuse(Pass, "lockstep.graph.Pass", "import it from the module of its function")
 copies.refuse(Value, "lockstep.graph.Value", "it belongs to one graph")
 names.guard(globals(), {"where": "select", "maximum": "max", "minimum": "min", "logicalnot": "not_"}, later=_ops)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from .. import _lockstep
-from .._base import checks
+from .._base import checks, names
 from .._base.errors import Error
 from .._lockstep import Graph
 from ._values import Value, as_array, constant, dtype_named, extents, insert
@@ -42,6 +45,21 @@ class Node:
         """The attributes by name. A number that is an operand, such as a setting, is its value."""
         values = self._operands()
         return {name: values[each[0]] if isinstance(each, tuple) else each for name, each in self._attributes.items()}
+
+    def replace(self, *by: Value) -> None:
+        """All uses of the results, in their order, become uses of these values, as by `Builder.replace`."""
+        if len(by) != len(self.results):
+            raise Error(f"replace: {len(by)} values for {self!r}, which has {len(self.results)} results")
+        for result, value in zip(self.results, by, strict=True):
+            result.graph.replace(result, value)
+
+    def _is_chosen(self, source: str | None, placement: Mapping[str, str], attributes: Mapping[str, Any]) -> bool:
+        placements, own = self.results[0].placements, self._attributes
+        return (
+            (source is None or fnmatchcase(self.source, source))
+            and all(fnmatchcase(placements.get(axis, "replicated"), each) for axis, each in placement.items())
+            and all(name in own and _are_equal(own[name], each) for name, each in attributes.items())
+        )
 
     @property
     def _count(self) -> int:
@@ -204,15 +222,36 @@ class Builder:
         self._check_open("value")
         return Value(self, self._native.named(checks.text("the name of a value", name)))
 
-    def nodes(self, op: str | None = None) -> list[Node]:
-        """The nodes of the graph so far, in order: all, or those of one op."""
+    def nodes(
+        self,
+        op: str | None = None,
+        *,
+        source: str | None = None,
+        placement: Mapping[str, str] | None = None,
+        **attributes: Any,
+    ) -> list[Node]:
+        """The nodes of the graph so far, in order: all, or those for which everything that is given holds.
+
+        Args:
+          op: the name of the op.
+          source: a shell pattern of the source, such as "*/fc1/*" or "python:model.py:*".
+          placement: shell patterns of the first result's placements by mesh axis: {"data": "partial(*)"}. Without a
+            placement along an axis, a value is "replicated".
+          attributes: values of the op's attributes: axis="data", dims=[0].
+
+        Example:
+          >>> sums = g.nodes("all_reduce", axis="data", kind="sum")
+        """
         self._check_open("nodes")
-        wanted = None if op is None else checks.text("the name of an op", op)
-        return [
-            Node(each, tuple(Value(self, result) for result in results), attributes, source)
-            for each, results, attributes, source in self._native.nodes()
-            if wanted in (None, each)
+        _check_names(op, attributes)
+        pattern = None if source is None else checks.text("nodes: source", source)
+        placements = _patterns("nodes: placement", placement)
+        nodes = [
+            Node(each, tuple(Value(self, result) for result in results), own, origin)
+            for each, results, own, origin in self._native.nodes()
+            if op in (None, each)
         ]
+        return [node for node in nodes if node._is_chosen(pattern, placements, attributes)]
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -255,8 +294,13 @@ class Builder:
                 self._native.insert_before(outer)
 
     def replace(self, value: Value, by: Value) -> None:
-        """All uses of `value` become uses of `by`, of the same type, except those from which `by` is computed."""
+        """All uses of `value` become uses of `by`, of the same type, except those from which `by` is computed.
+
+        `by` takes over the name, such as "grad/fc1.weight", unless either is an input or `by` has one of its own.
+        """
         self._native.replace(self._own("replace", value), self._own("replace: by", by))
+        for each in (value, by):
+            each.name = self._native.describe(each._index)[0]
 
     def remove_unused(self) -> None:
         """Removes the nodes on which no result depends. Their values cannot be used any more."""
@@ -294,3 +338,34 @@ class Builder:
 
     def _random(self, name: str) -> np.random.Generator:
         return np.random.Generator(np.random.PCG64([self._seed, zlib.crc32(name.encode())]))
+
+
+@cache
+def _attributes_of_ops() -> dict[str, list[str]]:
+    return {op["name"]: [each["name"] for each in op["attributes"]] for op in _lockstep._ops()}
+
+
+def _check_names(op: str | None, attributes: Mapping[str, Any]) -> None:
+    """Raises an Error if there is no such op, or if the op, or any op if it is None, has no such attribute."""
+    ops = _attributes_of_ops()
+    if op is not None and checks.text("nodes: the op", op) not in ops:
+        raise Error(f"nodes: there is no op {op!r}{names.suggest(op, ops)}")
+    known = set(itertools.chain.from_iterable(ops.values())) if op is None else ops[op]
+    for name in attributes:
+        if name not in known:
+            raise Error(
+                f"nodes: {op or 'no op'} has {'no' if op else 'an'} attribute {name!r}{names.suggest(name, known)}"
+            )
+
+
+def _patterns(what: str, given: Mapping[str, str] | None) -> dict[str, str]:
+    if given is not None and not isinstance(given, Mapping):
+        raise Error(f'{what} is {checks.shown(given)}, expected patterns by axis, such as {{"data": "partial(*)"}}')
+    return {checks.text(what, axis): checks.text(f"{what} along {axis}", each) for axis, each in (given or {}).items()}
+
+
+def _are_equal(own: Any, wanted: Any) -> bool:
+    """Compares values of an attribute. Numbers that are operands, and graphs, equal nothing."""
+    if isinstance(own, (tuple, Graph)) or isinstance(wanted, (Value, Graph)):
+        return False
+    return bool(np.array_equal(own, wanted))
