@@ -119,8 +119,8 @@ class GraphBuilder {
   // An input of which each rank of the axis has a term; their sum is the whole value.
   size_t Terms(const std::string& name, const std::string& dtype, const Dims& shape, const std::string& axis) {
     const TensorType type = TypeOf(dtype, shape, "input " + name);
-    return Add(ValueOrThrow(
-        open().AddInput(name, type, /*is_state=*/false, {{axis, Placement::Partial(ReduceKind::kSum)}})));
+    return Add(
+        ValueOrThrow(open().AddInput(name, type, /*is_state=*/false, {{axis, Placement::Partial(ReduceKind::kSum)}})));
   }
 
   // A state without a value starts as zeros.
@@ -134,7 +134,8 @@ class GraphBuilder {
       if (initial->type() != type)
         ThrowIfError(InvalidArgument() << what << " is " << initial->type() << ", the state " << type);
     }
-    const size_t state = Add(ValueOrThrow(open().AddInput(name, type, /*is_state=*/true, PlacementsOf(split, type, name))));
+    const size_t state =
+        Add(ValueOrThrow(open().AddInput(name, type, /*is_state=*/true, PlacementsOf(split, type, name))));
     if (initial) initial_values_.insert_or_assign(name, *std::move(initial));
     return state;
   }

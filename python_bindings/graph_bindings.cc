@@ -121,9 +121,9 @@ Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const passes::
   return step;
 }
 
-// An exchange without a body: the result's name, the attributes `by`, `state` and `axis`, the gradient's dtype and shape.
-using ExchangeFacts =
-    std::tuple<std::string, std::string, std::string, std::string, std::string, std::vector<int64_t>>;
+// An exchange without a body: the result's name, the attributes `by`, `state` and `axis`, the gradient's dtype and
+// shape.
+using ExchangeFacts = std::tuple<std::string, std::string, std::string, std::string, std::string, std::vector<int64_t>>;
 
 std::vector<ExchangeFacts> ExchangesOf(const Model& model) {
   std::vector<ExchangeFacts> exchanges;
@@ -142,8 +142,8 @@ Model WithBodies(const Model& model, const std::map<std::string, const Model*>& 
   for (Node& node : result.graph.nodes()) {
     const auto body = bodies.find(node.result_name());
     if (!node.Is("exchange") || body == bodies.end()) continue;
-    ThrowIfError(Annotate(result.graph.SetAttribute(&node, "body", Region(body->second->graph.Clone())),
-                          node.Describe()));
+    ThrowIfError(
+        Annotate(result.graph.SetAttribute(&node, "body", Region(body->second->graph.Clone())), node.Describe()));
   }
   return result;
 }

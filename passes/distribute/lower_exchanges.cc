@@ -59,7 +59,8 @@ class BodyCopy {
 
   // Gives the communicated values names that users recognise.
   void NameWhatTravels(Node& collective) {
-    if (collective.operand(0) != exchange_.operand(0)) graph_.SetName(collective.operand(0), prefix_);
+    const Value sent = collective.operand(0);
+    if (sent != exchange_.operand(0) && !sent.node->is_input()) graph_.SetName(sent, prefix_);
     graph_.SetName(collective.result(), prefix_ + "/of_ranks");
   }
 
@@ -93,7 +94,7 @@ absl::StatusOr<bool> RunLowerExchanges(Graph& graph) {
     ASSIGN_OR_RETURN(const Value sum, Lowered(graph, *exchange));
     const std::string name = exchange->result_name();
     graph.ReplaceUses(exchange->result(), sum);
-    const bool is_new = sum != exchange->operand(0);
+    const bool is_new = sum != exchange->operand(0) && !sum.node->is_input();
     graph.Erase(exchange);
     if (is_new) graph.SetName(sum, name);
   }
@@ -102,6 +103,7 @@ absl::StatusOr<bool> RunLowerExchanges(Graph& graph) {
 
 }  // namespace
 
-Pass LowerExchanges() { return {"lower-exchanges", RunLowerExchanges, Keeps::kResults, /*needs_mesh=*/true}; }
+// Bodies may round.
+Pass LowerExchanges() { return {"lower-exchanges", RunLowerExchanges, Keeps::kNothing, /*needs_mesh=*/true}; }
 
 }  // namespace lockstep::passes
