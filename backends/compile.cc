@@ -124,11 +124,12 @@ absl::Status VerifyAsItIs(const Graph& graph, const Backend& backend, const Comp
   return absl::OkStatus();
 }
 
-// Returns a copy whose exchanges are exact sums, if the graph has exchanges with bodies, which may lose digits on purpose.
+// Returns a copy whose exchanges are exact sums, if the graph has exchanges with bodies, which may lose digits on
+// purpose.
 std::optional<Graph> WithExactSums(const Graph& graph, std::string& exchanges) {
   Graph copy = graph.Clone();
   for (Node& node : copy.nodes()) {
-    if (!node.Is("exchange") || node.attr<Region>("body").empty()) continue;
+    if (!node.Is("exchange") || !node.attr<std::string>("wire").empty()) continue;  // with a wire, it has no body
     const std::string& by = node.attr<std::string>("by");
     if (exchanges.find(by) == std::string::npos) exchanges += (exchanges.empty() ? "" : ", ") + by;
     copy.SetAttribute(&node, "body", Region()).IgnoreError();  // an exchange without a body is valid
@@ -169,8 +170,7 @@ absl::StatusOr<Executable> Compile(Graph graph, const Backend& backend, const Co
     std::string exchanges;
     const std::optional<Graph> exact = WithExactSums(graph, exchanges);
     verified = VerifySmaller(exact ? *exact : graph, backend, options, /*checks_gradients=*/false, assumptions);
-    if (exact && !verified)
-      verified = VerifyAsItIs(*exact, backend, options, /*checks_gradients=*/false, assumptions);
+    if (exact && !verified) verified = VerifyAsItIs(*exact, backend, options, /*checks_gradients=*/false, assumptions);
   }
   if (verified) RETURN_IF_ERROR(*verified);
   const bool verifies = options.verify && !verified;

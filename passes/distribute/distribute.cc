@@ -309,6 +309,7 @@ bool IsReducedOnce(const Value& value) {
   const std::vector<Node*>& users = value.node->users();
   std::set<const Node*> passing;
   for (const Node* user : users) {
+    if (user->Is("exchange") && user->operand(0) == value) return false;  // it reduces the sum in its own way
     if (!user->op().reduction()) passing.insert(user);  // the result of a reduction has fewer bytes to reduce
   }
   return passing.size() > 1 && value.shape().rank() > 1;
