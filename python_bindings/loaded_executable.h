@@ -46,6 +46,7 @@ struct LoadedExecutable : LoadedProgram {
   std::unique_ptr<HardwareCheck> hardware;  // null without verify_hardware
   nb::dict schedules;                       // by setting: functions of it
   nb::dict wrong_labels;                    // by input: a shape behind dimension 0 that is a known mistake, and advice
+  nb::dict exchanged;                       // by the beginning of the names of an exchange's states: initial values
   nb::object saving = nb::none();           // the save that is under way, of lockstep/_checkpoint/checkpoint.py
 
   // Python calls the destructor, with the GIL. The executor and the device wait for runs in progress, in which other

@@ -12,8 +12,8 @@ from .. import _lockstep
 from .._base import checks, job, names
 from .._base.errors import Error
 from .._base.log import warn_once
-from .._lockstep import Communicator, Executable, Graph
 from .._exchange.bodies import with_bodies
+from .._lockstep import Communicator, Executable, Graph
 from . import buckets as _buckets
 from . import options as _options
 from .mistakes import warn_of_draws
@@ -74,12 +74,14 @@ def compile(graph: Graph, backend: str = "cpu", world: Communicator | None = Non
     if times is not None:
         compiled.measured(_buckets.measured(world, compiled.mesh, report.program, times))
     executable = _lockstep._compile(program, backend, world, compiled, dump)
-    for name in exchanged.keys() & set(executable._state_names()):
-        executable._assign_state(name, exchanged[name])
+    for below, values in exchanged.items():
+        for name, value in values.items():
+            executable._assign_state(below + name, value)
     for dtype in _lockstep._slow_dtypes(graph, backend, given.get("isa", "")):
         warn_once(f"{dtype}: products are computed in f32 if this processor or its library is not faster in {dtype}")
     if world.rank == 0:
         warn_of_draws(graph)
+    executable._exchanged.update(exchanged)
     executable._schedules.update(getattr(graph, "_schedules", {}))
     executable._wrong_labels.update(getattr(graph, "_wrong_labels", {}))
     return executable
