@@ -19,13 +19,15 @@ from .ranks import Ranks, where
 P = ParamSpec("P")
 Body = Callable[Concatenate[_graph.Value, Ranks, P], _graph.Value]
 
-_DEFINITIONS: dict[str, "Definition[Any]"] = {}
+_DEFINITIONS: dict[str, Definition[Any]] = {}
 
 
 class Definition(Generic[P]):
     """A function that `lockstep.exchange` has made an exchange. A call with its options returns an Exchange."""
 
     def __init__(self, function: Body[P]) -> None:
+        if not inspect.isfunction(function):
+            raise Error(f"exchange: {checks.shown(function)} is no function")
         self.function = function
         self.__doc__, self.__name__ = function.__doc__, function.__name__
         module = function.__module__
@@ -88,8 +90,9 @@ class Exchange:
         with builder.scope(name), _located(self.definition):
             result = self.definition.function(ranks._own(terms), ranks, **self.options)
         self._check(result, terms, axis)
-        for state in ranks._states.values():
-            state._finish(builder)
+        with _located(self.definition):
+            for state in ranks._states.values():
+                state._finish(builder)
         builder.result("sum", result)
         return builder.finish()
 
@@ -130,7 +133,9 @@ def checked(exchange: Any) -> list[tuple[str, str, str]]:
     for states, each in entries.items():
         states = checks.text("exchange: the name of a state", states)
         made = each() if isinstance(each, (Definition, type)) and each in (*_DEFINITIONS.values(), AllReduce) else each
-        checks.instance(f"exchange: of {states}", made, Exchange, "one of lockstep.exchange, such as lockstep.exchange.top_k(0.01)")
+        checks.instance(
+            f"exchange: of {states}", made, Exchange, "one of lockstep.exchange, such as lockstep.exchange.top_k(0.01)"
+        )
         wire = made.wire if isinstance(made, AllReduce) else ""
         found.append((states, "" if isinstance(made, AllReduce) and not wire else str(made), wire))
     return found
@@ -157,9 +162,11 @@ def parse(text: str) -> Exchange:
         raise Error(
             f"the step has the exchange {text}, but {name} is not defined here: import the module that defines it"
         )
-    call = ast.parse(f"f({rest}", mode="eval").body
-    assert isinstance(call, ast.Call)
-    options = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    try:
+        call = ast.parse(f"f({rest}", mode="eval").body
+        options = {str(each.arg): ast.literal_eval(each.value) for each in getattr(call, "keywords", ())}
+    except (SyntaxError, ValueError) as error:
+        raise Error(f"the step has the exchange {text}, which is no call with literal options: {error}") from None
     try:
         return definition(**options)
     except TypeError as error:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ..exchanges.demo import demo
-from ..exchanges.four_bit import four_bit
-from ..exchanges.power_sgd import power_sgd
-from ..exchanges.sign_sgd import sign_sgd
-from ..exchanges.top_k import top_k
-from .define import AllReduce, Body, Definition, Exchange, P
-from .ranks import Ranks, State
+from .._exchange import define
+from .._exchange.define import AllReduce, Definition, Exchange
+from .._exchange.ranks import Ranks, State
+from .demo import demo
+from .four_bit import four_bit
+from .power_sgd import power_sgd
+from .sign_sgd import sign_sgd
+from .top_k import top_k
 
 
 class Namespace:
@@ -37,8 +38,8 @@ class Namespace:
     sign_sgd = sign_sgd
     top_k = top_k
 
-    def __call__(self, function: Body[P]) -> Definition[P]:
-        return Definition(function)
+    def __call__(self, function: define.Body[define.P]) -> define.Definition[define.P]:
+        return define.Definition(function)
 
     def __repr__(self) -> str:
         return "<lockstep.exchange>"
