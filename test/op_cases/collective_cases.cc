@@ -151,8 +151,8 @@ AttributeMap By(std::string_view body) {
 
 constexpr std::string_view kSumWithState = R"(
 mesh {data=2}
-graph @some(%g: f32[2] partial(sum), state %last: f32[2]) -> (sum: f32[2], %last: f32[2]) {
-  %sum = all_reduce %g {axis=data, kind=sum} : f32[2]
+graph @some(%g: f64[2] partial(sum), state %last: f64[2]) -> (sum: f64[2], %last: f64[2]) {
+  %sum = all_reduce %g {axis=data, kind=sum} : f64[2]
   return %sum, %sum
 })";
 
@@ -204,10 +204,10 @@ std::vector<OpCase> GradientExchangeCases() {
   for (int64_t ranks : {1, 2, 3, 4}) rows.push_back(Case("exchange", {F64({2, 3})}, by).Ranks(ranks));
   rows.push_back(Case("exchange", {BF16({4})}, by).Ranks(3));
   rows.push_back(Case("exchange", {F32({0, 2})}, by).Ranks(2));
-  rows.push_back(Case("exchange", {F32({2})}, By(kSumWithState)).Ranks(2));
+  rows.push_back(Case("exchange", {F64({2})}, By(kSumWithState)).Ranks(2));
   rows.push_back(Case("exchange", {F32({2})}, By(kOnTwoAxes)).Ranks(2).Refused("C1"));
   rows.push_back(Case("exchange", {F32({2})}, By(kWithSetting)).Ranks(2).Refused("C2"));
-  rows.push_back(Case("exchange", {F32({3})}, By(kSumWithState)).Ranks(2).Refused("C2"));
+  rows.push_back(Case("exchange", {F64({3})}, By(kSumWithState)).Ranks(2).Refused("C2"));
   rows.push_back(Case("exchange", {F32({2})}, By(kOfWhole)).Ranks(2).Refused("C2"));
   rows.push_back(Case("exchange", {F32({2})}, By(kOfTwo)).Ranks(2).Refused("C2"));
   rows.push_back(Case("exchange", {F32({2})}, By(kToTerms)).Ranks(2).Refused("C3"));
