@@ -137,11 +137,14 @@ absl::Status VerifyAsItIs(const Graph& graph, const Backend& backend, const Comp
   return absl::OkStatus();
 }
 
-// Returns a copy whose exchanges are exact sums, if the graph has exchanges, whose bodies may lose digits on purpose.
+// Returns a copy whose exchanges are exact sums, if the graph has exchanges with bodies, which may lose digits on
+// purpose.
 std::optional<Graph> WithExactSums(const Graph& graph, std::string& exchanges) {
   Graph copy = graph.Clone();
   for (Node& node : copy.nodes()) {
-    if (!node.Is("exchange") && !node.Is("exchange_weights")) continue;
+    const bool of_weights = node.Is("exchange_weights");
+    if (!node.Is("exchange") && !of_weights) continue;
+    if (!of_weights && !node.attr<std::string>("wire").empty()) continue;  // with a wire, it has no body
     const std::string& by = node.attr<std::string>("by");
     if (exchanges.find(by) == std::string::npos) exchanges += (exchanges.empty() ? "" : ", ") + by;
     copy.SetAttribute(&node, "body", Region()).IgnoreError();  // an exchange without a body is valid

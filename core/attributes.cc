@@ -54,9 +54,7 @@ Region::Region(Graph graph) : graph_(std::make_shared<const Graph>(std::move(gra
 
 bool Region::operator==(const Region& other) const { return graph_ == other.graph_ || ToString() == other.ToString(); }
 
-bool Region::empty() const {
-  return graph_->inputs().empty() && graph_->nodes().empty() && graph_->results().empty();
-}
+bool Region::empty() const { return graph_->inputs().empty() && graph_->nodes().empty() && graph_->results().empty(); }
 
 std::string Region::ToString() const {
   std::string text = graph_->ToString();

@@ -137,7 +137,8 @@ class GraphBuilder {
       if (initial->type() != type)
         ThrowIfError(InvalidArgument() << what << " is " << initial->type() << ", the state " << type);
     }
-    const size_t state = Add(ValueOrThrow(open().AddInput(name, type, /*is_state=*/true, PlacementsOf(split, type, name))));
+    const size_t state =
+        Add(ValueOrThrow(open().AddInput(name, type, /*is_state=*/true, PlacementsOf(split, type, name))));
     if (initial) initial_values_.insert_or_assign(name, *std::move(initial));
     return state;
   }

@@ -145,8 +145,8 @@ Model WithBodies(const Model& model, const std::map<std::string, const Model*>& 
   for (Node& node : result.graph.nodes()) {
     const auto body = bodies.find(node.result_name());
     if (!IsExchange(node) || body == bodies.end()) continue;
-    ThrowIfError(Annotate(result.graph.SetAttribute(&node, "body", Region(body->second->graph.Clone())),
-                          node.Describe()));
+    ThrowIfError(
+        Annotate(result.graph.SetAttribute(&node, "body", Region(body->second->graph.Clone())), node.Describe()));
   }
   return result;
 }

@@ -1,5 +1,7 @@
 // Collectives that move data, and ops whose results depend on the rank. See collective.cc for the meaning of gradients.
 
+#include <algorithm>
+
 #include "core/builder.h"
 #include "core/ops/collective_rules.h"
 #include "core/ops/op_list.h"
@@ -73,6 +75,12 @@ absl::Status EvalParts(EvalContext& c) {
     const T neutral = ConvertElement<T>(kind == ReduceKind::kProd ? 1.0 : 0.0);
     for (size_t i = 0; i < parts.size(); ++i) parts[i] = i < x.size() || repeats ? x[i % x.size()] : neutral;
   });
+  return absl::OkStatus();
+}
+
+// As one rank sees a placed program, it is the first: what `parts` makes of its x has x there.
+absl::Status EvalOwnPart(EvalContext& c) {
+  std::copy_n(c.operand(0).bytes(), c.result().num_bytes(), c.result().mutable_bytes());
   return absl::OkStatus();
 }
 
@@ -306,11 +314,7 @@ const OpDef& OwnPartOp() {
           .Constraint("C1", ops::kAxisConstraint)
           .Constraint("C2", "the first extent of x is the size of axis; in a local graph it is 1")
           .Infer(InferOwnPart)
-          .Eval([](EvalContext& c) {
-            // The one rank of a program without a mesh is the first.
-            c.result() = c.operand(0).Reshaped(c.result().shape());
-            return absl::OkStatus();
-          })
+          .Eval(EvalOwnPart)
           .Precision(PrecisionRule::kFollows)
           .NoGradient("it is used only after differentiation")
           .Place(PlaceOwnPart);

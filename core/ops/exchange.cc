@@ -104,8 +104,9 @@ absl::Status EvalExchange(RanksEvalContext& c) {
     operands[rank].push_back(&c.operand(rank, 0));
     results[rank].emplace_back(c.operand(rank, 0).type());
   }
-  ASSIGN_OR_RETURN(const AttributeMap attributes,
-                   AllReduceOp().CompleteAttributes({{"axis", c.attr<std::string>("axis")}, {"kind", std::string("sum")}}));
+  ASSIGN_OR_RETURN(
+      const AttributeMap attributes,
+      AllReduceOp().CompleteAttributes({{"axis", c.attr<std::string>("axis")}, {"kind", std::string("sum")}}));
   RanksEvalContext sum(AllReduceOp(), attributes, operands, results);
   RETURN_IF_ERROR(AllReduceOp().ranks_eval()(sum));
   for (size_t rank = 0; rank < c.num_ranks(); ++rank) c.result(rank) = std::move(results[rank][0]);

@@ -314,6 +314,7 @@ bool IsReducedOnce(const Value& value) {
   for (const Node* user : value.node->users()) {
     const auto& operands = user->operands();  // the node may have other results
     if (std::find(operands.begin(), operands.end(), value) == operands.end()) continue;
+    if (user->Is("exchange")) return false;  // it reduces the sum in its own way
     if (!user->op().reduction()) passing.insert(user);  // the result of a reduction has fewer bytes to reduce
   }
   return passing.size() > 1 && value.shape().rank() > 1;

@@ -32,7 +32,7 @@ absl::StatusOr<Value> SumOf(Graph& graph, Node& exchange) {
 
 void Replace(Graph& graph, Node& exchange, Value by) {
   const std::string name = exchange.result_name();
-  const bool is_new = by != exchange.operand(0);
+  const bool is_new = by != exchange.operand(0) && !by.node->is_input();
   graph.ReplaceUses(exchange.result(), by);
   graph.Erase(&exchange);
   if (is_new) graph.SetName(by, name);
@@ -70,6 +70,7 @@ absl::StatusOr<bool> RunLowerExchanges(Graph& graph) {
 
 }  // namespace
 
-Pass LowerExchanges() { return {"lower-exchanges", RunLowerExchanges, Keeps::kResults, /*needs_mesh=*/true}; }
+// Bodies may round.
+Pass LowerExchanges() { return {"lower-exchanges", RunLowerExchanges, Keeps::kNothing, /*needs_mesh=*/true}; }
 
 }  // namespace lockstep::passes

@@ -5,7 +5,8 @@
 // For n ranks and a body that sends only the signs, of the trained state %w, here of 3 x 4 elements,
 //
 //   %g = exchange %grad/w {by="signs()", state=w, body=mesh {data=n} graph @signs(
-//            %g: f32[3,4] partial(sum), state %error: f32[n,3,4] split(0)) -> (sum: f32[3,4], %error: …) {…}} : f32[3,4]
+//            %g: f32[3,4] partial(sum), state %error: f32[n,3,4] split(0)) -> (sum: f32[3,4], %error: …) {…}} :
+//            f32[3,4]
 // becomes, with a state that has a part for each rank,
 //   state %w/signs/error: f32[n,3,4] split(0)
 //   %0 = parts %grad/w … : f32[n,3,4] split(0)     the nodes of the body

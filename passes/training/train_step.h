@@ -49,10 +49,10 @@ struct TrainStepSpec {
   // False: nothing is updated, and the gradients are results grad/<state>. Groups and averages are then not allowed,
   // and `optimizer` is ignored.
   bool updates = true;
-  OptimizerSpec optimizer;             // for all states that are in no group
-  std::vector<OptimizerGroup> groups;  // their settings are optimizer/<states>/<option>
+  OptimizerSpec optimizer;              // for all states that are in no group
+  std::vector<OptimizerGroup> groups;   // their settings are optimizer/<states>/<option>
   std::vector<ExchangeSpec> exchanges;  // of states that are in none, an all_reduce
-  ClippingSpec clipping;               // applies to the gradients of all groups together
+  ClippingSpec clipping;                // applies to the gradients of all groups together
   // bf16 and f16: ops that profit from it compute in that dtype, from weights that stay f32
   // (passes/training/precision.h). With f16 the loss is scaled (passes/training/loss_scaling.h).
   DType precision = DType::kF32;

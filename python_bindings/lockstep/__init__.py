@@ -41,7 +41,6 @@ from ._compile.placements import Placement, replicated, split
 from ._compile.plan import Plan, plan
 from ._compile.strategy import Strategy
 from ._compile.verify import verify
-from ._exchange.namespace import exchange
 from ._graph.evaluation import evaluation
 from ._graph.graph_file import load_graph
 from ._graph.graphs import distribute, gradients, interpret, load_onnx, parse, save_onnx
@@ -52,6 +51,7 @@ from ._lockstep import Communicator, Executable, Graph
 from ._torch.torch_modules import from_torch, to_torch
 from ._trainer.trainer import Trainer
 from ._version import VERSION as __version__
+from .exchanges.namespace import exchange
 from .graph._pass import pass_
 
 __all__ = [

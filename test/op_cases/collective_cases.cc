@@ -1,3 +1,5 @@
+#include "core/check.h"
+#include "core/printer.h"
 #include "test/op_cases/op_case.h"
 
 namespace lockstep {
@@ -140,6 +142,80 @@ std::vector<OpCase> ExchangingCases() {
   };
 }
 
+// An exchange with this body.
+AttributeMap By(std::string_view body) {
+  absl::StatusOr<Graph> graph = ParseGraph(body);
+  LOCKSTEP_CHECK(graph.ok()) << graph.status();
+  return {{"by", "some()"}, {"body", Region(*std::move(graph))}};
+}
+
+constexpr std::string_view kSumWithState = R"(
+mesh {data=2}
+graph @some(%g: f64[2] partial(sum), state %last: f64[2]) -> (sum: f64[2], %last: f64[2]) {
+  %sum = all_reduce %g {axis=data, kind=sum} : f64[2]
+  return %sum, %sum
+})";
+
+constexpr std::string_view kOnTwoAxes = R"(
+mesh {data=2, model=2}
+graph @some(%g: f32[2] partial(sum)) -> (sum: f32[2]) {
+  %sum = all_reduce %g {axis=data, kind=sum} : f32[2]
+  return %sum
+})";
+
+constexpr std::string_view kWithSetting = R"(
+mesh {data=2}
+graph @some(%g: f32[2] partial(sum), setting %rate: f64[] in [0.0, inf) = 0.5) -> (sum: f32[2]) {
+  %sum = all_reduce %g {axis=data, kind=sum} : f32[2]
+  return %sum
+})";
+
+constexpr std::string_view kOfTwo = R"(
+mesh {data=2}
+graph @some(%g: f32[2] partial(sum), %h: f32[2] partial(sum)) -> (sum: f32[2]) {
+  %sum = all_reduce %g {axis=data, kind=sum} : f32[2]
+  return %sum
+})";
+
+constexpr std::string_view kOfWhole = R"(
+mesh {data=2}
+graph @some(%g: f32[2]) -> (sum: f32[2]) {
+  %sum = neg %g : f32[2]
+  return %sum
+})";
+
+constexpr std::string_view kToTerms = R"(
+mesh {data=2}
+graph @some(%g: f32[2] partial(sum)) -> (sum: f32[2] partial(sum)) {
+  %sum = neg %g : f32[2] partial(sum)
+  return %sum
+})";
+
+constexpr std::string_view kToTwo = R"(
+mesh {data=2}
+graph @some(%g: f32[2] partial(sum)) -> (sum: f32[2], again: f32[2]) {
+  %sum = all_reduce %g {axis=data, kind=sum} : f32[2]
+  return %sum, %sum
+})";
+
+std::vector<OpCase> GradientExchangeCases() {
+  const AttributeMap by{{"by", "some()"}};
+  std::vector<OpCase> rows;
+  for (int64_t ranks : {1, 2, 3, 4}) rows.push_back(Case("exchange", {F64({2, 3})}, by).Ranks(ranks));
+  rows.push_back(Case("exchange", {BF16({4})}, by).Ranks(3));
+  rows.push_back(Case("exchange", {F32({0, 2})}, by).Ranks(2));
+  rows.push_back(Case("exchange", {F64({2})}, By(kSumWithState)).Ranks(2));
+  rows.push_back(Case("exchange", {F32({2})}, By(kOnTwoAxes)).Ranks(2).Refused("C1"));
+  rows.push_back(Case("exchange", {F32({2})}, By(kWithSetting)).Ranks(2).Refused("C2"));
+  rows.push_back(Case("exchange", {F64({3})}, By(kSumWithState)).Ranks(2).Refused("C2"));
+  rows.push_back(Case("exchange", {F32({2})}, By(kOfWhole)).Ranks(2).Refused("C2"));
+  rows.push_back(Case("exchange", {F32({2})}, By(kOfTwo)).Ranks(2).Refused("C2"));
+  rows.push_back(Case("exchange", {F32({2})}, By(kToTerms)).Ranks(2).Refused("C3"));
+  rows.push_back(Case("exchange", {F32({2})}, By(kToTwo)).Ranks(2).Refused("C3"));
+  rows.push_back(Case("exchange", {I32({2})}, by).Ranks(2).Refused("C4"));
+  return rows;
+}
+
 }  // namespace
 
 std::vector<OpCase> CollectiveCases() {
@@ -191,6 +267,14 @@ std::vector<OpCase> CollectiveCases() {
       Case("parts", {F32({2})}, PartsOn(kData, {2, 2})).Ranks(2).Refused("C3"),
       Case("parts", {F32({2})}, PartsOn(kData, {1, 2}, "median")).Ranks(2).Refused("C4"),
 
+      Case("own_part", {F64({1, 4, 3})}, On(kData)).Ranks(2),
+      Case("own_part", {F32({1})}, On(kData)).Ranks(3),
+      Case("own_part", {BF16({1, 0, 2})}, On(kData)).Ranks(2),
+      Case("own_part", {Bool({1, 2})}, On(kData)).Ranks(1),
+      Case("own_part", {F32({1, 2})}, On("model")).Ranks(2).Refused("C1"),
+      Case("own_part", {F32({})}, On(kData)).Ranks(2).Refused("C2"),
+      Case("own_part", {F32({2, 2})}, On(kData)).Ranks(2).Refused("C2"),
+
       Case("axis_index", {}, On(kData)).Ranks(3),
       Case("axis_index", {}, On(kData)).Ranks(1),
       Case("axis_index", {}, On("model")).Ranks(2).Refused("C1"),
@@ -198,6 +282,8 @@ std::vector<OpCase> CollectiveCases() {
   rows.insert(rows.end(), moving.begin(), moving.end());
   const std::vector<OpCase> exchanging = ExchangingCases();
   rows.insert(rows.end(), exchanging.begin(), exchanging.end());
+  const std::vector<OpCase> of_gradients = GradientExchangeCases();
+  rows.insert(rows.end(), of_gradients.begin(), of_gradients.end());
   return rows;
 }
 

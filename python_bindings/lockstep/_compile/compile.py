@@ -12,8 +12,8 @@ from .. import _lockstep
 from .._base import checks, job, names
 from .._base.errors import Error
 from .._base.log import warn_once
-from .._lockstep import Communicator, Executable, Graph
 from .._exchange.bodies import with_bodies
+from .._lockstep import Communicator, Executable, Graph
 from ..graph._pass import Pass, Run, causes, runs_of
 from . import buckets as _buckets
 from . import options as _options
@@ -87,14 +87,16 @@ def compile(
         compiled.measured(_buckets.measured(world, compiled.mesh, report.program, times))
     with causes(runs):
         executable = _lockstep._compile(exchanged.graph, backend, world, compiled, dump)
-    for name in sorted(exchanged.values.keys() & set(executable._state_names())):
-        executable._assign_state(name, exchanged.values[name])
+    for below, values in exchanged.states.items():
+        for name, value in values.items():
+            executable._assign_state(below + name, value)
     for dtype in _lockstep._slow_dtypes(graph, backend, given.get("isa", "")):
         warn_once(f"{dtype}: products are computed in f32 if this processor or its library is not faster in {dtype}")
     if world.rank == 0:
         warn_of_draws(graph)
     settings = executable._setting_names()
     executable._schedules.update({name: each for name, each in exchanged.schedules.items() if name in settings})
+    executable._exchanged.update(exchanged.states)
     executable._schedules.update(getattr(graph, "_schedules", {}))
     executable._wrong_labels.update(getattr(graph, "_wrong_labels", {}))
     if unit := _unit_of_shares(graph):

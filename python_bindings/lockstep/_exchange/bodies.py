@@ -18,36 +18,41 @@ class Exchanged:
     """A graph whose exchanges have bodies, and what its executable gets beside it."""
 
     graph: Graph
-    values: dict[str, np.ndarray] = field(default_factory=dict)  # the first values of states, other than zeros
+    # By the beginning of the names that the states of an exchange have in a program (passes/distribute/exchange_body.h,
+    # own_weights.h), also for an axis of one rank: the initial values of those that do not begin as zeros.
+    states: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     schedules: dict[str, Callable[[int], float]] = field(default_factory=dict)  # by setting
 
 
 def with_bodies(graph: Graph, mesh: Mapping[str, int]) -> Exchanged:
-    """Gives the exchanges of the graph their bodies for the ranks of the mesh. States have the names that they get in the
-    program (passes/distribute/exchange_body.h)."""
+    """Gives the exchanges of the graph their bodies for the ranks of the mesh."""
     bodies: dict[str, Graph] = {}
-    made: dict[tuple[object, ...], Graph] = {}
+    made: dict[tuple[object, ...], tuple[Graph, dict[str, np.ndarray]]] = {}
     result = Exchanged(graph)
-    found = [each for each in _lockstep._exchanges(graph) if mesh.get(each[4], 1) > 1 and not each[2].startswith("all_reduce")]
+    found = [each for each in _lockstep._exchanges(graph) if not each[2].startswith("all_reduce")]
     weights = [(by, trained) for of_weights, _, by, trained, *_ in found if of_weights]
     for of_weights, name, by, trained, axis, dtype, shape in found:
-        exchange = parse(by)
-        if exchange.definition.of_weights != of_weights:
-            continue  # a rank's own gradient updates its own weights
-        alike = [state for text, state in weights if text == by]
-        number = (alike.index(trained), len(alike)) if of_weights else (0, 1)
-        key = (by, axis, dtype, tuple(shape), number)
-        if key not in made:
-            try:
-                made[key] = exchange.body(dtype, tuple(shape), axis, mesh[axis], *number)
-            except Error as error:
-                raise Error(f"the exchange of %{trained or name}: {error}") from error
-        body = bodies[name] = made[key]
-        for state in body.states:
-            value = body.initial_value(state.name)
-            if value.any():
-                result.values[f"{trained or name}/{body.name}/{state.name}"] = value
-        result.schedules.update({setting: _due(setting) for setting in body.settings})
+        try:
+            exchange = parse(by)
+            if exchange.definition.of_weights != of_weights:
+                continue  # a rank's own gradient updates its own weights
+            below = f"{trained or name}/{exchange.definition.__name__}/"
+            result.states[below] = {}
+            if of_weights:
+                result.states[f"{trained}/own"] = {}
+            if mesh.get(axis, 1) == 1:
+                continue
+            alike = [state for text, state in weights if text == by]
+            number = (alike.index(trained), len(alike)) if of_weights else (0, 1)
+            key = (by, axis, dtype, tuple(shape), number)
+            if key not in made:
+                body = exchange.body(dtype, tuple(shape), axis, mesh[axis], *number)
+                values = {each.name: body.initial_value(each.name) for each in body.states}
+                made[key] = body, {state: value for state, value in values.items() if value.any()}
+        except Error as error:
+            raise Error(f"the exchange of %{trained or name}: {error}") from error
+        bodies[name], result.states[below] = made[key]
+        result.schedules.update({setting: _due(setting) for setting in bodies[name].settings})
     if bodies:
         result.graph = _lockstep._with_bodies(graph, bodies)
     return result

@@ -20,13 +20,15 @@ P = ParamSpec("P")
 Body = Callable[Concatenate[_graph.Value, Ranks, P], _graph.Value]
 BodyOfWeights = Callable[Concatenate[_graph.Value, RanksWithWeights, P], _graph.Value]
 
-_DEFINITIONS: dict[str, "Definition[Any]"] = {}
+_DEFINITIONS: dict[str, Definition[Any]] = {}
 
 
 class Definition(Generic[P]):
     """A function that `lockstep.exchange` has made an exchange. A call with its options returns an Exchange."""
 
     def __init__(self, function: Callable[..., _graph.Value], of_weights: bool = False) -> None:
+        if not inspect.isfunction(function):
+            raise Error(f"exchange: {checks.shown(function)} is no function")
         self.function, self.of_weights = function, of_weights
         self.__doc__, self.__name__ = function.__doc__, function.__name__
         module = function.__module__
@@ -102,12 +104,12 @@ class Exchange:
         with builder.scope(name), _located(self.definition):
             result = self.definition.function(given if of_weights else ranks._own(given), ranks, **self.options)
             self._check(result, given, axis)
+            for state in ranks._states.values():
+                state._finish(builder)
             if isinstance(ranks, RanksWithWeights):
                 ranks._finish(result)
-        for state in ranks._states.values():
-            state._finish(builder)
-        if not of_weights:
-            builder.result("sum", result)
+            else:
+                builder.result("sum", result)
         return builder.finish()
 
     def _check(self, result: Any, terms: _graph.Value, axis: str) -> None:
@@ -148,7 +150,9 @@ def checked(exchange: Any) -> list[tuple[str, str, str, bool]]:
     for states, each in entries.items():
         states = checks.text("exchange: the name of a state", states)
         made = each() if isinstance(each, (Definition, type)) and each in (*_DEFINITIONS.values(), AllReduce) else each
-        checks.instance(f"exchange: of {states}", made, Exchange, "one of lockstep.exchange, such as lockstep.exchange.top_k(0.01)")
+        checks.instance(
+            f"exchange: of {states}", made, Exchange, "one of lockstep.exchange, such as lockstep.exchange.top_k(0.01)"
+        )
         wire = made.wire if isinstance(made, AllReduce) else ""
         by = "" if isinstance(made, AllReduce) and not wire else str(made)
         found.append((states, by, wire, not isinstance(made, AllReduce) and made.definition.of_weights))
@@ -176,9 +180,11 @@ def parse(text: str) -> Exchange:
         raise Error(
             f"the step has the exchange {text}, but {name} is not defined here: import the module that defines it"
         )
-    call = ast.parse(f"f({rest}", mode="eval").body
-    assert isinstance(call, ast.Call)
-    options = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    try:
+        call = ast.parse(f"f({rest}", mode="eval").body
+        options = {str(each.arg): ast.literal_eval(each.value) for each in getattr(call, "keywords", ())}
+    except (SyntaxError, ValueError) as error:
+        raise Error(f"the step has the exchange {text}, which is no call with literal options: {error}") from None
     try:
         return definition(**options)
     except TypeError as error:

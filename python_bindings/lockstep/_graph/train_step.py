@@ -11,9 +11,9 @@ from .. import _lockstep, optim
 from .._base import checks
 from .._base.errors import Error, listed
 from .._base.log import warn_once
+from .._compile.mistakes import check_second_names, warn_of_dropout, wrong_labels
 from .._exchange.define import Definition, Exchange
 from .._exchange.define import checked as exchanges
-from .._compile.mistakes import check_second_names, warn_of_dropout, wrong_labels
 from .._lockstep import Graph
 from ..clip import Clip
 from ..loss import Loss, _checked

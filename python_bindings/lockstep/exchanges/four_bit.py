@@ -14,7 +14,7 @@ SMOOTHED = 32  # elements of a Hadamard transform
 
 def hadamard(size: int) -> np.ndarray:
     """The orthonormal Hadamard matrix, its own inverse; `size` is a power of two."""
-    matrix = np.ones((1, 1), np.float32)
+    matrix: np.ndarray = np.ones((1, 1), np.float32)
     while matrix.shape[0] < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]]) / np.float32(np.sqrt(2))
     return matrix.astype(np.float32)

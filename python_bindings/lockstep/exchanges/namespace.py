@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from ..exchanges.demo import demo
-from ..exchanges.diloco import diloco
-from ..exchanges.four_bit import four_bit
-from ..exchanges.gossip import gossip
-from ..exchanges.local_sgd import local_sgd
-from ..exchanges.power_sgd import power_sgd
-from ..exchanges.sign_sgd import sign_sgd
-from ..exchanges.top_k import top_k
-from .define import AllReduce, Body, BodyOfWeights, Definition, Exchange, P
-from .ranks import Ranks, RanksWithWeights, State
+from .._exchange import define
+from .._exchange.define import AllReduce, Definition, Exchange
+from .._exchange.ranks import Ranks, RanksWithWeights, State
+from .demo import demo
+from .diloco import diloco
+from .four_bit import four_bit
+from .gossip import gossip
+from .local_sgd import local_sgd
+from .power_sgd import power_sgd
+from .sign_sgd import sign_sgd
+from .top_k import top_k
 
 
 class Namespace:
@@ -44,16 +45,16 @@ class Namespace:
     sign_sgd = sign_sgd
     top_k = top_k
 
-    def __call__(self, function: Body[P]) -> Definition[P]:
-        return Definition(function)
+    def __call__(self, function: define.Body[define.P]) -> define.Definition[define.P]:
+        return define.Definition(function)
 
-    def of_weights(self, function: BodyOfWeights[P]) -> Definition[P]:
+    def of_weights(self, function: define.BodyOfWeights[define.P]) -> define.Definition[define.P]:
         """Makes an exchange of weights of a function, which gets this rank's weights after its own update, and the ranks. It
         returns this rank's next weights, and says by `ranks.agree` on which weights all agree.
 
         Each rank updates its weights by the gradient of its own part of the batch.
         """
-        return Definition(function, of_weights=True)
+        return define.Definition(function, of_weights=True)
 
     def __repr__(self) -> str:
         return "<lockstep.exchange>"
