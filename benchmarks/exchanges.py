@@ -29,9 +29,10 @@ from contestant import Contestant, processor
 from exchange_worker import HOWS, TASKS
 
 sys.path.insert(0, str(worker.ROOT / "test/hosts"))
-from hosts import Hosts, why_not
+from hosts import Hosts, bits_per_second, why_not
 
 RANKS = 2
+BURST = 2e-3  # seconds of traffic that a link takes at once, at each rate: more would hide what a step sends
 UNLIMITED = "no limit"
 MEAN_OF = 10  # steps
 ROUND = {"lenet": 10, "gpt": 4}  # steps
@@ -65,7 +66,7 @@ def measured(model: str, hosts: Hosts | None, options: argparse.Namespace) -> di
     for rate in [UNLIMITED, *options.rates]:
         if hosts and rate != UNLIMITED:
             for host in range(RANKS):
-                hosts.set_rate(host, rate)
+                hosts.set_rate(host, rate, f"{bits_per_second(rate) * BURST / 8:.0f}")
         for how, each in rounds(contestants, hosts, options.rounds, ROUND[model]).items():
             results[how]["rates"][rate] = each
     for contestant in contestants.values():

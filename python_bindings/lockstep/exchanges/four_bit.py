@@ -21,7 +21,7 @@ def hadamard(size: int) -> np.ndarray:
 
 
 def quantize(x: Value) -> tuple[Value, Value, Value]:
-    """x[..., group] as codes from -7 to 7, two in a byte, u8[..., group / 2]; a scale for each group; what both lose."""
+    """x[..., group] as codes from -7 to 7, two in a byte, u8[..., group / 2], a scale for each group, what is lost."""
     scale = graph.max(graph.abs(x).max(dims=-1), 1e-30) / 7
     scales = scale.reshape(*scale.shape, 1)
     rounded = graph.round(x / scales)
