@@ -92,21 +92,26 @@ def rounds(contestants: Mapping[str, Contestant], hosts: Hosts | None, count: in
     }
 
 
-def table(results: Mapping[str, Any]) -> list[str]:
+def rows(heads: Sequence[str], cells: Mapping[str, Sequence[str]]) -> list[str]:
+    lines = [f"| exchange | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    return [*lines, *(f"| {how} | {' | '.join(each)} |" for how, each in cells.items())]
+
+
+def tables(results: Mapping[str, Any]) -> list[str]:
+    """Returns the lines of a table of bytes and losses, and of one of times."""
     steps, rates = len(results["alone"]["losses"]), results["alone"]["rates"]
     marks = range(steps // 4, steps + 1, steps // 4)
-    heads = ["exchange", "collectives", "KB a step", "with headers", *(f"loss, step {mark}" for mark in marks)]
-    heads += [head for rate in rates for head in (f"{rate}, ms", "of alone")]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    sizes, times = {}, {}
     for how, each in results.items():
-        cells = [how, str(len(each["collectives"])), f"{bytes_of(each['collectives']) / 1e3:.1f}"]
-        cells.append(f"{min(times['sent'] for times in each['rates'].values()) / 1e3:.1f}")
-        # Ranks that do not communicate train two models.
-        is_alone = how == "alone"
-        cells += ["" if is_alone else f"{np.mean(each['losses'][mark - MEAN_OF : mark]):.3f}" for mark in marks]
-        cells += [cell for times in each["rates"].values() for cell in (f"{times['ms']:.1f}", f"{times['ratio']:.2f}")]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        sent = min(of_rate["sent"] for of_rate in each["rates"].values())
+        means = [np.mean(each["losses"][mark - MEAN_OF : mark]) for mark in marks]
+        numbers = [str(len(each["collectives"])), f"{bytes_of(each['collectives']) / 1e3:.1f}", f"{sent / 1e3:.1f}"]
+        if how != "alone":  # whose ranks train two models
+            sizes[how] = [*numbers, *(f"{mean:.3f}" for mean in means)]
+        ofs = each["rates"].values()
+        times[how] = [cell for of_rate in ofs for cell in (f"{of_rate['ms']:.1f}", f"{of_rate['ratio']:.2f}")]
+    first = rows(["collectives", "KB a step", "with headers", *(f"loss, step {mark}" for mark in marks)], sizes)
+    return [*first, "", *rows([head for rate in rates for head in (f"{rate}, ms", "of alone")], times)]
 
 
 def draw(model: str, results: dict[str, Any], rate: str, path: Path) -> None:
@@ -156,7 +161,7 @@ def main() -> None:
     for model in options.models or TASKS:
         with Hosts(RANKS) if options.rates else nullcontext() as hosts:
             results = every[model] = measured(model, hosts, options)
-        lines += ["", f"{model}:", "", *table(results)]
+        lines += ["", f"{model}:", "", *tables(results)]
         if options.document:
             draw(model, results, options.rates[-1], DOCUMENT.with_name(f"exchanges-{model}.svg"))
             lines += ["", f"![losses by seconds](exchanges-{model}.svg)"]
