@@ -20,17 +20,18 @@ def hadamard(size: int) -> np.ndarray:
     return matrix.astype(np.float32)
 
 
-def quantize(x: Value) -> tuple[Value, Value]:
-    """x[..., group] as codes from -7 to 7, two in a byte, u8[..., group / 2], and a scale for each group."""
+def quantize(x: Value) -> tuple[Value, Value, Value]:
+    """x[..., group] as codes from -7 to 7, two in a byte, u8[..., group / 2], a scale for each group, what is lost."""
     scale = graph.max(graph.abs(x).max(dims=-1), 1e-30) / 7
-    codes = graph.round(x / scale.reshape(*scale.shape, 1)).to("i32") + 8
-    return (codes[..., 0::2] * 16 + codes[..., 1::2]).to("u8"), scale
+    scales = scale.reshape(*scale.shape, 1)
+    rounded = graph.round(x / scales)
+    codes = rounded.to("i32") + 8
+    return (codes[..., 0::2] * 16 + codes[..., 1::2]).to("u8"), scale, x - rounded * scales
 
 
 def dequantize(packed: Value, scale: Value) -> Value:
-    bytes_ = packed.to("i32").reshape(*packed.shape, 1)
-    codes = graph.concat([graph.shift_right(bytes_, 4), bytes_ & 15], dim=packed.ndim) - 8
-    return codes.reshape(*packed.shape[:-1], -1).to("f32") * scale.reshape(*scale.shape, 1)
+    nibbles = graph.shift_right(packed.to("i32").reshape(*packed.shape, 1), np.array([4, 0], np.int32)) & 15
+    return (nibbles - 8).to("f32").reshape(*scale.shape, -1) * scale.reshape(*scale.shape, 1)
 
 
 @Definition
@@ -47,15 +48,14 @@ def four_bit(g: Value, ranks: Ranks, group: int = 128) -> Value:
     count = flat.shape[0]
     blocks = graph.pad(flat, low=[0], high=[-count % (ranks.count * group)])
     smooth = (blocks.reshape(-1, SMOOTHED) @ hadamard(SMOOTHED)).reshape(ranks.count, -1, group)
-    sent = quantize(smooth)
+    *sent, lost = quantize(smooth)
     share = dequantize(*(ranks.transpose(each) for each in sent)).sum(dims=0)
-    of_share = quantize(share)
+    *of_share, lost_of_share = quantize(share)
     summed = dequantize(*(ranks.gather(each) for each in of_share))
 
     def rough(x: Value) -> Value:
         return (x.reshape(-1, SMOOTHED) @ hadamard(SMOOTHED)).flatten()[:count].reshape(g.shape)
 
     is_own = graph.iota(g.graph, shape=[ranks.count, 1, 1], dtype="i64", dim=0) == ranks.index()
-    lost = smooth - dequantize(*sent) + graph.select(is_own, (share - dequantize(*of_share))[None], 0.0)
-    error.next = rough(lost)
+    error.next = rough(lost + graph.select(is_own, lost_of_share[None], 0.0))
     return rough(summed)
