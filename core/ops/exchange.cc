@@ -16,8 +16,7 @@ absl::Status CheckBody(const InferContext& c, const Graph& body) {
     return c.Error("C1") << "the body has the mesh " << body.mesh().ToString();
   size_t gradients = 0;
   for (const Input& input : body.inputs()) {
-    if (input.setting) return c.Error("C2") << "the body has the setting %" << input.name();
-    if (input.is_state) continue;
+    if (!input.is_data()) continue;
     ++gradients;
     if (input.value.type() != c.operand(0) || !input.value.placement(axis).is_partial(ReduceKind::kSum))
       return c.Error("C2") << "input %" << input.name() << " of the body is " << input.value.type() << " "
@@ -140,7 +139,7 @@ const OpDef& ExchangeOp() {
           .OptionalAttr<Region>("body", Region(), "a placed graph of the axis: x, partial(sum), to the sum, replicated")
           .Trait(kOpaque)
           .Constraint("C1", "the mesh of the body is the axis alone")
-          .Constraint("C2", "the body has states, and one other input: of x's type, partial(sum)")
+          .Constraint("C2", "the body has states, settings, and one other input: of x's type, partial(sum)")
           .Constraint("C3", "the body has one result that is no state: of x's type, replicated")
           .Constraint("C4", "x is of floats")
           .Infer(InferExchange)

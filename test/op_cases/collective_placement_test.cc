@@ -116,7 +116,10 @@ TEST_P(CollectivePlacementTest, MovesAValueWithoutChangingIt) {
       } else if (row.op == "parts") {
         EXPECT_EQ(placement, Placement::Split(0));
         EXPECT_EQ(result, inputs[static_cast<size_t>(rank)][i].Reshaped(result.shape()));
-      } else if (row.op == "own_part") {
+      } else if (row.op == "as_replicated" || row.op == "exchange_weights") {
+        EXPECT_TRUE(placement.is_replicated()) << placement;
+        EXPECT_EQ(result, inputs[static_cast<size_t>(rank)][i]);
+      } else if (row.op == "own_part" || row.op == "as_local") {
         EXPECT_TRUE(placement.is_local());
         EXPECT_EQ(result, inputs[static_cast<size_t>(rank)][i].Reshaped(result.shape()));
       } else if (row.op == "shard" || (traits.reduces && traits.scatters)) {
