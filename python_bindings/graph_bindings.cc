@@ -133,8 +133,9 @@ std::vector<ExchangeFacts> ExchangesOf(const Model& model) {
   for (const Node& node : model.graph.nodes()) {
     if (!IsExchange(node) || !node.attr<Region>("body").empty()) continue;
     const TensorType& type = node.type();
-    exchanges.emplace_back(node.Is("exchange_weights"), node.result_name(), node.attr<std::string>("by"), node.attr<std::string>("state"),
-                           node.attr<std::string>("axis"), std::string(DTypeName(type.dtype)), type.shape.dims());
+    exchanges.emplace_back(node.Is("exchange_weights"), node.result_name(), node.attr<std::string>("by"),
+                           node.attr<std::string>("state"), node.attr<std::string>("axis"),
+                           std::string(DTypeName(type.dtype)), type.shape.dims());
   }
   return exchanges;
 }

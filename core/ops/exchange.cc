@@ -35,8 +35,8 @@ absl::Status CheckBody(const InferContext& c, const Graph& body) {
   return absl::OkStatus();
 }
 
-// The same of an exchange of weights: of a rank's own weights and those on which all ranks have agreed, it makes the next
-// ones on which they agree, and how each rank's own differ from them.
+// The same of an exchange of weights: of a rank's own weights and those on which all ranks have agreed, it makes the
+// next ones on which they agree, and how each rank's own differ from them.
 absl::Status CheckBodyOfWeights(const InferContext& c, const Graph& body) {
   const std::string& axis = c.attr<std::string>("axis");
   if (body.is_local() || body.mesh().axes().size() != 1 || !body.mesh().has_axis(axis))
@@ -64,8 +64,7 @@ absl::Status CheckBodyOfWeights(const InferContext& c, const Graph& body) {
 }
 
 absl::Status InferExchangeOfWeights(InferContext& c) {
-  if (const Region& body = c.attr<Region>("body"); !body.empty())
-    RETURN_IF_ERROR(CheckBodyOfWeights(c, body.graph()));
+  if (const Region& body = c.attr<Region>("body"); !body.empty()) RETURN_IF_ERROR(CheckBodyOfWeights(c, body.graph()));
   if (!IsFloat(c.dtype(0))) return c.Error("C4") << "x is " << c.operand(0) << ", expected floats";
   return c.SetResult(c.operand(0));
 }
@@ -156,22 +155,25 @@ const OpDef& ExchangeWeightsOp() {
   static const OpDef def =
       OpDef("exchange_weights")
           .Doc(
-              "x, the next value of a trained state, after which the ranks exchange their weights as `by` says. The pass "
+              "x, the next value of a trained state, after which the ranks exchange their weights as `by` says. The "
+              "pass "
               "lower-exchanges replaces it by `body`: until the ranks agree again, each has weights of its own, which "
               "its own gradients update. Without a body, the weights are equal on all ranks, and gradients are summed.")
           .Operand("x")
           .Attr<std::string>("by", "the exchange, such as lockstep.exchange.local_sgd(every=8)")
           .Attr<std::string>("state", "the trained state")
           .OptionalAttr<std::string>("axis", "data", "of the mesh")
-          .OptionalAttr<Region>("body", Region(),
-                                "a placed graph of the axis: a rank's weights, local, and those on which all agreed, to "
-                                "those on which all agree, and each rank's own minus these, stacked")
+          .OptionalAttr<Region>(
+              "body", Region(),
+              "a placed graph of the axis: a rank's weights, local, and those on which all agreed, to "
+              "those on which all agree, and each rank's own minus these, stacked")
           .Trait(kOpaque)
           .Constraint("C1", "the mesh of the body is the axis alone")
           .Constraint("C2", "the body has states, settings, and two other inputs: of x's type, local and replicated")
-          .Constraint("C3",
-                      "the body has two results that are no states: of x's type, replicated, and with a first dimension "
-                      "for the ranks, split(0)")
+          .Constraint(
+              "C3",
+              "the body has two results that are no states: of x's type, replicated, and with a first dimension "
+              "for the ranks, split(0)")
           .Constraint("C4", "x is of floats")
           .Infer(InferExchangeOfWeights)
           .Eval(EvalIdentity)
@@ -207,7 +209,8 @@ const OpDef& AsReplicatedOp() {
   static const OpDef def =
       OpDef("as_replicated")
           .Doc(
-              "x, which may differ between the ranks of a mesh axis, where a value is needed that is equal on them. The "
+              "x, which may differ between the ranks of a mesh axis, where a value is needed that is equal on them. "
+              "The "
               "pass lower-exchanges inserts it where an exchange of weights lets ranks differ, and checks what is "
               "computed from it. No communication.")
           .Operand("x")

@@ -123,7 +123,8 @@ absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
   for (size_t i = 0; i < operands.size(); ++i) operands[i] = map_.at(node.operand(i));
   ruling = AskPlacementRule(to_place, axis_);
   if (node.Is("exchange") && operands[0].node->Is("all_reduce"))
-    return FailedPrecondition() << node.Describe() << " gets a gradient that is summed already, since another node needs "
+    return FailedPrecondition() << node.Describe()
+                                << " gets a gradient that is summed already, since another node needs "
                                 << "the sum of %" << operands[0].name();
   if (ruling.decompose) {
     if (!node.op().decompose())
@@ -314,7 +315,7 @@ bool IsReducedOnce(const Value& value) {
   for (const Node* user : value.node->users()) {
     const auto& operands = user->operands();  // the node may have other results
     if (std::find(operands.begin(), operands.end(), value) == operands.end()) continue;
-    if (user->Is("exchange")) return false;  // it reduces the sum in its own way
+    if (user->Is("exchange")) return false;             // it reduces the sum in its own way
     if (!user->op().reduction()) passing.insert(user);  // the result of a reduction has fewer bytes to reduce
   }
   return passing.size() > 1 && value.shape().rank() > 1;

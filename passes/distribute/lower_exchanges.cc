@@ -23,9 +23,8 @@ absl::StatusOr<Value> SumOf(Graph& graph, Node& exchange) {
     return sums[0];
   }
   Builder b(graph, &exchange, exchange.source());
-  const Value sum = b.Op(
-      "all_reduce", {gradient},
-      {{"axis", axis}, {"kind", std::string("sum")}, {"wire", exchange.attr<std::string>("wire")}});
+  const Value sum = b.Op("all_reduce", {gradient},
+                         {{"axis", axis}, {"kind", std::string("sum")}, {"wire", exchange.attr<std::string>("wire")}});
   RETURN_IF_ERROR(b.status());
   return sum;
 }

@@ -1,8 +1,8 @@
 // Gives each rank weights of its own between two times at which an exchange lets the ranks agree, for the pass
 // lower-exchanges.
 //
-// A rank's own weights are the state %w, on which all ranks agreed last, plus its row of the state %w/own. They take the
-// place of %w in the model and in its update. For %w of 3 x 4 elements on n ranks,
+// A rank's own weights are the state %w, on which all ranks agreed last, plus its row of the state %w/own. They take
+// the place of %w in the model and in its update. For %w of 3 x 4 elements on n ranks,
 //
 //   %grad/w = …                                                 f32[3,4] partial(sum)
 //   %g = exchange %grad/w {by="local_sgd(every=8)", state=w}

@@ -38,9 +38,9 @@ struct OptimizerGroup {
 
 // How the ranks exchange the gradients of some states (core/ops/exchange.cc).
 struct ExchangeSpec {
-  std::string states;      // a name or pattern; a state is in the first that matches it
-  std::string by;          // the attribute of `exchange`; empty: a plain all_reduce, without that op
-  std::string wire = {};   // of the all_reduce, if whoever compiles gives the exchange no body
+  std::string states;       // a name or pattern; a state is in the first that matches it
+  std::string by;           // the attribute of `exchange`; empty: a plain all_reduce, without that op
+  std::string wire = {};    // of the all_reduce, if whoever compiles gives the exchange no body
   bool of_weights = false;  // exchanges the weights, and leaves each rank its own gradient (exchange_weights)
 };
 

@@ -68,7 +68,9 @@ def gradients(w: Weights, x: np.ndarray, y: np.ndarray) -> Weights:
     return {"w1": x.T @ (d @ w["w2"].T * (1 - hidden**2)), "w2": hidden.T @ d, "b": d.sum(0)}
 
 
-def simulated(ranks: int, bring_together: Callable[[int, list[Weights], Weights], Weights]) -> tuple[list[Weights], Weights]:
+def simulated(
+    ranks: int, bring_together: Callable[[int, list[Weights], Weights], Weights]
+) -> tuple[list[Weights], Weights]:
     """Trains `ranks` models by SGD, each on its part of the batches. After each step `bring_together(step, own, agreed)`
     changes the weights `own` and returns those on which all agree."""
     start = {each.name: model().initial_value(each.name).astype(np.float64) for each in model().states}
@@ -171,7 +173,7 @@ graph @sum_when_due(state %w: f32[2,4] split(0), setting %due: f64[] in [0.0, 1.
   %own = own_part %w {axis=data} : f32[4] local
   %sum = all_reduce %own {axis=data, kind=sum, when=due} : f32[4]
   %zero = constant {value=dense<f64[]: 0.0>} : f64[]
-  %is_due = compare %due, %zero {comparison=gt} : bool[]
+  %is_due = compare %due, %zero {direction=gt} : bool[]
   %are_due = broadcast %is_due {dims=[], shape=[4]} : bool[4]
   %next = select %are_due, %sum, %own : f32[4] local
   %w.next = parts %next {axis=data, shape=[2, 4]} : f32[2,4] split(0)
@@ -202,7 +204,9 @@ def test_nothing_travels_in_other_steps() -> None:
 
 def test_when_must_be_a_setting() -> None:
     with pytest.raises(ls.Error, match="when is 'dew', which is no setting of the program"):
-        raise run_in_threads(2, lambda world: ls.compile(ls.parse(SUM_WHEN_DUE.replace("when=due", "when=dew")), world=world))[0]
+        raise run_in_threads(
+            2, lambda world: ls.compile(ls.parse(SUM_WHEN_DUE.replace("when=due", "when=dew")), world=world)
+        )[0]
 
 
 def test_the_schedule_follows_the_step_after_a_checkpoint(tmp_path: Path) -> None:

@@ -36,7 +36,9 @@ class Definition(Generic[P]):
         self.name = f"{'lockstep.exchange' if module.startswith(package) else module}.{function.__qualname__}"
         parameters = list(inspect.signature(function).parameters.values())
         if len(parameters) < 2 or any(each.kind is each.KEYWORD_ONLY for each in parameters[:2]):
-            raise Error(f"exchange {self.name}: the function takes the gradient or the weights, and the ranks, and then its options")
+            raise Error(
+                f"exchange {self.name}: the function takes the gradient or the weights, and the ranks, and then its options"
+            )
         for each in parameters[2:]:
             if each.default is each.empty or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
                 raise Error(f"exchange {self.name}: the option {each.name} has no default")

@@ -42,7 +42,9 @@ class State:
     def _finish(self, builder: Builder) -> None:
         if self._next is None:
             raise Error(f"state {self._name} has no next value: assign its `next`")
-        builder.next_state(self._name, self._next if self._equal else self._ranks._stacked(self._next))
+        value = self._next if self._equal else self._ranks._stacked(self._next)
+        with builder._in_scope(""):
+            builder.next_state(self._name, value)
 
 
 class Ranks:
@@ -204,7 +206,9 @@ class RanksWithWeights(Ranks):
         """All ranks agree on these weights, which must be replicated; only in some steps with `when`, a value of `every`."""
         checks.instance("agree: the weights", weights, _graph.Value, "a lockstep.graph.Value")
         if (weights.dtype, weights.shape) != (self.agreed.dtype, self.agreed.shape):
-            raise Error(f"agree: the value is {weights._type()}, expected the type of the weights, {self.agreed._type()}")
+            raise Error(
+                f"agree: the value is {weights._type()}, expected the type of the weights, {self.agreed._type()}"
+            )
         if weights.placements:
             raise Error(
                 f"agree: the value is {weights.placements[self.axis]}, made at {where(weights)}: bring it together, such as by ranks.mean"
