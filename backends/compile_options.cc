@@ -196,6 +196,25 @@ absl::Status CheckStages(const Graph& graph, const CompileOptions& options, cons
   return absl::OkStatus();
 }
 
+// An exchange needs the sum of one axis, by all ranks, as one program.
+absl::Status CheckExchanges(const Graph& graph, const CompileOptions& options, const Mesh& mesh) {
+  const auto found =
+      std::find_if(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) { return node.Is("exchange"); });
+  if (found == graph.nodes().end()) return absl::OkStatus();
+  std::string_view with;
+  if (options.virtual_ranks > 0) with = "virtual_ranks";
+  if (options.servers) with = "parameter servers";
+  if (!options.shares.empty()) with = "shares";
+  if (mesh.axis_size(kStageAxis).value_or(1) > 1) with = "an axis \"stage\"";
+  const bool shards = options.shard_optimizer || options.shared_weights;
+  const bool of_weights = std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                                      [](const Node& node) { return node.Is("exchange_weights"); });
+  if (with.empty() && shards && of_weights) with = options.shared_weights ? "shared_weights" : "shard_optimizer";
+  if (with.empty()) return absl::OkStatus();
+  return InvalidArgument() << with << " and exchanges exclude each other; the step has " << found->Describe() << " by "
+                           << found->attr<std::string>("by");
+}
+
 }  // namespace
 
 absl::StatusOr<Mesh> MeshOfRanks(const CompileOptions& options, int64_t num_ranks) {
@@ -221,6 +240,7 @@ absl::StatusOr<Mesh> CheckOptions(const Graph& graph, const CompileOptions& opti
   if (!options.shares.empty()) RETURN_IF_ERROR(CheckRows(graph, options, mesh));
   RETURN_IF_ERROR(CheckStages(graph, options, mesh));
   RETURN_IF_ERROR(CheckServers(graph, options));
+  RETURN_IF_ERROR(CheckExchanges(graph, options, mesh));
   return mesh;
 }
 

@@ -170,6 +170,25 @@ TEST(CheckOptions, ReturnsTheMeshOfAllRanks) {
             "graph @g: strategy=\"parameter_server\": it is already distributed, over the mesh {data=2}");
 }
 
+TEST(CheckOptions, ExchangesNeedTheSumOfOneAxisInOneProgram) {
+  const absl::StatusOr<Graph> step = ParseGraph(R"ir(
+graph @step(%x: f32[8,4] split(0), state %w: f32[4]) -> (%w: f32[4]) {
+  %grad = reduce_sum %x {dims=[0]} : f32[4]
+  %sum = exchange %grad {by="some(k=1)", state=w} : f32[4]
+  %next = sgd %w, %sum {learning_rate=0.1} : f32[4]
+  return %next
+}
+)ir");
+  ASSERT_TRUE(step.ok()) << step.status();
+  const std::string reason = " and exchanges exclude each other; the step has exchange %sum by some(k=1)";
+  EXPECT_THAT(ErrorOfOptions(*step, "virtual_ranks=4"), HasSubstr("virtual_ranks" + reason));
+  EXPECT_THAT(ErrorOfOptions(*step, "strategy=parameter_server,mesh={data=2}"),
+              HasSubstr("parameter servers" + reason));
+  EXPECT_THAT(ErrorOfOptions(*step, "mesh={stage=2}"), HasSubstr("an axis \"stage\"" + reason));
+  for (const std::string accepted : {"mesh={data=4}", "mesh={data=2,model=2}", "shard_optimizer=true,mesh={data=2}"})
+    EXPECT_EQ(ErrorOfOptions(*step, accepted), "") << accepted;
+}
+
 TEST(CheckOptions, ServersNeedWholeWeightsOfAGraphThatIsNotDistributed) {
   const std::string servers = "strategy=parameter_server,mesh={data=2}";
   for (const std::string name : {"w", "[a-w]"}) {

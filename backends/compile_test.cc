@@ -152,6 +152,42 @@ graph @f(%a: f32[8192,100] split(0), %c: f32[8192,400] split(0), state %w: f32[5
   }
 }
 
+// A step whose gradient travels as signs, which are no sum, and with a state.
+constexpr char kWithExchange[] = R"ir(
+graph @step(%x: f32[8,3] split(0), state %w: f32[3]) -> (%w: f32[3]) {
+  %grad = reduce_sum %x {dims=[0]} : f32[3]
+  %g = exchange %grad {by="signs(k=1)", state=w, body=
+    mesh {data=2}
+    graph @signs(%gradient: f32[3] partial(sum), state %error: f32[2,3] split(0))
+        -> (sum: f32[3], %error: f32[2,3] split(0)) {
+      %0 = parts %gradient {axis=data, shape=[2,3]} : f32[2,3] split(0)
+      %1 = add %0, %error : f32[2,3] split(0)
+      %signs = sign %1 : f32[2,3] split(0)
+      %all = all_gather %signs {axis=data, dim=0} : f32[2,3]
+      %sum = reduce_sum %all {dims=[0]} : f32[3]
+      return %sum, %1
+    }} : f32[3]
+  %next = sgd %w, %g {learning_rate=0.1} : f32[3]
+  return %next
+}
+)ir";
+
+TEST(Verify, ExchangesWithBodiesAreExactSumsWhichIsSaid) {
+  for (bool shrink : {true, false}) {
+    EXPECT_THAT(Verified(kWithExchange, "mesh={data=2}", shrink),
+                HasSubstr("the sums of gradients are those that the exchanges make of them: signs(k=1)"));
+  }
+}
+
+TEST(Compile, VerifiesAStepWithExchangesAsIfTheyWereExact) {
+  const absl::StatusOr<Graph> step = ParseGraph(kWithExchange);
+  ASSERT_TRUE(step.ok()) << step.status();
+  CompileOptions options;
+  options.mesh = Mesh({{"data", 2}});
+  options.verify = true;
+  EXPECT_THAT(Compile(step->Clone(), EmptyBackend(), options).status().message(), HasSubstr("there is no kernel"));
+}
+
 // A program that takes row `n` - 1 of 4096, with `n` in a constant.
 std::string RowBefore(const std::string& n) {
   return R"(

@@ -90,7 +90,10 @@ absl::StatusOr<Executable> EmitExecutable(Graph graph, const Backend& backend, c
   executable.settings_buffer = plan.settings;
   executable.steps = std::move(steps);
   executable.prepare = std::move(program.prepare);
-  executable.combined_run = std::move(program.combined_run);
+  const bool always_communicates = std::none_of(executable.steps.begin(), executable.steps.end(), [](const auto& step) {
+    return step->info().collective && step->info().collective->when >= 0;
+  });
+  if (always_communicates) executable.combined_run = std::move(program.combined_run);  // the same steps in all runs
   executable.num_collectives = program.num_collectives;
   executable.recomputed = lowered.work;
   executable.least_bytes = least_bytes;

@@ -28,7 +28,12 @@ ENVIRONMENT = {
 }
 
 # The program of a worker, by the beginning of the contestant's name.
-WORKERS = {"mxnet": "mxnet_worker.py", "pipeline": "pipeline_worker.py", "": "worker.py"}
+WORKERS = {
+    "mxnet": "mxnet_worker.py",
+    "pipeline": "pipeline_worker.py",
+    "exchange": "exchange_worker.py",
+    "": "worker.py",
+}
 
 
 def free_port() -> int:

@@ -36,28 +36,36 @@ Batch = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Task:
-    step: ls.Graph
+    model: ls.Graph
+    loss: ls.loss.Loss
+    optimizer: ls.optim.Optimizer
     batch: Callable[[int], Batch]  # the batch of all ranks, by the number of the step
 
+    def share(self, number: int, world: ls.Communicator) -> Batch:
+        """Returns the rank's part of the batch of a step."""
+        batch = self.batch(number)
+        rows = len(next(iter(batch.values()))) // world.size
+        return {name: value[world.rank * rows : (world.rank + 1) * rows] for name, value in batch.items()}
 
-def lenet(_: Path) -> Task:
+
+def lenet(_: Path, parts: int = 1) -> Task:
+    """The model takes one of so many parts of a batch."""
     images, labels = ls.data.mnist(FASHION_MNIST)
     size = 96
-    graph = ls.load_onnx(ROOT / "examples/mnist/lenet.onnx", dims={"batch": size})
+    model = ls.load_onnx(ROOT / "examples/mnist/lenet.onnx", dims={"batch": size // parts})
     loss = ls.loss.softmax_cross_entropy("logits", "label")
 
     def batch(number: int) -> Batch:
         rows = slice(number * size % len(images), number * size % len(images) + size)
         return {"image": images[rows], "label": labels[rows]}
 
-    return Task(ls.train_step(graph, loss, ls.optim.SGD(0.05, momentum=0.9)), batch)
+    return Task(model, loss, ls.optim.SGD(0.05, momentum=0.9), batch)
 
 
-def gpt(folder: Path) -> Task:
-    size, length = 12, 64
-    write(language.gpt(layers=2, width=64, heads=4, length=length, dropout=0.0), folder / "gpt.onnx")
+def gpt(folder: Path, parts: int = 1, layers: int = 2, width: int = 64, length: int = 64, size: int = 12) -> Task:
+    write(language.gpt(layers, width, heads=4, length=length, dropout=0.0), folder / "gpt.onnx")
     text, _ = sonnets.read(ROOT / "examples/language/sonnets.txt", length)
-    graph = ls.load_onnx(folder / "gpt.onnx", dims={"batch": size})
+    model = ls.load_onnx(folder / "gpt.onnx", dims={"batch": size // parts})
     loss = ls.loss.softmax_cross_entropy("logits", "next")
 
     def batch(number: int) -> Batch:
@@ -65,7 +73,7 @@ def gpt(folder: Path) -> Task:
         windows = np.stack([text[begin : begin + length + 1] for begin in begins]).astype(np.int64)
         return {"tokens": windows[:, :-1], "next": windows[:, 1:]}
 
-    return Task(ls.train_step(graph, loss, ls.optim.AdamW(5e-4, weight_decay=0.1)), batch)
+    return Task(model, loss, ls.optim.AdamW(5e-4, weight_decay=0.1), batch)
 
 
 TASKS = {"lenet": lenet, "gpt": gpt}
@@ -89,14 +97,13 @@ def on_ranks(ranks: int, body: Callable[[ls.Communicator], list[float]]) -> list
 
 
 def losses(task: Task, ranks: int, steps: int, how: str) -> list[float]:
+    step = ls.train_step(task.model, task.loss, task.optimizer)
+
     def train(world: ls.Communicator) -> Iterator[float]:
-        exe = ls.compile(task.step, world=world, threads=1, wire=WIRES[how])
+        exe = ls.compile(step, world=world, threads=1, wire=WIRES[how])
         residuals = [name for name in exe.state if "/residual/" in name]
         for number in range(steps):
-            batch = task.batch(number)
-            rows = len(next(iter(batch.values()))) // world.size
-            own = {name: value[world.rank * rows : (world.rank + 1) * rows] for name, value in batch.items()}
-            yield float(exe(**own)["loss"])
+            yield float(exe(**task.share(number, world))["loss"])
             if how == "int8, nothing kept":
                 for name in residuals:
                     exe.state[name] = np.zeros_like(exe.state[name])

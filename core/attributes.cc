@@ -14,7 +14,8 @@ bool IsIdentifier(std::string_view text) {
     if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_') return false;
   }
   // Words that would parse as something else.
-  return text != "true" && text != "false" && text != "nan" && text != "inf" && text != "dense" && !DTypeFromName(text);
+  constexpr std::string_view kOthers[] = {"true", "false", "nan", "inf", "dense", "graph", "mesh"};
+  return std::find(std::begin(kOthers), std::end(kOthers), text) == std::end(kOthers) && !DTypeFromName(text);
 }
 
 struct ToText {
@@ -44,12 +45,18 @@ std::string Quoted(std::string_view text) {
   return result + "\"";
 }
 
+Region::Region() {
+  static const std::shared_ptr<const Graph> empty = std::make_shared<const Graph>("empty");
+  graph_ = empty;
+}
+
 Region::Region(Graph graph) : graph_(std::make_shared<const Graph>(std::move(graph))) {}
 
 bool Region::operator==(const Region& other) const { return graph_ == other.graph_ || ToString() == other.ToString(); }
 
+bool Region::empty() const { return graph_->inputs().empty() && graph_->nodes().empty() && graph_->results().empty(); }
+
 std::string Region::ToString() const {
-  if (!graph_) return "graph @empty() -> () { return }";
   std::string text = graph_->ToString();
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;

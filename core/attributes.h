@@ -23,9 +23,10 @@ class Graph;
 // Two regions are equal if their texts are equal.
 class Region {
  public:
-  Region() = default;
+  Region();  // a graph without inputs, nodes and results
   explicit Region(Graph graph);
-  const Graph& graph() const { return *graph_; }  // requires a region made with a graph
+  bool empty() const;
+  const Graph& graph() const { return *graph_; }
   bool operator==(const Region& other) const;
   std::string ToString() const;
 

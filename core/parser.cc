@@ -337,8 +337,7 @@ absl::StatusOr<Attribute> Parser::ParseAttribute(NodeSpec& spec, const Scope& sc
     return Attribute(OperandRef{static_cast<int64_t>(spec.operands.size()) - 1});
   }
   if (token.kind == Token::Kind::kString) return Attribute(lexer_.Next().text);
-  if (token.Is("graph")) {
-    // A region contains no collective, is the same on every rank, and has no mesh.
+  if (token.Is("graph") || token.Is("mesh")) {
     if (depth_ == kMaxDepth) return lexer_.Error() << "more than " << kMaxDepth << " nested graphs";
     ++depth_;
     ASSIGN_OR_RETURN(Graph graph, ParseGraphDefinition());

@@ -10,6 +10,7 @@
 #include "passes/distribute/form_reduce_scatters.h"
 #include "passes/distribute/gather_factors.h"
 #include "passes/distribute/localize.h"
+#include "passes/distribute/lower_exchanges.h"
 #include "passes/distribute/merge_collectives.h"
 #include "passes/distribute/move_updates_to_servers.h"
 #include "passes/distribute/overlap_collectives.h"
@@ -166,6 +167,7 @@ const std::vector<PassEntry>& PassTable() {
                           Bind("bigarray_bound", &ServerOptions::bigarray_bound)}),
       {"distribute", "turns the one-rank program into a placed program, with collectives", "data=4 (axes and sizes)",
        MakeDistribute},
+      Plain("lower-exchanges", "replaces exchanges by their bodies, or by all_reduces", LowerExchanges),
       Plain("reduce-before-scale", "moves an all_reduce before the scaling of its operand", ReduceBeforeScale),
       Plain("form-reduce-scatters", "replaces collectives of which each rank uses only its slice", FormReduceScatters),
       Row<Wire>("choose-wire", "sets the dtype in which gradients travel",

@@ -6,6 +6,7 @@
 #include "passes/distribute/form_reduce_scatters.h"
 #include "passes/distribute/gather_factors.h"
 #include "passes/distribute/localize.h"
+#include "passes/distribute/lower_exchanges.h"
 #include "passes/distribute/move_updates_to_servers.h"
 #include "passes/distribute/overlap_collectives.h"
 #include "passes/distribute/quantize_wire.h"
@@ -49,6 +50,7 @@ std::vector<Pass> OwnPasses(const PipelineOptions& options) {
             CheckShares(ranks, options.replicated),
             MoveUpdatesToServers(options.servers),
             Distribute(options.mesh),
+            LowerExchanges(),
             Dce(),
             ChooseWire(options.wire),
             CutIntoStages(options.stages),
@@ -74,6 +76,7 @@ std::vector<Pass> OwnPasses(const PipelineOptions& options) {
       Dce(),                                   // unused gradients must not travel
       MoveUpdatesToServers(options.servers),   // needs whole optimizers, and gradients that are not summed yet
       Distribute(options.mesh),                // before decomposition: rules of whole ops say more than of their parts
+      LowerExchanges(),                        // the passes below see their collectives like all others
       Dce(),                                   // whole values of which only slices are used
       ReduceBeforeScale(),                     // sums that are divided by a count over all ranks
       Simplify(),                              // collectives that are not needed, or that appear twice

@@ -81,7 +81,7 @@ nb::object AttributeToPython(const Attribute& attribute) {
         if constexpr (std::is_same_v<T, DType>) return nb::cast(std::string(DTypeName(value)));
         else if constexpr (std::is_same_v<T, Tensor>) return ToNumpy(value);
         else if constexpr (std::is_same_v<T, Region>)
-          return nb::cast(Model{value.graph().Clone(), {}, nullptr, {}, {}});
+          return value.empty() ? nb::none() : nb::cast(Model{value.graph().Clone(), {}, nullptr, {}, {}});
         else if constexpr (std::is_same_v<T, OperandRef>) return nb::make_tuple(value.index);
         else return nb::cast(value);
       },
@@ -118,8 +118,17 @@ class GraphBuilder {
     return Add(ValueOrThrow(open().AddInput(name, type, /*is_state=*/false, PlacementsOf(split, type, name))));
   }
 
+  // An input of which each rank of the axis has a term, whose sum is the whole value, or a value of its own.
+  size_t OfRanks(const std::string& name, const std::string& dtype, const Dims& shape, const std::string& axis,
+                 bool terms) {
+    const TensorType type = TypeOf(dtype, shape, "input " + name);
+    const Placement placement = terms ? Placement::Partial(ReduceKind::kSum) : Placement::Local();
+    return Add(ValueOrThrow(open().AddInput(name, type, /*is_state=*/false, {{axis, placement}})));
+  }
+
   // A state without a value starts as zeros.
-  size_t State(const std::string& name, const std::string& dtype, const Dims& shape, nb::handle value) {
+  size_t State(const std::string& name, const std::string& dtype, const Dims& shape, nb::handle value,
+               const std::map<std::string, int64_t>& split) {
     const std::string what = "the initial value of state " + name;
     const TensorType type = TypeOf(dtype, shape, "state " + name);
     std::optional<Tensor> initial;
@@ -128,7 +137,8 @@ class GraphBuilder {
       if (initial->type() != type)
         ThrowIfError(InvalidArgument() << what << " is " << initial->type() << ", the state " << type);
     }
-    const size_t state = Add(ValueOrThrow(open().AddInput(name, type, /*is_state=*/true)));
+    const size_t state =
+        Add(ValueOrThrow(open().AddInput(name, type, /*is_state=*/true, PlacementsOf(split, type, name))));
     if (initial) initial_values_.insert_or_assign(name, *std::move(initial));
     return state;
   }
@@ -428,9 +438,10 @@ void BindBuilder(nb::module_& module) {
       .def(nb::init<std::string, const std::vector<std::pair<std::string, int64_t>>&>(), "name"_a, "mesh"_a)
       .def(nb::init<const Model&>(), "graph"_a)
       .def("input", &GraphBuilder::Input, "name"_a, "dtype"_a, "shape"_a, "split"_a)
-      .def("state", &GraphBuilder::State, "name"_a, "dtype"_a, "shape"_a, "value"_a.none(),
+      .def("of_ranks", &GraphBuilder::OfRanks, "name"_a, "dtype"_a, "shape"_a, "axis"_a, "terms"_a)
+      .def("state", &GraphBuilder::State, "name"_a, "dtype"_a, "shape"_a, "value"_a.none(), "split"_a,
            nb::sig("def state(self, name: str, dtype: str, shape: collections.abc.Sequence[int], "
-                   "value: numpy.ndarray | None) -> int"))
+                   "value: numpy.ndarray | None, split: collections.abc.Mapping[str, int]) -> int"))
       .def("setting", &GraphBuilder::AddSetting, "name"_a, "value"_a, "least"_a, "most"_a)
       .def("constant", &GraphBuilder::Constant, "array"_a, "dtype"_a, "source"_a,
            nb::sig("def constant(self, array: numpy.ndarray, dtype: str, source: str) -> int"))

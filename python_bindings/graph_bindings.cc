@@ -121,6 +121,37 @@ Model TrainStepOf(const Model& model, passes::TrainStepSpec spec, const passes::
   return step;
 }
 
+// An exchange without a body: whether it is of weights, the result's name, the attributes `by`, `state` and `axis`, and
+// the dtype and shape of its operand.
+using ExchangeFacts =
+    std::tuple<bool, std::string, std::string, std::string, std::string, std::string, std::vector<int64_t>>;
+
+bool IsExchange(const Node& node) { return node.Is("exchange") || node.Is("exchange_weights"); }
+
+std::vector<ExchangeFacts> ExchangesOf(const Model& model) {
+  std::vector<ExchangeFacts> exchanges;
+  for (const Node& node : model.graph.nodes()) {
+    if (!IsExchange(node) || !node.attr<Region>("body").empty()) continue;
+    const TensorType& type = node.type();
+    exchanges.emplace_back(node.Is("exchange_weights"), node.result_name(), node.attr<std::string>("by"),
+                           node.attr<std::string>("state"), node.attr<std::string>("axis"),
+                           std::string(DTypeName(type.dtype)), type.shape.dims());
+  }
+  return exchanges;
+}
+
+// Gives exchanges their bodies, by the names of their results.
+Model WithBodies(const Model& model, const std::map<std::string, const Model*>& bodies) {
+  Model result = model.With(model.graph.Clone());
+  for (Node& node : result.graph.nodes()) {
+    const auto body = bodies.find(node.result_name());
+    if (!IsExchange(node) || body == bodies.end()) continue;
+    ThrowIfError(
+        Annotate(result.graph.SetAttribute(&node, "body", Region(body->second->graph.Clone())), node.Describe()));
+  }
+  return result;
+}
+
 Model EvaluationOf(const Model& model, const std::vector<LossChoice>& losses,
                    const std::vector<std::pair<std::string, std::vector<LossChoice>>>& metrics, bool keep_results,
                    bool uneven) {
@@ -458,12 +489,14 @@ void BindFunctions(nb::module_& module) {
       [](const Model& model, const std::vector<LossChoice>& losses, const std::vector<OptimizerChoice>& optimizers,
          const std::pair<std::string, double>& clipping, bool average, const std::vector<std::string>& trained,
          const std::vector<std::string>& frozen, bool keep_results, int64_t accumulate, const std::string& statistics,
-         bool dropout, int64_t seed, const std::string& precision, bool uneven) {
+         bool dropout, int64_t seed, const std::string& precision, bool uneven,
+         const std::vector<std::tuple<std::string, std::string, std::string, bool>>& exchanges) {
         passes::TrainStepSpec spec{
             .losses = {},
             .updates = !optimizers.empty(),
             .optimizer = optimizers.empty() ? passes::OptimizerSpec() : OptimizerSpecOf(optimizers.front()),
             .groups = {},
+            .exchanges = {},
             .clipping = {clipping.first, clipping.second},
             .precision = *DTypeFromName(precision),
             .average = average,
@@ -475,11 +508,15 @@ void BindFunctions(nb::module_& module) {
         for (const LossChoice& loss : losses) spec.losses.push_back(LossSpecOf(loss));
         for (size_t i = 1; i < optimizers.size(); ++i)
           spec.groups.push_back({std::get<0>(optimizers[i]), OptimizerSpecOf(optimizers[i])});
+        for (const auto& [states, by, wire, of_weights] : exchanges)
+          spec.exchanges.push_back({states, by, wire, of_weights});
         return TrainStepOf(model, std::move(spec), {.statistics = statistics, .dropout = dropout, .uneven = uneven},
                            seed);
       },
       "model"_a, "losses"_a, "optimizers"_a, "clipping"_a, "average"_a, "trained"_a, "frozen"_a, "keep_results"_a,
-      "accumulate"_a, "statistics"_a, "dropout"_a, "seed"_a, "precision"_a, "uneven"_a);
+      "accumulate"_a, "statistics"_a, "dropout"_a, "seed"_a, "precision"_a, "uneven"_a, "exchanges"_a);
+  module.def("_exchanges", &ExchangesOf, "graph"_a);
+  module.def("_with_bodies", &WithBodies, "graph"_a, "bodies"_a);
   module.def(
       "_gradients",
       [](const Model& model, const std::string& of, const std::vector<std::string>& wrt) {

@@ -47,6 +47,7 @@ struct LoadedExecutable : LoadedProgram {
   nb::dict schedules;                       // by setting: functions of it
   nb::dict wrong_labels;                    // by input: a shape behind dimension 0 that is a known mistake, and advice
   nb::object measured = nb::none();         // the speeds of ranks, of lockstep/_compile/shares.py; None: not measured
+  nb::dict exchanged;                       // by the beginning of the names of an exchange's states: initial values
   nb::object saving = nb::none();           // the save that is under way, of lockstep/_checkpoint/checkpoint.py
 
   // Python calls the destructor, with the GIL. The executor and the device wait for runs in progress, in which other

@@ -310,7 +310,10 @@ void BindSettings(ExecutableClass& executable) {
           nb::sig("def _schedules(self) -> dict[str, collections.abc.Callable[[int], float]]"))
       .def_prop_ro(
           "_wrong_labels", [](const LoadedExecutable& self) { return self.wrong_labels; },
-          nb::sig("def _wrong_labels(self) -> dict[str, tuple[list[int], str]]"));
+          nb::sig("def _wrong_labels(self) -> dict[str, tuple[list[int], str]]"))
+      .def_prop_ro(
+          "_exchanged", [](const LoadedExecutable& self) { return self.exchanged; },
+          nb::sig("def _exchanged(self) -> dict[str, dict[str, numpy.ndarray]]"));
 }
 
 }  // namespace lockstep::python

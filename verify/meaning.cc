@@ -216,7 +216,7 @@ absl::StatusOr<std::vector<ExactTensor>> EvaluateExactly(const Node& node,
 
 absl::StatusOr<std::vector<std::vector<ExactTensor>>> EvaluateExactlyAcrossRanks(
     const Node& node, const std::vector<std::vector<const ExactTensor*>>& given, Assumptions& assumptions) {
-  if (node.Is("push")) {
+  if (node.Is("push") || node.Is("exchange")) {
     return std::vector<std::vector<ExactTensor>>(given.size(), {WholeOf(ReduceKind::kSum, OperandOfRanks(given, 0))});
   }
   // A reduction of floats first computes the reduced operands; the rest of it is a movement, of the first rank's.

@@ -274,6 +274,14 @@ void ProgramBuilder::AddCollective(const Node& node, CollectiveInfo info, std::v
   program_.instructions.push_back(std::move(instruction));
 }
 
+absl::StatusOr<int> ProgramBuilder::PositionOfSetting(const Node& node, const std::string& name) const {
+  if (name.empty()) return -1;
+  for (size_t i = 0; i < program_.settings.size(); ++i) {
+    if (program_.settings[i].name == name) return static_cast<int>(i);
+  }
+  return InvalidArgument() << node.Describe() << ": when is '" << name << "', which is no setting of the program";
+}
+
 absl::Status ProgramBuilder::LowerCollective(const Node& node) {
   // A collective moves elements of one dtype. An all_reduce works in any layout and uses operands as they were
   // produced.
@@ -292,6 +300,9 @@ absl::Status ProgramBuilder::LowerCollective(const Node& node) {
   }
   for (auto& [dtype, operands] : by_dtype) {
     CollectiveInfo info = InfoOf(node, dtype);
+    if (const auto when = node.attributes().find("when"); when != node.attributes().end()) {
+      ASSIGN_OR_RETURN(info.when, PositionOfSetting(node, std::get<std::string>(when->second)));
+    }
     if (!part_.is_whole() && any_layout) info.message_name = LabelOfReduction(node, positions.at(dtype));
     AddCollective(node, std::move(info), std::move(operands.first), std::move(operands.second));
   }

@@ -82,6 +82,8 @@ class ProgramBuilder {
   Work WorkOf(const Node& node, const Instruction& instruction) const;
   absl::Status LowerConstant(const Node& node);
   absl::Status LowerCollective(const Node& node);
+  // Returns -1 for no name.
+  absl::StatusOr<int> PositionOfSetting(const Node& node, const std::string& name) const;
   absl::Status LowerPush(const Node& node);
   absl::Status LowerPull(const Node& node);
   // Lowers a collective that moves a value of one rank: on this rank with its operand if it is the source, and its

@@ -237,6 +237,10 @@ const OpDef& AllReduceOp() {
           .Attr<std::string>("kind", "sum, min, max, prod or mean")
           .OptionalAttr<int64_t>("bucket", -1, ops::kBucketDoc)
           .OptionalAttr<std::string>("wire", "", "the dtype on the wire; empty: that of the operands")
+          .OptionalAttr<std::string>(
+              "when", "",
+              "a setting of the program: if it is 0, nothing is communicated, and the result may "
+              "be anything; empty: always")
           .Communicates(CollectiveOp::kAllReduce)
           .Constraint("C1", ops::kAxisConstraint)
           .Constraint("C2", "kind is one of sum, min, max, prod, mean")

@@ -1,5 +1,7 @@
 // Collectives that move data, and ops whose results depend on the rank. See collective.cc for the meaning of gradients.
 
+#include <algorithm>
+
 #include "core/builder.h"
 #include "core/ops/collective_rules.h"
 #include "core/ops/op_list.h"
@@ -27,6 +29,18 @@ absl::Status InferParts(InferContext& c) {
   if (!ReduceKindFromName(kind)) return c.Error("C4") << "kind '" << kind << "', expected sum, min, max, prod or mean";
   RETURN_IF_ERROR(ops::CheckExtents(c, "C2", shape));
   return c.SetResult(c.dtype(0), Shape(shape));
+}
+
+absl::Status InferOwnPart(InferContext& c) {
+  if (c.shape(0).rank() == 0) return c.Error("C2") << "x is " << c.operand(0) << ", which has no dimensions";
+  int64_t ranks = 1;
+  if (!c.mesh().empty()) {
+    ASSIGN_OR_RETURN(const int64_t size, ops::CheckAxis(c));
+    if (!c.is_local()) ranks = size;
+  }
+  const Ints& dims = c.shape(0).dims();
+  if (dims[0] != ranks) return c.Error("C2") << dims[0] << " parts, expected " << ranks;
+  return c.SetResult(c.dtype(0), Shape(Ints(dims.begin() + 1, dims.end())));
 }
 
 // --- Reference meaning -----------------------------------------------------------------------------------------------
@@ -61,6 +75,12 @@ absl::Status EvalParts(EvalContext& c) {
     const T neutral = ConvertElement<T>(kind == ReduceKind::kProd ? 1.0 : 0.0);
     for (size_t i = 0; i < parts.size(); ++i) parts[i] = i < x.size() || repeats ? x[i % x.size()] : neutral;
   });
+  return absl::OkStatus();
+}
+
+// As one rank sees a placed program, it is the first: what `parts` makes of its x has x there.
+absl::Status EvalOwnPart(EvalContext& c) {
+  std::copy_n(c.operand(0).bytes(), c.result().num_bytes(), c.result().mutable_bytes());
   return absl::OkStatus();
 }
 
@@ -158,6 +178,14 @@ void PlaceParts(PlacementContext& c) {
   if (!x.is_partial(*ReduceKindFromName(kind)) && !x.is_local())
     c.Fail("the operand is " + x.ToString() + ": its parts are not terms of a " + kind);
   c.Result(Placement::Split(0));
+}
+
+void PlaceOwnPart(PlacementContext& c) {
+  if (!ops::IsOwnAxis(c)) {
+    return ops::PlaceDataMovement(c, [](int64_t dim) { return dim - 1; }, [](int64_t dim) { return dim + 1; });
+  }
+  c.Require(0, Placement::Split(0));
+  c.Result(Placement::Local());
 }
 
 }  // namespace
@@ -269,6 +297,27 @@ const OpDef& PartsOp() {
           .Precision(PrecisionRule::kFollows)
           .NoGradient("it is used only after differentiation")
           .Place(PlaceParts);
+  return def;
+}
+
+//===-- own_part --------------------------------------------------------------------------------------------------===//
+const OpDef& OwnPartOp() {
+  static const OpDef def =
+      OpDef("own_part")
+          .Doc(
+              "This rank's part of x, which has one for each rank of a mesh axis along its first dimension, without "
+              "that dimension. The inverse of parts: the result differs between ranks. No communication.")
+          .Operand("x")
+          .Attr<std::string>("axis", "of the mesh")
+          .Trait(kMovement)
+          .Trait(kKeepsOrder)
+          .Constraint("C1", ops::kAxisConstraint)
+          .Constraint("C2", "the first extent of x is the size of axis; in a local graph it is 1")
+          .Infer(InferOwnPart)
+          .Eval(EvalOwnPart)
+          .Precision(PrecisionRule::kFollows)
+          .NoGradient("it is used only after differentiation")
+          .Place(PlaceOwnPart);
   return def;
 }
 

@@ -161,12 +161,18 @@
   OP(AllGatherOp) \
   OP(ShardOp) \
   OP(PartsOp) \
+  OP(OwnPartOp) \
   OP(AxisIndexOp) \
   /* collective_exchange.cc */ \
   OP(AllToAllOp) \
   OP(CollectivePermuteOp) \
   OP(CollectiveGatherOp) \
   OP(CollectiveScatterOp) \
+  /* exchange.cc */ \
+  OP(ExchangeOp) \
+  OP(ExchangeWeightsOp) \
+  OP(AsLocalOp) \
+  OP(AsReplicatedOp) \
   /* parameter_server.cc */ \
   OP(PushOp) \
   OP(PullOp) \

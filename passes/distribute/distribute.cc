@@ -122,6 +122,10 @@ absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
   RETURN_IF_ERROR(ReduceOnce(node, ruling));
   for (size_t i = 0; i < operands.size(); ++i) operands[i] = map_.at(node.operand(i));
   ruling = AskPlacementRule(to_place, axis_);
+  if (node.Is("exchange") && operands[0].node->Is("all_reduce"))
+    return FailedPrecondition() << node.Describe()
+                                << " gets a gradient that is summed already, since another node needs "
+                                << "the sum of %" << operands[0].name();
   if (ruling.decompose) {
     if (!node.op().decompose())
       return Internal() << node.Describe() << " cannot be distributed along axis " << axis_.name
@@ -252,14 +256,15 @@ absl::Status AxisPlacer::AddResult(const Result& result) {
 }
 
 // Decomposes fusions, so that collectives can come between their ops. Loops stay, and are placed with their bodies.
-// Updates of parameter servers stay too, as ranks do not run them.
+// Updates of parameter servers stay too, as ranks do not run them, and exchanges, whose bodies are placed already.
 absl::Status OpenRegions(Graph& graph) {
   RETURN_IF_ERROR(InBodies(graph, [](Graph& body) -> absl::StatusOr<bool> {
                     RETURN_IF_ERROR(OpenRegions(body));
                     return true;
                   }).status());
   for (auto it = graph.nodes().begin(); it != graph.nodes().end();) {
-    if (it->op().has_trait(kLoop) || it->op().has_trait(kOfServers)) {
+    if (it->op().has_trait(kLoop) || it->op().has_trait(kOfServers) || it->Is("exchange") ||
+        it->Is("exchange_weights")) {
       ++it;
       continue;
     }
@@ -306,9 +311,11 @@ int64_t FewestRanks(const Graph& graph, const std::string& axis) {
 }  // namespace
 
 bool IsReducedOnce(const Value& value) {
-  const std::vector<Node*>& users = value.node->users();
   std::set<const Node*> passing;
-  for (const Node* user : users) {
+  for (const Node* user : value.node->users()) {
+    const auto& operands = user->operands();  // the node may have other results
+    if (std::find(operands.begin(), operands.end(), value) == operands.end()) continue;
+    if (user->Is("exchange")) return false;             // it reduces the sum in its own way
     if (!user->op().reduction()) passing.insert(user);  // the result of a reduction has fewer bytes to reduce
   }
   return passing.size() > 1 && value.shape().rank() > 1;

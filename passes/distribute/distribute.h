@@ -45,7 +45,8 @@ absl::StatusOr<Graph> DistributeAlong(Graph graph, const MeshAxis& axis);
 
 // Returns true if a partial sum is reduced before its first use, even though that use could pass it on as a partial
 // sum. This holds if several nodes use it, since otherwise each of their results would have to be reduced. Values of
-// one dimension, such as statistics, are excluded: the values that they are added to may be smaller.
+// one dimension, such as statistics, are excluded: the values that they are added to may be smaller. So are those that
+// an exchange gets.
 bool IsReducedOnce(const Value& value);
 
 // Returns the placement that result `name` of a graph without a mesh will have along `axis`. It is found with

@@ -30,11 +30,13 @@ std::unordered_set<const Node*> LiveNodes(const Graph& graph) {
 }
 
 // Returns the shards of an all_reduce if only one slice of it is used, along its own axis; else returns none. Returns
-// none for an all_reduce with a wire, since it rounds its result and a reduce_scatter does not.
+// none for an all_reduce with a wire, since it rounds its result and a reduce_scatter does not, and for one that does
+// not always communicate.
 std::vector<Node*> ShardsOf(Node& reduced, const Graph& graph, const std::unordered_set<const Node*>& live) {
   const bool is_result = std::any_of(graph.results().begin(), graph.results().end(),
                                      [&](const Result& result) { return result.value.node == &reduced; });
-  if (reduced.num_results() != 1 || is_result || !reduced.attr<std::string>("wire").empty()) return {};
+  if (reduced.num_results() != 1 || is_result) return {};
+  if (!reduced.attr<std::string>("wire").empty() || !reduced.attr<std::string>("when").empty()) return {};
   std::vector<Node*> shards;
   for (Node* user : reduced.users()) {
     if (!live.contains(user)) continue;

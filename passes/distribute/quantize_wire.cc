@@ -8,6 +8,7 @@
 #include "core/builder.h"
 #include "core/op_def.h"
 #include "core/ops/int8_wire.h"
+#include "passes/distribute/rank_states.h"
 
 namespace lockstep::passes {
 namespace {
@@ -100,7 +101,8 @@ class Quantization {
     }
     RETURN_IF_ERROR(b_.status());
     for (size_t i = 0; i < pieces_.size(); ++i) {
-      if (pieces_[i].residual) RETURN_IF_ERROR(Keep(pieces_[i], lost[i]));
+      if (pieces_[i].residual)
+        RETURN_IF_ERROR(AddStateResultWith(graph_, pieces_[i].state, pieces_[i].residual, lost[i], reduce_.source()));
     }
     return Replace(sums);
   }
@@ -181,22 +183,6 @@ class Quantization {
       graph_.SetName(quantized.codes, name + suffix);
       graph_.SetName(quantized.scale, name + suffix + "/scale");
     }
-  }
-
-  // Makes `lost` the next residual, under the condition under which the state of the gradient gets its next value.
-  absl::Status Keep(const Piece& piece, Value lost) {
-    const Value state = graph_.FindInput(piece.state)->value;
-    Value next = graph_.FindResult(piece.state, /*is_state=*/true)->value;
-    Builder b(graph_, nullptr, reduce_.source());
-    for (; next.node->Is("select") && next.node->operand(2) == state; next = next.node->operand(1)) {
-      const Node& condition = *next.node->operand(0).node;
-      if (!condition.Is("broadcast") || condition.operand(0).shape().rank() != 0) break;
-      lost = b.Select(b.Broadcast(condition.operand(0), lost.shape(), {}), lost, piece.residual);
-    }
-    RETURN_IF_ERROR(b.status());
-    const std::string name = piece.residual.name();
-    graph_.SetName(lost, name + ".next");
-    return graph_.AddStateResult(name, lost, piece.residual.placements());
   }
 
   absl::Status Replace(const std::vector<Value>& sums) {

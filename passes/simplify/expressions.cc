@@ -167,7 +167,8 @@ Expr Slice(Expr x, IntsExpr start, IntsExpr stride) {
 
 Expr AllReduce(Expr x, AttrExpr<std::string> axis, AttrExpr<std::string> kind) {
   return Expr(AllReduceOp(), {std::move(x)},
-              {Attr("axis", axis), Attr("kind", kind), NoBucket(), Attr("wire", AttrExpr<std::string>(""))});
+              {Attr("axis", axis), Attr("kind", kind), NoBucket(), Attr("wire", AttrExpr<std::string>("")),
+               Attr("when", AttrExpr<std::string>(""))});
 }
 Expr ReduceScatter(Expr x, AttrExpr<std::string> axis, AttrExpr<int64_t> dim, AttrExpr<std::string> kind) {
   return Expr(ReduceScatterOp(), {std::move(x)},

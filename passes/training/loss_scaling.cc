@@ -27,6 +27,18 @@ Value AreFinite(Builder& b, Value x) {
   return b.Compare(bad, b.SplatLike(1, bad), "lt");
 }
 
+// The same for all terms of a sum that no rank has as a whole. 0 times what is not finite is NaN, and a sum of products
+// needs only one number of each rank.
+Value TermsAreFinite(Builder& b, Value x) {
+  Value zero = b.Mul(x, b.SplatLike(0, x));
+  if (x.shape().rank() > 0) {
+    std::vector<int64_t> dims(static_cast<size_t>(x.shape().rank()));
+    std::iota(dims.begin(), dims.end(), 0);
+    zero = b.ReduceSum(zero, std::move(dims));
+  }
+  return b.Compare(zero, b.SplatLike(1, zero), "lt");
+}
+
 }  // namespace
 
 bool IsLossScaled(const Graph& step) {
@@ -65,15 +77,24 @@ absl::StatusOr<Value> LossScaling::FactorAs(DType dtype) {
   return factor;
 }
 
-absl::Status LossScaling::Unscale(std::vector<Value>& gradients) {
+absl::Status LossScaling::Unscale(std::vector<Value>& gradients, const std::vector<bool>& are_exchanged) {
   Builder b(*graph_, nullptr, std::string(kLossScalingSource));
   const Value by = b.Div(b.SplatLike(1, factor_), factor_);
-  for (Value& gradient : gradients) {
-    gradient = b.Mul(gradient, b.Broadcast(b.Convert(by, gradient.dtype()), gradient.shape(), {}));
-    const Value is_finite = AreFinite(b, gradient);
-    are_finite_ = are_finite_ ? b.Op("and", {are_finite_, is_finite}) : is_finite;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    gradients[i] = b.Mul(gradients[i], b.Broadcast(b.Convert(by, gradients[i].dtype()), gradients[i].shape(), {}));
+    RequireAlso(b, are_exchanged[i] ? TermsAreFinite(b, gradients[i]) : AreFinite(b, gradients[i]));
   }
   return b.status();
+}
+
+absl::Status LossScaling::Require(Value x) {
+  Builder b(*graph_, nullptr, std::string(kLossScalingSource));
+  RequireAlso(b, AreFinite(b, x));
+  return b.status();
+}
+
+void LossScaling::RequireAlso(Builder& b, Value is_finite) {
+  are_finite_ = are_finite_ ? b.Op("and", {are_finite_, is_finite}) : is_finite;
 }
 
 absl::Status LossScaling::Finish() {

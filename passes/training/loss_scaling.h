@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/builder.h"
 #include "core/graph.h"
 #include "core/status.h"
 
@@ -37,8 +38,12 @@ class LossScaling {
   // Returns the factor as a scalar of this dtype.
   absl::StatusOr<Value> FactorAs(DType dtype);
 
-  // Divides the gradients by the factor.
-  absl::Status Unscale(std::vector<Value>& gradients);
+  // Divides the gradients by the factor. Those that will be exchanged (core/ops/exchange.cc) are checked on each rank,
+  // since an exchange gets the ranks' terms, and may send something finite for a term that is not.
+  absl::Status Unscale(std::vector<Value>& gradients, const std::vector<bool>& are_exchanged);
+
+  // Also requires that `x` is finite.
+  absl::Status Require(Value x);
 
   // Adds the update of the factor, and the condition that keeps states unchanged if some gradient is not finite. The
   // condition applies to states that got their next values after Add. Must be called after everything that depends on
@@ -49,6 +54,7 @@ class LossScaling {
   explicit LossScaling(Graph& graph) : graph_(&graph) {}
 
   absl::Status MakeFactor();
+  void RequireAlso(Builder& b, Value is_finite);
   absl::Status SetNext(Value state, Value next);
   absl::Status UpdateFactor();
 

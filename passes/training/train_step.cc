@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/builder.h"
 #include "core/op_def.h"
 #include "core/random.h"
 #include "core/verifier.h"
@@ -130,6 +131,63 @@ absl::Status AddOptimizers(Graph& graph, const std::vector<Value>& states, const
   return absl::OkStatus();
 }
 
+// Returns the exchange of each state; null: none.
+absl::StatusOr<std::vector<const ExchangeSpec*>> ExchangesOf(const std::vector<Value>& states,
+                                                             const std::vector<ExchangeSpec>& exchanges) {
+  std::vector<const ExchangeSpec*> found(states.size(), nullptr);
+  for (const ExchangeSpec& exchange : exchanges) {
+    bool matches = false;
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (found[i] || !Matches(exchange.states, states[i].name())) continue;
+      found[i] = &exchange;
+      matches = true;
+    }
+    if (!matches) {
+      return NotFound() << "exchange: no trained state that no earlier entry matches is named '" << exchange.states
+                        << "' or matches it; the trained states are " << NamesOf(states);
+    }
+  }
+  for (const ExchangeSpec*& exchange : found) {
+    if (exchange && exchange->by.empty()) exchange = nullptr;
+  }
+  return found;
+}
+
+// Puts the exchanges of gradients behind them.
+absl::Status AddExchanges(Graph& graph, const std::vector<Value>& states,
+                          const std::vector<const ExchangeSpec*>& exchanges, std::vector<Value>& gradients) {
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (!exchanges[i]) continue;
+    Builder b(graph, nullptr, gradients[i].node->source());
+    gradients[i] = b.Op("exchange", {gradients[i]},
+                        {{"by", exchanges[i]->by}, {"state", states[i].name()}, {"wire", exchanges[i]->wire}});
+    RETURN_IF_ERROR(b.status());
+    graph.SetName(gradients[i], "grad/" + states[i].name());
+  }
+  return absl::OkStatus();
+}
+
+// Puts the exchanges of weights behind the updates. AddExchanges has checked the patterns.
+absl::Status AddExchangesOfWeights(Graph& graph, const std::vector<Value>& states,
+                                   const std::vector<ExchangeSpec>& exchanges) {
+  for (Value state : states) {
+    const auto first = std::find_if(exchanges.begin(), exchanges.end(), [&](const ExchangeSpec& exchange) {
+      return Matches(exchange.states, state.name());
+    });
+    if (first == exchanges.end() || !first->of_weights) continue;
+    for (size_t i = 0; i < graph.results().size(); ++i) {
+      const Result& result = graph.results()[i];
+      if (!result.is_state || result.name != state.name()) continue;
+      Builder b(graph, nullptr, result.value.node->source());
+      const Value exchanged = b.Op("exchange_weights", {result.value}, {{"by", first->by}, {"state", state.name()}});
+      RETURN_IF_ERROR(b.status());
+      graph.SetName(exchanged, state.name() + ".next");
+      graph.set_result_value(i, exchanged);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status LowerModel(Graph& graph, DType precision) {
   if (precision == DType::kF32) return absl::OkStatus();
   if (precision == DType::kBF16 || precision == DType::kF16) return LowerPrecision(graph, precision);
@@ -181,6 +239,9 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   if (!spec.updates && (spec.average || !spec.groups.empty()))
     return InvalidArgument() << (spec.average ? "average" : "groups")
                              << " needs states that an optimizer updates, and there is no optimizer";
+  const bool exchanges_weights = std::any_of(spec.exchanges.begin(), spec.exchanges.end(),
+                                             [](const ExchangeSpec& exchange) { return exchange.of_weights; });
+  if (exchanges_weights && !spec.updates) return InvalidArgument() << "exchanges of weights need an optimizer";
   RETURN_IF_ERROR(CheckDropouts(graph));
   // These run before gradients are added, which would use the nodes that they replace.
   RETURN_IF_ERROR(RecognizeAttention().run(graph).status());
@@ -215,9 +276,14 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   const Result* const kept = graph.FindResult("loss");
   const bool is_own_result = kept != nullptr && kept->value == loss;
   if (!is_own_result) RETURN_IF_ERROR(graph.AddResult("loss", loss));
+  ASSIGN_OR_RETURN(const std::vector<const ExchangeSpec*> exchanges, ExchangesOf(trained.states, spec.exchanges));
   if (scaling) {
-    RETURN_IF_ERROR(scaling->Unscale(trained.gradients));
+    RETURN_IF_ERROR(scaling->Unscale(trained.gradients, {exchanges.begin(), exchanges.end()}));
     NameGradients(graph, trained);
+  }
+  RETURN_IF_ERROR(AddExchanges(graph, trained.states, exchanges, trained.gradients));
+  for (size_t i = 0; scaling && i < exchanges.size(); ++i) {
+    if (exchanges[i]) RETURN_IF_ERROR(scaling->Require(trained.gradients[i]));
   }
   ASSIGN_OR_RETURN(trained.gradients, ClipGradients(graph, std::move(trained.gradients), spec.clipping));
   RETURN_IF_ERROR(spec.updates ? AddOptimizers(graph, trained.states, trained.gradients, spec)
@@ -225,6 +291,7 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   if (scaling) RETURN_IF_ERROR(scaling->Finish());
   if (spec.average) RETURN_IF_ERROR(AddAverages(graph, trained.states));  // even if the step changes no weights
   if (rows) RETURN_IF_ERROR(FinishRows(graph, rows));
+  RETURN_IF_ERROR(AddExchangesOfWeights(graph, trained.states, spec.exchanges));
   return AccumulateGradients(graph, spec.accumulate);
 }
 

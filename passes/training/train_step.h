@@ -36,14 +36,23 @@ struct OptimizerGroup {
   OptimizerSpec optimizer;
 };
 
+// How the ranks exchange the gradients of some states (core/ops/exchange.cc).
+struct ExchangeSpec {
+  std::string states;       // a name or pattern; a state is in the first that matches it
+  std::string by;           // the attribute of `exchange`; empty: a plain all_reduce, without that op
+  std::string wire = {};    // of the all_reduce, if whoever compiles gives the exchange no body
+  bool of_weights = false;  // exchanges the weights, and leaves each rank its own gradient (exchange_weights)
+};
+
 struct TrainStepSpec {
   std::vector<LossSpec> losses = {LossSpec()};  // their sum is minimised
   // False: nothing is updated, and the gradients are results grad/<state>. Groups and averages are then not allowed,
   // and `optimizer` is ignored.
   bool updates = true;
-  OptimizerSpec optimizer;             // for all states that are in no group
-  std::vector<OptimizerGroup> groups;  // their settings are optimizer/<states>/<option>
-  ClippingSpec clipping;               // applies to the gradients of all groups together
+  OptimizerSpec optimizer;              // for all states that are in no group
+  std::vector<OptimizerGroup> groups;   // their settings are optimizer/<states>/<option>
+  std::vector<ExchangeSpec> exchanges;  // of states that are in none, an all_reduce
+  ClippingSpec clipping;                // applies to the gradients of all groups together
   // bf16 and f16: ops that profit from it compute in that dtype, from weights that stay f32
   // (passes/training/precision.h). With f16 the loss is scaled (passes/training/loss_scaling.h).
   DType precision = DType::kF32;

@@ -4,6 +4,7 @@
 
 #include "core/printer.h"
 #include "gtest/gtest.h"
+#include "passes/distribute/distribute.h"
 
 namespace lockstep::passes {
 namespace {
@@ -65,6 +66,79 @@ TEST(TrainStep, WhatAPatternFreezesIsNotTrainedThoughItIsNamed) {
   spec.trained = {"w"};
   spec.frozen = {"?"};
   EXPECT_EQ(ErrorOf(spec), "frozen leaves no state of graph @model to train");
+}
+
+// A model of three layers; the gradients of its weights are exchanged as `exchanges` say.
+std::string ExchangesOf(std::vector<ExchangeSpec> exchanges) {
+  Graph graph = *ParseGraph(R"(
+graph @model(%x: f32[8,3] split(0), state %a/w: f32[3,3], state %a/b: f32[8,3], state %c/w: f32[3,2]) -> (logits: f32[8,2] split(0)) {
+  %z = matmul %x, %a/w : f32[8,3]
+  %s = add %z, %a/b : f32[8,3]
+  %y = matmul %s, %c/w : f32[8,2]
+  return %y
+}
+)");
+  TrainStepSpec spec;
+  spec.exchanges = std::move(exchanges);
+  if (const absl::Status status = MakeTrainStep(graph, spec); !status.ok()) return std::string(status.message());
+  std::string found;
+  for (const Node& node : graph.nodes()) {
+    if (!node.Is("exchange")) continue;
+    EXPECT_TRUE(node.attr<Region>("body").empty());
+    found +=
+        node.attr<std::string>("state") + " by " + node.attr<std::string>("by") + node.attr<std::string>("wire") + "; ";
+  }
+  return found;
+}
+
+TEST(TrainStep, TheFirstExchangeThatMatchesAStateCounts) {
+  EXPECT_EQ(ExchangesOf({}), "");
+  EXPECT_EQ(ExchangesOf({{"*", "top_k()"}}), "a/w by top_k(); a/b by top_k(); c/w by top_k(); ");
+  EXPECT_EQ(ExchangesOf({{"*/w", "top_k()"}}), "a/w by top_k(); c/w by top_k(); ");
+  EXPECT_EQ(ExchangesOf({{"c/w", "sums", "bf16"}, {"*/w", "top_k()"}}), "a/w by top_k(); c/w by sumsbf16; ");
+  EXPECT_EQ(ExchangesOf({{"c/*", ""}, {"*/w", "top_k()"}}), "a/w by top_k(); ");  // a plain all_reduce for c/w
+}
+
+TEST(TrainStep, AnExchangeOfNoStateIsAnError) {
+  EXPECT_EQ(ExchangesOf({{"d/*", "top_k()"}}),
+            "exchange: no trained state that no earlier entry matches is named 'd/*' or matches it; the trained states "
+            "are a/w, a/b, c/w");
+  EXPECT_EQ(ExchangesOf({{"*", "top_k()"}, {"c/w", "sign()"}}),
+            "exchange: no trained state that no earlier entry matches is named 'c/w' or matches it; the trained states "
+            "are a/w, a/b, c/w");
+}
+
+// The optimizer and clipping get the sums.
+TEST(TrainStep, GradientsAreExchangedBeforeTheyAreClipped) {
+  Graph graph = Model();
+  TrainStepSpec spec;
+  spec.exchanges = {{"w", "top_k()"}};
+  spec.clipping = {"global_norm", 1.0};
+  ASSERT_TRUE(MakeTrainStep(graph, spec).ok());
+  for (const Node& node : graph.nodes()) {
+    if (!node.Is("exchange")) continue;
+    EXPECT_GE(node.users().size(), 2u) << "the norm, and the clipped gradient";
+    EXPECT_EQ(node.operand(0).node->users().size(), 1u) << "nothing but the exchange sees the gradient of a rank";
+  }
+}
+
+// The check of f16 whether gradients are finite needs only one number of each rank, so that they are not summed for it.
+TEST(TrainStep, AnExchangeGetsTheTermsOfGradientsOfF16) {
+  Graph graph = Model();
+  TrainStepSpec spec;
+  spec.exchanges = {{"w", "top_k()"}};
+  spec.precision = DType::kF16;
+  ASSERT_TRUE(MakeTrainStep(graph, spec).ok());
+  ASSERT_TRUE(RunPasses({Distribute(Mesh({{"data", 2}}))}, graph).ok());
+  int num_exchanges = 0;
+  for (const Node& node : graph.nodes()) {
+    if (node.Is("exchange")) {
+      ++num_exchanges;
+      EXPECT_TRUE(node.operand(0).placement("data").is_partial(ReduceKind::kSum));
+    }
+    if (node.Is("all_reduce")) EXPECT_EQ(node.type().shape.rank(), 0) << node.Describe();
+  }
+  EXPECT_EQ(num_exchanges, 1);
 }
 
 TEST(ConstantsToStates, ConstantsThatAreNamedBecomeStates) {

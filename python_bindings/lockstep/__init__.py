@@ -16,7 +16,7 @@ unknown keyword or a missing argument, raises a `TypeError`, as any Python funct
 The names, by what they are for:
 
     Graphs         Graph, ValueInfo, graph, load_onnx, from_torch, parse, load_graph, interpret, gradients, evaluation
-    Training       train_step, loss, optim, schedule, clip, average, Trainer, metrics
+    Training       train_step, loss, optim, exchange, schedule, clip, average, Trainer, metrics
     Distribution   Communicator, Strategy, Placement, split, replicated, Plan, plan, distribute, verify, verify_hlo, kv
     Execution      compile, pass_, Executable, find_nan
     Data           data
@@ -51,11 +51,12 @@ from ._lockstep import Communicator, Executable, Graph
 from ._torch.torch_modules import from_torch, to_torch
 from ._trainer.trainer import Trainer
 from ._version import VERSION as __version__
+from .exchanges.namespace import exchange
 from .graph._pass import pass_
 
 __all__ = [
     "Checkpoints", "Communicator", "Error", "Executable", "Graph", "Placement", "Plan", "Strategy", "Trainer", "ValueInfo",
-    "__version__", "average", "clip", "compile", "data", "distribute", "evaluation", "find_nan", "from_torch", "gradients", "graph", "interpret", "kv", "load_graph", "load_onnx", "load_weights",
+    "__version__", "average", "clip", "compile", "data", "distribute", "evaluation", "exchange", "find_nan", "from_torch", "gradients", "graph", "interpret", "kv", "load_graph", "load_onnx", "load_weights",
     "loss", "metrics", "optim", "parse", "pass_", "plan", "replicated", "save_onnx", "save_weights", "schedule", "split", "to_torch",
     "train_step", "verify", "verify_hlo",
 ]  # fmt: skip

@@ -78,7 +78,8 @@ std::string CollectiveInfo::ToString() const {
   }
   for (size_t i = 0; i < pairs.size(); ++i)
     text += (i == 0 ? " " : ", ") + std::to_string(pairs[i].source) + " to " + std::to_string(pairs[i].target);
-  return text + " along " + axis + ", " + label + (is_urgent ? ", urgent" : "");
+  return text + " along " + axis + ", " + label + (is_urgent ? ", urgent" : "") +
+         (when < 0 ? "" : ", if setting " + std::to_string(when) + " is not 0");
 }
 
 std::string StepInfo::ToString(size_t most) const {

@@ -68,6 +68,7 @@ struct CollectiveInfo : Collective {
   // True if the computation waits for it before the next collectives along its axis start. Then it should not queue
   // behind collectives that are not awaited yet. See backends/planning/schedule.h.
   bool is_urgent = false;
+  int when = -1;  // the position of a setting: a run in which it is 0 does not communicate; -1: all runs do
   // Equal if in place. Empty if this rank has no such operand: in a transfer, or with a root and program parts.
   BufferSlice input, output;
   std::string label;  // "bucket 0 (%dw, %db)": the name in messages
@@ -135,8 +136,9 @@ class ServedStates;
 class StepContext {
  public:
   StepContext(std::span<std::byte* const> buffers, Device& device, std::span<const AxisContext> axes,
-              std::span<Communicator::Ticket> tickets, ServedStates* served = nullptr)
-      : buffers_(buffers), device_(device), axes_(axes), tickets_(tickets), served_(served) {}
+              std::span<Communicator::Ticket> tickets, ServedStates* served = nullptr,
+              std::span<const double> settings = {})
+      : buffers_(buffers), device_(device), axes_(axes), tickets_(tickets), served_(served), settings_(settings) {}
 
   // Null if there is none.
   std::byte* data(const BufferSlice& slice) const {
@@ -148,6 +150,10 @@ class StepContext {
   const AxisContext& axis(int position) const { return axes_[static_cast<size_t>(position)]; }
   Communicator::Ticket& ticket(int id) const { return tickets_[static_cast<size_t>(id)]; }
   ServedStates& served() const { return *served_; }  // requires that servers keep states of the program
+  // False for a collective that this run leaves out.
+  bool communicates(const CollectiveInfo& collective) const {
+    return collective.when < 0 || settings_[static_cast<size_t>(collective.when)] != 0;
+  }
 
  private:
   std::span<std::byte* const> buffers_;
@@ -155,6 +161,7 @@ class StepContext {
   std::span<const AxisContext> axes_;
   std::span<Communicator::Ticket> tickets_;
   ServedStates* served_;
+  std::span<const double> settings_;
 };
 
 // Looks at the values of a run between its steps (Executor::Observe). All earlier work of the device has ended then. An

@@ -185,7 +185,7 @@ std::string Executor::NameInMessages(const StepInfo& step) const {
 }
 
 absl::Status Executor::RunSteps(StartedRun& run) {
-  StepContext context(addresses_, device_, axes_, tickets_, served_.get());
+  StepContext context(addresses_, device_, axes_, tickets_, served_.get(), settings_);
   const bool one_by_one = options_.profile || observer_ != nullptr;
   if (executable_.combined_run != nullptr && !one_by_one) return RunCombined(context, run);
   const bool each = one_by_one && device_.stream() != nullptr;  // waits for each step

@@ -1,3 +1,5 @@
+#include "core/check.h"
+#include "core/printer.h"
 #include "test/op_cases/op_case.h"
 
 namespace lockstep {
@@ -140,6 +142,125 @@ std::vector<OpCase> ExchangingCases() {
   };
 }
 
+// An exchange with this body.
+AttributeMap By(std::string_view body) {
+  absl::StatusOr<Graph> graph = ParseGraph(body);
+  LOCKSTEP_CHECK(graph.ok()) << graph.status();
+  return {{"by", "some()"}, {"body", Region(*std::move(graph))}};
+}
+
+constexpr std::string_view kSumWithState = R"(
+mesh {data=2}
+graph @some(%g: f64[2] partial(sum), state %last: f64[2]) -> (sum: f64[2], %last: f64[2]) {
+  %sum = all_reduce %g {axis=data, kind=sum} : f64[2]
+  return %sum, %sum
+})";
+
+constexpr std::string_view kOnTwoAxes = R"(
+mesh {data=2, model=2}
+graph @some(%g: f32[2] partial(sum)) -> (sum: f32[2]) {
+  %sum = all_reduce %g {axis=data, kind=sum} : f32[2]
+  return %sum
+})";
+
+constexpr std::string_view kOfTwo = R"(
+mesh {data=2}
+graph @some(%g: f32[2] partial(sum), %h: f32[2] partial(sum)) -> (sum: f32[2]) {
+  %sum = all_reduce %g {axis=data, kind=sum} : f32[2]
+  return %sum
+})";
+
+constexpr std::string_view kOfWhole = R"(
+mesh {data=2}
+graph @some(%g: f32[2]) -> (sum: f32[2]) {
+  %sum = neg %g : f32[2]
+  return %sum
+})";
+
+constexpr std::string_view kToTerms = R"(
+mesh {data=2}
+graph @some(%g: f32[2] partial(sum)) -> (sum: f32[2] partial(sum)) {
+  %sum = neg %g : f32[2] partial(sum)
+  return %sum
+})";
+
+constexpr std::string_view kToTwo = R"(
+mesh {data=2}
+graph @some(%g: f32[2] partial(sum)) -> (sum: f32[2], again: f32[2]) {
+  %sum = all_reduce %g {axis=data, kind=sum} : f32[2]
+  return %sum, %sum
+})";
+
+std::vector<OpCase> GradientExchangeCases() {
+  const AttributeMap by{{"by", "some()"}};
+  std::vector<OpCase> rows;
+  for (int64_t ranks : {1, 2, 3, 4}) rows.push_back(Case("exchange", {F64({2, 3})}, by).Ranks(ranks));
+  rows.push_back(Case("exchange", {BF16({4})}, by).Ranks(3));
+  rows.push_back(Case("exchange", {F32({0, 2})}, by).Ranks(2));
+  // Bodies are gone before types are local; those that are accepted are in test/golden/lower_exchanges.ir.
+  rows.push_back(Case("exchange", {F32({2})}, By(kOnTwoAxes)).Ranks(2).Refused("C1"));
+  rows.push_back(Case("exchange", {F64({3})}, By(kSumWithState)).Ranks(2).Refused("C2"));
+  rows.push_back(Case("exchange", {F32({2})}, By(kOfWhole)).Ranks(2).Refused("C2"));
+  rows.push_back(Case("exchange", {F32({2})}, By(kOfTwo)).Ranks(2).Refused("C2"));
+  rows.push_back(Case("exchange", {F32({2})}, By(kToTerms)).Ranks(2).Refused("C3"));
+  rows.push_back(Case("exchange", {F32({2})}, By(kToTwo)).Ranks(2).Refused("C3"));
+  rows.push_back(Case("exchange", {I32({2})}, by).Ranks(2).Refused("C4"));
+  return rows;
+}
+
+constexpr std::string_view kMeanOfWeights = R"(
+mesh {data=2}
+graph @some(%weights: f32[2] local, %agreed: f32[2]) -> (agreed: f32[2], own: f32[2,2] split(0)) {
+  %mean = all_reduce %weights {axis=data, kind=mean} : f32[2]
+  %0 = as_local %mean {axis=data} : f32[2] local
+  %1 = sub %0, %mean : f32[2] local
+  %own = parts %1 {axis=data, shape=[2, 2]} : f32[2,2] split(0)
+  return %mean, %own
+})";
+
+constexpr std::string_view kOfReplicated = R"(
+mesh {data=2}
+graph @some(%weights: f32[2], %agreed: f32[2]) -> (agreed: f32[2], own: f32[2,2] split(0)) {
+  %0 = as_local %weights {axis=data} : f32[2] local
+  %own = parts %0 {axis=data, shape=[2, 2]} : f32[2,2] split(0)
+  return %weights, %own
+})";
+
+constexpr std::string_view kWithoutOwn = R"(
+mesh {data=2}
+graph @some(%weights: f32[2] local, %agreed: f32[2]) -> (agreed: f32[2]) {
+  %mean = all_reduce %weights {axis=data, kind=mean} : f32[2]
+  return %mean
+})";
+
+AttributeMap ByOfWeights(std::string_view body) {
+  AttributeMap attributes = By(body);
+  attributes.emplace("state", "w");
+  return attributes;
+}
+
+std::vector<OpCase> WeightExchangeCases() {
+  const AttributeMap by{{"by", "some()"}, {"state", "w"}};
+  return {
+      Case("exchange_weights", {F64({2, 3})}, by).Ranks(1),
+      Case("exchange_weights", {BF16({4})}, by).Ranks(3),
+      Case("exchange_weights", {F32({0, 2})}, by).Ranks(2),
+      Case("exchange_weights", {F32({2})}, ByOfWeights(kOnTwoAxes)).Ranks(2).Refused("C1"),
+      Case("exchange_weights", {F32({3})}, ByOfWeights(kMeanOfWeights)).Ranks(2).Refused("C2"),
+      Case("exchange_weights", {F32({2})}, ByOfWeights(kOfReplicated)).Ranks(2).Refused("C2"),
+      Case("exchange_weights", {F32({2})}, ByOfWeights(kWithoutOwn)).Ranks(2).Refused("C3"),
+      Case("exchange_weights", {I32({2})}, by).Ranks(2).Refused("C4"),
+
+      Case("as_local", {F64({4, 3})}, On(kData)).Ranks(2),
+      Case("as_local", {I32({})}, On(kData)).Ranks(3),
+      Case("as_local", {F32({2})}, On("model")).Ranks(2).Refused("C1"),
+
+      Case("as_replicated", {F64({4, 3})}, On(kData)).Ranks(2),
+      Case("as_replicated", {Bool({0, 2})}, On(kData)).Ranks(3),
+      Case("as_replicated", {F32({2})}, On("model")).Ranks(2).Refused("C1"),
+  };
+}
+
 }  // namespace
 
 std::vector<OpCase> CollectiveCases() {
@@ -191,6 +312,14 @@ std::vector<OpCase> CollectiveCases() {
       Case("parts", {F32({2})}, PartsOn(kData, {2, 2})).Ranks(2).Refused("C3"),
       Case("parts", {F32({2})}, PartsOn(kData, {1, 2}, "median")).Ranks(2).Refused("C4"),
 
+      Case("own_part", {F64({1, 4, 3})}, On(kData)).Ranks(2),
+      Case("own_part", {F32({1})}, On(kData)).Ranks(3),
+      Case("own_part", {BF16({1, 0, 2})}, On(kData)).Ranks(2),
+      Case("own_part", {Bool({1, 2})}, On(kData)).Ranks(1),
+      Case("own_part", {F32({1, 2})}, On("model")).Ranks(2).Refused("C1"),
+      Case("own_part", {F32({})}, On(kData)).Ranks(2).Refused("C2"),
+      Case("own_part", {F32({2, 2})}, On(kData)).Ranks(2).Refused("C2"),
+
       Case("axis_index", {}, On(kData)).Ranks(3),
       Case("axis_index", {}, On(kData)).Ranks(1),
       Case("axis_index", {}, On("model")).Ranks(2).Refused("C1"),
@@ -198,6 +327,10 @@ std::vector<OpCase> CollectiveCases() {
   rows.insert(rows.end(), moving.begin(), moving.end());
   const std::vector<OpCase> exchanging = ExchangingCases();
   rows.insert(rows.end(), exchanging.begin(), exchanging.end());
+  const std::vector<OpCase> of_gradients = GradientExchangeCases();
+  rows.insert(rows.end(), of_gradients.begin(), of_gradients.end());
+  const std::vector<OpCase> of_weights = WeightExchangeCases();
+  rows.insert(rows.end(), of_weights.begin(), of_weights.end());
   return rows;
 }
 

@@ -34,6 +34,9 @@ CollectiveTraits TraitsOfRow(const OpCase& row) {
   return op ? TraitsOf(*op) : CollectiveTraits{.name = row.op, .moves_data = false};
 }
 
+// True if an op that is no collective means the sum over ranks.
+bool SumsGradients(const OpCase& row) { return row.op == "push" || row.op == "exchange"; }
+
 std::string CollectiveName(const testing::TestParamInfo<OpCase>& info) {
   return info.param.op + "_" + std::to_string(info.index);
 }
@@ -101,7 +104,7 @@ TEST_P(CollectivePlacementTest, MovesAValueWithoutChangingIt) {
       if (row.op == "axis_index") {
         EXPECT_TRUE(placement.is_local());
         EXPECT_EQ(result.At(0), static_cast<double>(rank));
-      } else if (row.op == "push" || (traits.moves_data && !traits.scatters && !traits.to_root)) {
+      } else if (SumsGradients(row) || (traits.moves_data && !traits.scatters && !traits.to_root)) {
         EXPECT_TRUE(placement.is_replicated()) << placement;
         EXPECT_EQ(result, (*results)[0][i]) << "rank " << rank;
         if (traits.gathers) {
@@ -112,6 +115,12 @@ TEST_P(CollectivePlacementTest, MovesAValueWithoutChangingIt) {
         }
       } else if (row.op == "parts") {
         EXPECT_EQ(placement, Placement::Split(0));
+        EXPECT_EQ(result, inputs[static_cast<size_t>(rank)][i].Reshaped(result.shape()));
+      } else if (row.op == "as_replicated" || row.op == "exchange_weights") {
+        EXPECT_TRUE(placement.is_replicated()) << placement;
+        EXPECT_EQ(result, inputs[static_cast<size_t>(rank)][i]);
+      } else if (row.op == "own_part" || row.op == "as_local") {
+        EXPECT_TRUE(placement.is_local());
         EXPECT_EQ(result, inputs[static_cast<size_t>(rank)][i].Reshaped(result.shape()));
       } else if (row.op == "shard" || (traits.reduces && traits.scatters)) {
         const int64_t dim = node.attr<int64_t>("dim");
@@ -130,14 +139,14 @@ TEST_P(CollectivePlacementTest, MovesAValueWithoutChangingIt) {
 TEST_P(CollectivePlacementTest, ReducesInRankOrder) {
   const OpCase& row = GetParam();
   const CollectiveTraits traits = TraitsOfRow(row);
-  if (!traits.reduces && row.op != "push") return;
+  if (!traits.reduces && !SumsGradients(row)) return;
   const std::vector<std::vector<Tensor>> inputs = RankInputs(row);
   const absl::StatusOr<Graph> graph = CaseGraph(row);
   ASSERT_TRUE(graph.ok()) << graph.status();
   const auto results = Interpret(*graph, inputs);
   ASSERT_TRUE(results.ok()) << results.status();
   const Node& node = graph->nodes().front();
-  const std::string kind = row.op == "push" ? "sum" : node.attr<std::string>("kind");
+  const std::string kind = SumsGradients(row) ? "sum" : node.attr<std::string>("kind");
   for (size_t i = 0; i < row.operands.size(); ++i) {
     Tensor expected(TensorType{DType::kF64, row.operands[i].type.shape});
     for (int64_t at = 0; at < expected.num_elements(); ++at) {

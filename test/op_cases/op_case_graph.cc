@@ -36,7 +36,7 @@ PlacementMap ResultPlacements(const OpCase& row) {
     else if (traits->scatters) placement = Placement::Split(IntOf(row, "dim"));
   }
   if (row.op == "shard") placement = Placement::Split(IntOf(row, "dim"));
-  if (row.op == "axis_index") placement = Placement::Local();
+  if (row.op == "axis_index" || row.op == "own_part" || row.op == "as_local") placement = Placement::Local();
   if (row.op == "parts") placement = Placement::Split(0);
   return {{std::string(kDataAxis), placement}};
 }
@@ -50,8 +50,9 @@ Placement CollectiveOperandPlacement(const OpCase& row) {
   if (traits && traits->gathers && !traits->scatters && has_dim)
     return Placement::Split(std::get<int64_t>(dim->second));
   if (MovesSplit(row)) return Placement::Split(IntOf(row, "concat_dim"));
-  if (row.op == "shard") return Placement::Replicated();
-  if (row.op == "push") return Placement::Partial(ReduceKind::kSum);
+  if (row.op == "shard" || row.op == "exchange_weights") return Placement::Replicated();
+  if (row.op == "own_part") return Placement::Split(0);
+  if (row.op == "push" || row.op == "exchange") return Placement::Partial(ReduceKind::kSum);
   if (kind == row.attributes.end() || !std::holds_alternative<std::string>(kind->second)) return Placement::Local();
   const std::optional<ReduceKind> reduce = ReduceKindFromName(std::get<std::string>(kind->second));
   return reduce ? Placement::Partial(*reduce) : Placement::Local();

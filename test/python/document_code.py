@@ -122,6 +122,20 @@ assert exe.step == 1002
 assert checkpoints.restore(exe)["batch"] == 128 and exe.step == 1000
 """,
     ),
+    "docs/exchanges.md": Page(
+        ranks=2,
+        before={"top_k": MLP},
+        check="""
+collectives = exe.collectives
+assert exe(**batch(2))["loss"] > 0
+assert {"i8", "i32"} <= {each.split()[1].partition("[")[0] for each in collectives}, collectives
+assert "mine" in reason and "local" in reason and "ranks.sum" in reason, reason
+assert '%11 = sign %6 : f32[12,10] local @"python:scaled_sign/exchanges.md:' in str(body)
+without = ls.compile(ls.train_step(model, loss, optimizer), world=world)
+for name in without.state:
+    without.state[name] = exe.state[name]
+""",
+    ),
     "docs/frameworks.md": Page(
         before={
             "imported": f"""{WORLD}{TORCH}

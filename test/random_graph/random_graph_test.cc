@@ -19,6 +19,7 @@
 #include "passes/distribute/form_reduce_scatters.h"
 #include "passes/distribute/gather_factors.h"
 #include "passes/distribute/localize.h"
+#include "passes/distribute/lower_exchanges.h"
 #include "passes/distribute/move_updates_to_servers.h"
 #include "passes/distribute/quantize_wire.h"
 #include "passes/distribute/reduce_before_scale.h"
@@ -239,7 +240,7 @@ class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<Mesh, boo
   // gather-factors regardless of cost. recognize-attention, reduce-before-scale and the wire's passes are tested only
   // in test/golden/; stages, which need training steps, in test/distributed/; virtual ranks in backends/conformance/.
   // Dropouts are rare: the few graphs of a sanitizer run may have none. No program here asks for servers, split inputs,
-  // sharded optimizers or a check of what ranks share.
+  // sharded optimizers, exchanges or a check of what ranks share.
   static bool FindsWork(const passes::Pass& pass) {
     if (pass.name == passes::InferenceMode().name) return num_graphs >= 200;
     for (const passes::Pass& other :
@@ -247,7 +248,7 @@ class RandomGraphOnMeshTest : public testing::TestWithParam<std::tuple<Mesh, boo
           passes::OnePassStatistics(true), passes::ReduceBeforeScale(), passes::ChooseWire(""), passes::QuantizeWire(),
           passes::LowerWire(), passes::GatherFactors({}), passes::CutIntoStages({}), passes::MoveUpdatesToServers({}),
           passes::SplitInputs({}, Mesh()), passes::ShardOptimizers({}), passes::CheckShares({}, false),
-          passes::FoldVirtualRanks({})}) {
+          passes::FoldVirtualRanks({}), passes::LowerExchanges()}) {
       if (pass.name == other.name) return false;
     }
     return true;

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import BinaryIO
@@ -41,6 +42,11 @@ _KINDS = {"checkpoint": ("1", "save()", "load()"), "graph": ("1", "Graph.save()"
 def in_file_order(tensors: Sequence[ValueInfo]) -> list[ValueInfo]:
     """Sorts tensors with large elements first, so that each tensor is aligned to its elements."""
     return sorted(tensors, key=lambda each: -_SIZES[each.dtype])
+
+
+def num_bytes(tensor: ValueInfo) -> int:
+    """Returns the bytes of all elements of a tensor."""
+    return math.prod(tensor.shape) * _SIZES[tensor.dtype]
 
 
 def write(

@@ -307,34 +307,44 @@ def _check_fits(file: CheckpointFile, exe: Executable) -> None:
     states = {state.name: state for state in exe._whole_states()}
     for name, state in states.items():
         found = file.states.get(name)
-        if residuals.is_residual(name, states) and (found is None or residuals.fits(found, state)):
+        if residuals.is_kept(name, states, exe) and (found is None or residuals.fits(found, state)):
             continue
         if found is None:
             raise Error(f"{file.path}: there is no state {name}, which {program} has{_near(name, file.states)}")
         if (found.dtype, found.shape) != (state.dtype, state.shape):
             raise Error(f"{file.path}: state {name} is {_type(found)}, and {_type(state)} in {program}")
     for name in file.states:
-        if name not in states and not residuals.is_residual(name, states):
+        if name not in states and not residuals.is_kept(name, states, exe):
             raise Error(f"{file.path}: there is a state {name}, which {program} does not have{_near(name, states)}")
 
 
 def _value_for(exe: Executable, file: CheckpointFile, name: str) -> np.ndarray:
     """Returns the bytes of a state in the form of the program."""
     states = {state.name: state for state in exe._whole_states()}
-    if not residuals.is_residual(name, states):
+    if not residuals.is_kept(name, states, exe):
         return file.read(name)
-    if name not in file.states:  # the gradients of that run did not travel as int8
-        return np.zeros(math.prod(states[name].shape) * np.dtype(np.float32).itemsize, np.uint8)
-    return residuals.for_ranks(file.read(name), file.states[name], states[name].shape[0])
+    if name not in file.states:  # that run did not exchange gradients so, or had one rank
+        return residuals.initial(name, states[name], exe)
+    found, wanted = file.states[name], states[name]
+    if found.shape == wanted.shape:
+        return file.read(name)
+    return residuals.for_ranks(file.read(name), found, wanted.shape[0], name, states)
 
 
 def _warn_of_residuals(file: CheckpointFile, exe: Executable) -> None:
     states = {state.name for state in exe._whole_states()}
     left = [name for name in file.states if name not in states]
-    if left:
+    rounded = [name for name in left if residuals.is_residual(name, states)]
+    if rounded:
         warn_once(
             f"{file.path}: gradients travelled as int8 when this was saved, and do not now: their rounding errors are dropped, "
-            f"each less than the rounding of one step; {left[0]} is the first of {len(left)} such states"
+            f"each less than the rounding of one step; {rounded[0]} is the first of {len(rounded)} such states"
+        )
+    kept = [name for name in left if name not in rounded]
+    if kept:
+        warn_once(
+            f"{file.path}: ranks exchanged gradients when this was saved, and do not now: what they kept for later steps is "
+            f"dropped; {kept[0]} is the first of {len(kept)} such states"
         )
 
 

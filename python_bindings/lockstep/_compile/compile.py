@@ -12,6 +12,7 @@ from .. import _lockstep
 from .._base import checks, job, names
 from .._base.errors import Error
 from .._base.log import warn_once
+from .._exchange.bodies import with_bodies
 from .._lockstep import Communicator, Executable, Graph
 from ..graph._pass import Pass, Run, causes, runs_of
 from . import buckets as _buckets
@@ -71,6 +72,7 @@ def compile(
             job.check_is_one("compile", "world=ls.Communicator.from_environment()")
         runs = runs_of("compile", passes)
         compiled = _resolved(graph, checks.text("backend", backend), world, given, runs)
+        exchanged = with_bodies(graph, dict(compiled.mesh))
         dump = os.environ.get("LOCKSTEP_DUMP", "")
         dump = checks.path(dump) if dump else ""
         report = given.get("buckets")
@@ -84,11 +86,17 @@ def compile(
     if times is not None:
         compiled.measured(_buckets.measured(world, compiled.mesh, report.program, times))
     with causes(runs):
-        executable = _lockstep._compile(graph, backend, world, compiled, dump)
+        executable = _lockstep._compile(exchanged.graph, backend, world, compiled, dump)
+    for below, values in exchanged.states.items():
+        for name, value in values.items():
+            executable._assign_state(below + name, value)
     for dtype in _lockstep._slow_dtypes(graph, backend, given.get("isa", "")):
         warn_once(f"{dtype}: products are computed in f32 if this processor or its library is not faster in {dtype}")
     if world.rank == 0:
         warn_of_draws(graph)
+    settings = executable._setting_names()
+    executable._schedules.update({name: each for name, each in exchanged.schedules.items() if name in settings})
+    executable._exchanged.update(exchanged.states)
     executable._schedules.update(getattr(graph, "_schedules", {}))
     executable._wrong_labels.update(getattr(graph, "_wrong_labels", {}))
     if unit := _unit_of_shares(graph):

@@ -12,6 +12,8 @@ from .._base import checks
 from .._base.errors import Error, listed
 from .._base.log import warn_once
 from .._compile.mistakes import check_second_names, warn_of_dropout, wrong_labels
+from .._exchange.define import Definition, Exchange
+from .._exchange.define import checked as exchanges
 from .._lockstep import Graph
 from ..clip import Clip
 from ..loss import Loss, _checked
@@ -34,6 +36,7 @@ def train_step(
     dropout: str = "on",
     seed: int = 0,
     uneven: bool | str = False,
+    exchange: Exchange | Definition[...] | Mapping[str, Exchange | Definition[...]] | None = None,
 ) -> Graph:
     """Makes the training step of a model: loss, gradients, and the optimizer's update of each trained state.
 
@@ -91,6 +94,9 @@ def train_step(
         are shared. An op that mixes rows, other than batch normalisation, is an error, and so is a loss that the model computes itself.
         "measured": the same, and the ranks' shares of a batch follow their speeds. They are equal at first. `Executable.balance` measures
         and changes them, at the end of `Executable.joined` by itself, and `lockstep.data.batches(..., shares=exe)` gives each rank its rows.
+      exchange: how the ranks bring the gradients of some states together, by name or pattern, of which the first that
+        matches counts: one of `lockstep.exchange`, such as `{"*.weight": lockstep.exchange.power_sgd(rank=4)}`. The others, and all
+        if it is None, are summed by an all_reduce (docs/exchanges.md).
 
     Returns:
       A graph with the result `loss`, a scalar of the prediction's dtype.
@@ -131,6 +137,7 @@ def train_step(
         checks.integer("seed", seed),
         precision,
         is_uneven,
+        [] if exchange is None else exchanges(exchange),
     )
     _say_what_is_supposed(step, trained)
     _say_what_looks_alike(model, given)

@@ -61,8 +61,8 @@ def load_weights(
 def save_weights(executable: Executable, path: str | os.PathLike[str]) -> None:
     """Writes the current values of all states, also of the optimizer, to a safetensors file.
 
-    Rank 0 writes; the others return. The residuals of gradients that travel as int8 are not written. The file appears
-    complete or not at all.
+    Rank 0 writes; the others return. The residuals of gradients that travel as int8 are not written, and neither are the
+    states of exchanges. The file appears complete or not at all.
 
     Raises:
       Error: the file cannot be written; ranks have parts of a state (`Executable.save` writes these); or a call failed
@@ -86,9 +86,9 @@ def save_weights(executable: Executable, path: str | os.PathLike[str]) -> None:
 
 
 def whole_states(call: str, executable: Executable) -> list[ValueInfo]:
-    """Returns the states without residuals. Raises an Error, on all ranks, if no rank has all of some state."""
+    """Returns the states without residuals and those of exchanges. Raises an Error, on all ranks, if no rank has all of some state."""
     states = {state.name: state for state in executable._whole_states()}
-    kept = [state for name, state in states.items() if not residuals.is_residual(name, states)]
+    kept = [state for name, state in states.items() if not residuals.is_kept(name, states, executable)]
     for state in kept:
         if state.placements:
             raise Error(

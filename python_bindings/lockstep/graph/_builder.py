@@ -179,8 +179,19 @@ class Builder:
             array = as_array(f"the initial value of state {name}", init(tuple(dims), self._random(name)))
         elif array is not None and not own:
             array = np.broadcast_to(array, dims)
-        state = Value(self, self._native.state(name, wanted, dims, array))
+        state = Value(self, self._native.state(name, wanted, dims, array, {}))
         return state if trained or not state.is_float else insert("stop_gradient", [state])[0]
+
+    def _of_ranks(self, name: str, dtype: Any, shape: Sequence[int], axis: str, terms: bool) -> Value:
+        """Adds an input of which each rank of the axis has a term, whose sum is the whole value, or its own."""
+        dims = extents(name, shape, low=0)
+        return Value(self, self._native.of_ranks(name, dtype_named(name, dtype), dims, axis, terms))
+
+    def _stacked_state(self, name: str, shape: Sequence[int], dtype: Any, axis: str) -> Value:
+        """Adds a state of zeros of which each rank of the axis has a slice along the first dimension."""
+        wanted = dtype_named(f"state {name}", "f32" if dtype is None else dtype)
+        dims = extents(f"the shape of state {name}", shape, low=0)
+        return Value(self, self._native.state(name, wanted, dims, None, {axis: 0}))
 
     def setting(self, name: str, value: float, least: float = -math.inf, most: float = math.inf) -> Value:
         """Adds a setting, a number f64[] from `least` to `most` that may change between calls: `exe.settings[name]`."""
@@ -257,7 +268,12 @@ class Builder:
         self._check_open("scope")
         if "" in checks.text("the name of a scope", name).split("/"):
             raise Error(f"scope: the name is {name!r}, expected one or several, such as 'blocks/0'")
-        outer, self._scope = self._scope, f"{self._scope}{name}/"
+        with self._in_scope(f"{self._scope}{name}/"):
+            yield
+
+    @contextmanager
+    def _in_scope(self, scope: str) -> Iterator[None]:
+        outer, self._scope = self._scope, scope
         try:
             yield
         finally:

@@ -16,7 +16,7 @@ from .._lockstep import Graph
 from ._builder import Builder
 from ._values import Operand, Value
 
-__all__ = ['neg', 'abs', 'sign', 'exp', 'log', 'log1p', 'sqrt', 'rsqrt', 'tanh', 'sigmoid', 'softsign', 'erf', 'relu', 'floor', 'ceil', 'round', 'sin', 'cos', 'tan', 'asin', 'acos', 'atan', 'sinh', 'cosh', 'asinh', 'acosh', 'atanh', 'add', 'sub', 'mul', 'div', 'fmod', 'remainder', 'max', 'min', 'pow', 'not_', 'and_', 'or_', 'xor', 'shift_left', 'shift_right', 'bitcast', 'compare', 'select', 'within', 'convert', 'random_bits', 'dropout', 'stop_gradient', 'constant', 'iota', 'reshape', 'transpose', 'broadcast', 'concat', 'slice', 'pad', 'reverse', 'windows', 'overlap_add', 'reduce_sum', 'reduce_max', 'reduce_min', 'reduce_prod', 'argmax', 'argmin', 'top_k', 'cumulative_sum', 'cumulative_prod', 'gather', 'scatter_sum', 'scatter', 'matmul', 'convolution', 'convolution_grad_input', 'convolution_grad_filter', 'max_pool', 'max_pool_grad', 'avg_pool', 'avg_pool_grad', 'batch_norm_inference', 'batch_norm_training', 'batch_norm_grad', 'unbiased_variance', 'softmax', 'log_softmax', 'softmax_cross_entropy', 'attention', 'attention_grad', 'attention_mask_grad', 'sgd', 'sgd_momentum', 'adam', 'rmsprop', 'rmsprop_momentum', 'rmsprop_centered', 'rmsprop_centered_momentum', 'adagrad', 'adamax', 'radam', 'adadelta', 'rprop', 'lion', 'nadam', 'lamb', 'lars', 'adafactor', 'adafactor_vector', 'muon', 'all_reduce', 'reduce_scatter', 'collective_broadcast', 'all_gather', 'shard', 'parts', 'axis_index', 'all_to_all', 'collective_permute', 'collective_gather', 'collective_scatter', 'push', 'pull', 'fusion', 'scan']
+__all__ = ['neg', 'abs', 'sign', 'exp', 'log', 'log1p', 'sqrt', 'rsqrt', 'tanh', 'sigmoid', 'softsign', 'erf', 'relu', 'floor', 'ceil', 'round', 'sin', 'cos', 'tan', 'asin', 'acos', 'atan', 'sinh', 'cosh', 'asinh', 'acosh', 'atanh', 'add', 'sub', 'mul', 'div', 'fmod', 'remainder', 'max', 'min', 'pow', 'not_', 'and_', 'or_', 'xor', 'shift_left', 'shift_right', 'bitcast', 'compare', 'select', 'within', 'convert', 'random_bits', 'dropout', 'stop_gradient', 'constant', 'iota', 'reshape', 'transpose', 'broadcast', 'concat', 'slice', 'pad', 'reverse', 'windows', 'overlap_add', 'reduce_sum', 'reduce_max', 'reduce_min', 'reduce_prod', 'argmax', 'argmin', 'top_k', 'cumulative_sum', 'cumulative_prod', 'gather', 'scatter_sum', 'scatter', 'matmul', 'convolution', 'convolution_grad_input', 'convolution_grad_filter', 'max_pool', 'max_pool_grad', 'avg_pool', 'avg_pool_grad', 'batch_norm_inference', 'batch_norm_training', 'batch_norm_grad', 'unbiased_variance', 'softmax', 'log_softmax', 'softmax_cross_entropy', 'attention', 'attention_grad', 'attention_mask_grad', 'sgd', 'sgd_momentum', 'adam', 'rmsprop', 'rmsprop_momentum', 'rmsprop_centered', 'rmsprop_centered_momentum', 'adagrad', 'adamax', 'radam', 'adadelta', 'rprop', 'lion', 'nadam', 'lamb', 'lars', 'adafactor', 'adafactor_vector', 'muon', 'all_reduce', 'reduce_scatter', 'collective_broadcast', 'all_gather', 'shard', 'parts', 'own_part', 'axis_index', 'all_to_all', 'collective_permute', 'collective_gather', 'collective_scatter', 'exchange', 'push', 'pull', 'fusion', 'scan']
 
 def neg(x: Operand) -> Value:
     """-x.
@@ -1907,6 +1907,20 @@ def parts(x: Operand, *, axis: str, shape: Sequence[int], kind: str = 'sum') -> 
       kind: sum, min, max, prod or mean.
     """
 
+def own_part(x: Operand, *, axis: str) -> Value:
+    """This rank's part of x, which has one for each rank of a mesh axis along its first dimension, without that
+    dimension. The inverse of parts: the result differs between ranks. No communication.
+
+    (C1) axis is an axis of the mesh.
+
+    (C2) the first extent of x is the size of axis; in a local graph it is 1.
+
+    No gradient: it is used only after differentiation.
+
+    Args:
+      axis: of the mesh.
+    """
+
 def axis_index(graph: Builder, *, axis: str) -> Value:
     """This rank's coordinate along a mesh axis: i64[].
 
@@ -1987,6 +2001,29 @@ def collective_scatter(x: Operand, *, axis: str, dim: int, root: int) -> Value:
       axis: of the mesh.
       dim: the dimension of the slices.
       root: a coordinate along axis.
+    """
+
+def exchange(x: Operand, *, by: str, state: str = '', axis: str = 'data', wire: str = '', body: Graph = None) -> Value:
+    """The sum of x over all ranks of a mesh axis, as the exchange `by` computes it; x itself in a program without that
+    axis. The pass lower-exchanges replaces it by `body`, which may round the sum and keep states; without a body, by
+    an all_reduce.
+
+    (C1) the mesh of the body is the axis alone.
+
+    (C2) the body has states, and one other input: of x's type, partial(sum).
+
+    (C3) the body has one result that is no state: of x's type, replicated.
+
+    (C4) x is of floats.
+
+    No gradient: updates are where differentiation ends.
+
+    Args:
+      by: the exchange, such as lockstep.exchange.power_sgd(rank=4).
+      state: the trained state whose gradient x is; empty: none.
+      axis: of the mesh.
+      wire: of the all_reduce that stands for a missing body.
+      body: a placed graph of the axis: x, partial(sum), to the sum, replicated.
     """
 
 def push(x: Operand, *, axis: str, key: str, synchronous: bool = True, max_staleness: int = -1, bigarray_bound: int = 1000000) -> Value:

@@ -27,7 +27,7 @@ _ELSEWHERE = {
     "astype": "to", "expand": "broadcast_to", "dim": "ndim", "t": "T",
 }  # fmt: skip
 # Folders whose lines are no source of a node: the line of their caller is.
-_PACKAGE = tuple(str(Path(__file__).parents[1] / folder) for folder in ("graph", "_graph", "_base"))
+_PACKAGE = tuple(str(Path(__file__).parents[1] / folder) for folder in ("graph", "_graph", "_base", "_exchange"))
 
 Operand: TypeAlias = "Value | float | np.ndarray | np.generic"
 

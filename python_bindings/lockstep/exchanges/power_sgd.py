@@ -1,0 +1,44 @@
+"""A matrix of gradients travels as two thin ones."""
+
+from __future__ import annotations
+
+import math
+
+from .. import graph
+from .._exchange.define import Definition
+from .._exchange.ranks import Ranks
+from ..graph import Value
+
+
+def orthogonal(p: Value) -> Value:
+    """The columns of p[m, r], made orthonormal one after the other (Gram and Schmidt)."""
+    columns: list[Value] = []
+    for i in range(p.shape[1]):
+        column = p[:, i]
+        for other in columns:
+            column = column - (other * column).sum() * other
+        columns.append(column / (graph.sqrt((column * column).sum()) + 1e-8))
+    return graph.concat([column.reshape(-1, 1) for column in columns], dim=1)
+
+
+@Definition
+def power_sgd(g: Value, ranks: Ranks, rank: int = 4) -> Value:
+    """The best approximation of the gradients, as a matrix, by one of a low rank, by a step of the power method a step
+    of training. What a rank's gradient has beside it is added to its next one (Vogels, Karimireddy, Jaggi: "PowerSGD",
+    NeurIPS 2019, algorithms 1 and 2). Dimensions behind the first are one dimension. Vectors, and matrices that the
+    approximation would not make smaller, are summed as they are.
+
+    Args:
+      rank: of the approximation. (m + n) * rank elements of m * n travel.
+    """
+    rows, columns = (g.shape[0], math.prod(g.shape[1:])) if g.ndim > 1 else (0, 0)
+    if (rows + columns) * rank >= rows * columns:
+        return ranks.sum(g)
+    error = ranks.state("error", g)
+    q = ranks.state("q", shape=(columns, rank), init=graph.init.normal(), equal=True)
+    matrix = (g + error.value).reshape(rows, columns)
+    p = orthogonal(ranks.sum(matrix @ q.value))
+    q.next = ranks.sum(matrix.T @ p)
+    total = p @ q.next.T
+    error.next = (matrix - total / ranks.count).reshape(g.shape)
+    return total.reshape(g.shape)
