@@ -410,7 +410,9 @@ def test_definitions_that_are_wrong() -> None:
     def fine(g: Any, ranks: Any, k: Any = 1) -> Any:
         return ranks.sum(g)
 
-    with pytest.raises(ls.Error, match=r"of_one: the function takes the gradient or the weights, and the ranks, and then its options"):
+    with pytest.raises(
+        ls.Error, match=r"of_one: the function takes the gradient or the weights, and the ranks, and then its options"
+    ):
         X(of_one)
     with pytest.raises(ls.Error, match="needs: the option k has no default"):
         X(needs)

@@ -64,7 +64,7 @@ def fragment(report: Report) -> str:
         f'<tr><td style="text-align:left">{text(step)}</td><td>{milliseconds(seconds)}</td></tr>'
         for step, seconds in report.slowest()
     )
-    least = "" if report.roofline is None else f"<pre>{_text(report.roofline)}</pre>"
+    least = "" if report.roofline is None else f"<pre>{text(report.roofline)}</pre>"
     return (
         f"<p>@{text(report.program)} on rank {report.rank}: {report.calls} calls, {milliseconds(report.total)} each</p>"
         f'<div style="display:flex;height:14px;max-width:800px">{_bar(report, report.total or 1.0)}</div>'

@@ -16,7 +16,7 @@ from .._lockstep import Graph
 from ._builder import Builder
 from ._values import Operand, Value
 
-__all__ = ['neg', 'abs', 'sign', 'exp', 'log', 'log1p', 'sqrt', 'rsqrt', 'tanh', 'sigmoid', 'softsign', 'erf', 'relu', 'floor', 'ceil', 'round', 'sin', 'cos', 'tan', 'asin', 'acos', 'atan', 'sinh', 'cosh', 'asinh', 'acosh', 'atanh', 'add', 'sub', 'mul', 'div', 'fmod', 'remainder', 'max', 'min', 'pow', 'not_', 'and_', 'or_', 'xor', 'shift_left', 'shift_right', 'bitcast', 'compare', 'select', 'within', 'convert', 'random_bits', 'dropout', 'stop_gradient', 'constant', 'iota', 'reshape', 'transpose', 'broadcast', 'concat', 'slice', 'pad', 'reverse', 'windows', 'overlap_add', 'reduce_sum', 'reduce_max', 'reduce_min', 'reduce_prod', 'argmax', 'argmin', 'top_k', 'cumulative_sum', 'cumulative_prod', 'gather', 'scatter_sum', 'scatter', 'matmul', 'convolution', 'convolution_grad_input', 'convolution_grad_filter', 'max_pool', 'max_pool_grad', 'avg_pool', 'avg_pool_grad', 'batch_norm_inference', 'batch_norm_training', 'batch_norm_grad', 'unbiased_variance', 'softmax', 'log_softmax', 'softmax_cross_entropy', 'attention', 'attention_grad', 'attention_mask_grad', 'sgd', 'sgd_momentum', 'adam', 'rmsprop', 'rmsprop_momentum', 'rmsprop_centered', 'rmsprop_centered_momentum', 'adagrad', 'adamax', 'radam', 'adadelta', 'rprop', 'lion', 'nadam', 'lamb', 'lars', 'adafactor', 'adafactor_vector', 'muon', 'all_reduce', 'reduce_scatter', 'collective_broadcast', 'all_gather', 'shard', 'parts', 'own_part', 'axis_index', 'all_to_all', 'collective_permute', 'collective_gather', 'collective_scatter', 'exchange', 'push', 'pull', 'fusion', 'scan']
+__all__ = ['neg', 'abs', 'sign', 'exp', 'log', 'log1p', 'sqrt', 'rsqrt', 'tanh', 'sigmoid', 'softsign', 'erf', 'relu', 'floor', 'ceil', 'round', 'sin', 'cos', 'tan', 'asin', 'acos', 'atan', 'sinh', 'cosh', 'asinh', 'acosh', 'atanh', 'add', 'sub', 'mul', 'div', 'fmod', 'remainder', 'max', 'min', 'pow', 'not_', 'and_', 'or_', 'xor', 'shift_left', 'shift_right', 'bitcast', 'compare', 'select', 'within', 'convert', 'random_bits', 'dropout', 'stop_gradient', 'constant', 'iota', 'reshape', 'transpose', 'broadcast', 'concat', 'slice', 'pad', 'reverse', 'windows', 'overlap_add', 'reduce_sum', 'reduce_max', 'reduce_min', 'reduce_prod', 'argmax', 'argmin', 'top_k', 'cumulative_sum', 'cumulative_prod', 'gather', 'scatter_sum', 'scatter', 'matmul', 'convolution', 'convolution_grad_input', 'convolution_grad_filter', 'max_pool', 'max_pool_grad', 'avg_pool', 'avg_pool_grad', 'batch_norm_inference', 'batch_norm_training', 'batch_norm_grad', 'unbiased_variance', 'softmax', 'log_softmax', 'softmax_cross_entropy', 'attention', 'attention_grad', 'attention_mask_grad', 'sgd', 'sgd_momentum', 'adam', 'rmsprop', 'rmsprop_momentum', 'rmsprop_centered', 'rmsprop_centered_momentum', 'adagrad', 'adamax', 'radam', 'adadelta', 'rprop', 'lion', 'nadam', 'lamb', 'lars', 'adafactor', 'adafactor_vector', 'muon', 'all_reduce', 'reduce_scatter', 'collective_broadcast', 'all_gather', 'shard', 'parts', 'own_part', 'axis_index', 'all_to_all', 'collective_permute', 'collective_gather', 'collective_scatter', 'exchange', 'exchange_weights', 'as_local', 'as_replicated', 'push', 'pull', 'fusion', 'scan']
 
 def neg(x: Operand) -> Value:
     """-x.
@@ -1802,7 +1802,7 @@ def muon(w: Operand, m: Operand, g: Operand, *, learning_rate: float | Value, we
       adjust_lr_fn: the adjustment of the learning rate to the shape of the matrix.
     """
 
-def all_reduce(*xs: Operand | Sequence[Operand], axis: str, kind: str, bucket: int = -1, wire: str = '') -> Any:
+def all_reduce(*xs: Operand | Sequence[Operand], axis: str, kind: str, bucket: int = -1, wire: str = '', when: str = '') -> Any:
     """Each operand reduced over the ranks of a mesh axis, elementwise and in rank order; one result for each operand.
     With a wire, operands and results are rounded to that dtype and added in f32; with one rank nothing is rounded.
     With int8, each block of 256 elements has a scale, its largest magnitude / 127; if an element of a block is not
@@ -1821,6 +1821,8 @@ def all_reduce(*xs: Operand | Sequence[Operand], axis: str, kind: str, bucket: i
       kind: sum, min, max, prod or mean.
       bucket: the bucket in which the operands are adjacent; -1: not yet decided.
       wire: the dtype on the wire; empty: that of the operands.
+      when: a setting of the program: if it is 0, nothing is communicated, and the result may be anything; empty:
+        always.
     """
 
 def reduce_scatter(*xs: Operand | Sequence[Operand], axis: str, dim: int, kind: str, bucket: int = -1) -> Any:
@@ -2010,7 +2012,7 @@ def exchange(x: Operand, *, by: str, state: str = '', axis: str = 'data', wire: 
 
     (C1) the mesh of the body is the axis alone.
 
-    (C2) the body has states, and one other input: of x's type, partial(sum).
+    (C2) the body has states, settings, and one other input: of x's type, partial(sum).
 
     (C3) the body has one result that is no state: of x's type, replicated.
 
@@ -2024,6 +2026,54 @@ def exchange(x: Operand, *, by: str, state: str = '', axis: str = 'data', wire: 
       axis: of the mesh.
       wire: of the all_reduce that stands for a missing body.
       body: a placed graph of the axis: x, partial(sum), to the sum, replicated.
+    """
+
+def exchange_weights(x: Operand, *, by: str, state: str, axis: str = 'data', body: Graph = None) -> Value:
+    """x, the next value of a trained state, after which the ranks exchange their weights as `by` says. The pass lower-
+    exchanges replaces it by `body`: until the ranks agree again, each has weights of its own, which its own gradients
+    update. Without a body, the weights are equal on all ranks, and gradients are summed.
+
+    (C1) the mesh of the body is the axis alone.
+
+    (C2) the body has states, settings, and two other inputs: of x's type, local and replicated.
+
+    (C3) the body has two results that are no states: of x's type, replicated, and with a first dimension for the
+    ranks, split(0).
+
+    (C4) x is of floats.
+
+    No gradient: updates are where differentiation ends.
+
+    Args:
+      by: the exchange, such as lockstep.exchange.local_sgd(every=8).
+      state: the trained state.
+      axis: of the mesh.
+      body: a placed graph of the axis: a rank's weights, local, and those on which all agreed, to those on which all
+        agree, and each rank's own minus these, stacked.
+    """
+
+def as_local(x: Operand, *, axis: str) -> Value:
+    """x as a value of which each rank of a mesh axis has its own. No communication.
+
+    (C1) axis is an axis of the mesh, if there is one.
+
+    No gradient: it is used only after differentiation.
+
+    Args:
+      axis: of the mesh.
+    """
+
+def as_replicated(x: Operand, *, axis: str) -> Value:
+    """x, which may differ between the ranks of a mesh axis, where a value is needed that is equal on them. The pass
+    lower-exchanges inserts it where an exchange of weights lets ranks differ, and checks what is computed from it. No
+    communication.
+
+    (C1) axis is an axis of the mesh, if there is one.
+
+    No gradient: it is used only after differentiation.
+
+    Args:
+      axis: of the mesh.
     """
 
 def push(x: Operand, *, axis: str, key: str, synchronous: bool = True, max_staleness: int = -1, bigarray_bound: int = 1000000) -> Value:
