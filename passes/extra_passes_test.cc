@@ -52,7 +52,7 @@ TEST(ExtraPasses, RunBesideTheirPlacesInTheGivenOrder) {
   const std::vector<std::string> names = PipelineWith(
       {After("distribute", "a"), Before("distribute", "b"), After("distribute", "c"), Before("split-inputs", "first")});
   EXPECT_THAT(Part(names, "move-updates-to-servers", 6),
-              testing::ElementsAre("move-updates-to-servers", "b", "distribute", "a", "c", "dce"));
+              testing::ElementsAre("move-updates-to-servers", "b", "distribute", "a", "c", "lower-exchanges"));
   EXPECT_EQ(names.front(), "first");
   EXPECT_EQ(names.size(), PipelineWith({}).size() + 4);
 }
@@ -61,8 +61,9 @@ TEST(ExtraPasses, RunInTheShortPipelineBeforeTheNextPassThatItHas) {
   const std::vector<std::string> names = PipelineWith({After("distribute", "a"), After("form-reduce-scatters", "b"),
                                                        Before("inference-mode", "c"), Before("localize", "last")},
                                                       /*optimize=*/false);
-  EXPECT_THAT(Part(names, "check-shares", 8), testing::ElementsAre("check-shares", "c", "move-updates-to-servers",
-                                                                   "distribute", "a", "dce", "b", "choose-wire"));
+  EXPECT_THAT(Part(names, "check-shares", 9),
+              testing::ElementsAre("check-shares", "c", "move-updates-to-servers", "distribute", "a", "lower-exchanges",
+                                   "dce", "b", "choose-wire"));
   EXPECT_THAT(Part(names, "legalize", 3), testing::ElementsAre("legalize", "last", "localize"));
 }
 

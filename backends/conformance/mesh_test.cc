@@ -36,7 +36,7 @@ std::vector<OpCase> RowsWithAxis() {
   std::vector<OpCase> rows;
   for (const OpCase& row : AcceptedOpCases()) {
     const bool needs_one_axis =
-        row.op == "push" || row.op == "exchange";  // gradients must be the same along other axes
+        row.op == "push" || row.op == "exchange" || row.op == "exchange_weights";  // the same along other axes
     if (row.ranks > 0 && !needs_one_axis) rows.push_back(row);
   }
   return rows;

@@ -121,11 +121,11 @@ absl::StatusOr<AxisPlacer::Iterator> AxisPlacer::Place(Iterator it) {
   RETURN_IF_ERROR(ReduceToSlices(node, ruling));
   RETURN_IF_ERROR(ReduceOnce(node, ruling));
   for (size_t i = 0; i < operands.size(); ++i) operands[i] = map_.at(node.operand(i));
-  ruling = AskPlacementRule(to_place, axis_);
   if (node.Is("exchange") && operands[0].node->Is("all_reduce"))
     return FailedPrecondition() << node.Describe()
                                 << " gets a gradient that is summed already, since another node needs "
                                 << "the sum of %" << operands[0].name();
+  ruling = AskPlacementRule(to_place, axis_);
   if (ruling.decompose) {
     if (!node.op().decompose())
       return Internal() << node.Describe() << " cannot be distributed along axis " << axis_.name
@@ -311,11 +311,10 @@ int64_t FewestRanks(const Graph& graph, const std::string& axis) {
 }  // namespace
 
 bool IsReducedOnce(const Value& value) {
+  const std::vector<Node*>& users = value.node->users();
   std::set<const Node*> passing;
-  for (const Node* user : value.node->users()) {
-    const auto& operands = user->operands();  // the node may have other results
-    if (std::find(operands.begin(), operands.end(), value) == operands.end()) continue;
-    if (user->Is("exchange")) return false;             // it reduces the sum in its own way
+  for (const Node* user : users) {
+    if (user->Is("exchange") && user->operand(0) == value) return false;  // it reduces the sum in its own way
     if (!user->op().reduction()) passing.insert(user);  // the result of a reduction has fewer bytes to reduce
   }
   return passing.size() > 1 && value.shape().rank() > 1;

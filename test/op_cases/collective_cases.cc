@@ -253,6 +253,7 @@ std::vector<OpCase> WeightExchangeCases() {
 
       Case("as_local", {F64({4, 3})}, On(kData)).Ranks(2),
       Case("as_local", {I32({})}, On(kData)).Ranks(3),
+      Case("as_local", {F32({0, 2})}, On(kData)).Ranks(2),
       Case("as_local", {F32({2})}, On("model")).Ranks(2).Refused("C1"),
 
       Case("as_replicated", {F64({4, 3})}, On(kData)).Ranks(2),

@@ -113,6 +113,7 @@ CALLS: list[tuple[Callable[[Any], Any], list[Any]]] = [
     (lambda wrong: ls.compile(mlp(), verify_hardware=wrong), [5]),
     (lambda wrong: ls.compile(mlp(), tune=wrong), []),
     (lambda wrong: ls.compile(mlp(), virtual_ranks=wrong), [None]),
+    (lambda wrong: ls.compile(mlp(), shares=wrong), [None]),
     (lambda wrong: ls.compile(mlp(), verify=wrong), []),
     (lambda wrong: ls.compile(mlp(), memory_limit=wrong), [None]),
     (lambda wrong: ls.compile(mlp(), profile=wrong), []),
