@@ -5,6 +5,7 @@ reorders.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -265,8 +266,10 @@ def report_of_times() -> Report:
     )
 
 
-def test_the_tables_of_the_document_add_up(tmp_path: Path) -> None:
-    benchmark = pytest.importorskip("lost_time")
+def test_the_tables_of_the_document_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # before other folders that have a contestant.py
+    monkeypatch.delitem(sys.modules, "contestant", raising=False)
+    benchmark = importlib.import_module("lost_time")
     report = report_of_times()
     whole, *parts = (float(row.split("|")[2].split()[0]) for row in benchmark.parts({"mlp": report})[2:])
     assert whole == 700
