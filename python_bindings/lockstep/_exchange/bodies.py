@@ -29,7 +29,7 @@ def with_bodies(graph: Graph, mesh: Mapping[str, int]) -> Exchanged:
     bodies: dict[str, Graph] = {}
     made: dict[tuple[object, ...], tuple[Graph, dict[str, np.ndarray]]] = {}
     result = Exchanged(graph)
-    found = [each for each in _lockstep._exchanges(graph) if not each[2].startswith("all_reduce")]
+    found = [each for each in _lockstep._exchanges(graph) if not each[2].startswith("all_reduce(")]
     weights = [(by, trained) for of_weights, _, by, trained, *_ in found if of_weights]
     for of_weights, name, by, trained, axis, dtype, shape in found:
         try:

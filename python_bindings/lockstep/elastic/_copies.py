@@ -208,6 +208,8 @@ def _newest_complete(told: list[list[tuple[int, int, list[int]]]]) -> tuple[int,
 
 def _split_dims(exe: Executable) -> dict[str, int]:
     """Returns the dimension along which ranks split each state that they split."""
+    if exe._exchanged:
+        raise Error("adopt: the step has exchanges, of whose states ranks make no copies")
     dims = {}
     names = {state.name for state in exe._whole_states()}
     for state in exe._whole_states():

@@ -38,7 +38,9 @@ def power_sgd(g: Value, ranks: Ranks, rank: int = 4) -> Value:
     q = ranks.state("q", shape=(columns, rank), init=graph.init.normal(), equal=True)
     matrix = (g + error.value).reshape(rows, columns)
     p = orthogonal(ranks.sum(matrix @ q.value))
-    q.next = ranks.sum(matrix.T @ p)
-    total = p @ q.next.T
+    new = ranks.sum(matrix.T @ p)
+    total = p @ new.T
+    # A column of zeros, such as those of a gradient of zeros, would stay zeros in all later steps.
+    q.next = graph.select((new * new).sum(dims=0, keepdims=True) > 0, new, q.value)
     error.next = (matrix - total / ranks.count).reshape(g.shape)
     return total.reshape(g.shape)

@@ -13,8 +13,9 @@ from ..graph import Value
 @Definition
 def sign_sgd(g: Value, ranks: Ranks, momentum: float = 0.9) -> Value:
     """The sign that most ranks' momenta have, 1 or -1, and 0 if as many have the other (Bernstein et al.: "signSGD with
-    Majority Vote", ICLR 2019, algorithm 1). An element takes one bit, and each rank receives the bits of all ranks. Use
-    SGD without momentum, whose rate is then the length of a step of each weight.
+    Majority Vote", ICLR 2019, algorithm 1). An element takes one bit, and each rank receives the bits of all ranks: a
+    momentum of 0 counts as 1, and NaN as -1. Use SGD without momentum, whose rate is then the length of a step of each
+    weight.
 
     Args:
       momentum: of each rank's own gradients; 0: none.
