@@ -12,6 +12,7 @@ import pytest
 
 import lockstep as ls
 from exchange_oracles import TopK
+from lockstep.elastic._copies import _split_dims
 from ranks import run_in_threads
 from test_exchanges import (
     EXCHANGES,
@@ -454,3 +455,9 @@ def test_texts_of_exchanges_that_are_not_known() -> None:
         for result in run_in_threads(2, lambda world: ls.compile(step, world=world, threads=1)):  # noqa: B023
             assert isinstance(result, ls.Error)
             assert re.search(message, str(result)), result
+
+
+def test_elastic_jobs_refuse_exchanges() -> None:
+    exe = ls.compile(step_of(ls.exchange.top_k(0.5)))
+    with pytest.raises(ls.Error, match="adopt: the step has exchanges, of whose states ranks make no copies"):
+        _split_dims(exe)

@@ -73,6 +73,17 @@ IN, OUT, BATCH, RATE, STEPS = 24, 5, 8, 0.5, 5
 LOSS = ls.loss.softmax_cross_entropy("logits", "y")
 
 
+def test_power_sgd_recovers_from_a_gradient_of_zeros() -> None:
+    """Behind a layer of zeros the first gradient is 0. The second one, of a low rank, then arrives in a few steps."""
+    body = ls.exchange.power_sgd(rank=2).body("f32", (8, 6), count=2)
+    states = [{"error": np.zeros((1, 8, 6), np.float32), "q": body.initial_value("q")} for _ in range(2)]
+    gradient = np.outer(np.arange(1, 9), np.arange(1, 7)).astype(np.float32)
+    for terms in ([0 * gradient] * 2, [gradient, 2 * gradient]):
+        found = ls.interpret(body, [{"gradient": term, **kept} for term, kept in zip(terms, states, strict=True)])
+        states = [{name: each[name] for name in ("error", "q")} for each in found]
+    np.testing.assert_allclose(found[0]["sum"], 3 * gradient, rtol=1e-4)
+
+
 def model(batch: int = BATCH) -> ls.Graph:
     g = ls.graph.Builder("linear", seed=1)
     x = g.input("x", "f32", (batch, IN), split=0)

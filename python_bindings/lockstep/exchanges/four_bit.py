@@ -44,9 +44,8 @@ def four_bit(g: Value, ranks: Ranks, group: int = 128) -> Value:
       group: elements that share a scale, a multiple of 32.
     """
     error = ranks.state("error", g)
-    flat = (g + error.value).flatten()
-    count = flat.shape[0]
-    blocks = graph.pad(flat, low=[0], high=[-count % (ranks.count * group)])
+    count = int(np.prod(g.shape))
+    blocks = graph.pad((g + error.value).flatten(), low=[0], high=[-count % (ranks.count * group)])
     smooth = (blocks.reshape(-1, SMOOTHED) @ hadamard(SMOOTHED)).reshape(ranks.count, -1, group)
     *sent, lost = quantize(smooth)
     share = dequantize(*(ranks.transpose(each) for each in sent)).sum(dims=0)

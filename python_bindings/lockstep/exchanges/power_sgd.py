@@ -10,14 +10,21 @@ from .._exchange.ranks import Ranks
 from ..graph import Value
 
 
+def length(x: Value) -> Value:
+    return graph.sqrt((x * x).sum())
+
+
 def orthogonal(p: Value) -> Value:
-    """The columns of p[m, r], made orthonormal one after the other (Gram and Schmidt)."""
+    """The columns of p[m, r], made orthonormal one after the other (Gram and Schmidt). A column that depends on those
+    before it becomes zeros, instead of its rounding errors made large."""
     columns: list[Value] = []
     for i in range(p.shape[1]):
         column = p[:, i]
+        least = 1e-5 * length(column)
         for other in columns:
             column = column - (other * column).sum() * other
-        columns.append(column / (graph.sqrt((column * column).sum()) + 1e-8))
+        size = length(column)
+        columns.append(column * graph.select(size > least, 1 / size, 0.0))
     return graph.concat([column.reshape(-1, 1) for column in columns], dim=1)
 
 
