@@ -461,3 +461,23 @@ def test_elastic_jobs_refuse_exchanges() -> None:
     exe = ls.compile(step_of(ls.exchange.top_k(0.5)))
     with pytest.raises(ls.Error, match="adopt: the step has exchanges, of whose states ranks make no copies"):
         _split_dims(exe)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "wrong"),
+    [
+        (ls.exchange.top_k(0.0), "fraction is 0.0, expected a number above 0, of at most 1"),
+        (ls.exchange.top_k(1.5), "fraction is 1.5, expected a number above 0, of at most 1"),
+        (ls.exchange.power_sgd(rank=0), "rank is 0, expected at least 1"),
+        (ls.exchange.demo(keep=0), "keep is 0, expected at least 1"),
+        (ls.exchange.demo(chunk=0), "chunk is 0, expected at least 1"),
+        (ls.exchange.four_bit(group=48), "group is 48, expected a multiple of 32"),
+        (ls.exchange.four_bit(group=0), "group is 0, expected a multiple of 32"),
+        (ls.exchange.diloco(fragments=0), "fragments is 0, expected at least 1"),
+        (ls.exchange.local_sgd(every=0), "every: steps is 0, expected at least 1"),
+    ],
+    ids=str,
+)
+def test_options_out_of_range(exchange: Any, wrong: str) -> None:
+    with pytest.raises(ls.Error, match=re.escape(wrong)):
+        exchange.body("f32", (8, 6))

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from .. import graph
+from .._base import checks
 from .._exchange.define import Definition
 from .._exchange.ranks import Ranks
 from ..graph import Value
@@ -36,6 +37,7 @@ def demo(g: Value, ranks: Ranks, keep: int = 8, chunk: int = 64, decay: float = 
       decay: of the momentum.
       sign: what the optimizer gets is the sign of the sum, as in the paper's experiments.
     """
+    checks.integer("keep", keep, 1), checks.integer("chunk", chunk, 1)
     rows, columns = (g.shape[0], math.prod(g.shape[1:])) if g.ndim > 1 else (1, math.prod(g.shape))
     height, width = divisor(rows, chunk), divisor(columns, chunk)
     size, down, right = height * width, rows // height, columns // width

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from .. import graph
+from .._base import checks
 from .._exchange.define import Definition
 from .._exchange.ranks import RanksWithWeights
 from ..graph import Value
@@ -22,6 +23,7 @@ def diloco(
       rate, momentum: of the outer optimizer.
       fragments: weights are divided among so many, which travel at different times ("Streaming DiLoCo", 2025).
     """
+    checks.integer("fragments", fragments, 1)
     due = ranks.every(every, offset=(ranks.number % fragments) * every // fragments)
     velocity = ranks.state("velocity", w, equal=True)
     gradient = ranks.mean(ranks.agreed - w, when=due)

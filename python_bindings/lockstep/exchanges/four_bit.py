@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .. import graph
+from .._base.errors import Error
 from .._exchange.define import Definition
 from .._exchange.ranks import Ranks
 from ..graph import Value
@@ -14,19 +15,16 @@ SMOOTHED = 32  # elements of a Hadamard transform
 
 def hadamard(size: int) -> np.ndarray:
     """The orthonormal Hadamard matrix, its own inverse; `size` is a power of two."""
-    matrix: np.ndarray = np.ones((1, 1), np.float32)
-    while matrix.shape[0] < size:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]]) / np.float32(np.sqrt(2))
-    return matrix.astype(np.float32)
+    signs = [[(-1) ** (row & column).bit_count() for column in range(size)] for row in range(size)]
+    return (np.array(signs) / np.sqrt(size)).astype(np.float32)
 
 
 def quantize(x: Value) -> tuple[Value, Value, Value]:
     """x[..., group] as codes from -7 to 7, two in a byte, u8[..., group / 2], a scale for each group, what is lost."""
     scale = graph.max(graph.abs(x).max(dims=-1), 1e-30) / 7
     scales = scale.reshape(*scale.shape, 1)
-    rounded = graph.round(x / scales)
-    codes = rounded.to("i32") + 8
-    return (codes[..., 0::2] * 16 + codes[..., 1::2]).to("u8"), scale, x - rounded * scales
+    codes = graph.round(x / scales)
+    return (codes[..., 0::2] * 16 + codes[..., 1::2] + 136).to("u8"), scale, x - codes * scales
 
 
 def dequantize(packed: Value, scale: Value) -> Value:
@@ -43,6 +41,8 @@ def four_bit(g: Value, ranks: Ranks, group: int = 128) -> Value:
     Args:
       group: elements that share a scale, a multiple of 32.
     """
+    if group < SMOOTHED or group % SMOOTHED:
+        raise Error(f"group is {group}, expected a multiple of {SMOOTHED}")
     error = ranks.state("error", g)
     count = int(np.prod(g.shape))
     blocks = graph.pad((g + error.value).flatten(), low=[0], high=[-count % (ranks.count * group)])

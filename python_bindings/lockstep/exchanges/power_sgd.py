@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from .. import graph
+from .._base import checks
 from .._exchange.define import Definition
 from .._exchange.ranks import Ranks
 from ..graph import Value
@@ -38,6 +39,7 @@ def power_sgd(g: Value, ranks: Ranks, rank: int = 4) -> Value:
     Args:
       rank: of the approximation. (m + n) * rank elements of m * n travel.
     """
+    checks.integer("rank", rank, 1)
     rows, columns = (g.shape[0], math.prod(g.shape[1:])) if g.ndim > 1 else (0, 0)
     if (rows + columns) * rank >= rows * columns:
         return ranks.sum(g)

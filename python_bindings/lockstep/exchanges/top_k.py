@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .. import graph
+from .._base.errors import Error
 from .._exchange.define import Definition
 from .._exchange.ranks import Ranks
 from ..graph import Value
@@ -16,6 +17,8 @@ def top_k(g: Value, ranks: Ranks, fraction: float = 0.01) -> Value:
     Args:
       fraction: of the elements that travel, at least one. Each takes 8 bytes, and each rank receives those of all.
     """
+    if not 0 < fraction <= 1:
+        raise Error(f"fraction is {fraction}, expected a number above 0, of at most 1")
     error = ranks.state("error", g)
     wanted = (g + error.value).flatten()
     size = wanted.shape[0]
