@@ -26,7 +26,9 @@ _DEFINITIONS: dict[str, Definition[Any]] = {}
 class Definition(Generic[P]):
     """A function that `lockstep.exchange` has made an exchange. A call with its options returns an Exchange."""
 
-    def __init__(self, function: Callable[..., _graph.Value], of_weights: bool = False) -> None:
+    def __init__(
+        self, function: Callable[Concatenate[_graph.Value, Any, P], _graph.Value], of_weights: bool = False
+    ) -> None:
         if not inspect.isfunction(function):
             raise Error(f"exchange: {checks.shown(function)} is no function")
         self.function, self.of_weights = function, of_weights
