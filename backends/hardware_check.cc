@@ -23,7 +23,7 @@ class HardwareCheck::Recorder final : public StepObserver {
       labels.clear();
       outputs.clear();
     }
-    if (step.kind != StepKind::kStart || !MovesData(*step.collective)) return absl::OkStatus();
+    if (step.kind != StepKind::kStart || !MovesData(*step.collective, context)) return absl::OkStatus();
     uint64_t hash = 0;
     for (const StepOperand& read : step.reads) hash = HashBytes(context.data(read.slice), read.slice.bytes, hash);
     hashes.push_back(hash);
@@ -34,7 +34,7 @@ class HardwareCheck::Recorder final : public StepObserver {
   }
 
   absl::Status After(const StepInfo& step, size_t number, const StepContext& context) override {
-    if (step.kind == StepKind::kWait && MovesData(*step.collective)) {
+    if (step.kind == StepKind::kWait && MovesData(*step.collective, context)) {
       const BufferSlice& output = step.collective->output;
       const std::byte* const begin = context.data(output);
       if (begin != nullptr) outputs[positions_.at(step.collective->id)].assign(begin, begin + output.bytes);
@@ -47,8 +47,8 @@ class HardwareCheck::Recorder final : public StepObserver {
   CollectiveOutputs outputs;
 
  private:
-  static bool MovesData(const CollectiveInfo& collective) {
-    return collective.op != CollectiveOp::kBarrier && collective.count() > 0;
+  static bool MovesData(const CollectiveInfo& collective, const StepContext& context) {
+    return collective.op != CollectiveOp::kBarrier && collective.count() > 0 && context.communicates(collective);
   }
 
   StepObserver* const also_;

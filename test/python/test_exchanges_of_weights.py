@@ -241,6 +241,15 @@ def test_with_other_options_of_the_step(options: dict[str, Any]) -> None:
         assert np.abs(found[0][name] - plain[0][name]).max() < far / 3, name
 
 
+@pytest.mark.parametrize("options", [{"verify_hardware": 1}, {"check_numerics": True}])
+def test_steps_are_checked_of_which_some_communicate(options: dict[str, Any]) -> None:
+    """A neighbour computes a step again, or a NaN is looked for, with and without the collectives of weights."""
+    step = step_of(ls.exchange.diloco(every=4, fragments=2))
+    for found, plain in zip(trained(step, 2, **options), trained(step, 2), strict=True):
+        for name, value in plain.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
 def test_only_some_weights() -> None:
     found = trained(step_of({"w1": ls.exchange.local_sgd(every=4), "*": ls.exchange.all_reduce}), 2)
     assert [name for name in found[0] if name.endswith("/own")] == ["w1/own"]
