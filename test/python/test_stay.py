@@ -413,6 +413,21 @@ def test_parts_that_are_lost_are_an_error() -> None:
         assert "ranks died together with those that had copies of their parts" in str(error)
 
 
+def test_parts_stay_lost_in_the_next_world() -> None:
+    """A world that breaks after the loss was noticed does not make the job begin from its first weights."""
+    four = [copies for copies, _ in copies_of(4, 2)]
+
+    def adopt(world: ls.Communicator) -> int:
+        copies, exe = four[world.rank], sharded(world)
+        copies.collect(world)
+        for _ in range(2):
+            with pytest.raises(ls.Error, match="ranks died together"):
+                copies.give(exe, world)
+        return world.rank
+
+    assert run_in_threads(2, adopt) == [0, 1]
+
+
 def test_lost_parts_are_taken_from_a_checkpoint() -> None:
     four = [copies for copies, _ in copies_of(4, 2)]
 

@@ -76,6 +76,7 @@ class Copies:
 
     def take(self, exe: Executable) -> None:
         """Copies the states, between two steps. Collective if ranks split states."""
+        self._lost = ""
         states = self._read(exe)
         copy, kept = Copy(exe.step, dict(exe.settings), dict(states)), 0
         if self._partners is not None:
@@ -109,7 +110,6 @@ class Copies:
         told: list[dict[str, Any]] = [json.loads(each) for each in world.gather_bytes(json.dumps(own).encode(), _ADOPT)]
         steps = [each["step"] for each in told]
         newest, root = max(steps), steps.index(max(steps))
-        self._lost = ""
         if newest < 0:
             lost = next((each["lost"] for each in told if each["lost"]), "")
             if lost:
