@@ -1,8 +1,11 @@
 #include "core/ops/collective_rules.h"
 
 #include <cstring>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "core/ops/op_list.h"
 #include "core/ops/rules.h"
 
 namespace lockstep::ops {
@@ -64,6 +67,21 @@ void SliceCopy::OutOf(const Tensor& whole, Tensor& slice, size_t rank) const {
   std::byte* to = slice.mutable_bytes();
   const std::byte* from = whole.bytes() + rank * slice_bytes_;
   for (size_t i = 0; i < runs_; ++i) std::memcpy(to + i * slice_bytes_, from + i * whole_bytes_, slice_bytes_);
+}
+
+absl::Status EvalSumOverRanks(RanksEvalContext& c) {
+  std::vector<std::vector<const Tensor*>> operands(c.num_ranks());
+  std::vector<std::vector<Tensor>> results(c.num_ranks());
+  for (size_t rank = 0; rank < c.num_ranks(); ++rank) {
+    operands[rank].push_back(&c.operand(rank, 0));
+    results[rank].emplace_back(c.operand(rank, 0).type());
+  }
+  ASSIGN_OR_RETURN(const AttributeMap attributes,
+                   AllReduceOp().CompleteAttributes({{"axis", c.attr<std::string>("axis")}, {"kind", "sum"}}));
+  RanksEvalContext sum(AllReduceOp(), attributes, operands, results);
+  RETURN_IF_ERROR(AllReduceOp().ranks_eval()(sum));
+  for (size_t rank = 0; rank < c.num_ranks(); ++rank) c.result(rank) = std::move(results[rank][0]);
+  return absl::OkStatus();
 }
 
 bool IsOwnAxis(const PlacementContext& c) { return c.attr<std::string>("axis") == c.mesh_axis().name; }

@@ -39,6 +39,10 @@ class SliceCopy {
   size_t runs_ = 1, slice_bytes_, whole_bytes_;  // the number of contiguous runs, and their bytes in each tensor
 };
 
+// The reference meaning of an op whose result is the sum of its operand over all ranks: that of all_reduce, in the same
+// order. The op has the attribute `axis`.
+absl::Status EvalSumOverRanks(RanksEvalContext& c);
+
 // True if the axis that is being placed is the one along which the collective works.
 bool IsOwnAxis(const PlacementContext& c);
 

@@ -3,6 +3,7 @@
 // lower-exchanges puts in its place; it may lose digits, keep states, and let the weights of ranks differ.
 
 #include "core/builder.h"
+#include "core/ops/collective_rules.h"
 #include "core/ops/op_list.h"
 #include "core/ops/rules.h"
 
@@ -10,10 +11,17 @@ namespace lockstep {
 namespace {
 
 // The body of an exchange is the program of all ranks of its axis.
+absl::Status CheckMeshOfBody(const InferContext& c, const Graph& body) {
+  const Mesh& mesh = body.mesh();
+  if (!body.is_local() && mesh.axes().size() == 1 && mesh.has_axis(c.attr<std::string>("axis")))
+    return absl::OkStatus();
+  return c.Error("C1") << "the body has the mesh " << mesh.ToString();
+}
+
+// Of one gradient it makes one sum.
 absl::Status CheckBody(const InferContext& c, const Graph& body) {
   const std::string& axis = c.attr<std::string>("axis");
-  if (body.is_local() || body.mesh().axes().size() != 1 || !body.mesh().has_axis(axis))
-    return c.Error("C1") << "the body has the mesh " << body.mesh().ToString();
+  RETURN_IF_ERROR(CheckMeshOfBody(c, body));
   size_t gradients = 0;
   for (const Input& input : body.inputs()) {
     if (!input.is_data()) continue;
@@ -39,8 +47,7 @@ absl::Status CheckBody(const InferContext& c, const Graph& body) {
 // next ones on which they agree, and how each rank's own differ from them.
 absl::Status CheckBodyOfWeights(const InferContext& c, const Graph& body) {
   const std::string& axis = c.attr<std::string>("axis");
-  if (body.is_local() || body.mesh().axes().size() != 1 || !body.mesh().has_axis(axis))
-    return c.Error("C1") << "the body has the mesh " << body.mesh().ToString();
+  RETURN_IF_ERROR(CheckMeshOfBody(c, body));
   std::vector<int64_t> stacked = c.shape(0).dims();
   stacked.insert(stacked.begin(), *body.mesh().axis_size(axis));
   const TensorType offsets{c.dtype(0), Shape(stacked)};
@@ -94,23 +101,6 @@ absl::Status InferExchange(InferContext& c) {
   return c.SetResult(c.operand(0));
 }
 
-// The sum of all_reduce, in the same order.
-absl::Status EvalExchange(RanksEvalContext& c) {
-  std::vector<std::vector<const Tensor*>> operands(c.num_ranks());
-  std::vector<std::vector<Tensor>> results(c.num_ranks());
-  for (size_t rank = 0; rank < c.num_ranks(); ++rank) {
-    operands[rank].push_back(&c.operand(rank, 0));
-    results[rank].emplace_back(c.operand(rank, 0).type());
-  }
-  ASSIGN_OR_RETURN(
-      const AttributeMap attributes,
-      AllReduceOp().CompleteAttributes({{"axis", c.attr<std::string>("axis")}, {"kind", std::string("sum")}}));
-  RanksEvalContext sum(AllReduceOp(), attributes, operands, results);
-  RETURN_IF_ERROR(AllReduceOp().ranks_eval()(sum));
-  for (size_t rank = 0; rank < c.num_ranks(); ++rank) c.result(rank) = std::move(results[rank][0]);
-  return absl::OkStatus();
-}
-
 // A gradient that is whole on all ranks needs no exchange: its decomposition is the gradient itself.
 void PlaceExchange(PlacementContext& c) {
   const bool is_own = c.mesh_axis().name == c.attr<std::string>("axis");
@@ -142,7 +132,7 @@ const OpDef& ExchangeOp() {
           .Constraint("C3", "the body has one result that is no state: of x's type, replicated")
           .Constraint("C4", "x is of floats")
           .Infer(InferExchange)
-          .EvalAcrossRanks(EvalExchange)
+          .EvalAcrossRanks(ops::EvalSumOverRanks)
           .Precision(PrecisionRule::kAsDeclared)
           .NoGradient("updates are where differentiation ends")
           .Place(PlaceExchange)
@@ -156,9 +146,9 @@ const OpDef& ExchangeWeightsOp() {
       OpDef("exchange_weights")
           .Doc(
               "x, the next value of a trained state, after which the ranks exchange their weights as `by` says. The "
-              "pass "
-              "lower-exchanges replaces it by `body`: until the ranks agree again, each has weights of its own, which "
-              "its own gradients update. Without a body, the weights are equal on all ranks, and gradients are summed.")
+              "pass lower-exchanges replaces it by `body`: until the ranks agree again, each has weights of its own, "
+              "which its own gradients update. Without a body, the weights are equal on all ranks, and gradients are "
+              "summed.")
           .Operand("x")
           .Attr<std::string>("by", "the exchange, such as lockstep.exchange.local_sgd(every=8)")
           .Attr<std::string>("state", "the trained state")
@@ -210,8 +200,7 @@ const OpDef& AsReplicatedOp() {
       OpDef("as_replicated")
           .Doc(
               "x, which may differ between the ranks of a mesh axis, where a value is needed that is equal on them. "
-              "The "
-              "pass lower-exchanges inserts it where an exchange of weights lets ranks differ, and checks what is "
+              "The pass lower-exchanges inserts it where an exchange of weights lets ranks differ, and checks what is "
               "computed from it. No communication.")
           .Operand("x")
           .Attr<std::string>("axis", "of the mesh")

@@ -4,6 +4,7 @@
 
 #include "core/builder.h"
 #include "core/interpreter.h"
+#include "core/ops/collective_rules.h"
 #include "core/ops/op_list.h"
 #include "core/ops/rules.h"
 
@@ -25,22 +26,6 @@ absl::Status InferPush(InferContext& c) {
   if (c.attr<bool>("synchronous") && c.attr<int64_t>("max_staleness") >= 0)
     return c.Error("C4") << "max_staleness is " << c.attr<int64_t>("max_staleness") << " for a synchronous push";
   return c.SetResult(c.operand(0));
-}
-
-// The sum of all_reduce, in the same order.
-absl::Status EvalPush(RanksEvalContext& c) {
-  std::vector<std::vector<const Tensor*>> operands(c.num_ranks());
-  std::vector<std::vector<Tensor>> results(c.num_ranks());
-  for (size_t rank = 0; rank < c.num_ranks(); ++rank) {
-    operands[rank].push_back(&c.operand(rank, 0));
-    results[rank].emplace_back(c.operand(rank, 0).type());
-  }
-  ASSIGN_OR_RETURN(const AttributeMap attributes,
-                   AllReduceOp().CompleteAttributes({{"axis", c.attr<std::string>("axis")}, {"kind", "sum"}}));
-  RanksEvalContext sum(AllReduceOp(), attributes, operands, results);
-  RETURN_IF_ERROR(AllReduceOp().ranks_eval()(sum));
-  for (size_t rank = 0; rank < c.num_ranks(); ++rank) c.result(rank) = std::move(results[rank][0]);
-  return absl::OkStatus();
 }
 
 // Servers add what the ranks push, so the operand must be a partial sum.
@@ -151,7 +136,7 @@ const OpDef& PushOp() {
           .Constraint("C3", "an asynchronous push is in a program of one rank")
           .Constraint("C4", "a synchronous push has no max_staleness")
           .Infer(InferPush)
-          .EvalAcrossRanks(EvalPush)
+          .EvalAcrossRanks(ops::EvalSumOverRanks)
           .Precision(PrecisionRule::kAsDeclared)
           .NoGradient("updates are where differentiation ends")
           .Place(PlacePush)
