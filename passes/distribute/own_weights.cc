@@ -9,6 +9,7 @@
 #include "core/builder.h"
 #include "core/op_def.h"
 #include "passes/distribute/exchange_body.h"
+#include "passes/distribute/rank_states.h"
 #include "passes/state_names.h"
 
 namespace lockstep::passes {
@@ -16,21 +17,15 @@ namespace {
 
 constexpr char kOwn[] = "/own";
 
-Shape Stacked(int64_t ranks, const Shape& shape) {
-  std::vector<int64_t> extents = shape.dims();
-  extents.insert(extents.begin(), ranks);
-  return Shape(extents);
-}
-
 absl::StatusOr<Value> AddOwnState(Graph& graph, const std::string& name, const TensorType& type,
                                   const std::string& axis) {
-  const TensorType stacked{type.dtype, Stacked(*graph.mesh().axis_size(axis), type.shape)};
+  const TensorType stacked{type.dtype, WithFront(*graph.mesh().axis_size(axis), type.shape)};
   return graph.AddInput(name + kOwn, stacked, /*is_state=*/true, {{axis, Placement::Split(0)}});
 }
 
 Value Stack(Builder& b, Value local, const std::string& axis) {
   const int64_t ranks = *b.graph().mesh().axis_size(axis);
-  return b.Op("parts", {local}, {{"axis", axis}, {"shape", Stacked(ranks, local.shape()).dims()}});
+  return b.Op("parts", {local}, {{"axis", axis}, {"shape", WithFront(ranks, local.shape()).dims()}});
 }
 
 Value OwnPart(Builder& b, Value stacked, const std::string& axis) {

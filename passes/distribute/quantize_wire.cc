@@ -18,12 +18,6 @@ using ops::kWireBlock;
 
 int64_t BlocksOf(int64_t elements) { return (elements + kWireBlock - 1) / kWireBlock; }
 
-Shape WithFront(int64_t extent, const Shape& shape) {
-  Ints extents = shape.dims();
-  extents.insert(extents.begin(), extent);
-  return Shape(extents);
-}
-
 Ints FirstDims(int64_t count) {
   Ints dims;
   for (int64_t i = 0; i < count; ++i) dims.push_back(i);

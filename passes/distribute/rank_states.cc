@@ -1,8 +1,16 @@
 #include "passes/distribute/rank_states.h"
 
+#include <vector>
+
 #include "core/builder.h"
 
 namespace lockstep::passes {
+
+Shape WithFront(int64_t extent, const Shape& shape) {
+  std::vector<int64_t> extents = shape.dims();
+  extents.insert(extents.begin(), extent);
+  return Shape(extents);
+}
 
 absl::Status AddStateResultWith(Graph& graph, std::string_view trained, Value state, Value next,
                                 const std::string& source) {

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -9,6 +10,9 @@
 #include "core/status.h"
 
 namespace lockstep::passes {
+
+// Returns the shape with `extent` before its dimensions, as of values of all ranks that are stacked.
+Shape WithFront(int64_t extent, const Shape& shape);
 
 // Makes `next` the next value of `state`, an input of `graph`, in every step that gives the state `trained` its next
 // value. If a step keeps `trained` because its gradients are not finite (training/loss_scaling.h), it keeps `state`

@@ -167,23 +167,19 @@ absl::Status AddExchanges(Graph& graph, const std::vector<Value>& states,
   return absl::OkStatus();
 }
 
-// Puts the exchanges of weights behind the updates. AddExchanges has checked the patterns.
+// Puts the exchanges of weights behind the updates.
 absl::Status AddExchangesOfWeights(Graph& graph, const std::vector<Value>& states,
-                                   const std::vector<ExchangeSpec>& exchanges) {
-  for (Value state : states) {
-    const auto first = std::find_if(exchanges.begin(), exchanges.end(), [&](const ExchangeSpec& exchange) {
-      return Matches(exchange.states, state.name());
-    });
-    if (first == exchanges.end() || !first->of_weights) continue;
-    for (size_t i = 0; i < graph.results().size(); ++i) {
-      const Result& result = graph.results()[i];
-      if (!result.is_state || result.name != state.name()) continue;
-      Builder b(graph, nullptr, result.value.node->source());
-      const Value exchanged = b.Op("exchange_weights", {result.value}, {{"by", first->by}, {"state", state.name()}});
-      RETURN_IF_ERROR(b.status());
-      graph.SetName(exchanged, state.name() + ".next");
-      graph.set_result_value(i, exchanged);
-    }
+                                   const std::vector<const ExchangeSpec*>& exchanges) {
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (!exchanges[i] || !exchanges[i]->of_weights) continue;
+    const std::string& name = states[i].name();
+    const Result* const result = graph.FindResult(name, /*is_state=*/true);
+    if (!result) continue;
+    Builder b(graph, nullptr, result->value.node->source());
+    const Value next = b.Op("exchange_weights", {result->value}, {{"by", exchanges[i]->by}, {"state", name}});
+    RETURN_IF_ERROR(b.status());
+    graph.SetName(next, name + ".next");
+    graph.set_result_value(static_cast<size_t>(result - graph.results().data()), next);
   }
   return absl::OkStatus();
 }
@@ -291,7 +287,7 @@ absl::Status MakeTrainStep(Graph& graph, const TrainStepSpec& spec) {
   if (scaling) RETURN_IF_ERROR(scaling->Finish());
   if (spec.average) RETURN_IF_ERROR(AddAverages(graph, trained.states));  // even if the step changes no weights
   if (rows) RETURN_IF_ERROR(FinishRows(graph, rows));
-  RETURN_IF_ERROR(AddExchangesOfWeights(graph, trained.states, spec.exchanges));
+  RETURN_IF_ERROR(AddExchangesOfWeights(graph, trained.states, exchanges));
   return AccumulateGradients(graph, spec.accumulate);
 }
 
