@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class State:
     """A value that an exchange keeps from step to step. `value` is that of the last step; assign `next`."""
 
-    def __init__(self, ranks: Ranks, name: str, stored: Value, value: Value, equal: bool) -> None:
+    def __init__(self, ranks: Ranks, name: str, value: Value, equal: bool) -> None:
         self.value = value
-        self._ranks, self._name, self._stored, self._equal = ranks, name, stored, equal
+        self._ranks, self._name, self._equal = ranks, name, equal
         self._next: Value | None = None
 
     @property
@@ -152,11 +152,11 @@ class Ranks:
         builder = self._builder
         if equal:
             with builder._in_scope(""):  # the name in the program is below that of the weight
-                stored = value = builder.state(name, shape, dtype, init=init)
+                value = builder.state(name, shape, dtype, init=init)
         else:
             stored = builder._stacked_state(name, (self.count, *shape), dtype, self.axis)
             value = _graph.own_part(stored, axis=self.axis)
-        made = self._states[name] = State(self, name, stored, value, equal)
+        made = self._states[name] = State(self, name, value, equal)
         return made
 
     def _reduced(self, x: Value, kind: str, when: Value | None) -> Value:

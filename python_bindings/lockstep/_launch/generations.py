@@ -215,6 +215,6 @@ class Generations:
         said[self.ranks.index(number)] = message["bytes"]
         if len(said) == len(self.ranks):
             answer = {"what": "gathered", "generation": self.number, "call": message["call"]}
-            everything = [self._gathered[message["call"]][rank] for rank in range(len(self.ranks))]
+            everything = [said[rank] for rank in range(len(self.ranks))]
             self._messages += [(each, {**answer, "all": everything}) for each in self.ranks]
             del self._gathered[message["call"]]
